@@ -11,7 +11,8 @@ use super::answer::ok;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::Context;
-use super::problem::{Code, Problem};
+use super::problem::{Code, Problem, within};
+use crate::config::YEAR_MS;
 use crate::engines::{Engine, EngineView, Engines, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
@@ -21,7 +22,6 @@ use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 const PATIENCE: Duration = Duration::from_secs(50);
 /// Longest time for the locks to notice that their store is back.
 const READY_PATIENCE: Duration = Duration::from_secs(2);
-const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
 answers! {
     /// The engines, and which of them is in use.
@@ -125,16 +125,12 @@ impl SwitchRequest {
                 call.detail(|| shown(&order));
                 engines.switch(&order, PATIENCE).await
             }
-            Some(lease_ms_max)
-                if order == SwitchOrder::default() && (LEASE_MS_SHORT..=YEAR_MS).contains(&lease_ms_max) =>
-            {
+            Some(lease_ms_max) if order == SwitchOrder::default() => {
+                let lease_ms_max = within("lease_ms_max", lease_ms_max, LEASE_MS_SHORT..=YEAR_MS)?;
                 call.detail(|| format!("lease_ms_max {lease_ms_max}"));
                 engines.lower_lease_max(lease_ms_max).await
             }
-            Some(_) => {
-                let text = "`lease_ms_max` must be at least a minute, 60000, and at most a year, 31536000000, and stand alone.";
-                return Err(Problem::new(Code::InvalidRequest, text).with("field", "lease_ms_max"));
-            }
+            Some(_) => return Err(Problem::field("lease_ms_max", "is allowed only without other fields")),
         };
         carried_out.map_err(|failure| refused(&failure))
     }
@@ -229,10 +225,7 @@ pub async fn switch_gate(call: Call, Json(request): Json<SwitchRequest>) -> Answ
     )
 )]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
-    if for_ms.is_some_and(|for_ms| for_ms > YEAR_MS) {
-        let problem = Problem::new(Code::InvalidRequest, "`for_ms` must be at most a year, 31536000000.");
-        return Err(problem.with("field", "for_ms"));
-    }
+    let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(match of {
         HoldOffOf::Locks => "locks",
         HoldOffOf::Gate => "gate",

@@ -1,6 +1,5 @@
 //! One endpoint: a row of the table in `endpoints.rs`. Everything that treats endpoints differently reads it here.
 
-use axum::http::Uri;
 use axum::routing::{MethodFilter, MethodRouter};
 use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
@@ -51,8 +50,6 @@ pub enum Needs {
 pub enum Wait {
     No,
     Poll,
-    /// Only with the query parameter `until`.
-    PollUntil,
     Stream,
 }
 
@@ -131,16 +128,5 @@ impl Endpoint {
 
     pub fn decoded_parameter(&self, path: &str) -> String {
         percent_decode_str(self.parameter(path)).decode_utf8_lossy().into_owned()
-    }
-
-    /// Whether the request is given up when its client goes.
-    pub fn ends_with_client(&self, uri: &Uri) -> bool {
-        match self.wait {
-            Wait::No => false,
-            Wait::Poll | Wait::Stream => true,
-            Wait::PollUntil => {
-                percent_decode_str(uri.query().unwrap_or_default()).decode_utf8_lossy().contains("until=")
-            }
-        }
     }
 }

@@ -13,7 +13,7 @@ use latchgate_core::access::Scope;
 
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
-use super::endpoint::Wait::{Poll, PollUntil, Stream};
+use super::endpoint::Wait::{Poll, Stream};
 use super::endpoint::{BodyLimit, Endpoint, Needs, row};
 use super::locks::{acquire, history, interventions, leases as lock, reading};
 use super::path::Spellings;
@@ -44,7 +44,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit", |m| on(m, interventions::set_limit)),
     row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events", |m| on(m, history::events)).query().wait(Stream),
     row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history", |m| on(m, history::history)).query(),
-    row("GET", "/v1/locks/{key}", "getLock", READ, "inspect", |m| on(m, reading::inspect)).query().wait(PollUntil),
+    row("GET", "/v1/locks/{key}", "getLock", READ, "inspect", |m| on(m, reading::inspect)).query().wait(Poll),
     row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force", |m| on(m, interventions::force)).query().audit(Action::Force),
     row("GET", "/v1/locks", "listLocks", READ, "list", |m| on(m, reading::list)).query(),
     row("GET", "/v1/events", "watchLocks", READ, "events", |m| on(m, history::all_events)).query().wait(Stream),

@@ -1,7 +1,7 @@
 //! `/v1/leases/`: many leases in one call. Each is its own: one may fail and another not.
 
 use futures::{StreamExt, stream};
-use latchgate_core::lock::{Command, Lease, LeaseId, LockState, Outcome, Revoke};
+use latchgate_core::lock::{Lease, LeaseId, LockState, Revoke};
 use latchgate_core::{Address, Key};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -9,11 +9,11 @@ use utoipa::ToSchema;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::LEASES_PER_CALL_MAX;
-use super::locks::answers::{RevocationAnswer, Volatility, key_full, left_ms};
+use super::locks::answers::{RevocationAnswer, Volatility, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
-use super::locks::interventions::{check_grace, unexpected};
+use super::locks::interventions::{check_grace, revoke_leases};
 use super::locks::search::{Found, Search};
-use super::problem::{Code, Problem, within};
+use super::problem::{Code, Problem, either, within};
 use super::{answer, quotas};
 use crate::format::{DateTime, answers, rfc3339};
 
@@ -165,14 +165,6 @@ answers! {
     }
 }
 
-/// One result of a request that has not succeeded for all leases.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum LeaseResult<T> {
-    Succeeded(T),
-    Failed(Problem),
-}
-
 /// Renew many leases.
 ///
 /// Those of a multilock are one for each key, all with its `lease_id`.
@@ -282,20 +274,13 @@ pub async fn revoke(call: Call, Json(request): Json<RevokeLeasesRequest>) -> Ans
     let found = search.run(&call, REVOKED_MAX, true, held).await?;
     let revoke = Revoke { note, grace_ms, token: None, owner };
     let revoke = |address: Address| {
-        let (call, command) = (&call, Command::Revoke(revoke.clone()));
+        let (call, revoke) = (&call, revoke.clone());
         async move {
-            let revoked = match call.context.locks.command(&address, command).await {
-                Ok((Outcome::Revoking { leases, deadline }, _)) => Ok(RevokedLock {
-                    key: address.key.as_str().to_owned(),
-                    status: 200,
-                    leases,
-                    deadline: deadline.map(rfc3339),
-                }),
-                Ok((Outcome::KeyFull(full), _)) => Err(key_full(full)),
-                Ok((other, _)) => Err(unexpected(&other)),
-                Err(failure) => Err(failure.into()),
-            };
-            revoked.map_err(|problem| problem.with("key", address.key.as_str()))
+            let revoked = revoke_leases(call, &address, revoke).await;
+            let key = address.key.as_str();
+            let revoked =
+                revoked.map(|(leases, deadline)| RevokedLock { key: key.to_owned(), status: 200, leases, deadline });
+            revoked.map_err(|problem| problem.with("key", key))
         }
     };
     let results: Vec<_> = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
@@ -341,10 +326,5 @@ fn all<T: Serialize>(results: Vec<Result<T, Problem>>) -> Result<Vec<T>, Problem
     let worst = results.iter().filter_map(|result| result.as_ref().err()).max_by_key(|problem| problem.severity());
     let Some(worst) = worst else { return Ok(results.into_iter().flatten().collect()) };
     let problem = worst.of_many(format!("{failed} of {} did not succeed: see results.", results.len()));
-    let to_result = |result| match result {
-        Ok(result) => LeaseResult::Succeeded(result),
-        Err(problem) => LeaseResult::Failed(problem),
-    };
-    let results: Vec<LeaseResult<T>> = results.into_iter().map(to_result).collect();
-    Err(problem.with("results", results))
+    Err(problem.with("results", results.iter().map(either).collect::<Vec<_>>()))
 }

@@ -90,6 +90,7 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     let locks: Vec<(Address, Requested)> =
         request.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
+    let keys: Vec<(&Address, Requested)> = locks.iter().map(|(address, requested)| (address, *requested)).collect();
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
     let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
     match call.context.locks.acquire_many(request).await {
@@ -119,15 +120,11 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => {
-            let keys: Vec<(&Address, Requested)> =
-                locks.iter().map(|(address, requested)| (address, *requested)).collect();
             let problem = call.context.with_wait_max(with_ticket(&call.context, &keys, &lease_id, &refused), wait);
             Err(problem.with("key", locks[index].0.key.as_str()))
         }
         Ok(AcquiredMany::Ended { index, acquired }) => Err(ended(&acquired).with("key", locks[index].0.key.as_str())),
         Ok(AcquiredMany::WaitFailed { failure, position }) => {
-            let keys: Vec<(&Address, Requested)> =
-                locks.iter().map(|(address, requested)| (address, *requested)).collect();
             Err(wait_failed(&call.context, &keys, &lease_id, &failure, position))
         }
         Err(failure) => Err(unanswered(&failure, &lease_id)),

@@ -68,7 +68,7 @@ pub fn count_leases(
     })
 }
 
-/// Acquires a lock without waiting, if the caller's app may have one more lease.
+/// Acquires a lock if the caller's app may have one more lease.
 ///
 /// # Errors
 /// `quota-reached`, or that of the acquire.

@@ -37,7 +37,7 @@ pub async fn around(
     let answering = handler.call(request);
     let response = match (endpoint.wait, exchange.caller()) {
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
-        (Wait::Poll | Wait::PollUntil, Some(caller)) => tokio::select! {
+        (Wait::Poll, Some(caller)) => tokio::select! {
             biased;
             () = caller.ended().cancelled() => access::ended().into_response(),
             response = answering => response?,

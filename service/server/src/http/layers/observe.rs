@@ -86,7 +86,7 @@ impl Observed {
         let started = Instant::now();
         let Observer { config, endpoint, .. } = observer;
         exchange.set_endpoint(endpoint);
-        exchange.client.end_with_client(endpoint.ends_with_client(request.uri()));
+        exchange.client.end_with_client(endpoint.wait != Wait::No);
         let id = config.ids.of(request.headers());
         let parent = traces::parent(request.headers());
         let request_id = id.to_str().unwrap_or_default();

@@ -76,23 +76,19 @@ answers! {
 )]
 pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
     let request = request.parse(&call.context, &address)?;
-    let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;
     let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
     let (lease_id, requested) = (request.lease.lease_id.clone(), (request.lease.mode, request.lease.limit));
     let wait = request.wait;
-    match call.context.locks.acquire(&address, request).await {
-        Ok(Acquired::Granted(granted)) => {
-            quotas::count_leases(&call, &reserved, &[(&address, &granted.lease)], granted.now)?;
-            Ok(answer::ok(&granted_answer(&call.context, &address, &granted)))
+    match quotas::acquire(&call, &address, request).await? {
+        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&call.context, &address, &granted))),
+        Acquired::Refused(refused) => {
+            let problem = with_ticket(&call.context, &[(&address, requested)], &lease_id, &refused);
+            Err(call.context.with_wait_max(problem, wait))
         }
-        Ok(Acquired::Refused(refused)) => Err(call
-            .context
-            .with_wait_max(with_ticket(&call.context, &[(&address, requested)], &lease_id, &refused), wait)),
-        Ok(Acquired::WaitFailed { failure, position }) => {
+        Acquired::WaitFailed { failure, position } => {
             Err(wait_failed(&call.context, &[(&address, requested)], &lease_id, &failure, position))
         }
-        Ok(other) => Err(ended(&other)),
-        Err(failure) => Err(unanswered(&failure, &lease_id)),
+        other => Err(ended(&other)),
     }
 }
 

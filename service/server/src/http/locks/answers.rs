@@ -103,44 +103,39 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
 
 pub fn refusal(refused: &Refused) -> Problem {
     let first = refused.holders.first().map_or("Another client", |lease| lease.owner.as_str());
-    let (code, detail) = match refused.why {
-        RefusedBecause::Held => (Code::LockHeld, format!("{first} holds the lock.")),
+    let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
+    let problem = |code, detail: String| {
+        Problem::new(code, detail)
+            .with("holders", holders(refused.holders.iter().take(HOLDERS_SHOWN_MAX), refused.now))
+            .with("holders_count", refused.holders.len())
+            .with("waiters", refused.waiters)
+            .with("position", refused.queue_number)
+            .retry_after_ms(expiry.unwrap_or(RETRY_AFTER_MAX_MS).clamp(1, RETRY_AFTER_MAX_MS))
+    };
+    let left_ms = |until: Timestamp| until.ms_since(refused.now);
+    let delayed = |until, detail| {
+        let problem = problem(Code::LockDelayed, detail).with("delayed_until", rfc3339(until));
+        problem.with("delay_left_ms", left_ms(until)).retry_after_ms(left_ms(until).max(1))
+    };
+    match refused.why {
+        RefusedBecause::Held => problem(Code::LockHeld, format!("{first} holds the lock.")),
         RefusedBecause::Reserved => {
-            (Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
+            problem(Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
         }
         RefusedBecause::Delayed(until) => {
-            let left_ms = until.ms_since(refused.now);
-            let detail = format!(
-                "The lock is not granted for {left_ms} ms more: its last lease expired with a lock-delay, or was released before \
-                 its min_hold_ms."
-            );
-            (Code::LockDelayed, detail)
+            let why = "its last lease expired with a lock-delay, or was released before its min_hold_ms";
+            delayed(until, format!("The lock is not granted for {} ms more: {why}.", left_ms(until)))
         }
         RefusedBecause::HeldOff(until) => {
-            let left_ms = until.ms_since(refused.now);
-            let detail = format!("The store may have lost leases: a hold-off grants nothing for {left_ms} ms more.");
-            (Code::LockDelayed, detail)
+            let why = "The store may have lost leases";
+            delayed(until, format!("{why}: a hold-off grants nothing for {} ms more.", left_ms(until)))
         }
         RefusedBecause::WaitTimeout => {
-            (Code::WaitTimeout, format!("The request waited {} ms and did not get the lock.", ms(refused.waited)))
+            let waited_ms = ms(refused.waited);
+            let detail = format!("The request waited {waited_ms} ms and did not get the lock.");
+            problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
         }
-    };
-    let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
-    let problem = Problem::new(code, detail)
-        .with("holders", holders(refused.holders.iter().take(HOLDERS_SHOWN_MAX), refused.now))
-        .with("holders_count", refused.holders.len())
-        .with("waiters", refused.waiters)
-        .with("position", refused.queue_number);
-    match refused.why {
-        RefusedBecause::Delayed(until) | RefusedBecause::HeldOff(until) => {
-            let left_ms = until.ms_since(refused.now);
-            let problem = problem.with("delayed_until", rfc3339(until)).with("delay_left_ms", left_ms);
-            return problem.retry_after_ms(left_ms.max(1));
-        }
-        RefusedBecause::WaitTimeout => problem.with("waited_ms", ms(refused.waited)),
-        RefusedBecause::Held | RefusedBecause::Reserved => problem,
     }
-    .retry_after_ms(expiry.unwrap_or(RETRY_AFTER_MAX_MS).clamp(1, RETRY_AFTER_MAX_MS))
 }
 
 /// The answer to an acquire that was neither granted nor refused.

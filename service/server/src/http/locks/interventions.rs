@@ -117,10 +117,14 @@ pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request)
     call.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
     let token = request.token.map(check_token).transpose()?;
     let revoke = Revoke { note, grace_ms, token, owner: None };
-    match command(&call, &address, Command::Revoke(revoke)).await? {
-        Outcome::Revoking { leases, deadline } => {
-            Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline: deadline.map(rfc3339) }))
-        }
+    let (leases, deadline) = revoke_leases(&call, &address, revoke).await?;
+    Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline }))
+}
+
+/// How many leases are revoked, and when the last of them ends.
+pub async fn revoke_leases(call: &Call, address: &Address, revoke: Revoke) -> Result<(u32, Option<DateTime>), Problem> {
+    match command(call, address, Command::Revoke(revoke)).await? {
+        Outcome::Revoking { leases, deadline } => Ok((leases, deadline.map(rfc3339))),
         Outcome::KeyFull(full) => Err(key_full(full)),
         other => Err(unexpected(&other)),
     }
@@ -236,7 +240,7 @@ async fn command(call: &Call, address: &Address, command: Command) -> Result<Out
     Ok(call.context.locks.command(address, command).await?.0)
 }
 
-pub fn unexpected(outcome: &Outcome) -> Problem {
+fn unexpected(outcome: &Outcome) -> Problem {
     tracing::error!(?outcome, "a command has an outcome that it cannot have");
     Problem::defect()
 }

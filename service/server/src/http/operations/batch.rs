@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use super::answers::{Granted, PreAnswer, pre};
 use super::refusals::unanswered;
 use crate::gate::BatchReply;
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::{Code, Problem, either};
 
 #[derive(Serialize, ToSchema)]
 pub struct BatchAnswer {
@@ -23,14 +23,6 @@ pub struct BatchItem {
     status: u16,
     #[serde(flatten)]
     answer: PreAnswer,
-}
-
-/// One item of a refused batch.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum RefusedItem {
-    Granted(BatchItem),
-    Refused(Problem),
 }
 
 /// A batch whose operations may all proceed: 201 if a claim is new.
@@ -61,27 +53,24 @@ pub fn batch(
         // Only the node or its store is the reason: the same batch may pass later.
         Some(failure) if !is_refused => unanswered(&failure, None),
         _ => {
-            let refused = items.iter().filter(|item| matches!(item, RefusedItem::Refused(_))).count();
+            let refused = items.iter().filter(|item| item.is_err()).count();
             let claimed = if all_or_nothing { "nothing new is claimed" } else { "the others are yours" };
             let detail = format!("{refused} of {} operations may not proceed; {claimed}.", items.len());
             Problem::new(Code::BatchRefused, detail)
         }
     };
-    Err(problem.with("items", items))
+    Err(problem.with("items", items.iter().map(either).collect::<Vec<_>>()))
 }
 
 /// With `all_or_nothing`, a refused batch claims no item.
-fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> RefusedItem {
-    match item {
-        // A claim of an earlier request remains.
-        Ok(granted) if all_or_nothing && !granted.is_repeated() => {
-            let detail =
-                "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
-            RefusedItem::Refused(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id()))
-        }
-        Ok(granted) => RefusedItem::Granted(granted.into()),
-        Err(problem) => RefusedItem::Refused(problem),
+fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> Result<BatchItem, Problem> {
+    let granted = item?;
+    // A claim of an earlier request remains.
+    if all_or_nothing && !granted.is_repeated() {
+        let detail = "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
+        return Err(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id()));
     }
+    Ok(granted.into())
 }
 
 impl From<Granted> for BatchItem {

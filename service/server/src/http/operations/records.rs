@@ -1,7 +1,7 @@
 //! Operations as clients see them in inspections and listings.
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Durability, OnExpiry, OperationId, OperationRecord, Phase, State, StoreRole, Succeeded};
+use latchgate_core::gate::{Durability, OnExpiry, Phase, State, StoreRole, Succeeded};
 use serde_json::value::RawValue;
 
 use crate::format::{DateTime, answers, rfc3339};
@@ -65,46 +65,32 @@ answers! {
 
 /// A record with its result.
 pub fn operation(shown: &Shown) -> OperationAnswer {
-    let answer = listed(shown);
-    match &shown.record.phase {
-        Phase::Succeeded(Succeeded { result, .. }) => OperationAnswer { result: raw(result.as_deref()), ..answer },
-        _ => answer,
-    }
+    let result = match &shown.record.phase {
+        Phase::Succeeded(Succeeded { result, .. }) => raw(result.as_deref()),
+        _ => None,
+    };
+    OperationAnswer { result, ..listed(shown) }
 }
 
 /// A record without its result: a page of results would be large.
-pub fn listed(shown: &Shown) -> OperationAnswer {
-    let Shown { id, record, now } = shown;
-    let mut answer = common(*id, record);
-    match &record.phase {
-        Phase::Started(started) => {
-            answer.started_at = Some(rfc3339(started.at));
-            answer.expiry = until(Some(started.lease_until), *now);
-        }
-        Phase::Succeeded(succeeded) => {
-            answer.ended_at = Some(rfc3339(succeeded.at));
-            answer.result_omitted = succeeded.result_omitted;
-            answer.expiry = until(succeeded.keep_until, *now);
-        }
-        Phase::Unknown { at, .. } => answer.ended_at = Some(rfc3339(*at)),
-        Phase::Vacant { .. } => {}
-    }
-    answer
-}
-
-/// The fields that every phase has.
-fn common(id: OperationId, record: &OperationRecord) -> OperationAnswer {
+pub fn listed(Shown { id, record, now }: &Shown) -> OperationAnswer {
+    let (started_at, ended_at, expiry) = match &record.phase {
+        Phase::Started(started) => (Some(started.at), None, until(Some(started.lease_until), *now)),
+        Phase::Succeeded(succeeded) => (None, Some(succeeded.at), until(succeeded.keep_until, *now)),
+        Phase::Unknown { at, .. } => (None, Some(*at), Expiry::default()),
+        Phase::Vacant { .. } => (None, None, Expiry::default()),
+    };
     OperationAnswer {
         id: id.to_string(),
         operation: record.operation.as_str().to_owned(),
         state: record.state(),
         attempt: record.attempt,
         created_at: rfc3339(record.created_at),
-        started_at: None,
-        ended_at: None,
+        started_at: started_at.map(rfc3339),
+        ended_at: ended_at.map(rfc3339),
         result: None,
-        result_omitted: false,
-        expiry: Expiry::default(),
+        result_omitted: matches!(&record.phase, Phase::Succeeded(Succeeded { result_omitted: true, .. })),
+        expiry,
         on_expiry: record.on_expiry,
         durability: record.durability,
         claimed_in: record.claimed_in,

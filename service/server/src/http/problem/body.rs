@@ -29,6 +29,11 @@ pub fn within<T: PartialOrd + Display>(field: &str, value: T, range: RangeInclus
     Err(Problem::field(field, format!("must be from {} to {}", range.start(), range.end())))
 }
 
+/// One of several results in an answer: what has succeeded, or the problem.
+pub fn either<T: Serialize>(result: &Result<T, Problem>) -> Option<Box<RawValue>> {
+    result.as_ref().map_or_else(to_raw_value, to_raw_value).ok()
+}
+
 /// An answer that does not let the client proceed.
 #[derive(Clone, Debug)]
 pub struct Problem {

@@ -4,6 +4,6 @@ mod body;
 mod codes;
 mod page;
 
-pub use self::body::{Problem, within};
+pub use self::body::{Problem, either, within};
 pub use self::codes::{Code, CodeInfo};
 pub use self::page::page;
