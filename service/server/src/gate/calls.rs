@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
-    AttemptId, Durability, Fingerprint, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Report,
+    AttemptId, Durability, Fingerprint, Go, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Report,
     Sha256Digest,
 };
 use serde::Deserialize;
@@ -48,21 +48,13 @@ pub struct PreCall {
 pub enum PreReply {
     /// The caller may do it.
     Go {
+        /// As clients see it. That in `go` is only a part of it.
         stamp: StampText,
-        attempt: u32,
-        /// How much of the lease is left, in ms.
-        lease_ms: u64,
-        lease_until: Timestamp,
-        /// An earlier attempt's lease passed: it may have done part of the work.
-        reentry: bool,
-        /// The same attempt has called before, and has this stamp already.
-        repeated: bool,
+        go: Go,
         /// Claimed in the second store while the primary did not answer.
         degraded: bool,
         /// The store may lose the claim in a crash or a fail-over.
         is_volatile: bool,
-        /// There was no record of the operation, but that of an earlier attempt may have been lost.
-        possibly_repeated: bool,
         /// For how long records may be missing though an operator lets operations go, in ms.
         forced_ms: Option<u64>,
     },

@@ -56,14 +56,13 @@ impl Unanswered {
     /// A repeated claim is that of an earlier call, which may rely on it.
     fn homes_of(&self, item: &Answer<PreReply>) -> Vec<Home> {
         match item {
-            Ok(PreReply::Go { repeated: false, degraded: true, .. }) => vec![Home::Fallback],
-            Ok(PreReply::Go { repeated: false, .. }) | Err(Failure::OutcomeUnknown(_)) if self.is_durable => {
-                vec![Home::Durable]
-            }
+            Ok(PreReply::Go { go, .. }) if go.repeated => Vec::new(),
+            Ok(PreReply::Go { degraded: true, .. }) => vec![Home::Fallback],
+            Ok(PreReply::Go { .. }) | Err(Failure::OutcomeUnknown(_)) if self.is_durable => vec![Home::Durable],
             Err(Failure::OutcomeUnknown(_)) if self.on_outage == OnOutage::Fallback => {
                 vec![Home::Primary, Home::Fallback]
             }
-            Ok(PreReply::Go { repeated: false, .. }) | Err(Failure::OutcomeUnknown(_)) => vec![Home::Primary],
+            Ok(PreReply::Go { .. }) | Err(Failure::OutcomeUnknown(_)) => vec![Home::Primary],
             _ => Vec::new(),
         }
     }

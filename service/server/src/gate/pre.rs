@@ -257,14 +257,9 @@ impl Inner {
                 Outcome::Go(go) => {
                     return Ok(PreReply::Go {
                         stamp: StampText::guarded(home, go.stamp),
-                        attempt: go.attempt,
-                        lease_ms: go.remaining_ms,
-                        lease_until: go.lease_until,
-                        reentry: go.reentry,
-                        repeated: go.repeated,
+                        go,
                         degraded: home == Home::Fallback,
                         is_volatile: !target.gate.store().is_durable(),
-                        possibly_repeated: go.possibly_repeated,
                         forced_ms: forced_ms(claim.hold_off, reply.now),
                     });
                 }
@@ -315,12 +310,12 @@ impl Inner {
 
 fn count(metrics: &GateMetrics, reply: &Answer<PreReply>) {
     let outcome = match reply {
-        Ok(PreReply::Go { repeated: true, .. }) => GateOutcome::Repeated,
-        Ok(PreReply::Go { reentry, degraded, .. }) => {
+        Ok(PreReply::Go { go, .. }) if go.repeated => GateOutcome::Repeated,
+        Ok(PreReply::Go { go, degraded, .. }) => {
             if *degraded {
                 metrics.degraded(Degraded::Fallback);
             }
-            if *reentry { GateOutcome::Reentry } else { GateOutcome::Go }
+            if go.reentry { GateOutcome::Reentry } else { GateOutcome::Go }
         }
         Ok(PreReply::Unguarded { .. }) => {
             metrics.degraded(Degraded::Open);

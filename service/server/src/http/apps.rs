@@ -1,16 +1,19 @@
-//! `/v1/admin/apps`: apps, their quotas and notices, for operators.
+//! Apps and their API keys: `/v1/admin/apps`, `/v1/admin/api-keys` and `/v1/me`.
 
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Response;
+use latchgate_core::access::Scope;
 use serde::Deserialize;
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
-use crate::access::answers::{AppAnswer, AppsAnswer};
-use crate::access::operator::AppChangeRequest;
+use super::query::Query;
+use crate::access::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer, ScopeName};
+use crate::access::operator::{AppChangeRequest, KeyRequest};
+use crate::format::answers;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -56,4 +59,87 @@ pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered
 )]
 pub async fn change_app(call: Call, Path(app): Path<String>, Json(request): Json<AppChangeRequest>) -> Answered {
     Ok(ok(&call.order()?.change_app(&app, request).await?))
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct KeysQuery {
+    /// Only those of this app.
+    #[param(min_length = 1, max_length = 64)]
+    app: Option<String>,
+}
+
+/// List the API keys, without their secrets.
+#[utoipa::path(
+    get, path = "/v1/admin/api-keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
+    responses(
+        (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
+    )
+)]
+pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
+    Ok(ok(&call.context.access.api_keys(query.app.as_deref())?))
+}
+
+/// Create an API key.
+///
+/// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
+#[utoipa::path(
+    post, path = "/v1/admin/api-keys", tag = "admin", operation_id = "createApiKey",
+    request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
+    responses(
+        (status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer),
+    )
+)]
+pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
+    Ok(json(StatusCode::CREATED, &call.order()?.create_key(request, false).await?))
+}
+
+/// Revoke an API key.
+///
+/// It is refused at this node at once, and at all others within two seconds. Its waits and event streams end. Leases that were
+/// taken with it stay until they expire.
+#[utoipa::path(
+    delete, path = "/v1/admin/api-keys/{id}", tag = "admin", operation_id = "revokeApiKey",
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
+    responses(
+        (status = 200, description = "The API key is revoked.", body = RevokedAnswer),
+    )
+)]
+pub async fn revoke_key(call: Call, Path(id): Path<String>) -> Answered {
+    Ok(ok(&call.order()?.revoke_key(&id).await?))
+}
+
+answers! {
+    pub struct MeAnswer {
+        #[schema(example = "billing")]
+        app: String,
+        /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
+        #[schema(example = "3f9a1c20b7d4")]
+        api_key_id?: Option<String>,
+        #[schema(value_type = Vec<ScopeName>)]
+        scopes: Vec<Scope>,
+        /// Only locks whose keys begin with one of these; all locks of the app if empty.
+        prefixes: Vec<String>,
+        /// May call `/v1/admin`.
+        operator: bool,
+    }
+}
+
+/// Show what the caller may do.
+#[utoipa::path(
+    get, path = "/v1/me", tag = "access", operation_id = "getMe",
+    responses(
+        (status = 200, description = "The app and the permissions of the API key.", body = MeAnswer),
+    )
+)]
+pub async fn me(call: Call) -> Response {
+    let permissions = &call.caller.permissions;
+    ok(&MeAnswer {
+        app: permissions.app.as_str().to_owned(),
+        api_key_id: call.caller.key_id.map(|id| id.to_string()),
+        scopes: permissions.scopes.iter().collect(),
+        prefixes: permissions.prefixes.clone(),
+        operator: permissions.is_operator(),
+    })
 }

@@ -20,10 +20,7 @@ use super::path::Spellings;
 use super::problem::{Code, Problem};
 use super::stack;
 use super::stack_config::StackConfig;
-use super::{
-    admin, api_keys, apps, console, leases, me, metrics, multilocks, openapi, operations, pages, path, status,
-    terraform,
-};
+use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status, terraform};
 use crate::audit::Action;
 use crate::observe::metrics::Requests;
 
@@ -63,7 +60,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     row("POST", "/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire", |m| on(m, terraform::lock)).alias("LOCK").query().password().wait(Poll),
     row("DELETE", "/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release", |m| on(m, terraform::unlock)).alias("UNLOCK").query().password()
         .body(BodyLimit::Small).of_holder(),
-    row("GET", "/v1/me", "getMe", ApiKey, "other", |m| on(m, me::me)),
+    row("GET", "/v1/me", "getMe", ApiKey, "other", |m| on(m, apps::me)),
     row("GET", "/v1/admin/engines", "listEngines", Operator, "admin", |m| on(m, admin::engines)),
     row("POST", "/v1/admin/engines/locks", "switchLocksEngine", Operator, "admin", |m| on(m, admin::switch_locks)).audit(Action::SwitchEngine),
     row("POST", "/v1/admin/engines/gate", "switchGateEngine", Operator, "admin", |m| on(m, admin::switch_gate)).audit(Action::SwitchEngine),
@@ -71,9 +68,9 @@ pub static ENDPOINTS: &[Endpoint] = &[
     row("GET", "/v1/admin/apps", "listApps", Operator, "admin", |m| on(m, apps::list_apps)),
     row("POST", "/v1/admin/apps", "createApp", Operator, "admin", |m| on(m, apps::create_app)).audit(Action::CreateApp),
     row("PATCH", "/v1/admin/apps/{app}", "changeApp", Operator, "admin", |m| on(m, apps::change_app)).audit(Action::ChangeApp),
-    row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin", |m| on(m, api_keys::list_keys)).query(),
-    row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin", |m| on(m, api_keys::create_key)).audit(Action::CreateKey),
-    row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, api_keys::revoke_key)).audit(Action::RevokeKey),
+    row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin", |m| on(m, apps::list_keys)).query(),
+    row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin", |m| on(m, apps::create_key)).audit(Action::CreateKey),
+    row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, apps::revoke_key)).audit(Action::RevokeKey),
     row("GET", METRICS, "getMetrics", Metrics, "other", |m| on(m, metrics::metrics)),
     row("GET", "/healthz", "checkHealth", Nothing, "other", |m| on(m, status::healthz)),
     row("GET", "/readyz", "checkReadiness", Nothing, "other", |m| on(m, status::readyz)),

@@ -3,7 +3,6 @@
 mod access;
 mod admin;
 mod answer;
-mod api_keys;
 mod apps;
 mod audit;
 mod body;
@@ -20,7 +19,6 @@ mod hosts;
 mod layers;
 mod leases;
 mod locks;
-mod me;
 mod metrics;
 mod multilocks;
 mod openapi;

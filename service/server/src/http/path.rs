@@ -1,10 +1,9 @@
 //! Paths with the key of a lock: `/v1/locks/{key}/{verb}`. The key may have slashes of its own.
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{Request, Uri};
 use latchgate_core::{Address, Key};
-use percent_encoding::percent_decode_str;
 use utoipa::IntoParams;
 
 use super::call::Call;
@@ -34,21 +33,16 @@ impl FromRequestParts<Shared> for PathAddress {
 
     async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
         let call = Call::from_request_parts(parts, context).await?;
-        address(&call, call.exchange.endpoint()?.parameter(parts.uri.path())).map(Self)
+        // Before the router, `target` has refused what is not percent-encoded UTF-8.
+        let Path(key) = Path::<String>::from_request_parts(parts, context).await.map_err(|_| Problem::defect())?;
+        address(&call, &key).map(Self)
     }
 }
 
-/// The address of a percent-encoded key in the caller's app.
-///
 /// # Errors
 /// `invalid-key`, with the rule that the key breaks; `forbidden`.
-pub fn address(call: &Call, encoded: &str) -> Result<Address, Problem> {
-    let text = match encoded.contains('%') {
-        true => percent_decode_str(encoded).decode_utf8(),
-        false => Ok(encoded.into()),
-    };
-    let text = text.map_err(|_| Problem::new(Code::InvalidKey, "The key must be UTF-8."))?;
-    call.address(Key::parse(&text).map_err(|_| invalid_key(&text))?)
+pub fn address(call: &Call, key: &str) -> Result<Address, Problem> {
+    call.address(Key::parse(key).map_err(|_| invalid_key(key))?)
 }
 
 /// Says which rule a key breaks.

@@ -156,8 +156,8 @@ pub async fn reserve_operations<'a>(
 
 /// Counts an operation that has started.
 pub fn count_operation(reserved: Option<&ReservedOperations<'_>>, id: OperationId, answer: &Answer<PreReply>) {
-    if let (Some(reserved), Ok(PreReply::Go { lease_ms, .. })) = (reserved, answer) {
-        reserved.begin(&id, Duration::from_millis(*lease_ms));
+    if let (Some(reserved), Ok(PreReply::Go { go, .. })) = (reserved, answer) {
+        reserved.begin(&id, Duration::from_millis(go.remaining_ms));
     }
 }
 

@@ -2,16 +2,13 @@
 //!
 //! Terraform does not renew a lock, and shows its id to users that are refused, so that they can unlock it by force.
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
-use latchgate_core::Address;
+use axum::extract::Path;
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::body::Json;
 use super::call::{Answered, Call};
-use super::context::Shared;
 use super::locks::acquire::granted_answer;
 use super::locks::answers::{ended, refusal};
 use super::locks::fields::{parse_metadata, parse_note, parse_owner};
@@ -54,18 +51,6 @@ pub struct LockQuery {
     ttl_ms: Option<u64>,
 }
 
-/// The lock of a state, which the caller may use.
-pub struct StateAddress(Address);
-
-impl FromRequestParts<Shared> for StateAddress {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
-        let call = Call::from_request_parts(parts, context).await?;
-        path::address(&call, &format!("{PREFIX}{}", call.exchange.endpoint()?.parameter(parts.uri.path()))).map(Self)
-    }
-}
-
 /// Lock a Terraform state (also with the method LOCK).
 ///
 /// The lock `terraform/{key}` with the `lease_id` and the owner of the lock info. 423 has the lock info of the holder.
@@ -79,10 +64,11 @@ impl FromRequestParts<Shared> for StateAddress {
 )]
 pub async fn lock(
     call: Call,
-    StateAddress(address): StateAddress,
+    Path(state): Path<String>,
     Query(LockQuery { ttl_ms }): Query<LockQuery>,
     Json(info): Json<LockInfo>,
 ) -> Answered {
+    let address = path::address(&call, &format!("{PREFIX}{state}"))?;
     let ttl_ms = ttl_ms.map_or(Ok(call.context.limits.ttl_ms_max), |ttl_ms| call.context.check_ttl(ttl_ms))?;
     let lease_id = info.lease_id()?;
     let mut request = LockRequest::new(lease_id, ttl_ms);
@@ -108,10 +94,11 @@ pub async fn lock(
 )]
 pub async fn unlock(
     call: Call,
-    StateAddress(address): StateAddress,
+    Path(state): Path<String>,
     Query(LockQuery { .. }): Query<LockQuery>,
     info: Option<Json<LockInfo>>,
 ) -> Answered {
+    let address = path::address(&call, &format!("{PREFIX}{state}"))?;
     let Some(Json(info)) = info else {
         audit::begin_action(&call, Action::Force, address.key.as_str());
         call.check_admin()?;

@@ -190,21 +190,20 @@ impl Caller {
                 return self.site.promises.broken(format!("{}: pre of {name} has no answer", node.name));
             };
             match answer {
-                Ok(PreReply::Go {
-                    stamp, lease_ms, reentry, repeated, degraded, possibly_repeated, forced_ms, ..
-                }) => {
+                Ok(PreReply::Go { stamp, go, degraded, forced_ms, .. }) => {
+                    let lease_ms = go.remaining_ms;
                     self.saw("go");
                     let seen = [
                         (sent.elapsed() > Duration::from_millis(100) && !call.wait.is_zero(), "go after a wait"),
-                        (repeated, "repeated go"),
-                        (reentry, "re-entry"),
+                        (go.repeated, "repeated go"),
+                        (go.reentry, "re-entry"),
                         (degraded, "degraded go"),
                     ];
                     seen.iter().filter(|(is_so, _)| *is_so).for_each(|(_, what)| self.saw(what));
                     self.line(|| format!("{name} may go for {lease_ms} ms; degraded: {degraded}"));
                     let until = Instant::now() + Duration::from_millis(lease_ms);
                     let attempt = Attempt { stamp: stamp.clone(), on_expiry: call.on_expiry, until, has_failed: false };
-                    if !degraded && !possibly_repeated && forced_ms.is_none() {
+                    if !degraded && !go.possibly_repeated && forced_ms.is_none() {
                         self.site.promises.goes(name, attempt, &before);
                     }
                     return self.work(name, call.fingerprint.id, stamp, lease_ms).await;

@@ -32,20 +32,13 @@ struct Ticket {
     about: String,
     #[serde(rename = "l")]
     lease_id: LeaseId,
+    /// The request for one key; `None` for several.
     #[serde(rename = "w")]
-    requests: Requests,
+    requested: Option<Requested>,
     #[serde(rename = "p")]
     position: Position,
     #[serde(rename = "t")]
     at: Timestamp,
-}
-
-/// The request for one key itself; a digest of the requests for several.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-enum Requests {
-    One(Mode, Option<u32>),
-    Many(String),
 }
 
 /// A wait that continues.
@@ -70,8 +63,8 @@ impl Tickets {
         position: Position,
         now: Timestamp,
     ) -> String {
-        let ticket =
-            Ticket { about: about(keys), lease_id: lease_id.clone(), requests: requests(keys), position, at: now };
+        let requested = if let [(_, requested)] = keys { Some(*requested) } else { None };
+        let ticket = Ticket { about: about(keys), lease_id: lease_id.clone(), requested, position, at: now };
         self.sealer.seal(PURPOSE, &serde_json::to_vec(&ticket).unwrap_or_default())
     }
 
@@ -90,51 +83,32 @@ impl Tickets {
         let keys_now: Vec<(&Address, Requested)> =
             keys.iter().map(|(address, requested)| (*address, requested.unwrap_or_default())).collect();
         if ticket.about != about(&keys_now) {
-            return Err(invalid("This ticket is for another key."));
+            return Err(invalid("This ticket is for another key, or for several with other modes or permits."));
         }
         if now > ticket.at.plus_ms(self.valid_ms) {
             return Err(invalid("This ticket has expired: repeat the request without it."));
         }
-        let is_other = match (&ticket.requests, keys) {
-            (Requests::One(mode, limit), [(_, Some(requested))]) => *requested != (*mode, *limit),
-            (Requests::One(..), _) => false,
-            (many @ Requests::Many(_), _) => *many != requests(&keys_now),
-        };
-        if is_other {
+        let is_other = |now: Requested| ticket.requested.is_some_and(|requested| requested != now);
+        if keys.iter().any(|(_, now)| now.is_some_and(is_other)) {
             return Err(invalid("This ticket is for another mode or other permits."));
         }
-        let requested = match ticket.requests {
-            Requests::One(mode, limit) => Some((mode, limit)),
-            Requests::Many(_) => None,
-        };
-        Ok(Resumed { lease_id: ticket.lease_id, requested, position: ticket.position })
+        Ok(Resumed { lease_id: ticket.lease_id, requested: ticket.requested, position: ticket.position })
     }
 }
 
+/// Of several keys, the requests are a part of it.
 fn about(keys: &[(&Address, Requested)]) -> String {
     let mut digest = Sha256::new();
     digest.update((keys.len() as u64).to_be_bytes());
-    for (address, _) in keys {
+    for (address, requested) in keys {
         for part in [address.app.as_str(), address.key.as_str()] {
             digest.update((part.len() as u64).to_be_bytes());
             digest.update(part);
         }
+        if keys.len() > 1 {
+            digest.update(serde_json::to_vec(requested).unwrap_or_default());
+        }
     }
-    short(digest)
-}
-
-fn requests(keys: &[(&Address, Requested)]) -> Requests {
-    if let [(_, (mode, limit))] = keys {
-        return Requests::One(*mode, *limit);
-    }
-    let mut digest = Sha256::new();
-    for (_, requested) in keys {
-        digest.update(serde_json::to_vec(requested).unwrap_or_default());
-    }
-    Requests::Many(short(digest))
-}
-
-fn short(digest: Sha256) -> String {
     URL_SAFE_NO_PAD.encode(&digest.finalize()[..16])
 }
 

@@ -23,7 +23,7 @@ use utoipa::{OpenApi, openapi};
 use self::codes::OF_ALL;
 use super::endpoint::{Endpoint, Needs};
 use super::problem::Code;
-use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, status, terraform};
+use super::{admin, apps, leases, locks, metrics, multilocks, status, terraform};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -72,7 +72,7 @@ use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, statu
         super::operations::list,
         super::operations::pre_batch,
         super::operations::preview,
-        me::me,
+        apps::me,
         admin::engines,
         admin::switch_locks,
         admin::switch_gate,
@@ -82,9 +82,9 @@ use super::{admin, api_keys, apps, leases, locks, me, metrics, multilocks, statu
         apps::list_apps,
         apps::create_app,
         apps::change_app,
-        api_keys::list_keys,
-        api_keys::create_key,
-        api_keys::revoke_key,
+        apps::list_keys,
+        apps::create_key,
+        apps::revoke_key,
         status::healthz,
         status::readyz,
         metrics::metrics,

@@ -113,32 +113,21 @@ answers! {
 /// When the client may not proceed.
 pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
     match outcome {
-        PreReply::Go {
-            stamp,
-            attempt,
-            lease_ms,
-            lease_until,
-            reentry,
-            repeated,
-            degraded,
-            is_volatile,
-            possibly_repeated,
-            forced_ms,
-        } => {
+        PreReply::Go { stamp, go, degraded, is_volatile, forced_ms } => {
             let answer = PreAnswer {
                 id: id.to_string(),
                 stamp: stamp.to_string(),
-                attempt: Some(attempt),
-                ttl_ms: Some(lease_ms),
-                expires_at: Some(rfc3339(lease_until)),
+                attempt: Some(go.attempt),
+                ttl_ms: Some(go.remaining_ms),
+                expires_at: Some(rfc3339(go.lease_until)),
                 guarded: true,
                 degraded,
-                reentry,
+                reentry: go.reentry,
                 durability: is_volatile.then_some("volatile"),
-                possibly_repeated,
+                possibly_repeated: go.possibly_repeated,
                 forced_ms,
             };
-            Ok(Granted { status: if repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
+            Ok(Granted { status: if go.repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
         }
         PreReply::Unguarded { stamp } => {
             let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
