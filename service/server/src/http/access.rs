@@ -32,7 +32,7 @@ pub fn authenticate(context: &Context, endpoint: &'static Endpoint, request: &Re
         count(presented, denied);
         refused(denied)
     })?;
-    exchange.set_caller(Arc::clone(&caller));
+    let _ = exchange.caller.set(Arc::clone(&caller));
     let permissions = &caller.permissions;
     let (is_permitted, of_default, scope) = match endpoint.needs {
         Needs::Nothing | Needs::ApiKey => return Ok(()),
@@ -59,7 +59,7 @@ pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
     if !matches!(endpoint.needs, Needs::Scope(_)) {
         return Ok(());
     }
-    let caller = exchange.caller().ok_or_else(Problem::defect)?;
+    let caller = exchange.caller.get().ok_or_else(Problem::defect)?;
     let more = u32::try_from(count).unwrap_or(u32::MAX);
     let counted = caller.app_use.request(endpoint.is_of_holder, exchange.count(more), more);
     counted.map_err(|excess| Problem::of_excess(&excess))

@@ -13,14 +13,14 @@ use crate::audit::{Action, Actor, Entry};
 
 /// Begins the record of a request to this endpoint, if it leaves one.
 pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) {
-    if let (Some(action), Some(caller)) = (endpoint.action, exchange.caller()) {
-        exchange.set_record(entry(action, endpoint, uri, exchange, caller));
+    if let (Some(action), Some(caller)) = (endpoint.action, exchange.caller.get()) {
+        let _ = exchange.record.set(entry(action, endpoint, uri, exchange, caller));
     }
 }
 
 /// Begins the record of what only the handler recognises as an action that leaves one.
 pub fn begin_action(call: &Call, action: Action, resource: &str) {
-    call.exchange.set_record(Entry::begin(action, actor(&call.exchange, &call.caller), resource));
+    let _ = call.exchange.record.set(Entry::begin(action, actor(&call.exchange, &call.caller), resource));
 }
 
 pub fn end(entry: &Entry, response: &Response) {

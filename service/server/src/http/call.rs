@@ -30,7 +30,7 @@ impl FromRequestParts<Shared> for Call {
 
     async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
         let exchange = Arc::clone(Exchange::of(&parts.extensions)?);
-        let caller = Arc::clone(exchange.caller().ok_or_else(Problem::defect)?);
+        let caller = Arc::clone(exchange.caller.get().ok_or_else(Problem::defect)?);
         Ok(Self { context: Arc::clone(context), caller, exchange })
     }
 }
@@ -80,14 +80,14 @@ impl Call {
 
     /// Says more in the audit record of the request. It must contain no secret.
     pub fn detail(&self, detail: impl FnOnce() -> String) {
-        if let Some(record) = self.exchange.record() {
+        if let Some(record) = self.exchange.record.get() {
             record.detail(detail());
         }
     }
 
     /// Says in the audit record what only the handler knows: what is acted on.
     pub fn resource(&self, resource: &str) {
-        if let Some(record) = self.exchange.record() {
+        if let Some(record) = self.exchange.record.get() {
             record.resource(resource);
         }
     }
@@ -97,7 +97,7 @@ impl Call {
     /// # Errors
     /// Never at an endpoint whose requests leave a record.
     pub fn order(&self) -> Result<Order<'_>, Problem> {
-        let record = self.exchange.record().ok_or_else(Problem::defect)?;
+        let record = self.exchange.record.get().ok_or_else(Problem::defect)?;
         Ok(Order { access: &self.context.access, by: &self.caller, record })
     }
 }

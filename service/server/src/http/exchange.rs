@@ -20,11 +20,11 @@ pub struct Exchange {
     pub has_key_in_url: bool,
     pub client: Arc<Client>,
     /// Set when the request has been routed.
-    endpoint: OnceLock<&'static Endpoint>,
+    pub endpoint: OnceLock<&'static Endpoint>,
     /// Set when the request has been permitted.
-    caller: OnceLock<Arc<Caller>>,
+    pub caller: OnceLock<Arc<Caller>>,
     /// The audit record, if the request leaves one.
-    record: OnceLock<Entry>,
+    pub record: OnceLock<Entry>,
     /// As how many requests it has been counted, against the rate of its app.
     counted: AtomicU32,
 }
@@ -42,30 +42,10 @@ impl Exchange {
         extensions.get::<Arc<Self>>().ok_or_else(Problem::defect)
     }
 
-    pub fn set_endpoint(&self, endpoint: &'static Endpoint) {
-        let _ = self.endpoint.set(endpoint);
-    }
-
-    pub fn set_caller(&self, caller: Arc<Caller>) {
-        let _ = self.caller.set(caller);
-    }
-
     /// # Errors
     /// Never for a request that has been routed.
     pub fn endpoint(&self) -> Result<&'static Endpoint, Problem> {
         self.endpoint.get().copied().ok_or_else(Problem::defect)
-    }
-
-    pub fn caller(&self) -> Option<&Arc<Caller>> {
-        self.caller.get()
-    }
-
-    pub fn set_record(&self, record: Entry) {
-        let _ = self.record.set(record);
-    }
-
-    pub fn record(&self) -> Option<&Entry> {
-        self.record.get()
     }
 
     /// Counts the request as so many more. Returns as how many it was counted before.

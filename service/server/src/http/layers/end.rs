@@ -35,7 +35,7 @@ pub async fn around(
     };
     audit::begin(endpoint, request.uri(), &exchange);
     let answering = handler.call(request);
-    let response = match (endpoint.wait, exchange.caller()) {
+    let response = match (endpoint.wait, exchange.caller.get()) {
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         (Wait::Poll, Some(caller)) => tokio::select! {
             biased;
@@ -48,7 +48,7 @@ pub async fn around(
         }),
         _ => answering.await?,
     };
-    if let Some(entry) = exchange.record() {
+    if let Some(entry) = exchange.record.get() {
         audit::end(entry, &response);
     }
     Ok(response)

@@ -85,7 +85,7 @@ impl Observed {
     fn begin(observer: &Observer, request: &Request, exchange: Arc<Exchange>) -> Self {
         let started = Instant::now();
         let Observer { config, endpoint, .. } = observer;
-        exchange.set_endpoint(endpoint);
+        let _ = exchange.endpoint.set(endpoint);
         exchange.client.end_with_client(endpoint.wait != Wait::No);
         let id = config.ids.of(request.headers());
         let parent = traces::parent(request.headers());
@@ -100,7 +100,7 @@ impl Observed {
     fn end<B>(self, response: &mut Response<B>) {
         let status = response.status();
         let requests = &self.observer.config.context.requests;
-        let counted = self.exchange.caller().map_or(requests.without_app(), |caller| caller.counted(requests));
+        let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));
         counted.count(self.observer.route, status.as_u16(), self.started.elapsed());
         self.record(status);
         self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));
@@ -127,7 +127,7 @@ impl Observed {
         if status.is_server_error() {
             self.span.record("otel.status_code", "ERROR");
         }
-        if let Some(caller) = self.exchange.caller() {
+        if let Some(caller) = self.exchange.caller.get() {
             self.span.record("app", caller.app().as_str());
             if let Some(key_id) = caller.key_id {
                 self.span.record("key_id", tracing::field::display(key_id));
@@ -139,7 +139,7 @@ impl Observed {
         let Some((method, uri)) = &self.logged else { return };
         let from: IpAddr = self.exchange.from;
         let elapsed_ms = ms(self.started.elapsed());
-        let caller = self.exchange.caller();
+        let caller = self.exchange.caller.get();
         let app = caller.map(|caller| caller.app().as_str());
         let key_id = caller.and_then(|caller| caller.key_id).map(tracing::field::display);
         let trace_id = self.trace.as_ref().map(|trace| tracing::field::display(trace.trace_id()));

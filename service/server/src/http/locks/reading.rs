@@ -147,11 +147,11 @@ pub async fn inspect(call: Call, PathAddress(address): PathAddress, Query(query)
         None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
         None => call.context.locks.inspect(&address).await?,
     };
-    let page = HoldersPage { after: after.unwrap_or_default(), limit, has_cursor: true };
-    let answer = lock_answer(&address.key, &inspected.state, inspected.waiters, inspected.now, page);
+    let (leases, next_cursor) = after.unwrap_or_default().page(&inspected.state, limit);
+    let answer = lock_answer(&address.key, &inspected.state, leases, inspected.waiters, inspected.now);
     let waiting = inspected.waiting.iter().map(WaitingAnswer::from).collect();
     let waiting_elsewhere = Some(inspected.waiting_elsewhere);
-    Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, ..answer }))
+    Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, next_cursor, ..answer }))
 }
 
 /// The lock, once it is free.
@@ -193,33 +193,19 @@ impl HoldersCursor {
             .and_then(|(token, count)| Some(Self { token: token.parse().ok()?, count: count.parse().ok()? }));
         parsed.ok_or_else(|| Problem::field("cursor", "must be the next_cursor of an answer"))
     }
-}
 
-/// Which holders an answer names.
-#[derive(Clone, Copy)]
-struct HoldersPage {
-    after: HoldersCursor,
-    limit: usize,
-    /// Whether the answer says where the next page begins.
-    has_cursor: bool,
-}
-
-impl HoldersPage {
-    const OF_LISTING: Self =
-        Self { after: HoldersCursor { token: 0, count: 0 }, limit: HOLDERS_SHOWN_MAX, has_cursor: false };
-
-    /// The holders of the page, and where the next one begins.
-    fn of(self, state: &LockState) -> (Vec<&Lease>, Option<String>) {
+    /// Up to `limit` holders behind it, and where the next page begins.
+    fn page(self, state: &LockState, limit: usize) -> (Vec<&Lease>, Option<String>) {
         let mut leases: Vec<&Lease> = state.holders().iter().collect();
         // A nested lease comes after its owner's others: it has the same token.
         leases.sort_by_key(|lease| lease.token);
-        let HoldersCursor { token, count } = self.after;
+        let Self { token, count } = self;
         let from = leases.partition_point(|lease| lease.token < token);
         let same = leases[from..].partition_point(|lease| lease.token == token);
         leases.drain(..from + same.min(count));
-        let has_more = leases.len() > self.limit;
-        leases.truncate(self.limit);
-        let last = leases.last().filter(|_| has_more && self.has_cursor).map(|last| last.token);
+        let has_more = leases.len() > limit;
+        leases.truncate(limit);
+        let last = leases.last().filter(|_| has_more).map(|last| last.token);
         let next = last.map(|last| {
             let shown = leases.iter().filter(|lease| lease.token == last).count();
             let before = if last == token { count } else { 0 };
@@ -249,15 +235,15 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
             return None;
         }
         let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
-        Some(lock_answer(key, &state, waiters, now, HoldersPage::OF_LISTING))
+        let (leases, _) = HoldersCursor::default().page(&state, HOLDERS_SHOWN_MAX);
+        Some(lock_answer(key, &state, leases, waiters, now))
     };
     let found = search.run(&call, limit, owner.is_some() || held.is_some(), listed).await?;
     let Found { locks, unreadable, next_cursor } = found;
     Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }
 
-fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp, page: HoldersPage) -> LockAnswer {
-    let (leases, next_cursor) = page.of(state);
+fn lock_answer(key: &Key, state: &LockState, leases: Vec<&Lease>, waiters: u64, now: Timestamp) -> LockAnswer {
     let limit = state.limit_in_force();
     LockAnswer {
         key: key.as_str().to_owned(),
@@ -272,6 +258,6 @@ fn lock_answer(key: &Key, state: &LockState, waiters: u64, now: Timestamp, page:
         waiters,
         waiting: None,
         waiting_elsewhere: None,
-        next_cursor,
+        next_cursor: None,
     }
 }

@@ -4,6 +4,9 @@ use axum::http::StatusCode;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{OperationId, Outcome, Posted, Report, State};
 
+use serde::{Serialize, Serializer};
+use utoipa::ToSchema;
+
 use super::records::{Expiry, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
@@ -17,7 +20,7 @@ answers! {
     pub struct PreAnswer {
         /// The same for the same operation and contents.
         #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
-        id: String,
+        pub id: String,
         /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
         stamp: String,
         /// Which attempt this is, from 1.
@@ -43,23 +46,27 @@ answers! {
     }
 }
 
-impl PreAnswer {
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-}
-
 /// The client may proceed.
-pub struct Granted {
+#[derive(Serialize, ToSchema)]
+pub struct BatchItem {
+    /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
+    #[serde(serialize_with = "as_number")]
+    #[schema(value_type = u16, example = 201)]
     pub status: StatusCode,
+    #[serde(flatten)]
     pub answer: PreAnswer,
 }
 
-impl Granted {
+impl BatchItem {
     /// An earlier request of the same attempt has claimed the operation.
     pub fn is_repeated(&self) -> bool {
         self.status == StatusCode::OK && self.answer.guarded
     }
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u16(status.as_u16())
 }
 
 answers! {
@@ -111,7 +118,7 @@ answers! {
 
 /// # Errors
 /// When the client may not proceed.
-pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
+pub fn pre(id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
     match outcome {
         PreReply::Go { stamp, go, degraded, is_volatile, forced_ms } => {
             let answer = PreAnswer {
@@ -127,11 +134,11 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<Granted, Problem> {
                 possibly_repeated: go.possibly_repeated,
                 forced_ms,
             };
-            Ok(Granted { status: if go.repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
+            Ok(BatchItem { status: if go.repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
         }
         PreReply::Unguarded { stamp } => {
             let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
-            Ok(Granted { status: StatusCode::OK, answer })
+            Ok(BatchItem { status: StatusCode::OK, answer })
         }
         PreReply::Refused { outcome, waited, now } => Err(refusal(id, &outcome, Some(waited), now)),
     }

@@ -5,7 +5,7 @@ use latchgate_core::gate::{AttemptId, OperationId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::answers::{Granted, PreAnswer, pre};
+use super::answers::{BatchItem, pre};
 use super::refusals::unanswered;
 use crate::gate::BatchReply;
 use crate::http::problem::{Code, Problem, either};
@@ -14,15 +14,6 @@ use crate::http::problem::{Code, Problem, either};
 pub struct BatchAnswer {
     /// In the order of the request.
     pub items: Vec<BatchItem>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct BatchItem {
-    /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
-    #[schema(example = 201)]
-    status: u16,
-    #[serde(flatten)]
-    answer: PreAnswer,
 }
 
 /// A batch whose operations may all proceed: 201 if a claim is new.
@@ -42,10 +33,9 @@ pub fn batch(
     });
     let items: Vec<_> = items.collect();
     if outcomes.all_may_go && items.iter().all(Result::is_ok) {
-        let granted: Vec<_> = items.into_iter().flatten().collect();
-        let is_new = granted.iter().any(|granted| granted.status == StatusCode::CREATED);
-        let answer = BatchAnswer { items: granted.into_iter().map(BatchItem::from).collect() };
-        return Ok((if is_new { StatusCode::CREATED } else { StatusCode::OK }, answer));
+        let items: Vec<_> = items.into_iter().flatten().collect();
+        let status = items.iter().map(|granted| granted.status).max().unwrap_or_default();
+        return Ok((status, BatchAnswer { items }));
     }
     let is_refused = items.iter().any(|item| item.as_ref().is_err_and(|problem| !problem.is_transient()));
     let items: Vec<_> = items.into_iter().map(|item| refused_item(item, all_or_nothing)).collect();
@@ -63,20 +53,14 @@ pub fn batch(
 }
 
 /// With `all_or_nothing`, a refused batch claims no item.
-fn refused_item(item: Result<Granted, Problem>, all_or_nothing: bool) -> Result<BatchItem, Problem> {
+fn refused_item(item: Result<BatchItem, Problem>, all_or_nothing: bool) -> Result<BatchItem, Problem> {
     let granted = item?;
     // A claim of an earlier request remains.
     if all_or_nothing && !granted.is_repeated() {
         let detail = "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
-        return Err(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id()));
+        return Err(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id));
     }
-    Ok(granted.into())
-}
-
-impl From<Granted> for BatchItem {
-    fn from(granted: Granted) -> Self {
-        Self { status: granted.status.as_u16(), answer: granted.answer }
-    }
+    Ok(granted)
 }
 
 #[cfg(test)]

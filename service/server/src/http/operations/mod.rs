@@ -56,7 +56,7 @@ impl<S: Sync> FromRequestParts<S> for PathId {
 )]
 pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>) -> Answered {
     let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
-    let pre = request.parse(&call, stand_in.as_deref())?;
+    let pre = request.parse(&call, stand_in.as_deref(), "")?;
     let _waits = call.context.waits.enter_for(&call.caller, pre.wait)?;
     let (id, attempt_id, wait) = (pre.fingerprint.id, pre.attempt_id.clone(), pre.wait);
     let counted = quotas::reserve_operations(&call, &[id]).await?;

@@ -1,5 +1,7 @@
 //! Bodies and queries of requests about operations, and their rules.
 
+use std::fmt::Display;
+
 use latchgate_core::gate::{
     AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
     check_result,
@@ -139,41 +141,18 @@ pub struct OperationsQuery {
     pub cursor: Option<String>,
 }
 
-/// Names of fields in problems. Those of a batch's item begin with its index.
-#[derive(Clone, Copy)]
-struct FieldNames {
-    item: Option<usize>,
-}
-
-impl FieldNames {
-    fn name(self, field: &str) -> String {
-        match self.item {
-            Some(index) => format!("operations[{index}].{field}"),
-            None => field.to_owned(),
-        }
-    }
-
-    fn problem(self, field: &str, rule: impl std::fmt::Display) -> Problem {
-        Problem::field(&self.name(field), rule)
-    }
-}
-
 impl PreRequest {
-    /// `stand_in` is used if there are no contents.
-    pub fn parse(self, call: &Call, stand_in: Option<&str>) -> Result<PreCall, Problem> {
-        self.parse_item(call, stand_in, FieldNames { item: None })
-    }
-
-    fn parse_item(self, call: &Call, stand_in: Option<&str>, fields: FieldNames) -> Result<PreCall, Problem> {
-        let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
+    /// `stand_in` is used if there are no contents. With `prefix` begin the names of fields in problems.
+    pub fn parse(self, call: &Call, stand_in: Option<&str>, prefix: &str) -> Result<PreCall, Problem> {
+        let invalid = |field, error: &dyn Display| Problem::field(&format!("{prefix}{field}"), error);
+        let operation = OperationName::parse(&self.operation).map_err(|error| invalid("operation", &error))?;
         let contents = match (self.contents, stand_in) {
             (None, Some(text)) => Canonical::of_text(text),
-            (contents, _) => parse_contents(contents.as_deref(), fields)?,
+            (contents, _) => parse_contents(contents.as_deref(), prefix)?,
         };
-        let checked =
-            self.checked.as_deref().map(|checked| parse_canonical(&fields.name("checked"), checked)).transpose()?;
+        let checked = self.checked.as_deref().map(|checked| parse_canonical(prefix, "checked", checked)).transpose()?;
         let attempt_id = match self.attempt_id {
-            Some(text) => AttemptId::parse(&text).map_err(|error| fields.problem("attempt_id", error))?,
+            Some(text) => AttemptId::parse(&text).map_err(|error| invalid("attempt_id", &error))?,
             None => new_attempt_id(),
         };
         Ok(PreCall {
@@ -182,7 +161,7 @@ impl PreRequest {
             checked: checked.map(|checked| Sha256Digest::of(checked.as_bytes())),
             attempt_id: Some(attempt_id),
             lease_ms: match self.ttl_ms {
-                Some(ttl_ms) => check_ttl(&call.context, ttl_ms, fields)?,
+                Some(ttl_ms) => check_ttl(&call.context, ttl_ms, prefix)?,
                 None => OPERATION_TTL_MS_DEFAULT.min(call.context.limits.operation_ttl_ms_max),
             },
             wait: call.context.wait(self.wait_ms),
@@ -200,17 +179,19 @@ impl BatchRequest {
         let all_or_nothing = self.all_or_nothing.unwrap_or(true);
         let mut pres: Vec<PreCall> = Vec::with_capacity(self.operations.len());
         for (index, request) in self.operations.into_iter().enumerate() {
-            let fields = FieldNames { item: Some(index) };
+            let prefix = format!("operations[{index}].");
             if request.wait_ms.is_some() {
-                return Err(fields.problem("wait_ms", "is not allowed in a batch, which does not wait"));
+                return Err(Problem::field(
+                    &format!("{prefix}wait_ms"),
+                    "is not allowed in a batch, which does not wait",
+                ));
             }
-            let pre = request.parse_item(call, None, fields)?;
+            let pre = request.parse(call, None, &prefix)?;
             let twin = pres.iter().position(|other| other.fingerprint == pre.fingerprint);
             // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {
-                return Err(
-                    fields.problem("contents", format!("are those of operations[{twin}]: name each operation once"))
-                );
+                let rule = format!("are those of operations[{twin}]: name each operation once");
+                return Err(Problem::field(&format!("{prefix}contents"), rule));
             }
             pres.push(pre);
         }
@@ -220,9 +201,8 @@ impl BatchRequest {
 
 impl PreviewRequest {
     pub fn parse(&self) -> Result<(OperationName, Canonical), Problem> {
-        let fields = FieldNames { item: None };
-        let operation = OperationName::parse(&self.operation).map_err(|error| fields.problem("operation", error))?;
-        Ok((operation, parse_contents(self.contents.as_deref(), fields)?))
+        let operation = OperationName::parse(&self.operation).map_err(|error| Problem::field("operation", error))?;
+        Ok((operation, parse_contents(self.contents.as_deref(), "")?))
     }
 }
 
@@ -244,7 +224,7 @@ impl PostRequest {
 
 impl HeartbeatRequest {
     pub fn parse(&self, context: &Context) -> Result<(StampText, Option<u64>), Problem> {
-        let check = |ttl_ms| check_ttl(context, ttl_ms, FieldNames { item: None });
+        let check = |ttl_ms| check_ttl(context, ttl_ms, "");
         Ok((parse_stamp(&self.stamp)?, self.ttl_ms.map(check).transpose()?))
     }
 }
@@ -260,15 +240,15 @@ impl OperationsQuery {
 }
 
 /// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.
-fn parse_contents(contents: Option<&RawValue>, fields: FieldNames) -> Result<Canonical, Problem> {
+fn parse_contents(contents: Option<&RawValue>, prefix: &str) -> Result<Canonical, Problem> {
     match contents {
-        Some(contents) => parse_canonical(&fields.name("contents"), contents),
-        None => Err(fields.problem("contents", "must be a string or any JSON but null")),
+        Some(contents) => parse_canonical(prefix, "contents", contents),
+        None => Err(Problem::field(&format!("{prefix}contents"), "must be a string or any JSON but null")),
     }
 }
 
-fn parse_canonical(field: &str, json: &RawValue) -> Result<Canonical, Problem> {
-    Canonical::parse(field, json.get().as_bytes()).map_err(refused_json)
+fn parse_canonical(prefix: &str, field: &str, json: &RawValue) -> Result<Canonical, Problem> {
+    Canonical::parse(&format!("{prefix}{field}"), json.get().as_bytes()).map_err(refused_json)
 }
 
 fn refused_json(error: ContentsError) -> Problem {
@@ -288,8 +268,8 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
     StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp from the answer to a pre"))
 }
 
-fn check_ttl(context: &Context, ttl_ms: u64, fields: FieldNames) -> Result<u64, Problem> {
-    within(&fields.name("ttl_ms"), ttl_ms, OPERATION_TTL_MS_MIN..=context.limits.operation_ttl_ms_max)
+fn check_ttl(context: &Context, ttl_ms: u64, prefix: &str) -> Result<u64, Problem> {
+    within(&format!("{prefix}ttl_ms"), ttl_ms, OPERATION_TTL_MS_MIN..=context.limits.operation_ttl_ms_max)
 }
 
 /// Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
