@@ -9,6 +9,7 @@ use crate::App;
 
 /// A group of endpoints. Each endpoint needs one scope; no scope includes another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ScopeName))]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
     /// Everything that changes nothing.

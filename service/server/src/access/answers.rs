@@ -50,16 +50,6 @@ pub struct AppsAnswer {
 }
 
 #[derive(Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `Scope`")]
-pub enum ScopeName {
-    Read,
-    Locks,
-    Operations,
-    Admin,
-}
-
-#[derive(Serialize, ToSchema)]
 #[schema(as = NewApiKeyAnswer)]
 pub struct NewKeyAnswer {
     /// It is not shown again.
@@ -85,7 +75,6 @@ answers! {
         #[schema(example = "3f9a1c20b7d4")]
         id: String,
         app: String,
-        #[schema(value_type = Vec<ScopeName>)]
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all if empty.
         prefixes: Vec<String>,

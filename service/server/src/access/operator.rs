@@ -12,7 +12,7 @@ use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer, ScopeName};
+use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use super::{Access, Caller, ChangeFailure};
 use crate::audit::Entry;
 
@@ -107,7 +107,7 @@ pub struct KeyRequest {
     #[schema(example = "billing", min_length = 1, max_length = 64)]
     app: Option<String>,
     /// At least one. No scope includes another one.
-    #[schema(value_type = Vec<ScopeName>, min_items = 1, max_items = 16)]
+    #[schema(value_type = Vec<Scope>, min_items = 1, max_items = 16)]
     scopes: Vec<Scope>,
     /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
     #[serde(default)]

@@ -34,20 +34,16 @@ pub fn authenticate(context: &Context, endpoint: &'static Endpoint, request: &Re
     })?;
     let _ = exchange.caller.set(Arc::clone(&caller));
     let permissions = &caller.permissions;
-    let (is_permitted, of_default, scope) = match endpoint.needs {
-        Needs::Nothing | Needs::ApiKey => return Ok(()),
-        Needs::Scope(scope) => (permissions.scopes.has(scope), "", scope),
-        Needs::Operator => (permissions.is_operator(), " of the app default", Scope::Admin),
-        Needs::Metrics => {
-            let is_permitted = permissions.scopes.has(Scope::Read) && permissions.app == App::default();
-            (is_permitted, " of the app default", Scope::Read)
-        }
+    let Some((scope, of_default)) = endpoint.needs.scope() else { return Ok(()) };
+    let is_permitted = match endpoint.needs {
+        Needs::Operator => permissions.is_operator(),
+        _ => permissions.scopes.has(scope) && (!of_default || permissions.app == App::default()),
     };
     if is_permitted {
         return Ok(());
     }
     audit::forbidden(endpoint, request.uri(), exchange, &caller);
-    Err(lacks(of_default, scope))
+    Err(lacks(scope, of_default))
 }
 
 /// Counts a request of an app as so many more: one, and others for what it carries. Operators can always change quotas.
@@ -65,9 +61,10 @@ pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
     counted.map_err(|excess| Problem::of_excess(&excess))
 }
 
-/// The answer to a caller without the scope; `of_default` says of which app.
-pub fn lacks(of_default: &str, scope: Scope) -> Problem {
-    let detail = format!("This needs an API key{of_default} with the scope {scope}.");
+/// The answer to a caller without the scope, or of another app than `default`, if that must be its own.
+pub fn lacks(scope: Scope, of_default: bool) -> Problem {
+    let of = if of_default { " of the app default" } else { "" };
+    let detail = format!("This needs an API key{of} with the scope {scope}.");
     Problem::new(Code::Forbidden, detail).with("scope", scope)
 }
 

@@ -11,7 +11,7 @@ use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::query::Query;
-use crate::access::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer, ScopeName};
+use crate::access::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::{AppChangeRequest, KeyRequest};
 use crate::format::answers;
 
@@ -117,7 +117,6 @@ answers! {
         /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
         #[schema(example = "3f9a1c20b7d4")]
         api_key_id?: Option<String>,
-        #[schema(value_type = Vec<ScopeName>)]
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all locks of the app if empty.
         prefixes: Vec<String>,

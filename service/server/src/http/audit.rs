@@ -49,7 +49,7 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
             id.map(|id| id.to_string()).unwrap_or_default()
         }
         Action::Force | Action::Revoke | Action::ForgetOperation | Action::ChangeApp => {
-            endpoint.decoded_parameter(uri.path())
+            endpoint.parameter(uri.path()).into_owned()
         }
     };
     Entry::begin(action, actor(exchange, caller), &resource)

@@ -67,7 +67,7 @@ impl Call {
     /// # Errors
     /// `forbidden`.
     pub fn check_admin(&self) -> Result<(), Problem> {
-        if self.caller.permissions.scopes.has(Scope::Admin) { Ok(()) } else { Err(lacks("", Scope::Admin)) }
+        if self.caller.permissions.scopes.has(Scope::Admin) { Ok(()) } else { Err(lacks(Scope::Admin, false)) }
     }
 
     /// Counts the request as so many more, against the rate of its app.

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +32,6 @@ pub struct Connections {
 #[derive(Default)]
 struct Open {
     clients: HashMap<u64, (IpAddr, Arc<Client>)>,
-    /// How many connections each address has.
-    of_address: HashMap<IpAddr, usize>,
     next: u64,
 }
 
@@ -42,7 +39,6 @@ struct Open {
 pub struct Connection {
     pub client: Arc<Client>,
     number: u64,
-    address: IpAddr,
     connections: Arc<Connections>,
     _permit: OwnedSemaphorePermit,
 }
@@ -92,9 +88,8 @@ impl Connections {
         let number = open.next;
         open.next += 1;
         open.clients.insert(number, (address, Arc::clone(&client)));
-        *open.of_address.entry(address).or_default() += 1;
         drop(open);
-        Connection { client, number, address, connections: Arc::clone(self), _permit: permit }
+        Connection { client, number, connections: Arc::clone(self), _permit: permit }
     }
 
     /// Closes connections that have been idle for `time_max`. One look at all of them costs less than a timer for each request.
@@ -116,9 +111,11 @@ impl Connections {
     /// connections closes its own.
     fn make_room(&self) {
         let open = self.open();
+        let mut of_address = HashMap::<IpAddr, usize>::new();
+        open.clients.values().for_each(|(address, _)| *of_address.entry(*address).or_default() += 1);
         let idle = open.clients.values().filter_map(|(address, client)| Some((client.idle()?, address, client)));
         let order = |(idle, address, _): &(Idle, &IpAddr, _)| {
-            (Reverse(idle.has_begun), Reverse(open.of_address.get(*address).copied()), idle.since)
+            (Reverse(idle.has_begun), Reverse(of_address.get(*address).copied()), idle.since)
         };
         if let Some((_, _, client)) = idle.min_by_key(order) {
             client.close_if_idle();
@@ -138,14 +135,7 @@ impl Drop for Handshake {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let mut open = self.connections.open();
-        open.clients.remove(&self.number);
-        if let Entry::Occupied(mut count) = open.of_address.entry(self.address) {
-            *count.get_mut() -= 1;
-            if *count.get() == 0 {
-                count.remove();
-            }
-        }
+        self.connections.open().clients.remove(&self.number);
     }
 }
 

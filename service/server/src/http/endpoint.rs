@@ -1,5 +1,7 @@
 //! One endpoint: a row of the table in `endpoints.rs`. Everything that treats endpoints differently reads it here.
 
+use std::borrow::Cow;
+
 use axum::routing::{MethodFilter, MethodRouter};
 use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
@@ -42,6 +44,18 @@ pub enum Needs {
     Operator,
     /// Scope `read` of the app `default`, unless metrics are open.
     Metrics,
+}
+
+impl Needs {
+    /// The scope, and whether only API keys of the app `default` have it.
+    pub fn scope(self) -> Option<(Scope, bool)> {
+        match self {
+            Self::Nothing | Self::ApiKey => None,
+            Self::Scope(scope) => Some((scope, false)),
+            Self::Operator => Some((Scope::Admin, true)),
+            Self::Metrics => Some((Scope::Read, true)),
+        }
+    }
 }
 
 /// How a request may wait. A request that waits ends with its client and with its API key: a grant that no client receives would
@@ -120,13 +134,10 @@ impl Endpoint {
         Self { alias: Some(method), ..self }
     }
 
-    /// The parameter of a path, still percent-encoded; empty if the endpoint has none.
-    pub fn parameter<'a>(&self, path: &'a str) -> &'a str {
+    /// The parameter of a path; empty if the endpoint has none.
+    pub fn parameter<'a>(&self, path: &'a str) -> Cow<'a, str> {
         let value = self.path.find('{').and_then(|start| path.get(start..));
-        value.and_then(|value| value.split('/').next()).unwrap_or_default()
-    }
-
-    pub fn decoded_parameter(&self, path: &str) -> String {
-        percent_decode_str(self.parameter(path)).decode_utf8_lossy().into_owned()
+        let value = value.and_then(|value| value.split('/').next()).unwrap_or_default();
+        percent_decode_str(value).decode_utf8_lossy()
     }
 }

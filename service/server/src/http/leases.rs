@@ -13,7 +13,8 @@ use super::locks::answers::{RevocationAnswer, Volatility, left_ms};
 use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{check_grace, revoke_leases};
 use super::locks::search::{Found, Search};
-use super::problem::{Code, Problem, either, within};
+use super::path::invalid_key;
+use super::problem::{Problem, either, within};
 use super::{answer, quotas};
 use crate::format::{DateTime, answers, rfc3339};
 
@@ -302,8 +303,7 @@ fn named_leases<'a>(
     within("leases", named.len(), 1..=LEASES_PER_CALL_MAX)?;
     call.count(named.len() - 1)?;
     let parse = |(key, lease_id): (&str, &str)| {
-        let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "leases");
-        let key = Key::parse(key).map_err(invalid)?;
+        let key = Key::parse(key).map_err(|_| invalid_key(key).with("field", "leases"))?;
         Ok((call.address(key)?, parse_lease_id(lease_id)?))
     };
     let with_index = |(index, lease)| parse(lease).map_err(|problem: Problem| problem.with("index", index));

@@ -15,7 +15,8 @@ use super::locks::fields::{
     ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
 use super::locks::ticket::{Requested, Resumed};
-use super::problem::{Code, Problem, within};
+use super::path::invalid_key;
+use super::problem::{Problem, within};
 use super::{answer, quotas};
 use crate::format::{DateTime, answers, ms, rfc3339};
 use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
@@ -159,8 +160,7 @@ impl MultilockRequest {
 fn addresses<'a>(call: &Call, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>, Problem> {
     let mut addresses: Vec<Address> = Vec::new();
     for (index, key) in keys.into_iter().enumerate() {
-        let invalid = |error| Problem::new(Code::InvalidKey, format!("The key {error}.")).with("field", "locks");
-        let key = Key::parse(key).map_err(|error| invalid(error).with("index", index))?;
+        let key = Key::parse(key).map_err(|_| invalid_key(key).with("field", "locks").with("index", index))?;
         let address = call.address(key).map_err(|problem| problem.with("index", index))?;
         if addresses.contains(&address) {
             return Err(Problem::field("locks", "must name each key once").with("index", index));

@@ -43,11 +43,7 @@ pub async fn docs(path: Option<Path<String>>) -> Response {
 /// The page of an error code, where the `type` of a problem points to.
 pub async fn error(Path(name): Path<String>) -> Response {
     match problem::page(&name) {
-        Some(html) => page(html),
+        Some(html) => ([(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY)], Html(html)).into_response(),
         None => Problem::new(Code::NotFound, "No problem has this code.").into_response(),
     }
-}
-
-fn page(html: String) -> Response {
-    ([(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY)], Html(html)).into_response()
 }

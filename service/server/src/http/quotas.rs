@@ -83,6 +83,12 @@ pub async fn acquire(call: &Call, address: &Address, request: LockRequest) -> Re
     Ok(acquired)
 }
 
+fn end_lease(call: &Call, address: &Address, lease_id: &LeaseId) {
+    if let Some((table, _)) = call.caller.app_use.leases() {
+        table.end(&lease_of(address, lease_id));
+    }
+}
+
 /// Renews a lease of the caller's app.
 ///
 /// # Errors
@@ -96,7 +102,9 @@ pub async fn renew(
 ) -> Result<(Lease, Timestamp), Problem> {
     match call.context.locks.renew(address, lease_id.clone(), ttl_ms, metadata).await {
         Ok(Renewed::Renewed { lease, now }) => {
-            extend_lease(call, address, &lease, now);
+            if let Some((table, _)) = call.caller.app_use.leases() {
+                table.extend(&lease_of(address, lease_id), lasts(&lease, now));
+            }
             Ok((lease, now))
         }
         Ok(Renewed::LeaseLost(lost)) => {
@@ -120,18 +128,6 @@ pub async fn release(call: &Call, address: &Address, lease_id: &LeaseId) -> Resu
     match released {
         Released::Released { still_held, already } => Ok((still_held, already)),
         Released::LeaseLost(lost) => Err(lease_lost(&lost)),
-    }
-}
-
-fn extend_lease(call: &Call, address: &Address, lease: &Lease, now: Timestamp) {
-    if let Some((table, _)) = call.caller.app_use.leases() {
-        table.extend(&lease_of(address, &lease.lease_id), lasts(lease, now));
-    }
-}
-
-fn end_lease(call: &Call, address: &Address, lease_id: &LeaseId) {
-    if let Some((table, _)) = call.caller.app_use.leases() {
-        table.end(&lease_of(address, lease_id));
     }
 }
 

@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use latchgate_core::access::Scope;
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
@@ -137,19 +136,13 @@ fn operation<'a>(item: &'a mut PathItem, method: &str) -> Option<&'a mut Operati
 /// Says which API key an operation needs, and which problems it may answer.
 fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
     let needs = endpoint.needs;
-    let scope = match needs {
-        Needs::Nothing | Needs::ApiKey => None,
-        Needs::Scope(scope) => Some(scope),
-        Needs::Operator => Some(Scope::Admin),
-        Needs::Metrics => Some(Scope::Read),
-    };
+    let scope = needs.scope();
     let security = (needs != Needs::Nothing)
-        .then(|| SecurityRequirement::new("api_key", scope.iter().map(|scope| scope.as_str())));
+        .then(|| SecurityRequirement::new("api_key", scope.iter().map(|(scope, _)| scope.as_str())));
     operation.security = Some(security.into_iter().collect());
     let codes = codes::of(endpoint, operation.request_body.is_some());
     let mut text = operation.description.take().unwrap_or_default();
-    if let Some(scope) = scope {
-        let of_default = matches!(needs, Needs::Operator | Needs::Metrics);
+    if let Some((scope, of_default)) = scope {
         let app = if of_default { " of the app `default`" } else { "" };
         let _ = write!(text, "\n\nNeeds an API key{app} with the scope `{}`.", scope.as_str());
     }

@@ -5,27 +5,14 @@ use serde_json::{Map, Value};
 use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
-use crate::format::DateTime;
+use crate::format::{DateTime, answers};
 use crate::http::locks::answers::Holder;
 use crate::http::problem::Code;
 
-macro_rules! problem {
-    (
-        always { $($(#[$of_always:meta])* $always:ident: $type_of_always:ty,)+ }
-        by_code { $($(#[$about:meta])* $field:ident: $type:ty,)+ }
-    ) => {
-        /// An answer that does not let the client proceed. Which of the optional fields it has depends on its `code`.
-        #[derive(ToSchema)]
-        #[allow(dead_code, non_snake_case, reason = "described, not built")]
-        pub struct Problem {
-            $($(#[$of_always])* $always: $type_of_always,)+
-            $($(#[$about])* #[serde(default)] $field: $type,)+
-        }
-    };
-}
-
-problem! {
-    always {
+answers! {
+    /// An answer that does not let the client proceed. Which of the optional fields it has depends on its `code`.
+    #[allow(dead_code, non_snake_case, reason = "described, not built")]
+    pub struct Problem {
         /// The page that explains the code, relative to the server.
         #[schema(example = "/errors/lock-held")]
         r#type: String,
@@ -38,101 +25,96 @@ problem! {
         code: String,
         /// For humans; may change.
         detail: String,
-    }
-    by_code {
         /// When to try again, in ms; `Retry-After` gives it in whole seconds.
-        retry_after_ms: u64,
+        retry_after_ms?: Option<u64>,
         /// The field that is wrong, the parameter, `body` or `path`.
-        field: String,
+        field?: Option<String>,
         /// Which entry of the list is wrong or not permitted, from 0.
-        index: u32,
+        index?: Option<u32>,
         /// The host that the node does not have.
-        host: String,
+        host?: Option<String>,
         /// The origin of the web page; null if the browser did not say it.
-        #[schema(nullable)]
-        origin: String,
+        origin: Option<String>,
         /// The scope that is needed.
-        scope: String,
+        scope?: Option<String>,
         /// The API key is limited to keys with these prefixes.
-        prefixes: Vec<String>,
+        prefixes?: Option<Vec<String>>,
         /// Which quota of the app is reached.
-        quota: String,
+        quota?: Option<String>,
         /// The limit of the quota, or of the key's permits; null if none is set.
-        #[schema(nullable)]
-        limit: u64,
+        limit: Option<u64>,
         /// What is left of the quota.
-        remaining: u64,
+        remaining?: Option<u64>,
         /// The key that refuses, or whose state cannot be read, in an answer about several.
-        key: String,
+        key?: Option<String>,
         /// The lease, in an answer about several; after `outcome-unknown`, repeat the acquire with it.
-        lease_id: String,
+        lease_id?: Option<String>,
         /// The first 16 leases that hold the lock.
-        holders: Vec<Holder>,
+        holders?: Option<Vec<Holder>>,
         /// How many leases hold the lock.
-        holders_count: u64,
+        holders_count?: Option<u64>,
         /// How many requests wait for the lock.
-        waiters: u64,
+        waiters?: Option<u64>,
         /// Where the request would stand in the queue, or stood, from 1.
-        position: u64,
+        position?: Option<u64>,
         /// How long the request waited, in ms.
-        waited_ms: u64,
+        waited_ms?: Option<u64>,
         /// The longest wait of this node, in ms, if the request asked for more.
-        wait_ms_max: u64,
+        wait_ms_max?: Option<u64>,
         /// Continues the wait: send it with the same request within a minute.
-        ticket: String,
+        ticket?: Option<String>,
         /// The lock is not granted before this.
-        delayed_until: DateTime,
+        delayed_until?: Option<DateTime>,
         /// Time until then, in ms.
-        delay_left_ms: u64,
+        delay_left_ms?: Option<u64>,
         /// Why the lease has ended, or why the outcome of the operation is not known.
         #[schema(value_type = Why)]
-        why: String,
+        why?: Option<String>,
         /// When the lease has ended or the operation has succeeded or become unknown; null if that is not known.
-        #[schema(nullable)]
-        at: DateTime,
+        at: Option<DateTime>,
         /// In a call about many leases, what became of each: it has a `status`, and a `code` unless that is 200.
-        results: Vec<Map<String, Value>>,
+        results?: Option<Vec<Map<String, Value>>>,
         /// How long the state of the key would be.
-        bytes: u64,
+        bytes?: Option<u64>,
         /// How long it may be.
-        bytes_max: u64,
+        bytes_max?: Option<u64>,
         /// The highest token of the key; 0 if it has no record.
-        current: u64,
+        current?: Option<u64>,
         /// The operation.
-        id: String,
+        id?: Option<String>,
         /// After `outcome-unknown`, repeat the pre with it.
-        attempt_id: String,
+        attempt_id?: Option<String>,
         /// The attempt that runs, has ended, or has taken over.
-        attempt: u32,
+        attempt?: Option<u32>,
         /// When the attempt began.
-        started_at: DateTime,
+        started_at?: Option<DateTime>,
         /// When the lease of the attempt ends, or until when the success is kept.
-        expires_at: DateTime,
+        expires_at?: Option<DateTime>,
         /// What is left until then, in ms.
-        ttl_ms: u64,
+        ttl_ms?: Option<u64>,
         /// The result of the operation, as posted; null if there is none.
         #[schema(value_type = Value)]
-        result: Value,
+        result?: Option<Value>,
         /// The result was longer than 64 KiB and was dropped.
-        result_omitted: bool,
+        result_omitted?: Option<bool>,
         /// The success is kept forever.
-        permanent: bool,
+        permanent?: Option<bool>,
         /// What is left of the hold-off, in ms.
-        hold_off_ms: u64,
+        hold_off_ms?: Option<u64>,
         /// The outcome that remains.
-        recorded: Report,
+        recorded?: Option<Report>,
         /// How many superseded attempts have posted a success, too.
-        suspected_double_runs: u32,
+        suspected_double_runs?: Option<u32>,
         /// In a batch, the answer to each operation: its `status`, and the fields of a pre that may proceed or of a problem.
-        items: Vec<Map<String, Value>>,
+        items?: Option<Vec<Map<String, Value>>>,
         /// This and the following fields: the holder, as Terraform describes it.
-        ID: String,
-        Operation: String,
-        Info: String,
-        Who: String,
-        Version: String,
-        Created: String,
-        Path: String,
+        ID?: Option<String>,
+        Operation?: Option<String>,
+        Info?: Option<String>,
+        Who?: Option<String>,
+        Version?: Option<String>,
+        Created?: Option<String>,
+        Path?: Option<String>,
     }
 }
 

@@ -3,7 +3,6 @@
 use axum::http::StatusCode;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{OperationId, Outcome, Posted, Report, State};
-
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
