@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use latchgate_core::access::Scope;
+use utoipa::OpenApi;
 
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
@@ -29,59 +30,78 @@ const LOCKS: Needs = Needs::Scope(Scope::Locks);
 const GATE: Needs = Needs::Scope(Scope::Operations);
 const ADMIN: Needs = Needs::Scope(Scope::Admin);
 
-/// Method, path, operation id, what permits it, metric, handler; then what is not as usual: a body as long as those about locks (none for GET and
-/// DELETE), no query, no wait, no audit record.
-#[rustfmt::skip]
-pub static ENDPOINTS: &[Endpoint] = &[
-    row("POST", "/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire", |m| on(m, acquire::acquire)).wait(Poll),
-    row("POST", "/v1/locks/{key}/renew", "renewLock", LOCKS, "renew", |m| on(m, lock::renew)).of_holder(),
-    row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release", |m| on(m, lock::release)).of_holder(),
-    row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke", |m| on(m, interventions::revoke)).audit(Action::Revoke),
-    row("POST", "/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence", |m| on(m, interventions::fence)),
-    row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit", |m| on(m, interventions::set_limit)),
-    row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events", |m| on(m, history::events)).query().wait(Stream),
-    row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history", |m| on(m, history::history)).query(),
-    row("GET", "/v1/locks/{key}", "getLock", READ, "inspect", |m| on(m, reading::inspect)).query().wait(Poll),
-    row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force", |m| on(m, interventions::force)).query().audit(Action::Force),
-    row("GET", "/v1/locks", "listLocks", READ, "list", |m| on(m, reading::list)).query(),
-    row("GET", "/v1/events", "watchLocks", READ, "events", |m| on(m, history::all_events)).query().wait(Stream),
-    row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew", |m| on(m, leases::renew)).body(Leases).of_holder(),
-    row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release", |m| on(m, leases::release)).body(Leases).of_holder(),
-    row("POST", "/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke", |m| on(m, leases::revoke)).audit(Action::Revoke),
-    row("POST", "/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire", |m| on(m, multilocks::acquire)).wait(Poll),
-    row("POST", "/v1/operations/pre", "startOperation", GATE, "pre", |m| on(m, operations::pre)).body(Operations).wait(Poll),
-    row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch", |m| on(m, operations::pre_batch)).body(Operations),
-    row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview", |m| on(m, operations::preview)).body(Operations),
-    row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post", |m| on(m, operations::post)).body(Operations).of_holder(),
-    row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat", |m| on(m, operations::heartbeat)).body(Operations).of_holder(),
-    row("GET", "/v1/operations/{id}", "getOperation", READ, "operation", |m| on(m, operations::inspect)),
-    row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation", |m| on(m, operations::forget)).query().audit(Action::ForgetOperation),
-    row("GET", "/v1/operations", "listOperations", READ, "list", |m| on(m, operations::list)).query(),
-    row("POST", "/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire", |m| on(m, terraform::lock)).alias("LOCK").query().password().wait(Poll),
-    row("DELETE", "/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release", |m| on(m, terraform::unlock)).alias("UNLOCK").query().password()
-        .body(BodyLimit::Small).of_holder(),
-    row("GET", "/v1/me", "getMe", ApiKey, "other", |m| on(m, apps::me)),
-    row("GET", "/v1/admin/engines", "listEngines", Operator, "admin", |m| on(m, admin::engines)),
-    row("POST", "/v1/admin/engines/locks", "switchLocksEngine", Operator, "admin", |m| on(m, admin::switch_locks)).audit(Action::SwitchEngine),
-    row("POST", "/v1/admin/engines/gate", "switchGateEngine", Operator, "admin", |m| on(m, admin::switch_gate)).audit(Action::SwitchEngine),
-    row("POST", "/v1/admin/hold-off", "setHoldOff", Operator, "admin", |m| on(m, admin::hold_off)).audit(Action::HoldOff),
-    row("GET", "/v1/admin/apps", "listApps", Operator, "admin", |m| on(m, apps::list_apps)),
-    row("POST", "/v1/admin/apps", "createApp", Operator, "admin", |m| on(m, apps::create_app)).audit(Action::CreateApp),
-    row("PATCH", "/v1/admin/apps/{app}", "changeApp", Operator, "admin", |m| on(m, apps::change_app)).audit(Action::ChangeApp),
-    row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin", |m| on(m, apps::list_keys)).query(),
-    row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin", |m| on(m, apps::create_key)).audit(Action::CreateKey),
-    row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin", |m| on(m, apps::revoke_key)).audit(Action::RevokeKey),
-    row("GET", METRICS, "getMetrics", Metrics, "other", |m| on(m, metrics::metrics)),
-    row("GET", "/healthz", "checkHealth", Nothing, "other", |m| on(m, status::healthz)),
-    row("GET", "/readyz", "checkReadiness", Nothing, "other", |m| on(m, status::readyz)),
-    row("GET", "/", "", Nothing, "other", |m| on(m, console::index)).query(),
-    row("GET", "/console/{*path}", "", Nothing, "other", |m| on(m, console::file)).query(),
-    row("GET", "/errors/{code}", "", Nothing, "other", |m| on(m, pages::error)).query(),
-    row("GET", "/openapi.json", "", Nothing, "other", |m| on(m, async || openapi::serve(ENDPOINTS))).query(),
-    row("GET", "/docs", "", Nothing, "other", |m| on(m, pages::docs_index)).query(),
-    row("GET", "/docs/", "", Nothing, "other", |m| on(m, pages::docs)).query(),
-    row("GET", "/docs/{*path}", "", Nothing, "other", |m| on(m, pages::docs)).query(),
-];
+/// Makes the table, and the description of each row in its first part.
+macro_rules! endpoints {
+    (
+        described { $(row($($what:expr),+; $($handler:ident)::+) $(.$with:ident($($value:expr)?))*,)+ }
+        others { $($other:expr,)+ }
+    ) => {
+        pub static ENDPOINTS: &[Endpoint] = &[
+            $(row($($what,)+ |m| on(m, $($handler)::+)) $(.$with($($value)?))*,)+
+            $($other,)+
+        ];
+
+        #[derive(OpenApi)]
+        #[openapi(paths($($($handler)::+,)+))]
+        pub struct Described;
+    };
+}
+
+// Method, path, operation id, what permits it, metric; handler. Then what is not as usual: a body as long as those about locks (none for GET and
+// DELETE), no query, no wait, no audit record. In the order in which a reader tries them: what an endpoint deletes can be shown before.
+endpoints! {
+    described {
+        row("POST", "/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire"; acquire::acquire).wait(Poll),
+        row("POST", "/v1/locks/{key}/renew", "renewLock", LOCKS, "renew"; lock::renew).of_holder(),
+        row("POST", "/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence"; interventions::fence),
+        row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke"; interventions::revoke).audit(Action::Revoke),
+        row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release"; lock::release).of_holder(),
+        row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit"; interventions::set_limit),
+        row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).query().wait(Poll),
+        row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit(Action::Force),
+        row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query(),
+        row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query(),
+        row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream),
+        row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream),
+        row("POST", "/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire"; multilocks::acquire).wait(Poll),
+        row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew"; leases::renew).body(Leases).of_holder(),
+        row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release"; leases::release).body(Leases).of_holder(),
+        row("POST", "/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke"; leases::revoke).audit(Action::Revoke),
+        row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
+        row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
+        row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Operations).of_holder(),
+        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect),
+        row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit(Action::ForgetOperation),
+        row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query(),
+        row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations),
+        row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview"; operations::preview).body(Operations),
+        row("GET", "/v1/me", "getMe", ApiKey, "other"; apps::me),
+        row("GET", "/v1/admin/engines", "listEngines", Operator, "admin"; admin::engines),
+        row("POST", "/v1/admin/engines/locks", "switchLocksEngine", Operator, "admin"; admin::switch_locks).audit(Action::SwitchEngine),
+        row("POST", "/v1/admin/engines/gate", "switchGateEngine", Operator, "admin"; admin::switch_gate).audit(Action::SwitchEngine),
+        row("POST", "/v1/admin/hold-off", "setHoldOff", Operator, "admin"; admin::hold_off).audit(Action::HoldOff),
+        row("POST", "/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire"; terraform::lock).alias("LOCK").query().password().wait(Poll),
+        row("DELETE", "/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release"; terraform::unlock).alias("UNLOCK").query().password().body(BodyLimit::Small).of_holder(),
+        row("GET", "/v1/admin/apps", "listApps", Operator, "admin"; apps::list_apps),
+        row("POST", "/v1/admin/apps", "createApp", Operator, "admin"; apps::create_app).audit(Action::CreateApp),
+        row("PATCH", "/v1/admin/apps/{app}", "changeApp", Operator, "admin"; apps::change_app).audit(Action::ChangeApp),
+        row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin"; apps::list_keys).query(),
+        row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin"; apps::create_key).audit(Action::CreateKey),
+        row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin"; apps::revoke_key).audit(Action::RevokeKey),
+        row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz),
+        row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz),
+        row("GET", METRICS, "getMetrics", Metrics, "other"; metrics::metrics),
+    }
+    others {
+        row("GET", "/", "", Nothing, "other", |m| on(m, console::index)).query(),
+        row("GET", "/console/{*path}", "", Nothing, "other", |m| on(m, console::file)).query(),
+        row("GET", "/errors/{code}", "", Nothing, "other", |m| on(m, pages::error)).query(),
+        row("GET", "/openapi.json", "", Nothing, "other", |m| on(m, async || openapi::serve(Described::openapi, ENDPOINTS))).query(),
+        row("GET", "/docs", "", Nothing, "other", |m| on(m, pages::docs_index)).query(),
+        row("GET", "/docs/", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+        row("GET", "/docs/{*path}", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+    }
+}
 
 const METRICS: &str = "/metrics";
 
@@ -106,7 +126,7 @@ pub fn requests() -> Arc<Requests> {
 
 /// The OpenAPI description: exactly the bytes of `openapi/openapi.json`.
 pub fn openapi_json() -> String {
-    openapi::text(ENDPOINTS)
+    openapi::text(Described::openapi, ENDPOINTS)
 }
 
 /// The router of all endpoints, or of `/metrics` alone.

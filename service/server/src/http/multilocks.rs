@@ -135,11 +135,16 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
 impl MultilockRequest {
     fn parse(self, call: &Call) -> Result<LockManyRequest, Problem> {
         within("locks", self.locks.len(), 1..=MANY_MAX)?;
-        let addresses = addresses(call, self.locks.iter().map(|lock| &lock.key))?;
-        let mut locks = Vec::with_capacity(addresses.len());
-        for (index, (address, lock)) in addresses.into_iter().zip(&self.locks).enumerate() {
-            let fields = ModeFields { mode: lock.mode, permits: lock.permits, limit: lock.limit };
-            let (mode, limit) = fields.parse().map_err(|problem| problem.with("index", index))?;
+        let mut locks: Vec<RequestedLock> = Vec::with_capacity(self.locks.len());
+        for (index, LockedKeyRequest { key, mode, permits, limit }) in self.locks.iter().enumerate() {
+            let with_index = |problem: Problem| problem.with("index", index);
+            let key = Key::parse(key).map_err(|_| with_index(invalid_key(key).with("field", "locks")))?;
+            let address = call.address(key).map_err(with_index)?;
+            if locks.iter().any(|lock| lock.address == address) {
+                return Err(with_index(Problem::field("locks", "must name each key once")));
+            }
+            let fields = ModeFields { mode: *mode, permits: *permits, limit: *limit };
+            let (mode, limit) = fields.parse().map_err(with_index)?;
             locks.push(RequestedLock { address, mode, limit });
         }
         let resumed = self.resumed(&call.context, &locks)?;
@@ -155,17 +160,4 @@ impl MultilockRequest {
             locks.iter().map(|wanted| (&wanted.address, Some((wanted.mode, wanted.limit)))).collect();
         context.tickets.redeem(ticket, &keys, context.locks.now()).map(Some)
     }
-}
-
-fn addresses<'a>(call: &Call, keys: impl IntoIterator<Item = &'a String>) -> Result<Vec<Address>, Problem> {
-    let mut addresses: Vec<Address> = Vec::new();
-    for (index, key) in keys.into_iter().enumerate() {
-        let key = Key::parse(key).map_err(|_| invalid_key(key).with("field", "locks").with("index", index))?;
-        let address = call.address(key).map_err(|problem| problem.with("index", index))?;
-        if addresses.contains(&address) {
-            return Err(Problem::field("locks", "must name each key once").with("index", index));
-        }
-        addresses.push(address);
-    }
-    Ok(addresses)
 }

@@ -78,15 +78,14 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let request = request.parse(&call.context, &address)?;
     let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
     let (lease_id, requested) = (request.lease.lease_id.clone(), (request.lease.mode, request.lease.limit));
-    let wait = request.wait;
+    let (keys, wait) = ([(&address, requested)], request.wait);
     match quotas::acquire(&call, &address, request).await? {
         Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&call.context, &address, &granted))),
         Acquired::Refused(refused) => {
-            let problem = with_ticket(&call.context, &[(&address, requested)], &lease_id, &refused);
-            Err(call.context.with_wait_max(problem, wait))
+            Err(call.context.with_wait_max(with_ticket(&call.context, &keys, &lease_id, &refused), wait))
         }
         Acquired::WaitFailed { failure, position } => {
-            Err(wait_failed(&call.context, &[(&address, requested)], &lease_id, &failure, position))
+            Err(wait_failed(&call.context, &keys, &lease_id, &failure, position))
         }
         other => Err(ended(&other)),
     }

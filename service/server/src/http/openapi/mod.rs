@@ -22,7 +22,7 @@ use utoipa::{OpenApi, openapi};
 use self::codes::OF_ALL;
 use super::endpoint::{Endpoint, Needs};
 use super::problem::Code;
-use super::{admin, apps, leases, locks, metrics, multilocks, status, terraform};
+use super::{admin, locks};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -44,49 +44,6 @@ use super::{admin, apps, leases, locks, metrics, multilocks, status, terraform};
         (name = "terraform", description = "Locks in the protocol of Terraform's http backend"),
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
-    ),
-    // In the order in which a reader tries them: what an operation deletes can be shown before.
-    paths(
-        locks::acquire::acquire,
-        locks::leases::renew,
-        locks::interventions::fence,
-        locks::interventions::revoke,
-        locks::leases::release,
-        locks::interventions::set_limit,
-        locks::reading::inspect,
-        locks::interventions::force,
-        locks::reading::list,
-        locks::history::history,
-        locks::history::events,
-        locks::history::all_events,
-        multilocks::acquire,
-        leases::renew,
-        leases::release,
-        leases::revoke,
-        super::operations::pre,
-        super::operations::heartbeat,
-        super::operations::post,
-        super::operations::inspect,
-        super::operations::forget,
-        super::operations::list,
-        super::operations::pre_batch,
-        super::operations::preview,
-        apps::me,
-        admin::engines,
-        admin::switch_locks,
-        admin::switch_gate,
-        admin::hold_off,
-        terraform::lock,
-        terraform::unlock,
-        apps::list_apps,
-        apps::create_app,
-        apps::change_app,
-        apps::list_keys,
-        apps::create_key,
-        apps::revoke_key,
-        status::healthz,
-        status::readyz,
-        metrics::metrics,
     ),
     components(schemas(
         problem::Problem,
@@ -166,9 +123,9 @@ fn named(codes: &[Code]) -> String {
     by_status.into_iter().map(of_status).collect::<Vec<_>>().join("; ")
 }
 
-/// The description as JSON: exactly the bytes of `openapi/openapi.json`.
-pub fn text(endpoints: &'static [Endpoint]) -> String {
-    let mut api = Api::openapi();
+/// The description as JSON: exactly the bytes of `openapi/openapi.json`. `described` has the operations of the endpoints.
+pub fn text(described: fn() -> openapi::OpenApi, endpoints: &'static [Endpoint]) -> String {
+    let mut api = Api::openapi().merge_from(described());
     complete(&mut api, endpoints);
     let mut text = Vec::new();
     let mut json = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b" "));
@@ -176,8 +133,8 @@ pub fn text(endpoints: &'static [Endpoint]) -> String {
     written.ok().and_then(|()| String::from_utf8(text).ok()).unwrap_or_default() + "\n"
 }
 
-pub fn serve(endpoints: &'static [Endpoint]) -> Response {
+pub fn serve(described: fn() -> openapi::OpenApi, endpoints: &'static [Endpoint]) -> Response {
     static TEXT: OnceLock<String> = OnceLock::new();
-    let text = TEXT.get_or_init(|| text(endpoints));
+    let text = TEXT.get_or_init(|| text(described, endpoints));
     ([(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
 }

@@ -45,7 +45,7 @@ answers! {
     }
 }
 
-/// The client may proceed.
+// The client may proceed.
 #[derive(Serialize, ToSchema)]
 pub struct BatchItem {
     /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
