@@ -107,11 +107,10 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     }
     let reason = reason_of(error.inner());
     let path = error.path().to_string();
-    let unknown = reason.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next());
-    let missing = reason.strip_prefix("missing field `").and_then(|rest| rest.split('`').next());
-    let duplicate = reason.strip_prefix("duplicate field `").and_then(|rest| rest.split('`').next());
+    let rests = ["unknown", "missing", "duplicate"].map(|what| reason.strip_prefix(what)?.strip_prefix(" field `"));
+    let named = rests.into_iter().flatten().next().and_then(|rest| rest.split('`').next());
     let problem = Problem::new(Code::InvalidRequest, format!("The body is not valid: {reason}."));
-    match (unknown.or(missing).or(duplicate), path.as_str()) {
+    match (named, path.as_str()) {
         (Some(field), "." | "") => Err(problem.with("field", field)),
         (Some(field), path) if path.ends_with(field) => Err(problem.with("field", path)),
         (Some(field), path) => Err(problem.with("field", format!("{path}.{field}"))),

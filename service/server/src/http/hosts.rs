@@ -1,7 +1,7 @@
 //! Web pages in a browser that reaches this node must not act on it. A browser tells where a request comes from; a page whose
 //! owner has pointed a name of its own at this node (DNS rebinding) is known by that name.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -95,7 +95,7 @@ impl Hosts {
         name.eq_ignore_ascii_case(&self.listen)
             || (!name.contains(['.', '[']))
             || name.parse::<Ipv4Addr>().is_ok()
-            || bracketed(name).is_some()
+            || is_bracketed(name)
             || ends_with(name, ".localhost")
             || self.is_allowed(name, true)
     }
@@ -147,9 +147,9 @@ fn without_port(authority: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
 
-fn bracketed(name: &str) -> Option<IpAddr> {
-    let address = name.strip_prefix('[')?.strip_suffix(']')?;
-    address.parse::<Ipv6Addr>().ok().map(IpAddr::V6)
+fn is_bracketed(name: &str) -> bool {
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
 fn ends_with(name: &str, end: &str) -> bool {

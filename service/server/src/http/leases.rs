@@ -185,28 +185,21 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
         let ttl_ms = requested.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose();
         renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
     }
-    let renew = |((address, lease_id), ttl_ms): ((Address, LeaseId), Option<u64>)| {
-        let call = &call;
-        async move {
-            let renewed = quotas::renew(call, &address, &lease_id, ttl_ms, None).await;
-            let renewed = renewed.map(|(lease, now)| RenewedLease {
-                key: address.key.as_str().to_owned(),
-                lease_id: lease_id.as_str().to_owned(),
-                status: 200,
-                ttl_ms: left_ms(&lease, now),
-                expires_at: rfc3339(lease.expires_at),
-                revocation: RevocationAnswer::of(&lease, now),
-            });
-            renewed.map_err(|problem| of_lease(problem, &address, &lease_id))
-        }
-    };
-    let results = stream::iter(renewals).map(renew).buffered(AT_ONCE).collect().await;
-    let answer = |results| RenewLeasesAnswer {
-        results,
-        durability: call.context.durability(),
-        forced_ms: call.context.forced_ms(),
-    };
-    all(results).map(|results| answer::ok(&answer(results)))
+    let renewals = stream::iter(renewals).map(async |((address, lease_id), ttl_ms)| {
+        let renewed = quotas::renew(&call, &address, &lease_id, ttl_ms, None).await;
+        let (lease, now) = renewed.map_err(|problem| of_lease(problem, &address, &lease_id))?;
+        Ok(RenewedLease {
+            key: address.key.as_str().to_owned(),
+            lease_id: lease_id.as_str().to_owned(),
+            status: 200,
+            ttl_ms: left_ms(&lease, now),
+            expires_at: rfc3339(lease.expires_at),
+            revocation: RevocationAnswer::of(&lease, now),
+        })
+    });
+    let results = all(renewals.buffered(AT_ONCE).collect().await)?;
+    let (durability, forced_ms) = (call.context.durability(), call.context.forced_ms());
+    Ok(answer::ok(&RenewLeasesAnswer { results, durability, forced_ms }))
 }
 
 /// Release many leases.
@@ -223,22 +216,14 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
 pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
     let leases = named_leases(&call, named)?;
-    let release = |(address, lease_id): (Address, LeaseId)| {
-        let call = &call;
-        async move {
-            let released = quotas::release(call, &address, &lease_id).await;
-            let released = released.map(|(still_held, already)| ReleasedLease {
-                key: address.key.as_str().to_owned(),
-                lease_id: lease_id.as_str().to_owned(),
-                status: 200,
-                still_held,
-                already,
-            });
-            released.map_err(|problem| of_lease(problem, &address, &lease_id))
-        }
-    };
-    let results = stream::iter(leases).map(release).buffered(AT_ONCE).collect().await;
-    all(results).map(|results| answer::ok(&ReleaseLeasesAnswer { results }))
+    let releases = stream::iter(leases).map(async |(address, lease_id)| {
+        let released = quotas::release(&call, &address, &lease_id).await;
+        let (still_held, already) = released.map_err(|problem| of_lease(problem, &address, &lease_id))?;
+        let (key, lease_id) = (address.key.as_str().to_owned(), lease_id.as_str().to_owned());
+        Ok(ReleasedLease { key, lease_id, status: 200, still_held, already })
+    });
+    let results = all(releases.buffered(AT_ONCE).collect().await)?;
+    Ok(answer::ok(&ReleaseLeasesAnswer { results }))
 }
 
 /// Revoke the leases of an owner, or of the keys that begin with a text.
@@ -274,17 +259,13 @@ pub async fn revoke(call: Call, Json(request): Json<RevokeLeasesRequest>) -> Ans
     };
     let found = search.run(&call, REVOKED_MAX, true, held).await?;
     let revoke = Revoke { note, grace_ms, token: None, owner };
-    let revoke = |address: Address| {
-        let (call, revoke) = (&call, revoke.clone());
-        async move {
-            let revoked = revoke_leases(call, &address, revoke).await;
-            let key = address.key.as_str();
-            let revoked =
-                revoked.map(|(leases, deadline)| RevokedLock { key: key.to_owned(), status: 200, leases, deadline });
-            revoked.map_err(|problem| problem.with("key", key))
-        }
-    };
-    let results: Vec<_> = stream::iter(found.locks).map(revoke).buffered(AT_ONCE).collect().await;
+    let revoked = stream::iter(found.locks).map(async |address: Address| {
+        let key = address.key.as_str();
+        let revoked = revoke_leases(&call, &address, revoke.clone()).await;
+        let (leases, deadline) = revoked.map_err(|problem| problem.with("key", key))?;
+        Ok(RevokedLock { key: key.to_owned(), status: 200, leases, deadline })
+    });
+    let results: Vec<Result<RevokedLock, Problem>> = revoked.buffered(AT_ONCE).collect().await;
     // The leases of the others have ended since the search.
     let revoked = || results.iter().flatten().filter(|revoked| revoked.leases > 0);
     let leases = revoked().map(|revoked| revoked.leases).fold(0, u32::saturating_add);

@@ -29,16 +29,19 @@ pub fn unanswered(failure: &Failure, attempt_id: Option<&AttemptId>) -> Problem 
 
 /// The answer for an outcome that does not let the client proceed.
 pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now: Timestamp) -> Problem {
-    let problem = |code, detail: String| Problem::new(code, detail).with("id", id.to_string());
+    let problem = |code, detail: &str| Problem::new(code, detail).with("id", id.to_string());
+    let in_progress = |detail: &str, attempt: u32, lease_until, remaining_ms: u64| {
+        problem(Code::OperationInProgress, detail)
+            .with("attempt", attempt)
+            .with("expires_at", rfc3339(lease_until))
+            .with("ttl_ms", remaining_ms)
+            .retry_after_ms(remaining_ms.clamp(1, RETRY_AFTER_MAX_MS))
+    };
     match outcome {
         Outcome::InProgress { attempt, started_at, lease_until, remaining_ms } => {
             let detail = format!("Attempt {attempt} runs; its lease ends at {}.", rfc3339(*lease_until));
-            let problem = problem(Code::OperationInProgress, detail)
-                .with("attempt", attempt)
-                .with("started_at", rfc3339(*started_at))
-                .with("expires_at", rfc3339(*lease_until))
-                .with("ttl_ms", remaining_ms)
-                .retry_after_ms(retry_after_ms(*remaining_ms));
+            let problem = in_progress(&detail, *attempt, *lease_until, *remaining_ms);
+            let problem = problem.with("started_at", rfc3339(*started_at));
             match waited {
                 Some(waited) => problem.with("waited_ms", ms(waited)),
                 None => problem,
@@ -47,11 +50,11 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         Outcome::Duplicate(duplicate) => {
             let detail =
                 format!("The operation succeeded at {}, in attempt {}.", rfc3339(duplicate.at), duplicate.attempt);
-            with_result(problem(Code::OperationDuplicate, detail), duplicate, now)
+            with_result(problem(Code::OperationDuplicate, &detail), duplicate, now)
         }
         Outcome::Unknown { attempt, cause } => {
             let of_attempt = |why, at, detail| {
-                problem(Code::OperationUnknown, format!("Attempt {attempt} {detail}."))
+                problem(Code::OperationUnknown, &format!("Attempt {attempt} {detail}."))
                     .with("attempt", attempt)
                     .with("why", why)
                     .with("at", rfc3339(at))
@@ -62,21 +65,21 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
                 UnknownCause::MayBeLost { until } => {
                     let detail =
                         "The store may have lost the record of this operation: it is unknown whether it was done.";
-                    problem(Code::OperationUnknown, detail.to_owned())
+                    problem(Code::OperationUnknown, detail)
                         .with("why", "record_may_be_lost")
                         .with("hold_off_ms", until.ms_since(now))
                 }
             }
         }
         Outcome::IdCollision => {
-            problem(Code::IdCollision, "The record with this id has other contents: their SHA-256 differ.".to_owned())
+            problem(Code::IdCollision, "The record with this id has other contents: their SHA-256 differ.")
         }
         Outcome::ContentsMismatch => {
             let detail = "The operation is known with another value of checked, or without one.";
-            problem(Code::ContentsMismatch, detail.to_owned()).with("field", "checked")
+            problem(Code::ContentsMismatch, detail).with("field", "checked")
         }
         Outcome::OutcomeConflict { recorded } => {
-            problem(Code::OutcomeConflict, "This attempt has already posted another outcome, which remains.".to_owned())
+            problem(Code::OutcomeConflict, "This attempt has already posted another outcome, which remains.")
                 .with("recorded", recorded)
         }
         Outcome::Superseded { attempt, double_runs, counted } => {
@@ -85,24 +88,18 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             } else {
                 "Another attempt has taken over, or the record was deleted."
             };
-            problem(Code::OperationSuperseded, detail.to_owned())
+            problem(Code::OperationSuperseded, detail)
                 .with("attempt", attempt)
                 .with("suspected_double_runs", double_runs)
         }
-        Outcome::StampMismatch => {
-            problem(Code::StampMismatch, "No attempt of this operation has this stamp.".to_owned())
-        }
+        Outcome::StampMismatch => problem(Code::StampMismatch, "No attempt of this operation has this stamp."),
         Outcome::NotFound => not_found().with("id", id.to_string()),
         Outcome::Ended { recorded } => {
-            problem(Code::OperationEnded, "This attempt has posted its outcome.".to_owned()).with("recorded", recorded)
+            problem(Code::OperationEnded, "This attempt has posted its outcome.").with("recorded", recorded)
         }
         Outcome::StillStarted { attempt, lease_until, remaining_ms } => {
             let detail = format!("Attempt {attempt} may still run: only force=true deletes the record.");
-            problem(Code::OperationInProgress, detail)
-                .with("attempt", attempt)
-                .with("expires_at", rfc3339(*lease_until))
-                .with("ttl_ms", remaining_ms)
-                .retry_after_ms(retry_after_ms(*remaining_ms))
+            in_progress(&detail, *attempt, *lease_until, *remaining_ms)
         }
         Outcome::Go(_)
         | Outcome::Posted(_)
@@ -126,8 +123,4 @@ fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Probl
         Some(until) => problem.with("expires_at", rfc3339(until)).with("ttl_ms", until.ms_since(now)),
         None => problem.with("permanent", true),
     }
-}
-
-fn retry_after_ms(remaining_ms: u64) -> u64 {
-    remaining_ms.clamp(1, RETRY_AFTER_MAX_MS)
 }

@@ -30,11 +30,9 @@ pub struct PreRequest {
     operation: String,
     /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
     /// absent, the header `Idempotency-Key` is used.
-    #[serde(default)]
     #[schema(value_type = Option<Value>)]
     pub contents: Option<Box<RawValue>>,
     /// Any JSON that must be equal in every pre of this operation but is not part of its id, for example an amount.
-    #[serde(default)]
     #[schema(value_type = Option<Value>)]
     checked: Option<Box<RawValue>>,
     /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
@@ -91,7 +89,6 @@ pub struct PostRequest {
     outcome: Report,
     /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
     /// than 64 KiB is dropped, and `result_omitted` is true.
-    #[serde(default)]
     #[schema(value_type = Option<Value>)]
     result: Option<Box<RawValue>>,
     /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
