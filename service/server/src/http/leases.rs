@@ -14,7 +14,7 @@ use super::locks::fields::{parse_lease_id, parse_note, parse_owner};
 use super::locks::interventions::{check_grace, revoke_leases};
 use super::locks::search::{Found, Search};
 use super::path::invalid_key;
-use super::problem::{Problem, either, within};
+use super::problem::{Code, Problem, either, within};
 use super::{answer, quotas};
 use crate::format::{DateTime, answers, rfc3339};
 
@@ -294,7 +294,8 @@ fn named_leases<'a>(
 fn of_lease(problem: Problem, address: &Address, lease_id: &LeaseId) -> Problem {
     let problem = problem.with("key", address.key.as_str());
     // The answer to an unknown outcome names the lease already.
-    if problem.has("lease_id") { problem } else { problem.with("lease_id", lease_id.as_str()) }
+    let is_named = problem.code() == Code::OutcomeUnknown;
+    if is_named { problem } else { problem.with("lease_id", lease_id.as_str()) }
 }
 
 /// The results, if all have succeeded.

@@ -108,9 +108,7 @@ pub fn parse_lease_id(text: &str) -> Result<LeaseId, Problem> {
 }
 
 pub fn new_lease_id() -> LeaseId {
-    let mut buffer = uuid::Uuid::encode_buffer();
-    let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
-    LeaseId::parse(text).expect("a UUID is a lease id")
+    LeaseId::parse(&uuid::Uuid::new_v4().to_string()).expect("a UUID is a lease id")
 }
 
 pub fn parse_metadata(metadata: Map<String, Value>) -> Result<Metadata, Problem> {

@@ -16,7 +16,7 @@ use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Header, ObjectBuilder, PathItem, Ref, ResponseBuilder, Type};
+use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, ResponseBuilder, Type};
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
@@ -72,21 +72,14 @@ fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
         .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
         .header("Retry-After", retry_after);
     components.responses.insert("Problem".to_owned(), problem.build().into());
-    for endpoint in endpoints {
-        let item = api.paths.paths.get_mut(endpoint.path);
-        if let Some(operation) = item.and_then(|item| operation(item, endpoint.method)) {
-            complete_operation(endpoint, operation);
+    for item in api.paths.paths.values_mut() {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let id = operation.operation_id.as_deref();
+            if let Some(endpoint) = endpoints.iter().find(|endpoint| id == Some(endpoint.id)) {
+                complete_operation(endpoint, operation);
+            }
         }
-    }
-}
-
-fn operation<'a>(item: &'a mut PathItem, method: &str) -> Option<&'a mut Operation> {
-    match method {
-        "GET" => item.get.as_mut(),
-        "PUT" => item.put.as_mut(),
-        "POST" => item.post.as_mut(),
-        "PATCH" => item.patch.as_mut(),
-        _ => item.delete.as_mut(),
     }
 }
 

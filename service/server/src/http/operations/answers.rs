@@ -2,7 +2,7 @@
 
 use axum::http::StatusCode;
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{OperationId, Outcome, Posted, Report, State};
+use latchgate_core::gate::{OperationId, Outcome, Report, State};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
@@ -154,17 +154,13 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             replayed: posted.replayed,
             late: posted.late,
             result_omitted: posted.result_omitted,
-            expiry: expiry(posted, now),
+            expiry: match posted.report {
+                Report::Success => until(posted.keep_until, now),
+                Report::Failure | Report::Unknown => Expiry::default(),
+            },
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
         refused => Err(refusal(id, refused, None, now)),
-    }
-}
-
-fn expiry(posted: &Posted, now: Timestamp) -> Expiry {
-    match posted.report {
-        Report::Success => until(posted.keep_until, now),
-        Report::Failure | Report::Unknown => Expiry::default(),
     }
 }
 

@@ -271,7 +271,5 @@ fn check_ttl(context: &Context, ttl_ms: u64, prefix: &str) -> Result<u64, Proble
 
 /// Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
 fn new_attempt_id() -> AttemptId {
-    let mut buffer = uuid::Uuid::encode_buffer();
-    let text = uuid::Uuid::new_v4().simple().encode_lower(&mut buffer);
-    AttemptId::parse(text).expect("a UUID is an attempt id")
+    AttemptId::parse(&uuid::Uuid::new_v4().simple().to_string()).expect("a UUID is an attempt id")
 }

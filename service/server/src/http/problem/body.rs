@@ -73,11 +73,6 @@ impl Problem {
         self
     }
 
-    /// Whether it has a field of this name.
-    pub fn has(&self, name: &str) -> bool {
-        self.fields.iter().any(|(field, _)| *field == name)
-    }
-
     /// How much a client must know of it, if a request has several problems: a refusal more than a failure, an unknown
     /// outcome more than another failure, and that of the store more than that of the node.
     pub fn severity(&self) -> u8 {
