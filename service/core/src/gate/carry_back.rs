@@ -21,6 +21,10 @@ pub(super) fn carry_back(primary: OperationRecord, carried: OperationRecord, now
         Winner::Primary => (primary.clone(), &carried),
         Winner::Carried => (taken_over(&primary, &carried), &primary),
     };
+    // It cannot be given back any more: a caller may rely on it in the other store, or on the attempt that loses the record.
+    if let Phase::Started(started) = &mut record.phase {
+        started.replaced = None;
+    }
     if let (Phase::Vacant { until }, Phase::Vacant { until: other }) = (&mut record.phase, &loser.phase) {
         *until = (*until).max(*other);
     }
@@ -191,8 +195,9 @@ mod tests {
         commands.iter().fold(record, |record, command| step(record, command.clone(), NOW).record).unwrap()
     }
 
+    /// A client has its stamp.
     fn started(stamp: Stamp) -> OperationRecord {
-        then(None, &[claim(stamp)])
+        then(None, &[claim(stamp), Command::Heartbeat { stamp, lease_ms: None }])
     }
 
     fn ended(stamp: Stamp, report: Report) -> OperationRecord {
@@ -264,6 +269,22 @@ mod tests {
                     assert_eq!((&record.phase, record.double_runs, suspected), (&other.phase, 0, false));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_claim_that_is_in_both_stores_or_has_superseded_another_is_not_given_back() {
+        let Command::Pre(given_back) = claim(X) else { panic!() };
+        let unanswered = || then(None, &[claim(X)]);
+        for (primary, carried) in [
+            (unanswered(), started(Y)),
+            (unanswered(), ended(Y, Report::Unknown)),
+            (started(X), unanswered()),
+            (unanswered(), started(X)),
+        ] {
+            let (record, _) = carry(&primary, &carried);
+            assert_eq!(record.stamp(), Some(X));
+            assert_eq!(then(Some(record.clone()), &[Command::GiveBack(Box::new(given_back.clone()))]), record);
         }
     }
 

@@ -1,10 +1,16 @@
 //! Several pres at once.
 
 use futures::future::join_all;
+use futures::{StreamExt, stream};
 use latchgate_core::App;
+use tokio::time::Instant;
 
 use super::give_back::Unanswered;
-use super::{BatchReply, Operations, PreCall, PreReply};
+use super::{BatchReply, Operations, PreCall, PreReply, ms};
+use crate::failure::{Answer, Failure};
+
+/// Claims of one batch that are on their way at once: each has its own time, and those of other callers come between them.
+const AT_ONCE: usize = 16;
 
 impl Operations {
     /// Several pres at once; with `all_or_nothing`, none is claimed in the end unless all may go.
@@ -12,9 +18,14 @@ impl Operations {
     /// The claims are made one by one, and are given back if one of them is refused. Until then other callers find them in
     /// progress.
     pub async fn pre_all(&self, app: &App, calls: &[PreCall], all_or_nothing: bool) -> BatchReply {
-        let unanswered: Vec<_> = calls.iter().map(|call| Unanswered::new(&self.inner, app, call)).collect();
-        let pres = calls.iter().zip(&unanswered).map(|(call, of)| self.pre_with(app, call, of.claim.clone()));
-        let items = join_all(pres).await;
+        let claims = calls.iter().map(|call| async move {
+            let unanswered = Unanswered::new(&self.inner, app, call);
+            let item = self.pre_with(app, call, unanswered.claim.clone()).await;
+            (unanswered, (item, Instant::now()))
+        });
+        let claims: Vec<_> = claims.collect();
+        let (unanswered, items): (Vec<_>, Vec<_>) = stream::iter(claims).buffered(AT_ONCE).unzip().await;
+        let items: Vec<_> = items.into_iter().map(left).collect();
         let may_go = |item: &_| matches!(item, Ok(PreReply::Go { .. } | PreReply::Unguarded { .. }));
         let all_may_go = items.iter().all(may_go);
         if !all_may_go && all_or_nothing {
@@ -24,4 +35,15 @@ impl Operations {
         }
         BatchReply { items, all_may_go }
     }
+}
+
+/// A go counts for what is left of its lease when the batch is answered.
+fn left((mut item, answered_at): (Answer<PreReply>, Instant)) -> Answer<PreReply> {
+    if let Ok(PreReply::Go { go, .. }) = &mut item {
+        go.remaining_ms = go.remaining_ms.saturating_sub(ms(answered_at.elapsed()));
+        if go.remaining_ms == 0 {
+            return Err(Failure::OutcomeUnknown("the lease passed before the answer".to_owned()));
+        }
+    }
+    item
 }

@@ -204,6 +204,12 @@ impl Operations {
         self.inner.closing.cancel();
     }
 
+    /// Waits for what goes on in the background, so long at most.
+    pub async fn flush(&self, max: Duration) {
+        let all = u32::try_from(WAITERS_MAX).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(max, self.inner.in_background.acquire_many(all)).await;
+    }
+
     /// Why the engine in use may forget what it acknowledges, if it may.
     pub fn risk(&self) -> Option<Risk> {
         self.inner.engines.risk()

@@ -63,9 +63,10 @@ async fn a_client_that_half_closes_gets_its_answers_or_holds_no_lock() {
     let mut client = Raw::connect(&node).await;
     client.send(posting("/v1/locks/k/renew", &json!({ "lease_id": lease_id }))).await;
     client.send(posting("/v1/locks/k/release", &json!({ "lease_id": lease_id }))).await;
+    client.send(getting("/v1/locks/k")).await;
     client.send(getting("/healthz")).await;
     client.half_close().await;
-    for _ in 0..3 {
+    for _ in 0..4 {
         assert_eq!(client.answer().await.expect("an answer").status, 200);
     }
     assert!(client.answer().await.is_none());

@@ -86,7 +86,12 @@ impl Observed {
         let started = Instant::now();
         let Observer { config, endpoint, .. } = observer;
         let _ = exchange.endpoint.set(endpoint);
-        exchange.client.end_with_client(endpoint.wait != Wait::No);
+        exchange.client.end_with_client(match endpoint.wait {
+            Wait::No => false,
+            // Most look and do not wait: a client that has closed its own side still gets their answers.
+            Wait::Poll => endpoint.method != "GET",
+            Wait::Stream => true,
+        });
         let id = config.ids.of(request.headers());
         let parent = traces::parent(request.headers());
         let request_id = id.to_str().unwrap_or_default();

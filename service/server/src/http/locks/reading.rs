@@ -156,6 +156,7 @@ pub async fn inspect(call: Call, PathAddress(address): PathAddress, Query(query)
 
 /// The lock, once it is free.
 async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<Inspected, Problem> {
+    call.exchange.client.end_with_client(true);
     let _waits = call.context.waits.enter_for(&call.caller, wait)?;
     let begun = Instant::now();
     let inspected = call.context.locks.until_free(address, wait).await?;
