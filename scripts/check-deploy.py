@@ -219,7 +219,7 @@ def check_dockerfile(dockerfile):
 def check_embedded(source, path, copied):
     path = os.path.relpath(path)
     expect(os.path.exists(path), f"{source}: there is no {path}")
-    expect(path.split("/")[0] in copied, f"{source} embeds {path}, which deploy/Dockerfile does not copy")
+    expect(path in copied or path.split("/")[0] in copied, f"{source} embeds {path}, which deploy/Dockerfile does not copy")
 
 
 def check_kubernetes():
@@ -236,7 +236,7 @@ def check_kubernetes():
     routes = read("service/server/src/http/endpoints.rs")
     for probe in ("livenessProbe", "startupProbe", "readinessProbe"):
         path = node[probe]["httpGet"]["path"]
-        expect(f'get("{path}"' in routes, f"a node has no {path}")
+        expect(f'row("GET", "{path}"' in routes, f"a node has no {path}")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     for document in documents:
         selector = document["spec"]["selector"]
