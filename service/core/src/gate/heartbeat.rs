@@ -26,8 +26,8 @@ pub(super) fn heartbeat(mut record: OperationRecord, stamp: Stamp, lease_ms: Opt
     };
     let late = !started.is_held(now);
     let lease_until = started.lease_until.max(now.plus_ms(lease_ms.unwrap_or(started.lease_ms)));
-    let is_new = started.replaced.take().is_some();
-    let changed = lease_until != started.lease_until || is_new;
+    let was_unanswered = started.replaced.take().is_some();
+    let changed = lease_until != started.lease_until || was_unanswered;
     started.lease_until = lease_until;
     let outcome = Outcome::Beating { attempt, lease_until, remaining_ms: lease_until.ms_since(now), late };
     if changed { Step::changed(record, outcome) } else { Step::unchanged(record, outcome) }

@@ -110,11 +110,11 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
 
 /// The caller has the stamp from here on, so the claim can no longer be given back.
 fn relied_on(mut record: OperationRecord, outcome: Outcome) -> Step {
-    let is_new = match &mut record.phase {
+    let was_unanswered = match &mut record.phase {
         Phase::Started(started) => started.replaced.take().is_some(),
         _ => false,
     };
-    if is_new { Step::changed(record, outcome) } else { Step::unchanged(record, outcome) }
+    if was_unanswered { Step::changed(record, outcome) } else { Step::unchanged(record, outcome) }
 }
 
 /// The record was forgotten: a first attempt again, that still knows its forerunners' stamps and suspicions.

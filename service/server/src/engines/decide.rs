@@ -261,7 +261,7 @@ fn of_both(engines: [Candidate<'_>; 2], readings: [&Reading; 2], pair: &[String]
         }
         [Some(there), None] => with_one_record(1, engines, readings, there, pair, known),
         [None, Some(there)] => with_one_record(0, engines, readings, there, pair, known),
-        [Some(first), Some(second)] => with_records(engines, readings, [first, second], known),
+        [Some(first), Some(second)] => with_records(Both { engines, readings, records: [first, second], known }),
     }
 }
 
@@ -332,12 +332,17 @@ fn beside(next: Next, chore: Change) -> Next {
     }
 }
 
-fn with_records(
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    records: [&EngineRecord; 2],
+/// Two engines that both answer and have a record.
+#[derive(Clone, Copy)]
+struct Both<'a> {
+    engines: [Candidate<'a>; 2],
+    readings: [&'a Reading; 2],
+    records: [&'a EngineRecord; 2],
     known: Known,
-) -> Next {
+}
+
+fn with_records(both: Both<'_>) -> Next {
+    let Both { engines, records, .. } = both;
     if records.iter().all(|record| record.pair.is_empty()) {
         return Next::Wait(format!(
             "both {} and {} have been used alone, each with locks of its own: empty one of them, or use one alone",
@@ -345,21 +350,14 @@ fn with_records(
         ));
     }
     match records.iter().position(|record| record.pair.is_empty()) {
-        Some(index) => joining(index, engines, readings, records, known),
-        None => {
-            moved(engines, readings, records, known).unwrap_or_else(|| with_active(engines, readings, records, known))
-        }
+        Some(index) => joining(index, both),
+        None => moved(both).unwrap_or_else(|| with_active(both)),
     }
 }
 
 /// This engine was used alone, and is to be one of the pair.
-fn joining(
-    index: usize,
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    records: [&EngineRecord; 2],
-    known: Known,
-) -> Next {
+fn joining(index: usize, both: Both<'_>) -> Next {
+    let Both { engines, readings, records, known } = both;
     let (one, other) = (records[index], records[1 - index]);
     match (one.state, other.state) {
         // The record in which it was one of the pair is lost.
@@ -368,7 +366,7 @@ fn joining(
             return write(index, record, LOST);
         }
         // It stopped before it was one of the pair, and was left.
-        (Active, Active) if one.epoch < other.epoch => return left(index, engines, readings, records, known),
+        (Active, Active) if one.epoch < other.epoch => return left(index, both),
         (Active, Standby) => {}
         _ => {
             let name = engines[index].name;
@@ -386,24 +384,20 @@ fn joining(
 }
 
 /// One of the engines was left, or is being copied.
-fn moved(
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    records: [&EngineRecord; 2],
-    known: Known,
-) -> Option<Next> {
+fn moved(both: Both<'_>) -> Option<Next> {
+    let Both { readings, records, known, .. } = both;
     for index in [0, 1] {
         let (one, other) = (records[index], records[1 - index]);
         match (one.state, other.state) {
             // An engine that stopped during a copy may be back after the operator has left it. One that is still frozen in the epoch of
             // its copy has lost the record that it was retired.
-            (Active, Active) if one.epoch < other.epoch => return Some(left(index, engines, readings, records, known)),
+            (Active, Active) if one.epoch < other.epoch => return Some(left(index, both)),
             (Active, Active) if one.epoch == other.epoch => {
                 let trouble = "both engines are active in one epoch: stop one, and switch to the other one";
                 return Some(Next::Wait(trouble.to_owned()));
             }
             (Moving, Active) if one.epoch <= other.epoch => {
-                return Some(left(index, engines, readings, records, known));
+                return Some(left(index, both));
             }
             (Moving, Filling) if one.epoch == other.epoch => {
                 return Some(copied_to(index, readings, one, known));
@@ -423,12 +417,8 @@ fn moved(
 }
 
 /// No switch is under way.
-fn with_active(
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    records: [&EngineRecord; 2],
-    known: Known,
-) -> Next {
+fn with_active(both: Both<'_>) -> Next {
+    let Both { engines, readings, records, known } = both;
     let Some(index) = records.iter().position(|record| record.state == Active) else {
         return Next::Wait(format!(
             "neither {} nor {} is active: switch to one of them",
@@ -471,13 +461,8 @@ pub(super) fn last_of(record: &EngineRecord) -> Epoch {
 }
 
 /// The other engine is active, and this one was left for it.
-fn left(
-    index: usize,
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    records: [&EngineRecord; 2],
-    known: Known,
-) -> Next {
+fn left(index: usize, both: Both<'_>) -> Next {
+    let Both { engines, readings, records, known } = both;
     let other = 1 - index;
     let pair = records[other].pair.clone();
     let record = EngineRecord { copied: u64::MAX, pair, ..records[index].turned(Retired, records[other].epoch) };

@@ -13,10 +13,9 @@ use crate::failure::{Answer, Failure};
 const AT_ONCE: usize = 16;
 
 impl Operations {
-    /// Several pres at once; with `all_or_nothing`, none is claimed in the end unless all may go.
+    /// Several pres at once; with `all_or_nothing`, none is claimed in the end unless all may go, but for those of unknown outcome.
     ///
-    /// The claims are made one by one, and are given back if one of them is refused. Until then other callers find them in
-    /// progress.
+    /// Each claim is made by itself, and is given back if another one is refused. Until then other callers find it in progress.
     pub async fn pre_all(&self, app: &App, calls: &[PreCall], all_or_nothing: bool) -> BatchReply {
         let claims = calls.iter().map(|call| async move {
             let unanswered = Unanswered::new(&self.inner, app, call);
@@ -28,12 +27,12 @@ impl Operations {
         let items: Vec<_> = items.into_iter().map(left).collect();
         let may_go = |item: &_| matches!(item, Ok(PreReply::Go { .. } | PreReply::Unguarded { .. }));
         let all_may_go = items.iter().all(may_go);
-        if !all_may_go && all_or_nothing {
-            join_all(unanswered.into_iter().zip(&items).map(|(claim, item)| claim.give_back(item))).await;
-        } else {
+        if all_may_go || !all_or_nothing {
             unanswered.into_iter().for_each(Unanswered::answered);
+            return BatchReply { items, all_may_go };
         }
-        BatchReply { items, all_may_go }
+        let given_back = unanswered.into_iter().zip(items).map(|(claim, item)| claim.give_back(item));
+        BatchReply { items: join_all(given_back).await, all_may_go }
     }
 }
 

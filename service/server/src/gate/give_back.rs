@@ -41,12 +41,19 @@ impl Unanswered {
         self.home = None;
     }
 
-    /// Tries once. If the store does not answer, giving back goes on in the background until it does, or the lease has passed.
-    pub(super) async fn give_back(mut self, item: &Answer<PreReply>) {
-        self.home = match item {
+    /// Tries once. If the store does not answer, giving back goes on in the background until it does, or the lease has passed. Returns
+    /// what the caller is answered.
+    pub(super) async fn give_back(mut self, item: Answer<PreReply>) -> Answer<PreReply> {
+        self.home = match &item {
             // It is that of an earlier call, which may rely on it.
             Ok(PreReply::Go { go, .. }) if go.repeated => None,
-            Ok(PreReply::Go { degraded: false, .. }) => self.home.or(Some(Home::Primary)),
+            // It may have been carried to the primary since.
+            Ok(PreReply::Go { degraded: true, .. }) => {
+                return Err(Failure::OutcomeUnknown(
+                    "a claim in the second store stays until its lease passes".to_owned(),
+                ));
+            }
+            Ok(PreReply::Go { .. }) => self.home.or(Some(Home::Primary)),
             Ok(PreReply::Unguarded { .. }) | Err(Failure::OutcomeUnknown(_)) => self.home,
             _ => None,
         };
@@ -55,6 +62,7 @@ impl Unanswered {
         {
             self.home = None;
         }
+        item
     }
 }
 

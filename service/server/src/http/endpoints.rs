@@ -73,7 +73,7 @@ endpoints! {
         row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect),
         row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit(Action::ForgetOperation),
         row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query(),
-        row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations),
+        row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations).wait(Poll),
         row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview"; operations::preview).body(Operations),
         row("GET", "/v1/me", "getMe", ApiKey, "other"; apps::me),
         row("GET", "/v1/admin/engines", "listEngines", Operator, "admin"; admin::engines),

@@ -30,7 +30,7 @@ pub struct StoreClock {
 struct Bounds {
     /// Which engine of a pair: their clocks differ.
     of: usize,
-    /// `jumped_ms` of the engine record, with the jumps that these bounds have and the record had not yet.
+    /// The jumps that these bounds contain, in ms: `jumped_ms` of the engine record, and what this node has seen beyond that.
     jumped_ms: u64,
     low: f64,
     high: f64,

@@ -123,6 +123,23 @@ async fn fallback_grants_each_id_once_marks_it_and_copies_it_to_the_primary() {
 }
 
 #[tokio::test]
+async fn a_refused_batch_says_which_claims_in_the_fallback_stay() {
+    let mut redis = Redis::start().await;
+    let node = on_redis(&redis, &shared_database().await).await;
+    redis.kill9();
+    let request = |order: u32| json!({ "operation": "charge", "contents": order, "on_outage": "fallback" });
+    assert_eq!(pre(&node, request(1)).await.status, 201);
+    let batch = json!({ "operations": [request(1), request(2)] });
+    let refused = post(format!("{}/v1/operations/pre/batch", node.base_url()), batch.to_string()).await;
+    refused.assert_problem(409, "batch-refused");
+    let items = &refused.body["items"];
+    assert_eq!((&items[0]["code"], &items[1]["code"]), (&json!("operation-in-progress"), &json!("outcome-unknown")));
+    let mut again = request(2);
+    again["attempt_id"] = items[1]["attempt_id"].clone();
+    assert_eq!(pre(&node, again).await.status, 200);
+}
+
+#[tokio::test]
 async fn a_record_of_the_fallback_that_cannot_be_decoded_lets_nobody_go_and_the_others_are_carried_back() {
     let mut redis = Redis::start().await;
     let database = shared_database().await;

@@ -269,20 +269,30 @@ async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
         begin perform pg_advisory_xact_lock_shared(7); return new; end $$;
         create trigger held_up before insert on latchgate.operations for each row execute function latchgate.held_up();
         select pg_advisory_lock(7)";
-    let charge = json!({ "operation": "charge", "contents": 1, "on_expiry": "block" });
     sqlx::raw_sql(held_up).execute(&mut other).await.unwrap();
-    let mut gone = Raw::connect(&node).await;
-    gone.send(posting("/v1/operations/pre", &charge)).await;
-    until("the claim is in mid-commit", || async {
-        let mut look = PgConnection::connect(&database).await.unwrap();
-        let waiting = "select count(*) from pg_locks where locktype = 'advisory' and not granted
-            and database = (select oid from pg_database where datname = current_database())";
-        sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut look).await.unwrap() > 0
-    })
-    .await;
-    drop(gone);
-    sqlx::query("select pg_advisory_unlock(7)").execute(&mut other).await.unwrap();
-    until("the operation may go", || async { pre(&node, charge.clone()).await.status == 201 }).await;
-    let record = get(&node, "/v1/operations").await.body["operations"][0].clone();
-    assert_eq!(record["attempt"], 1, "{record}");
+    let charge = |contents: u32| json!({ "operation": "charge", "contents": contents, "on_expiry": "block" });
+    let calls = [("/v1/operations/pre", charge(1)), ("/v1/operations/pre/batch", json!({ "operations": [charge(2)] }))];
+    for (contents, (path, call)) in (1..).zip(calls) {
+        let mut gone = Raw::connect(&node).await;
+        gone.send(posting(path, &call)).await;
+        until("the claim is in mid-commit", || async { held_up_at(&database).await.is_some() }).await;
+        let claim = held_up_at(&database).await;
+        drop(gone);
+        // What gives it back is held up, too.
+        until("the node has noticed", || async { held_up_at(&database).await.is_some_and(|at| Some(at) != claim) })
+            .await;
+        sqlx::query("select pg_advisory_unlock(7)").execute(&mut other).await.unwrap();
+        until("the operation may go", || async { pre(&node, charge(contents)).await.status == 201 }).await;
+        sqlx::query("select pg_advisory_lock(7)").execute(&mut other).await.unwrap();
+    }
+    let operations = get(&node, "/v1/operations").await.body["operations"].as_array().unwrap().clone();
+    assert!(operations.iter().all(|record| record["attempt"] == 1), "{operations:?}");
+}
+
+/// The last session of the database that waits for an advisory lock.
+async fn held_up_at(database: &str) -> Option<i32> {
+    let mut look = PgConnection::connect(database).await.unwrap();
+    let waiting = "select max(waiter.pid) from pg_locks waiter join pg_stat_activity session using (pid)
+        where waiter.locktype = 'advisory' and not waiter.granted and session.datname = current_database()";
+    sqlx::query_scalar(waiting).fetch_one(&mut look).await.unwrap()
 }

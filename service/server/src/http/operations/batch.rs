@@ -44,7 +44,7 @@ pub fn batch(
         Some(failure) if !is_refused => unanswered(&failure, None),
         _ => {
             let refused = items.iter().filter(|item| item.is_err()).count();
-            let claimed = if all_or_nothing { "nothing new is claimed" } else { "the others are yours" };
+            let claimed = if all_or_nothing { "no other is claimed" } else { "the others are yours" };
             let detail = format!("{refused} of {} operations may not proceed; {claimed}.", items.len());
             Problem::new(Code::BatchRefused, detail)
         }

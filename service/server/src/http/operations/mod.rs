@@ -70,7 +70,7 @@ pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>
 /// Claim several operations.
 ///
 /// 2xx: all operations are yours. Any other status: not all are; `items` has the answer to each. With `all_or_nothing`, the
-/// default, nothing is claimed then. Without it, the items with status 200 or 201 are yours.
+/// default, nothing is claimed then, unless an item is `outcome-unknown`. Without it, the items with status 200 or 201 are yours.
 #[utoipa::path(
     post, path = "/v1/operations/pre/batch", tag = "operations", operation_id = "startOperations",
     request_body(content = BatchRequest, example = json!({"operations": [
