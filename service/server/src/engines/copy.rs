@@ -15,8 +15,8 @@ use super::slot::no_answer;
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 
-/// States in one page.
-const PAGE: usize = 1_000;
+/// States in one page. A store must write it within the time-out of a statement, also with a slow disk.
+const PAGE: usize = 200;
 /// A copy whose count has not risen for so long is taken over.
 const TAKE_OVER: Duration = Duration::from_secs(1);
 /// A page is more work than a call of a client.
