@@ -54,6 +54,7 @@ function listed({ operations: rows, unreadable = [], next_cursor: next }, query)
     { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },
     { label: "Operation", cell: (row) => row.operation, class: "key" },
     { label: "State", cell: stateOf },
+    { label: "Label", cell: (row) => row.label, class: "key" },
     { label: "Attempt", cell: (row) => row.attempt, class: "number" },
     { label: "First attempt", cell: (row) => time(row.created_at), class: "hide" },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
@@ -168,6 +169,8 @@ function details(record) {
       `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
     facts(
       ["Operation", record.operation],
+      ["Label", record.label],
+      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
       ["Attempt", record.attempt],
       ["First attempt", time(record.created_at)],
       ["This attempt", record.started_at && time(record.started_at)],
@@ -178,12 +181,18 @@ function details(record) {
       ["Durability", record.durability],
       ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],
       ["Degraded", record.degraded && "the first store's record is not merged yet"]),
+    record.contents !== undefined && panel("Contents", json(record.contents)),
+    record.metadata !== undefined && panel("Metadata", json(record.metadata)),
     panel("Result", resultOf(record)),
   ];
 }
 
+function json(value) {
+  return h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2));
+}
+
 function resultOf(record) {
-  if (record.result !== undefined) return h("pre", { tabindex: "0" }, JSON.stringify(record.result, null, 2));
+  if (record.result !== undefined) return json(record.result);
   if (record.result_omitted) return empty("The result was longer than 64 KiB and was dropped.");
   return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
 }

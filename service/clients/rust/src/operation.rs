@@ -212,6 +212,24 @@ impl Operation {
         self.field("checked", checked)
     }
 
+    /// A line for people about the attempts of this caller: kept with the record and shown with it. At most 256 bytes.
+    #[must_use]
+    pub fn label(self, label: impl Into<String>) -> Self {
+        self.field("label", label.into())
+    }
+
+    /// A JSON object about the attempts of this caller, kept with the record and shown with it. At most 1 KiB.
+    #[must_use]
+    pub fn metadata(self, metadata: impl Into<Value>) -> Self {
+        self.field("metadata", metadata)
+    }
+
+    /// Keeps the contents with the record, so that a person can read them; at most 16 KiB.
+    #[must_use]
+    pub fn keep_contents(self) -> Self {
+        self.field("keep_contents", true)
+    }
+
     fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(name.to_owned(), value.into());
         self

@@ -4,13 +4,17 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Stamp, StoreRole};
+use super::{
+    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Stamp, StoreRole,
+};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Request to run an attempt.
     Pre(Claim),
+    /// Request for the outcome, by a caller that claims nothing and waits until then while an attempt runs. None: it does not wait.
+    Await { until: Option<Timestamp> },
     /// Report how an attempt has ended.
     Post(Post),
     /// Renew the lease by `lease_ms`, or by its own length.
@@ -42,6 +46,8 @@ pub struct Claim {
     pub durability: Durability,
     /// Which store the claim is made in.
     pub store: StoreRole,
+    /// What is kept of the attempt for people.
+    pub description: Option<Arc<Description>>,
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
     pub hold_off: HoldOff,

@@ -15,9 +15,11 @@
 //! gets the answer that the outcome is unknown (`block`). A vacant record stops no caller. It is kept for a few minutes after the
 //! operation was forgotten, so that late and repeated posts of attempts that have ended still get a true answer.
 
+mod await_end;
 mod carry_back;
 mod claim;
 mod contents;
+mod description;
 mod digest;
 mod expiry;
 mod forget;
@@ -37,9 +39,12 @@ mod take_over;
 
 pub use claim::{Claim, Command, HoldOff, Post, Report};
 pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
+pub use description::{CONTENTS_KEPT_MAX_BYTES, Description};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
 pub use idempotency_key::{IDEMPOTENCY_KEY_MAX_BYTES, idempotency_key};
-pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};
+pub use names::{
+    ATTEMPT_ID_MAX_BYTES, AttemptId, LABEL_MAX_BYTES, Label, OPERATION_MAX_BYTES, OperationAddress, OperationName,
+};
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, OperationName, Sha256Digest, Stamp};
+use super::{AttemptId, Description, OperationName, Sha256Digest, Stamp};
 use crate::time::Timestamp;
 
 /// Largest result that is kept, in bytes of JSON. A larger one is dropped and the record says so.
@@ -33,6 +33,9 @@ pub struct OperationRecord {
     pub on_expiry: OnExpiry,
     pub durability: Durability,
     pub claimed_in: StoreRole,
+    /// What is known of the attempt that holds the record, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Arc<Description>>,
     /// Until when a pre at some node waits for this attempt's end. If the attempt ends before, the waiters are notified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited_until: Option<Timestamp>,
@@ -79,7 +82,14 @@ pub enum Replaced {
     /// No attempt: the operation was absent or vacant.
     Nothing,
     /// An attempt whose lease had passed.
-    Attempt { started: Started, on_expiry: OnExpiry, durability: Durability, claimed_in: StoreRole },
+    Attempt {
+        started: Started,
+        on_expiry: OnExpiry,
+        durability: Durability,
+        claimed_in: StoreRole,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        description: Option<Arc<Description>>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::beside;
 use super::node::client;
-use super::print::{list, out, said, text};
+use super::print::{list, one_line, out, said, text};
 use super::progress::shown;
 use crate::config::{
     EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
@@ -118,10 +118,11 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
             list(
                 show.json,
                 &operations,
-                &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS"],
+                &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "SINCE", "LABEL"],
                 |operation| {
-                    let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
-                    fields.iter().map(|name| text(&operation[name])).collect()
+                    let fields =
+                        ["id", "operation", "state", "attempt", "suspected_double_runs", "created_at", "label"];
+                    fields.iter().map(|name| one_line(&operation[name])).collect()
                 },
             );
         }

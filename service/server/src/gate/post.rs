@@ -77,7 +77,7 @@ impl Operations {
                     let (inner, address) = (Arc::clone(inner), address.clone());
                     tokio::spawn(async move {
                         let _permit = permit;
-                        inner.put_in_front(&address, done.replacement).await;
+                        inner.put_in_front(&address, done.record).await;
                     });
                 }
                 (done.outcome, done.now)
@@ -193,12 +193,7 @@ impl Inner {
     /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
     async fn put_in_front(&self, address: &OperationAddress, posted: Option<OperationRecord>) {
         let Some(active) = self.active(Home::Primary).filter(|active| active.is_primary) else { return };
-        let record = match posted {
-            // A repeated post has replaced nothing.
-            None => self.record_at(Home::Durable, address).await.ok().and_then(|at| at.answer),
-            posted => posted,
-        };
-        if let Some(record) = record {
+        if let Some(record) = posted {
             let copy = Command::CarryBack(Box::new(record));
             let _ = self.call(&active, self.primary.gate.apply(active.fence(), address, &copy)).await;
         }
@@ -217,6 +212,7 @@ impl Unguarded {
             on_expiry: latchgate_core::gate::OnExpiry::default(),
             durability: Durability::Fast,
             store: StoreRole::Primary,
+            description: None,
             waits_until: None,
             hold_off: HoldOff::default(),
         }

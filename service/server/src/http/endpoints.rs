@@ -70,7 +70,7 @@ endpoints! {
         row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
         row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
         row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Operations).of_holder(),
-        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect),
+        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll),
         row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit(Action::ForgetOperation),
         row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query(),
         row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations).wait(Poll),

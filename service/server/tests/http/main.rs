@@ -29,6 +29,7 @@ mod notices;
 mod observe;
 mod on_redis;
 mod one_key;
+mod operation_records;
 mod operations;
 mod outage;
 mod pages;

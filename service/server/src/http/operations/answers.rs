@@ -1,12 +1,12 @@
 //! Answers of the gate that let the client proceed.
 
 use axum::http::StatusCode;
-use latchgate_core::Timestamp;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
+use latchgate_core::{App, Timestamp};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::records::{Expiry, until};
+use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::PreReply;
@@ -117,7 +117,7 @@ answers! {
 
 /// # Errors
 /// When the client may not proceed.
-pub fn pre(id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
+pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
     match outcome {
         PreReply::Go { stamp, go, degraded, is_volatile, forced_ms } => {
             let answer = PreAnswer {
@@ -139,7 +139,10 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
             let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
             Ok(BatchItem { status: StatusCode::OK, answer })
         }
-        PreReply::Refused { outcome, waited, now } => Err(refusal(id, &outcome, Some(waited), now)),
+        PreReply::Refused { outcome, description, waited, now } => {
+            let problem = refusal(id, &outcome, Some(waited), now);
+            Err(describe(problem, app, &outcome, description.as_deref()))
+        }
     }
 }
 

@@ -1,13 +1,17 @@
 //! Bodies and queries of requests about operations, and their rules.
 
 use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
 
+use latchgate_core::access::has_api_key;
 use latchgate_core::gate::{
-    AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
-    check_result,
+    AttemptId, CONTENTS_KEPT_MAX_BYTES, Canonical, ContentsError, Description, Durability, Fingerprint, Label,
+    OnExpiry, OperationName, Report, Sha256Digest, State, check_result,
 };
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::config::YEAR_MS;
@@ -15,6 +19,7 @@ use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
+use crate::http::locks::fields::parse_metadata;
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
 use crate::store::gate::Filter;
@@ -39,6 +44,17 @@ pub struct PreRequest {
     /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
     #[schema(max_length = 256, min_length = 1)]
     attempt_id: Option<String>,
+    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it. At most 256 bytes
+    /// without control characters.
+    #[schema(example = "billing-7: invoice 42", max_length = 256, min_length = 1)]
+    label: Option<String>,
+    /// A JSON object of at most 1 KiB about this attempt, kept with the record and shown with it.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+    /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
+    /// app with the scope `read`.
+    #[serde(default)]
+    keep_contents: bool,
     /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
     /// configured otherwise; 60 000 if absent.
     #[schema(example = 60_000, minimum = 1, maximum = 31_536_000_000_u64)]
@@ -113,6 +129,16 @@ pub struct HeartbeatRequest {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
+pub struct OperationQuery {
+    /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
+    /// other answer is that of a pre which may not proceed. Nothing is claimed.
+    #[param(maximum = 86_400_000)]
+    wait_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
 pub struct ForgetQuery {
     /// Delete the record even if an attempt is started or the outcome is unknown.
     pub force: bool,
@@ -148,6 +174,14 @@ impl PreRequest {
             (contents, _) => parse_contents(contents.as_deref(), prefix)?,
         };
         let checked = self.checked.as_deref().map(|checked| parse_canonical(prefix, "checked", checked)).transpose()?;
+        let label = self.label.as_deref().map(|label| parse_label(label, prefix)).transpose()?;
+        let metadata = self.metadata.map(|fields| parse_metadata(&format!("{prefix}metadata"), fields)).transpose()?;
+        let description = Description {
+            label,
+            metadata: metadata.map(|metadata| metadata.as_json_text().into()),
+            contents: self.keep_contents.then(|| kept(&contents, prefix)).transpose()?,
+            api_key: call.caller.key_id,
+        };
         let attempt_id = match self.attempt_id {
             Some(text) => AttemptId::parse(&text).map_err(|error| invalid("attempt_id", &error))?,
             None => new_attempt_id(),
@@ -165,6 +199,7 @@ impl PreRequest {
             on_expiry: self.on_expiry,
             durability: self.durability,
             on_outage: self.on_outage,
+            description: description.into_stored(),
         })
     }
 }
@@ -234,6 +269,35 @@ impl OperationsQuery {
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
         Ok((Filter { operation, state: self.state, suspect: self.suspect }, limit))
     }
+}
+
+impl OperationQuery {
+    /// How long to wait for the outcome; `None`: the record as it is now is requested.
+    pub fn wait(&self, context: &Context) -> Option<Duration> {
+        self.wait_ms.map(|wait_ms| context.wait(Some(wait_ms)))
+    }
+}
+
+fn parse_label(text: &str, prefix: &str) -> Result<Label, Problem> {
+    let field = format!("{prefix}label");
+    // It is listed.
+    if has_api_key(text) {
+        return Err(Problem::field(&field, "must not contain an API key"));
+    }
+    Label::parse(text).map_err(|error| Problem::field(&field, error))
+}
+
+/// The contents for the record. Longer ones are refused: to drop them would hide from a person what they have counted on.
+fn kept(contents: &Canonical, prefix: &str) -> Result<Arc<str>, Problem> {
+    let bytes = contents.as_bytes();
+    if bytes.len() > CONTENTS_KEPT_MAX_BYTES {
+        let rule = format!(
+            "must be at most {CONTENTS_KEPT_MAX_BYTES} bytes of canonical JSON with keep_contents, not {}",
+            bytes.len()
+        );
+        return Err(Problem::field(&format!("{prefix}contents"), rule));
+    }
+    Ok(String::from_utf8_lossy(bytes).into())
 }
 
 /// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.
