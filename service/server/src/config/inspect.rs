@@ -43,9 +43,14 @@ pub enum LocksCommand {
         /// Only locks that this owner holds.
         #[arg(long)]
         owner: Option<String>,
+        /// Only locks that requests wait for, those with the most first.
+        #[arg(long)]
+        waiters: bool,
     },
     /// Show a lock with its holders.
     Show { key: String },
+    /// Show who holds a lock, who waits for it, and what its holders wait for themselves.
+    Who { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
     Watch { key: String },
     /// Show what happened to a lock, newest first.

@@ -16,7 +16,7 @@ use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
 use super::endpoint::{BodyLimit, Endpoint, Needs, row};
-use super::locks::{acquire, history, interventions, leases as lock, reading};
+use super::locks::{acquire, history, interventions, leases as lock, owners, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
 use super::stack;
@@ -60,6 +60,7 @@ endpoints! {
         row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).query().wait(Poll),
         row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit(Action::Force),
         row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query(),
+        row("GET", "/v1/owners/{owner}", "getOwner", READ, "owner"; owners::owner).query(),
         row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query(),
         row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream),
         row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream),

@@ -52,3 +52,4 @@ mod tls;
 mod two_nodes;
 mod unread_input;
 mod waiting;
+mod who_blocks;
