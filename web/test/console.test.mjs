@@ -176,6 +176,26 @@ test("a person finds an operation by its contents, and forgets it", async () => 
   await context.close();
 });
 
+test("a person resolves an operation whose outcome is unknown", async () => {
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: `unknown ${Date.now()}` });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.evaluate((hash) => { location.hash = hash; }, `#/operations/${id}`);
+  await page.getByRole("button", { name: "It succeeded…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("How do you know?").fill("the bank has it");
+  await dialog.getByLabel("Result").fill("{\"receipt\": 8}");
+  await dialog.getByRole("button", { name: "Record the success" }).click();
+  await page.getByText("\"receipt\": 8").waitFor();
+  await page.getByText("the bank has it").waitFor();
+  assert.equal(await page.getByRole("button", { name: "It succeeded…" }).count(), 0);
+  const shown = await ok("GET", `/v1/operations/${id}`);
+  assert.deepEqual([shown.state, shown.result, shown.resolved.reason], ["succeeded", { receipt: 8 }, "the bank has it"]);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("events arrive while they happen", async () => {
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Stamp, StoreRole,
+    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Resolution, Sha256Digest, Stamp,
+    StoreRole,
 };
 use crate::time::Timestamp;
 
@@ -17,6 +18,8 @@ pub enum Command {
     Await { until: Option<Timestamp> },
     /// Report how an attempt has ended.
     Post(Post),
+    /// Say how an attempt has ended whose outcome is unknown, in its place.
+    Resolve(Resolve),
     /// Renew the lease by `lease_ms`, or by its own length.
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
     /// The caller of this claim may not go after all: undo the claim, unless a caller relies on it by now.
@@ -81,6 +84,18 @@ pub struct Post {
     pub retention_ms: u64,
     /// A success is kept for ever.
     pub permanent: bool,
+}
+
+/// What an operator has found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve {
+    /// Whether the work was done.
+    pub has_succeeded: bool,
+    /// JSON text; kept for a success only.
+    pub result: Option<Arc<str>>,
+    /// How long a success is kept, in ms.
+    pub retention_ms: u64,
+    pub resolution: Arc<Resolution>,
 }
 
 /// How an attempt says that it ended.

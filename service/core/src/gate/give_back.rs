@@ -56,6 +56,7 @@ fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: 
             result: None,
             result_omitted: true,
             keep_until: Some(now.plus_ms(RETENTION_MS_DEFAULT)),
+            resolved: None,
         })
     } else {
         Phase::Started(started)

@@ -7,7 +7,7 @@
 //!   (absent) ───────► started ────────────────────────► succeeded ──retention──► (absent)
 //!       ▲              │  ▲ │                               ▲
 //!       │              │  │ └──post unknown──► unknown ─────┤ post success
-//!       │      failure │  │ pre                             │ (the same stamp resolves it)
+//!       │      failure │  │ pre                             │ (the same stamp, or a person)
 //!       └──────────── vacant ◄──────────────── post failure ┘
 //! ```
 //!
@@ -34,10 +34,11 @@ mod outcome;
 mod post;
 mod pre;
 mod record;
+mod resolve;
 mod step;
 mod take_over;
 
-pub use claim::{Claim, Command, HoldOff, Post, Report};
+pub use claim::{Claim, Command, HoldOff, Post, Report, Resolve};
 pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
 pub use description::{CONTENTS_KEPT_MAX_BYTES, Description};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
@@ -48,7 +49,7 @@ pub use names::{
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
-    Replaced, Started, State, StoreRole, Succeeded,
+    Replaced, Resolution, Started, State, StoreRole, Succeeded,
 };
 pub use step::{Step, step};
 

@@ -145,5 +145,6 @@ pub(super) fn duplicate(record: &OperationRecord, done: &Succeeded) -> Duplicate
         result: done.result.clone(),
         result_omitted: done.result_omitted,
         keep_until: done.keep_until,
+        resolved: done.resolved.clone(),
     }
 }

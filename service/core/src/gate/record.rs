@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{AttemptId, Description, OperationName, Sha256Digest, Stamp};
+use crate::access::KeyId;
 use crate::time::Timestamp;
 
 /// Largest result that is kept, in bytes of JSON. A larger one is dropped and the record says so.
@@ -50,7 +51,7 @@ pub struct OperationRecord {
 pub enum Phase {
     Started(Started),
     Succeeded(Succeeded),
-    /// The owner said that it does not know. Blocked until its stamp reports an outcome or the record is forgotten.
+    /// The owner said that it does not know. Blocked until its stamp reports an outcome, or an operator resolves or forgets it.
     Unknown {
         stamp: Stamp,
         at: Timestamp,
@@ -105,6 +106,21 @@ pub struct Succeeded {
     /// None: permanent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
+    /// Not the attempt, but a person has said that it succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Arc<Resolution>>,
+}
+
+/// Who has said how an attempt ended, in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolution {
+    pub reason: Arc<str>,
+    /// The name that the operator has given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Arc<str>>,
+    /// Absent if the client needed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<KeyId>,
 }
 
 /// An attempt that no longer holds the record.

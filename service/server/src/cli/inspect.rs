@@ -144,6 +144,21 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
                 lines.join("\n")
             });
         }
+        OperationsCommand::Resolve { id, succeeded, result, reason, by, .. } => {
+            let mut body = json!({ "outcome": if *succeeded { "success" } else { "failure" }, "reason": reason });
+            if let Some(result) = result {
+                body["result"] = serde_json::from_str(result).unwrap_or_else(|_| json!(result));
+            }
+            if let Some(by) = by {
+                body["by"] = json!(by);
+            }
+            let path = format!("/v1/operations/{}/resolve", encode(id));
+            let answer = client.call(Method::POST, &path, Some(&body)).await?;
+            said(show.json, &answer, || match answer["outcome"].as_str() {
+                Some("success") => format!("The operation {id} has succeeded: no run begins until it is forgotten."),
+                _ => format!("The operation {id} has failed: the next run may begin."),
+            });
+        }
         OperationsCommand::Forget { id, force } => {
             let path = format!("/v1/operations/{}?force={force}", encode(id));
             let answer = client.call(Method::DELETE, &path, None).await?;

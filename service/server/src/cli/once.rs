@@ -111,7 +111,7 @@ async fn report(
         Ok(_) => {
             eprintln!(
                 "latchgate: CMD has failed, and may be half done: no run begins until a person has found out, and has called \
-                 `latchgate operations forget {id} --force`"
+                 `latchgate operations resolve {id} --succeeded` or `--failed`, with `--reason`"
             );
             Ok(code.into())
         }

@@ -111,6 +111,26 @@ pub enum OperationsCommand {
     },
     /// Show an operation with its result.
     Show { id: String },
+    /// Say what became of an operation whose outcome is unknown, after you have found out.
+    #[command(group = clap::ArgGroup::new("outcome").required(true))]
+    Resolve {
+        id: String,
+        /// The work was done: later runs get the result.
+        #[arg(long, group = "outcome")]
+        succeeded: bool,
+        /// The work was not done: the next attempt may proceed.
+        #[arg(long, group = "outcome")]
+        failed: bool,
+        /// The result that later runs get: JSON, or any text.
+        #[arg(long, value_name = "RESULT", conflicts_with = "failed")]
+        result: Option<String>,
+        /// How you know it. It is kept.
+        #[arg(long)]
+        reason: String,
+        /// The name of the operator.
+        #[arg(long)]
+        by: Option<String>,
+    },
     /// Delete the record of an operation: the next attempt may proceed.
     Forget {
         id: String,

@@ -106,9 +106,11 @@ impl Gate {
     ) -> Result<Reply, StoreError> {
         let deadline = self.deadline();
         let is_own = |stored: &Stored| match command {
-            Command::Await { .. } | Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. } => {
-                self.has(&stored.record)
-            }
+            Command::Await { .. }
+            | Command::Resolve(_)
+            | Command::Post(_)
+            | Command::Heartbeat { .. }
+            | Command::Forget { .. } => self.has(&stored.record),
             _ => true,
         };
         let look = async || self.load(fence, address, deadline).await.map(|seen| seen.filter(is_own));

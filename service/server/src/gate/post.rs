@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OperationAddress, OperationId, OperationRecord, Outcome, Post, Report,
-    StoreRole,
+    Resolve, StoreRole,
 };
 use latchgate_core::{App, Timestamp};
 
@@ -69,16 +69,8 @@ impl Operations {
             }
             Presented::Guarded(home, stamp) => {
                 let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await?;
-                if is_durable
-                    && !is_permanent
-                    && is_success(&done.outcome)
-                    && let Ok(permit) = Arc::clone(&inner.in_background).try_acquire_owned()
-                {
-                    let (inner, address) = (Arc::clone(inner), address.clone());
-                    tokio::spawn(async move {
-                        let _permit = permit;
-                        inner.put_in_front(&address, done.record).await;
-                    });
+                if is_durable && !is_permanent && is_success(&done.outcome) {
+                    inner.put_in_front_later(&address, done.record);
                 }
                 (done.outcome, done.now)
             }
@@ -89,6 +81,31 @@ impl Operations {
             inner.suspect(&address, "A superseded attempt has reported a success.");
         }
         Ok(reply)
+    }
+
+    /// Says how an attempt has ended whose outcome is unknown, in its place.
+    ///
+    /// # Errors
+    /// When there is no answer: repeat it, it is safe.
+    pub async fn resolve(&self, app: &App, id: OperationId, resolve: Resolve) -> Answer<(Outcome, Timestamp)> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let command = Command::Resolve(resolve);
+        let in_primary = inner.apply(Home::Primary, &address, &command).await;
+        if inner.second.is_none() || in_primary.as_ref().is_ok_and(|reply| reply.outcome != Outcome::NotFound) {
+            let reply = in_primary?;
+            return Ok((reply.outcome, reply.now));
+        }
+        let reply = inner.apply(Home::Durable, &address, &command).await?;
+        if reply.outcome == Outcome::NotFound {
+            // The record may be in the store that does not answer.
+            in_primary?;
+        }
+        let is_durable = reply.record.as_ref().is_some_and(|record| record.durability == Durability::Durable);
+        if is_durable && is_success(&reply.outcome) {
+            inner.put_in_front_later(&address, reply.record);
+        }
+        Ok((reply.outcome, reply.now))
     }
 
     /// Renews the lease of an attempt.
@@ -188,6 +205,15 @@ impl Inner {
         }
         let reply = reply?;
         Ok((reply.outcome, reply.now))
+    }
+
+    fn put_in_front_later(self: &Arc<Self>, address: &OperationAddress, posted: Option<OperationRecord>) {
+        let Ok(permit) = Arc::clone(&self.in_background).try_acquire_owned() else { return };
+        let (inner, address) = (Arc::clone(self), address.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            inner.put_in_front(&address, posted).await;
+        });
     }
 
     /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.

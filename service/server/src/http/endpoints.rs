@@ -71,6 +71,7 @@ endpoints! {
         row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
         row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
         row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Operations).of_holder(),
+        row("POST", "/v1/operations/{id}/resolve", "resolveOperation", ADMIN, "operation"; operations::resolve).body(Operations).audit(Action::ResolveOperation),
         row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll),
         row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit(Action::ForgetOperation),
         row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query(),

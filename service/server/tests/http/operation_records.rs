@@ -225,3 +225,76 @@ async fn a_wait_for_a_durable_operation_beside_a_redis_ends_with_it() {
     let answer = wait.await.unwrap();
     assert_eq!((answer.status.as_u16(), &answer.body["result"]), (200, &json!(1)), "{}", answer.body);
 }
+
+#[tokio::test]
+async fn an_operator_resolves_an_unknown_outcome_and_the_record_says_who_and_why() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let worker = Caller::with(&node, json!({ "scopes": ["read", "operations"] })).await;
+    let go = worker.ok(Method::POST, "/v1/operations/pre", described("x")).await;
+    let path = format!("/v1/operations/{}", go.text("id"));
+    let resolve = format!("{path}/resolve");
+    let found_out = json!({ "outcome": "success", "result": { "receipt": 8 }, "reason": "the bank has it", "by": "ann" });
+    operator.post(&resolve, found_out.clone()).await.assert_problem(409, "operation-in-progress");
+    let unknown = json!({ "stamp": go.text("stamp"), "outcome": "unknown" });
+    worker.ok(Method::POST, &format!("{path}/post"), unknown).await;
+    worker.post(&resolve, found_out.clone()).await.assert_problem(403, "forbidden");
+    for (field, body) in [
+        ("reason", json!({ "outcome": "failure", "reason": "" })),
+        ("result", json!({ "outcome": "failure", "reason": "no", "result": 1 })),
+        ("retention_ms", json!({ "outcome": "success", "reason": "yes", "retention_ms": 1 })),
+    ] {
+        let refused = operator.post(&resolve, body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+    }
+    operator.post(&resolve, json!({ "outcome": "success" })).await.assert_problem(400, "invalid-request");
+
+    let done = operator.ok(Method::POST, &resolve, found_out.clone()).await;
+    assert_eq!((&done.body["outcome"], &done.body["attempt"]), (&json!("success"), &json!(1)), "{}", done.body);
+    assert!(done.body["ttl_ms"].as_u64() > Some(86_000_000), "{}", done.body);
+    assert_eq!(operator.ok(Method::POST, &resolve, found_out).await.body["replayed"], true);
+    let resolved = json!({ "reason": "the bank has it", "by": "ann", "api_key": operator.id() });
+    let shown = worker.get(&path).await.body;
+    assert_eq!((&shown["resolved"], &shown["result"]), (&resolved, &json!({ "receipt": 8 })), "{shown}");
+    assert_described(&shown);
+    let duplicate = worker.post("/v1/operations/pre", described("x")).await;
+    duplicate.assert_problem(409, "operation-duplicate");
+    assert_eq!((&duplicate.body["resolved"], &duplicate.body["result"]), (&resolved, &json!({ "receipt": 8 })));
+    let failed = operator.post(&resolve, json!({ "outcome": "failure", "reason": "no" })).await;
+    failed.assert_problem(409, "outcome-conflict");
+    let absent = "/v1/operations/00000000000000000000000000000000/resolve";
+    let reason = json!({ "outcome": "failure", "reason": "no" });
+    operator.post(absent, reason).await.assert_problem(404, "operation-not-found");
+    assert!(node.log().contains("resolve-operation") && node.log().contains("the bank has it"), "{}", node.log());
+}
+
+#[tokio::test]
+async fn an_operation_that_an_operator_says_has_failed_may_begin_again() {
+    let node = embedded().await;
+    let request = json!({ "operation": "charge", "contents": 1, "ttl_ms": 1_000, "on_expiry": "block" });
+    let go = begun(&node, request.clone()).await;
+    outcome(&node, &go, 50_000).await.assert_problem(409, "operation-unknown");
+    let id = go.text("id");
+    let command = ["operations", "resolve", &id, "--failed", "--reason", "no letter was sent", "--url", &node.base_url()];
+    let said = crate::client::latchgate(&command).await;
+    assert!(said.status.success(), "{said:?}");
+    begun(&node, request).await;
+    report(&node, &go, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
+}
+
+#[tokio::test]
+async fn a_durable_operation_beside_a_redis_is_resolved_for_all_callers() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url()]).await;
+    let request = json!({ "operation": "charge", "contents": 1, "durability": "durable" });
+    let go = begun(&node, request.clone()).await;
+    report(&node, &go, json!({ "outcome": "unknown" })).await;
+    let path = format!("/v1/operations/{}/resolve", go.text("id"));
+    let found_out = json!({ "outcome": "success", "reason": "seen" });
+    let done = crate::client::request(&node, Method::POST, &path, found_out).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    pre(&node, request).await.assert_problem(409, "operation-duplicate");
+    until("the copy in front refuses too".to_owned(), || async { redis.ask(&["keys", "*"]).contains(&go.text("id")) }).await;
+    assert_eq!(inspect_operation(&node, &go.text("id")).await.body["resolved"]["reason"], "seen");
+}

@@ -11,7 +11,7 @@ use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::PreReply;
 use crate::http::locks::answers::Volatility;
-use crate::http::problem::Problem;
+use crate::http::problem::{Code, Problem};
 
 answers! {
     /// The client may do the operation.
@@ -86,7 +86,7 @@ answers! {
         /// `success`, `failure` or `unknown`, as reported.
         outcome: Report,
         attempt: u32,
-        /// This attempt had posted the same outcome before.
+        /// The same outcome had been recorded before.
         replayed?: bool,
         /// The lease had passed, but no other attempt had begun.
         late?: bool,
@@ -164,6 +164,18 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
         refused => Err(refusal(id, refused, None, now)),
+    }
+}
+
+/// # Errors
+/// When nothing was resolved.
+pub fn resolved(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
+    match outcome {
+        Outcome::OutcomeConflict { recorded } => {
+            let detail = "The operation has succeeded: that remains.";
+            Err(Problem::new(Code::OutcomeConflict, detail).with("id", id.to_string()).with("recorded", recorded))
+        }
+        outcome => post(id, outcome, now),
     }
 }
 

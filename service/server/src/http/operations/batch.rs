@@ -116,6 +116,7 @@ mod tests {
             result: Some("1e400".into()),
             result_omitted: false,
             keep_until: None,
+            resolved: None,
         };
         let outcomes = PreReply::Refused {
             outcome: Outcome::Duplicate(duplicate),

@@ -20,7 +20,7 @@ use self::idempotency_key::idempotency_key;
 use self::records::{OperationAnswer, OperationsAnswer};
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationQuery, OperationsQuery, PostRequest, PreRequest,
-    PreviewRequest,
+    PreviewRequest, ResolveRequest,
 };
 use super::answer::{json, ok};
 use super::body::Json;
@@ -193,6 +193,31 @@ async fn succeeded(call: &Call, id: OperationId, wait: Duration) -> Result<Shown
             Err(call.context.with_wait_max(problem, wait))
         }
     }
+}
+
+/// Say what became of an operation whose outcome is unknown.
+///
+/// For a person who has found out: the attempt has posted `unknown`, or has let its lease pass. After `success` every later request gets
+/// the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved: 409 `operation-in-progress`.
+#[utoipa::path(
+    post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
+    request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),
+    responses(
+        (status = 200, description = "Recorded.", body = PostAnswer),
+    )
+)]
+pub async fn resolve(call: Call, PathId(id): PathId, Json(request): Json<ResolveRequest>) -> Answered {
+    let resolve = request.parse(&call)?;
+    call.detail(|| {
+        let outcome = if resolve.has_succeeded { "success" } else { "failure" };
+        let by = resolve.resolution.by.as_deref().map(|by| format!(", by: {by}")).unwrap_or_default();
+        format!("{outcome}, reason: {}{by}", resolve.resolution.reason)
+    });
+    let (outcome, now) = call.context.operations.resolve(call.app(), id, resolve).await?;
+    let resolved = answers::resolved(id, &outcome, now)?;
+    quotas::end_operation(&call, id);
+    Ok(ok(&resolved))
 }
 
 /// Delete the record of an operation.

@@ -1,6 +1,8 @@
 //! Operations as clients see them in inspections and listings.
 
-use latchgate_core::gate::{Description, Durability, Label, OnExpiry, Outcome, Phase, State, StoreRole, Succeeded};
+use latchgate_core::gate::{
+    Description, Durability, Label, OnExpiry, Outcome, Phase, Resolution, State, StoreRole, Succeeded,
+};
 use latchgate_core::{App, Timestamp};
 use serde_json::value::RawValue;
 
@@ -42,6 +44,8 @@ answers! {
         contents?: Option<Box<RawValue>>,
         /// Which API key claimed the attempt that has the record; absent if its client needed none.
         claimed_by?: Option<ClaimedBy>,
+        /// A person has said that the attempt succeeded; absent if it said so itself.
+        resolved?: Option<ResolutionAnswer>,
         /// What happens when the lease passes: `retry` or `block`.
         on_expiry: OnExpiry,
         /// `fast` or `durable`.
@@ -60,6 +64,17 @@ answers! {
         /// The id of the API key.
         #[schema(example = "0123456789ab")]
         api_key: String,
+    }
+
+    pub struct ResolutionAnswer {
+        #[schema(example = "the bank has the transfer")]
+        reason: String,
+        /// The name that the operator gave.
+        #[schema(example = "ann")]
+        by?: Option<String>,
+        /// The id of the operator's API key; absent if the client needed none.
+        #[schema(example = "0123456789ab")]
+        api_key?: Option<String>,
     }
 
     pub struct OperationsAnswer {
@@ -116,6 +131,10 @@ pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
         label: description.and_then(label),
         metadata: description.and_then(metadata),
         contents: None,
+        resolved: match &record.phase {
+            Phase::Succeeded(Succeeded { resolved: Some(resolved), .. }) => Some(ResolutionAnswer::from(&**resolved)),
+            _ => None,
+        },
         claimed_by: description.and_then(|description| ClaimedBy::of(app, description)),
         on_expiry: record.on_expiry,
         durability: record.durability,
@@ -140,6 +159,13 @@ pub fn describe(problem: Problem, app: &App, outcome: &Outcome, description: Opt
     match ClaimedBy::of(app, description) {
         Some(claimed_by) => problem.with("claimed_by", claimed_by),
         None => problem,
+    }
+}
+
+impl From<&Resolution> for ResolutionAnswer {
+    fn from(Resolution { reason, by, api_key }: &Resolution) -> Self {
+        let (by, api_key) = (by.as_deref().map(str::to_owned), api_key.map(|id| id.to_string()));
+        Self { reason: (**reason).to_owned(), by, api_key }
     }
 }
 

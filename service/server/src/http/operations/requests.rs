@@ -7,8 +7,9 @@ use std::time::Duration;
 use latchgate_core::access::has_api_key;
 use latchgate_core::gate::{
     AttemptId, CONTENTS_KEPT_MAX_BYTES, Canonical, ContentsError, Description, Durability, Fingerprint, Label,
-    OnExpiry, OperationName, Report, Sha256Digest, State, check_result,
+    OnExpiry, OperationName, Report, Resolution, Resolve, Sha256Digest, State, check_result,
 };
+use latchgate_core::lock::Note;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
@@ -19,7 +20,7 @@ use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
-use crate::http::locks::fields::parse_metadata;
+use crate::http::locks::fields::{parse_metadata, parse_note};
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
 use crate::store::gate::Filter;
@@ -113,6 +114,33 @@ pub struct PostRequest {
     /// Keep a success forever.
     #[serde(default)]
     permanent: bool,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ResolveRequest {
+    /// What you have found out: `success`, the work was done; or `failure`, it was not, and the next pre may proceed.
+    outcome: FoundOut,
+    /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Only with a success. A result longer than 64 KiB
+    /// is dropped, and `result_omitted` is true.
+    #[schema(value_type = Option<Value>)]
+    result: Option<Box<RawValue>>,
+    /// How you know it. Kept with a success, and in the audit record. At most 512 bytes.
+    #[schema(example = "the bank has the transfer", max_length = 512, min_length = 1)]
+    reason: String,
+    /// Your name. At most 256 bytes.
+    #[schema(example = "ann", max_length = 256, min_length = 1)]
+    by: Option<String>,
+    /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
+    #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
+    retention_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundOut {
+    Success,
+    Failure,
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -244,14 +272,43 @@ impl PostRequest {
         if self.permanent && self.retention_ms.is_some() {
             return Err(Problem::field("retention_ms", "is not allowed with permanent"));
         }
-        let retention_ms = self.retention_ms.unwrap_or(context.limits.retention_ms_default);
-        let retention_ms = within("retention_ms", retention_ms, RETENTION_MS_MIN..=YEAR_MS)?;
-        if let Some(result) = &self.result {
-            check_result("result", result.get().as_bytes()).map_err(refused_json)?;
-        }
-        let result = self.result.map(|result| result.get().into());
+        let retention_ms = parse_retention(context, self.retention_ms)?;
+        let result = parse_result(self.result)?;
         Ok((stamp, PostCall { report: self.outcome, result, retention_ms, permanent: self.permanent }))
     }
+}
+
+impl ResolveRequest {
+    pub fn parse(self, call: &Call) -> Result<Resolve, Problem> {
+        let Note { reason, by } = parse_note(Some(&self.reason), self.by.as_deref())?;
+        let has_succeeded = self.outcome == FoundOut::Success;
+        if !has_succeeded && (self.result.is_some() || self.retention_ms.is_some()) {
+            let field = if self.result.is_some() { "result" } else { "retention_ms" };
+            return Err(Problem::field(field, "is allowed only with \"outcome\": \"success\""));
+        }
+        let resolution = Resolution {
+            reason: reason.unwrap_or_default(),
+            by: by.map(|by| by.as_str().into()),
+            api_key: call.caller.key_id,
+        };
+        Ok(Resolve {
+            has_succeeded,
+            result: parse_result(self.result)?,
+            retention_ms: parse_retention(&call.context, self.retention_ms)?,
+            resolution: Arc::new(resolution),
+        })
+    }
+}
+
+fn parse_result(result: Option<Box<RawValue>>) -> Result<Option<Arc<str>>, Problem> {
+    if let Some(result) = &result {
+        check_result("result", result.get().as_bytes()).map_err(refused_json)?;
+    }
+    Ok(result.map(|result| result.get().into()))
+}
+
+fn parse_retention(context: &Context, retention_ms: Option<u64>) -> Result<u64, Problem> {
+    within("retention_ms", retention_ms.unwrap_or(context.limits.retention_ms_default), RETENTION_MS_MIN..=YEAR_MS)
 }
 
 impl HeartbeatRequest {
