@@ -148,9 +148,9 @@ pub enum Ending {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = OnExpiryName))]
 pub enum OnExpiry {
     /// The next pre may go: right for operations that are safe to repeat after a crash.
-    #[default]
     Retry,
-    /// No attempt may go until the outcome is known: right when a second run is worse than none.
+    /// No attempt may go until the outcome is known: a second run never begins by itself.
+    #[default]
     Block,
 }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OperationAddress, OperationId, OperationRecord, Outcome, Post, Report,
-    Resolve, StoreRole,
+    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationRecord, Outcome, Post,
+    Report, Resolve, StoreRole,
 };
 use latchgate_core::{App, Timestamp};
 
@@ -235,7 +235,8 @@ impl Unguarded {
             stamp: self.stamp,
             attempt_id: None,
             lease_ms: self.lease_ms,
-            on_expiry: latchgate_core::gate::OnExpiry::default(),
+            // It has run: a hold-off does not keep it from being entered.
+            on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             store: StoreRole::Primary,
             description: None,

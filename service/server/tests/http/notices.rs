@@ -114,7 +114,7 @@ async fn a_lock_that_an_app_holds_for_too_long_and_a_suspected_double_run_are_no
     let long = stream.next("held_too_long").await;
     assert_eq!((long["key"].as_str(), long["mode"].as_str()), (Some("k"), Some("exclusive")));
 
-    let pre = json!({ "operation": "o", "contents": 1, "ttl_ms": 1_000 });
+    let pre = json!({ "operation": "o", "contents": 1, "ttl_ms": 1_000, "on_expiry": "retry" });
     let first = caller.ok(Method::POST, "/v1/operations/pre", pre.clone()).await;
     until("the attempt has expired", || async { caller.post("/v1/operations/pre", pre.clone()).await.status == 201 })
         .await;

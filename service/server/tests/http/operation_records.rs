@@ -67,7 +67,7 @@ async fn an_operation_is_shown_with_what_its_attempt_said_of_itself_and_refusals
 async fn an_attempt_that_takes_over_is_shown_with_its_own_description() {
     let node = embedded().await;
     let request = |label: &str, more: Value| {
-        let mut body = json!({ "operation": "charge", "contents": 1, "label": label });
+        let mut body = json!({ "operation": "charge", "contents": 1, "label": label, "on_expiry": "retry" });
         body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         body
     };
@@ -206,7 +206,8 @@ async fn without_an_outcome_a_wait_is_answered_as_a_pre_that_may_not_proceed() {
     absent.assert_problem(404, "operation-not-found");
     get(&node, &format!("/v1/operations/{}?wait=1", go.text("id"))).await.assert_problem(400, "invalid-request");
     // No attempt runs any more: there is nothing to wait for, and the wait does not take over.
-    let short = begun(&node, json!({ "operation": "charge", "contents": 2, "ttl_ms": 1_000 })).await;
+    let short =
+        begun(&node, json!({ "operation": "charge", "contents": 2, "ttl_ms": 1_000, "on_expiry": "retry" })).await;
     let passed = outcome(&node, &short, 50_000).await;
     passed.assert_problem(409, "operation-unknown");
     assert_eq!((&passed.body["why"], &passed.body["attempt"]), (&json!("lease_passed"), &json!(1)));
@@ -234,7 +235,8 @@ async fn an_operator_resolves_an_unknown_outcome_and_the_record_says_who_and_why
     let go = worker.ok(Method::POST, "/v1/operations/pre", described("x")).await;
     let path = format!("/v1/operations/{}", go.text("id"));
     let resolve = format!("{path}/resolve");
-    let found_out = json!({ "outcome": "success", "result": { "receipt": 8 }, "reason": "the bank has it", "by": "ann" });
+    let found_out =
+        json!({ "outcome": "success", "result": { "receipt": 8 }, "reason": "the bank has it", "by": "ann" });
     operator.post(&resolve, found_out.clone()).await.assert_problem(409, "operation-in-progress");
     let unknown = json!({ "stamp": go.text("stamp"), "outcome": "unknown" });
     worker.ok(Method::POST, &format!("{path}/post"), unknown).await;
@@ -276,7 +278,8 @@ async fn an_operation_that_an_operator_says_has_failed_may_begin_again() {
     let go = begun(&node, request.clone()).await;
     outcome(&node, &go, 50_000).await.assert_problem(409, "operation-unknown");
     let id = go.text("id");
-    let command = ["operations", "resolve", &id, "--failed", "--reason", "no letter was sent", "--url", &node.base_url()];
+    let command =
+        ["operations", "resolve", &id, "--failed", "--reason", "no letter was sent", "--url", &node.base_url()];
     let said = crate::client::latchgate(&command).await;
     assert!(said.status.success(), "{said:?}");
     begun(&node, request).await;
@@ -295,6 +298,7 @@ async fn a_durable_operation_beside_a_redis_is_resolved_for_all_callers() {
     let done = crate::client::request(&node, Method::POST, &path, found_out).await;
     assert_eq!(done.status, 200, "{}", done.body);
     pre(&node, request).await.assert_problem(409, "operation-duplicate");
-    until("the copy in front refuses too".to_owned(), || async { redis.ask(&["keys", "*"]).contains(&go.text("id")) }).await;
+    until("the copy in front refuses too".to_owned(), || async { redis.ask(&["keys", "*"]).contains(&go.text("id")) })
+        .await;
     assert_eq!(inspect_operation(&node, &go.text("id")).await.body["resolved"]["reason"], "seen");
 }

@@ -64,7 +64,8 @@ pub struct PreRequest {
     /// not wait. Not allowed in a batch.
     #[schema(example = 0, maximum = 86_400_000)]
     wait_ms: Option<u64>,
-    /// What happens when the lease passes without a post.
+    /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
+    /// that is slower than its lease. Work that may be repeated says `retry`.
     #[serde(default)]
     on_expiry: OnExpiry,
     /// How durable the claim is.
