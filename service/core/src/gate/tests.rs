@@ -921,7 +921,7 @@ fn a_person_cannot_resolve_an_attempt_that_runs_nor_one_that_is_not_there() {
 }
 
 #[test]
-fn who_waits_for_the_outcome_is_woken_by_a_resolution() {
+fn a_caller_that_awaits_the_end_is_notified_of_a_resolution() {
     let mut world = world();
     world.pre_with(|claim| (claim.on_expiry, claim.lease_ms) = (OnExpiry::Block, 1_000));
     world.run(Command::Await { until: Some(world.now.plus_ms(60_000)) });

@@ -1,5 +1,5 @@
-//! Who blocks whom, as far as this node knows: it has the waiters of its own queues, and the holders of their keys. Of waiters at other
-//! nodes it knows only how many there are.
+//! Who blocks whom, as far as this node knows: it has the waiters of its own queues, and the holders of their keys. It knows how many
+//! waiters other nodes have, but not their owners.
 
 use std::collections::HashSet;
 

@@ -38,7 +38,7 @@ async fn owners_that_wait_for_each_other_are_shown_and_nothing_is_ended_for_it()
     assert_eq!((&awaited["key"], &awaited["holders"][0]["owner"]), (&json!("k2"), &json!("b")), "{shown}");
     assert_eq!(awaited["waiting"][0]["owner"], "a");
     assert!(!shown.to_string().contains("a1"), "no lease id: {shown}");
-    // Who only waits for one of them is in no circle.
+    // An owner that only waits for one of them is in no circle.
     let third = waiting(&node, "k1", json!({ "owner": "c", "wait_ms": 40_000 }));
     until_waiting(&node, "k1", 2).await;
     let shown = owner(&node, "c").await;
