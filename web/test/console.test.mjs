@@ -157,7 +157,7 @@ test("a person takes a lock for trying out, by keyboard, and releases it", async
 test("a person finds an operation by its contents, and forgets it", async () => {
   const order = Date.now();
   const contents = { order, amount: "19.90" };
-  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents });
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents, label: "billing-7: <b>", metadata: { ticket: "OPS-1" }, keep_contents: true });
   await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "success", result: { receipt: "<i>r-1</i>" } });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
@@ -167,10 +167,31 @@ test("a person finds an operation by its contents, and forgets it", async () => 
   await page.getByRole("button", { name: "Find" }).click();
   await page.getByRole("link", { name: id }).click();
   await page.getByText("\"receipt\": \"<i>r-1</i>\"").waitFor();
+  for (const text of ["billing-7: <b>", "\"ticket\": \"OPS-1\"", "\"amount\": \"19.90\"", "API key"]) await page.getByText(text).first().waitFor();
   await page.getByRole("button", { name: "Forget…" }).click();
   await page.getByRole("dialog").getByRole("button", { name: "Forget" }).click();
   await page.getByText("There is no record of this operation").waitFor();
   assert.equal((await api("GET", `/v1/operations/${id}`)).status, 404);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a person resolves an operation whose outcome is unknown", async () => {
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: `unknown ${Date.now()}` });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.evaluate((hash) => { location.hash = hash; }, `#/operations/${id}`);
+  await page.getByRole("button", { name: "It succeeded…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("How do you know?").fill("the bank has it");
+  await dialog.getByLabel("Result").fill("{\"receipt\": 8}");
+  await dialog.getByRole("button", { name: "Record the success" }).click();
+  await page.getByText("\"receipt\": 8").waitFor();
+  await page.getByText("the bank has it").waitFor();
+  assert.equal(await page.getByRole("button", { name: "It succeeded…" }).count(), 0);
+  const shown = await ok("GET", `/v1/operations/${id}`);
+  assert.deepEqual([shown.state, shown.result, shown.resolved.reason], ["succeeded", { receipt: 8 }, "the bank has it"]);
   assert.deepEqual(faults, []);
   await context.close();
 });

@@ -8,8 +8,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    AttemptId, Claim, Command, Durability, Go, HoldOff, OnExpiry, OperationName, OperationRecord, Outcome, Phase, Post,
-    Replaced, Report, Sha256Digest, Stamp, Started, Step, StoreRole, step,
+    AttemptId, Claim, Command, Description, Durability, Go, HoldOff, Label, OnExpiry, OperationName, OperationRecord,
+    Outcome, Phase, Post, Replaced, Report, Sha256Digest, Stamp, Started, Step, StoreRole, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::prelude::*;
@@ -220,6 +220,7 @@ impl World {
                 on_expiry,
                 durability: Durability::Fast,
                 store: StoreRole::Primary,
+                description: described(self.stamps),
                 waits_until: waits.then(|| now.plus_ms(5_000)),
                 hold_off: HoldOff::default(),
             }),
@@ -353,6 +354,10 @@ fn a_second_time_changes_nothing(done: &Step, command: &Command, now: Timestamp)
     assert!(same, "{command:?} was told {:?}, then {:?}", done.outcome, again.outcome);
 }
 
+fn described(attempt: u128) -> Option<Arc<Description>> {
+    Description { label: Label::parse(&attempt.to_string()).ok(), ..Description::default() }.into_stored()
+}
+
 fn relied_on(mut record: OperationRecord) -> OperationRecord {
     if let Phase::Started(started) = &mut record.phase {
         started.replaced = None;
@@ -381,8 +386,9 @@ fn a_claim_given_back_leaves_what_it_replaced(before: Option<&OperationRecord>, 
         // The time of the attempt before is over by now.
         (Replaced::Attempt { started, .. }, Phase::Vacant { until })
             if *until > started.lease_until.plus_ms(DAY_MS) => {}
-        (Replaced::Attempt { started, .. }, Phase::Started(restored)) => {
+        (Replaced::Attempt { started, description, .. }, Phase::Started(restored)) => {
             assert_eq!((started, after.attempt), (restored, before.attempt - 1));
+            assert_eq!(description, &after.description);
         }
         // It has reported a success meanwhile.
         (Replaced::Attempt { started, .. }, Phase::Succeeded(succeeded)) => assert_eq!(started.stamp, succeeded.stamp),

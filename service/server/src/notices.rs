@@ -1,10 +1,11 @@
 //! Notices: events that are not about one lock, on the event stream of an app. A consumer of the stream forwards them to a chat or a
 //! pager.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::lock::{Event, EventKind};
+use latchgate_core::lock::{Blocked, Event, EventKind};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::broadcast;
 use tokio::sync::broadcast::error::RecvError;
@@ -17,6 +18,10 @@ use crate::locks::Locks;
 
 /// How often a node looks for what it has to say about engines.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a node looks for owners that wait for each other.
+const LOOK_FOR_CYCLES_EVERY: Duration = Duration::from_secs(5);
+/// How much of a name a sentence has, in characters.
+const NAME_MAX: usize = 80;
 
 /// What happened. The texts of the events are made here, so that all notices read alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +30,8 @@ pub enum Notice {
     SuspectedDoubleRun { id: String, why: &'static str },
     /// An app has reached one of its quotas at this node: requests of it are refused.
     QuotaReached { quota: &'static str, limit: u64 },
+    /// Owners wait for each other in a circle. Nothing is ended for it.
+    Cycle(Vec<Blocked>),
     /// Of the `locks` or the `gate`, to the operators.
     Engine { of: &'static str, what: EngineNotice },
 }
@@ -71,6 +78,28 @@ impl Notices {
         }));
     }
 
+    /// Says which owners wait for each other in a circle, once for as long as they do.
+    pub fn watch_cycles(&self) {
+        if !self.inner.locks.keeps_history() {
+            return;
+        }
+        let inner = Arc::clone(&self.inner);
+        tokio::spawn(self.inner.running.clone().run_until_cancelled_owned(async move {
+            let mut known = HashSet::new();
+            loop {
+                sleep(LOOK_FOR_CYCLES_EVERY).await;
+                // One waiter waits for a holder that does not wait.
+                let found = if inner.locks.waiters() < 2 { Ok(Vec::new()) } else { inner.locks.cycles().await };
+                // What cannot be read now is looked at again.
+                let Ok(found) = found else { continue };
+                for (app, cycle) in found.iter().filter(|cycle| !known.contains(*cycle)) {
+                    inner.notice(app, Notice::Cycle(cycle.clone()));
+                }
+                known = found.into_iter().collect();
+            }
+        }));
+    }
+
     /// Says when these engines are switched, and when a hold-off of them begins or ends.
     pub fn watch<E: ?Sized + Engine>(&self, of: &'static str, engines: Engines<E>) {
         if !self.inner.locks.keeps_history() {
@@ -113,6 +142,15 @@ impl Notice {
                 let reason = format!("The app has reached its quota {quota}, {limit}, at a node.");
                 (EventKind::QuotaReached, quota.to_owned(), reason, None)
             }
+            Self::Cycle(cycle) => {
+                let first = cycle.first().map(|blocked| blocked.waiter.as_str().to_owned()).unwrap_or_default();
+                let waits = cycle.iter().map(|Blocked { waiter, key, holder }| {
+                    let [waiter, key, holder] = [waiter.as_str(), key.as_str(), holder.as_str()].map(shortened);
+                    format!("{waiter} waits for {key}, which {holder} holds")
+                });
+                let waits: Vec<String> = waits.collect();
+                (EventKind::CycleSeen, first, format!("{}. The leases end it.", waits.join("; ")), None)
+            }
             Self::Engine { of, what: EngineNotice::Switched { engine } } => {
                 let reason = format!("The engine of the {of} is {engine} from now on.");
                 (EventKind::EngineSwitched, engine, reason, None)
@@ -132,4 +170,13 @@ impl Notice {
         };
         Event::notice(kind, subject.into(), reason.into(), until, at)
     }
+}
+
+/// The first part of a name.
+fn shortened(name: &str) -> String {
+    let mut short: String = name.chars().take(NAME_MAX).collect();
+    if short.len() < name.len() {
+        short.push('…');
+    }
+    short
 }

@@ -133,6 +133,7 @@ pub(crate) async fn context(
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
     notices.watch_quotas(access.quotas_reached());
+    notices.watch_cycles();
     notices.watch("locks", store);
     notices.watch("gate", operations.engines().clone());
     if let Some(engines) = operations.durable_engine() {

@@ -8,14 +8,16 @@ import { Pages, ask, badge, button, countdown, empty, head, table } from "../wid
 const PAGE = 50;
 
 export function locks(view) {
-  const { prefix = view.me.prefixes[0] ?? "", owner = "", held = "" } = view.query;
+  const { prefix = view.me.prefixes[0] ?? "", owner = "", held = "", sort = "" } = view.query;
   const inputs = {
     prefix: h("input", { type: "search", value: prefix, placeholder: "orders/", class: "mono", autocomplete: "off", spellcheck: "false" }),
     owner: h("input", { type: "search", value: owner, autocomplete: "off", spellcheck: "false" }),
     held: h("select", {}, [["", "held or free"], ["true", "held"], ["false", "free"]].map(([value, name]) =>
       h("option", { value, selected: value === held }, name))),
+    sort: h("select", {}, [["", "key"], ["waiters", "most waiters"]].map(([value, name]) =>
+      h("option", { value, selected: value === sort }, name))),
   };
-  let query = { prefix, owner, held };
+  let query = { prefix, owner, held, sort };
   const list = h("div", {});
   const load = async () => {
     const answer = await view.get("/v1/locks", { ...query, limit: PAGE, cursor: pages.cursor });
@@ -34,19 +36,21 @@ export function locks(view) {
     h("label", {}, "Key begins with", inputs.prefix),
     h("label", {}, "Held by", inputs.owner),
     h("label", {}, "State", inputs.held),
+    h("label", {}, "Sort by", inputs.sort),
     h("button", { type: "submit", class: "primary" }, "Search"));
   inputs.held.addEventListener("change", search);
+  inputs.sort.addEventListener("change", search);
   view.show(
     head("Locks", null, view.may("locks") && button("Take a lock…", () => take(view, query.prefix))),
     form, list, pages.element);
   // With a filter, the node looks through many keys for one page.
-  const refresh = view.every(() => (query.owner || query.held ? 30_000 : 4000), load);
+  const refresh = view.every(() => (query.owner || query.held || query.sort ? 30_000 : 4000), load);
 }
 
 function listed({ locks: rows, unreadable = [], next_cursor }, query) {
   const broken = unreadable.length > 0 && h("p", { class: "problem" }, "The state of these keys cannot be read: ", unreadable.join(", "));
   if (rows.length === 0) {
-    const isFiltered = query.prefix || query.owner || query.held;
+    const isFiltered = query.prefix || query.owner || query.held || query.sort;
     return [broken, empty(next_cursor ? "None among the keys that were looked through for this page. The next page looks further."
       : isFiltered ? "No lock fits." : "No lock has been taken yet.")];
   }

@@ -54,6 +54,7 @@ function listed({ operations: rows, unreadable = [], next_cursor: next }, query)
     { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },
     { label: "Operation", cell: (row) => row.operation, class: "key" },
     { label: "State", cell: stateOf },
+    { label: "Label", cell: (row) => row.label, class: "key" },
     { label: "Attempt", cell: (row) => row.attempt, class: "number" },
     { label: "First attempt", cell: (row) => time(row.created_at), class: "hide" },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
@@ -148,7 +149,10 @@ export function operation(view) {
     }
     const record = exact(text);
     replace(title, stateOf(record));
-    replace(actions, view.may("operations") && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
+    replace(actions, view.may("admin") && resolvable(record) && [
+      button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
+      button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
+    ], view.may("operations") && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
     replace(shown, details(record));
   });
 }
@@ -168,24 +172,61 @@ function details(record) {
       `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
     facts(
       ["Operation", record.operation],
+      ["Label", record.label],
+      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
       ["Attempt", record.attempt],
       ["First attempt", time(record.created_at)],
       ["This attempt", record.started_at && time(record.started_at)],
       ["Lease", isStarted && (record.ttl_ms > 0 ? countdown(record.ttl_ms) : `passed at ${time(record.expires_at)}`)],
       ["Ended", record.ended_at && time(record.ended_at)],
+      ["Resolved", record.resolved && `${record.resolved.by ?? (record.resolved.api_key ? `API key ${record.resolved.api_key}` : "a person")}: ${record.resolved.reason}`],
       ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
       ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
       ["Durability", record.durability],
       ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],
       ["Degraded", record.degraded && "the first store's record is not merged yet"]),
+    record.contents !== undefined && panel("Contents", json(record.contents)),
+    record.metadata !== undefined && panel("Metadata", json(record.metadata)),
     panel("Result", resultOf(record)),
   ];
 }
 
+function json(value) {
+  return h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2));
+}
+
 function resultOf(record) {
-  if (record.result !== undefined) return h("pre", { tabindex: "0" }, JSON.stringify(record.result, null, 2));
+  if (record.result !== undefined) return json(record.result);
   if (record.result_omitted) return empty("The result was longer than 64 KiB and was dropped.");
   return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
+}
+
+/** Its outcome is unknown, and no attempt runs. */
+function resolvable({ state, ttl_ms: ms }) {
+  return state === "unknown" || (state === "started" && ms === 0);
+}
+
+function resolve(record, outcome, refresh) {
+  const hasSucceeded = outcome === "success";
+  ask({
+    title: hasSucceeded ? "The operation has succeeded" : "The operation has failed",
+    text: hasSucceeded ? "You have found out that the work was done. Every later pre gets the result."
+      : "You have found out that the work was not done. The next pre may proceed; if the work was done all the same, it is done again.",
+    fields: [
+      { name: "reason", label: "How do you know?", placeholder: "the bank has the transfer", required: true, hint: "Kept with the record" },
+      ...(hasSucceeded ? [{ name: "result", label: "Result", placeholder: "{\"receipt\": 7}", hint: "JSON; anything else is taken as a string" }] : []),
+    ],
+    action: hasSucceeded ? "Record the success" : "Record the failure",
+    isDanger: !hasSucceeded,
+    run: async ({ reason, result }) => {
+      // As text: numbers must be stored exactly as they were typed.
+      const json = result && (isJson(result) ? result : JSON.stringify(result));
+      const body = JSON.stringify({ outcome, reason }).replace(/}$/, json ? `,"result":${json}}` : "}");
+      await call("POST", `/v1/operations/${record.id}/resolve`, { body });
+      toast(hasSucceeded ? "The success is recorded." : "The failure is recorded: the next pre may proceed.");
+      refresh();
+    },
+  });
 }
 
 function forget(record, refresh) {

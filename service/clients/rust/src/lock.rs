@@ -198,7 +198,7 @@ impl LockRequest {
     /// [`Error::NotAcquired`] if the lock was not had within the wait.
     pub async fn acquire(mut self) -> Result<Lease, Error> {
         if !self.fields.contains_key("owner") {
-            self.fields.insert("owner".to_owned(), default_owner().into());
+            self.fields.insert("owner".to_owned(), process_name().into());
         }
         let target = if self.is_multilock {
             Target::Many(self.wanted.iter().map(|wanted| wanted.key.clone()).collect())
@@ -391,7 +391,9 @@ pub(crate) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-fn default_owner() -> String {
+/// This machine and process, as `host:pid`: the owner of a lease whose request names none.
+#[must_use]
+pub fn process_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
     let host = host.as_deref().map_or("client", str::trim);
     let host: String = host.chars().filter(|letter| !letter.is_control()).take(60).collect();

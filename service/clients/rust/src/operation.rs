@@ -26,9 +26,9 @@ const PRE: &str = "/v1/operations/pre";
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnExpiry {
     /// The next caller does the work again.
-    #[default]
     Retry,
     /// No caller does the work until a person has found out whether it was done.
+    #[default]
     Block,
 }
 
@@ -156,7 +156,7 @@ impl Operation {
         let mut fields = Map::new();
         fields.insert("operation".to_owned(), name.into());
         let (wait, retention, on_expiry) = (Duration::ZERO, None, OnExpiry::default());
-        Self { client, fields, ttl: TTL, wait, retention, on_expiry }
+        Self { client, fields, ttl: TTL, wait, retention, on_expiry }.on_expiry(on_expiry)
     }
 
     /// Length of the lease between two heartbeats; 60 s unless set.
@@ -180,6 +180,7 @@ impl Operation {
         self
     }
 
+    /// What happens if the caller dies half-way; [`OnExpiry::Block`] unless set. Work that may be repeated says [`OnExpiry::Retry`].
     #[must_use]
     pub fn on_expiry(mut self, on_expiry: OnExpiry) -> Self {
         self.on_expiry = on_expiry;
@@ -210,6 +211,24 @@ impl Operation {
     #[must_use]
     pub fn checked(self, checked: impl Into<Value>) -> Self {
         self.field("checked", checked)
+    }
+
+    /// A line for people about the attempts of this caller: kept with the record and shown with it. At most 256 bytes.
+    #[must_use]
+    pub fn label(self, label: impl Into<String>) -> Self {
+        self.field("label", label.into())
+    }
+
+    /// A JSON object about the attempts of this caller, kept with the record and shown with it. At most 1 KiB.
+    #[must_use]
+    pub fn metadata(self, metadata: impl Into<Value>) -> Self {
+        self.field("metadata", metadata)
+    }
+
+    /// Keeps the contents with the record, so that a person can read them; at most 16 KiB.
+    #[must_use]
+    pub fn keep_contents(self) -> Self {
+        self.field("keep_contents", true)
     }
 
     fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
@@ -288,10 +307,10 @@ impl Operation {
     /// The work is dropped, half done, when another attempt may take over.
     ///
     /// ```no_run
-    /// # use latchgate_client::{Client, Failed, OnExpiry};
+    /// # use latchgate_client::{Client, Failed};
     /// # async fn charge(order: u64) -> Result<String, std::io::Error> { Ok(String::new()) }
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-    /// let charges = Client::new(["http://127.0.0.1:7070"])?.operation("charge").on_expiry(OnExpiry::Block);
+    /// let charges = Client::new(["http://127.0.0.1:7070"])?.operation("charge");
     /// let receipt = charges.once(&42, || async { Ok::<_, Failed<std::io::Error>>(charge(42).await?) }).await?.into_result();
     /// # Ok(())
     /// # }
@@ -299,8 +318,8 @@ impl Operation {
     ///
     /// # Errors
     /// That of the work, or that of the gate; [`Error::Refused`] with `operation-duplicate` if the work was done before and its result
-    /// was too long to be stored. After an error of the work the next caller may do it; but with
-    /// [`OnExpiry::Block`] only if the work says that [nothing was done](Failed::nothing_done).
+    /// was too long to be stored. After an error of the work the outcome is unknown, unless the work says that
+    /// [nothing was done](Failed::nothing_done); with [`OnExpiry::Retry`] the next caller may do it.
     pub async fn once<T, E, W>(
         &self,
         contents: &(impl Serialize + ?Sized),

@@ -181,6 +181,7 @@ mod tests {
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             store: StoreRole::Fallback,
+            description: None,
             waits_until: None,
             hold_off: HoldOff::default(),
         })

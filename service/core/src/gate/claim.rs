@@ -4,15 +4,22 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, Durability, OnExpiry, OperationName, OperationRecord, Sha256Digest, Stamp, StoreRole};
+use super::{
+    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Resolution, Sha256Digest, Stamp,
+    StoreRole,
+};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Command {
     /// Request to run an attempt.
     Pre(Claim),
+    /// Request for the outcome, by a caller that claims nothing and waits until then while an attempt runs. None: it does not wait.
+    Await { until: Option<Timestamp> },
     /// Report how an attempt has ended.
     Post(Post),
+    /// Say how an attempt has ended whose outcome is unknown, in its place.
+    Resolve(Resolve),
     /// Renew the lease by `lease_ms`, or by its own length.
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },
     /// The caller of this claim may not go after all: undo the claim, unless a caller relies on it by now.
@@ -42,6 +49,8 @@ pub struct Claim {
     pub durability: Durability,
     /// Which store the claim is made in.
     pub store: StoreRole,
+    /// What is kept of the attempt for people.
+    pub description: Option<Arc<Description>>,
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
     pub hold_off: HoldOff,
@@ -75,6 +84,18 @@ pub struct Post {
     pub retention_ms: u64,
     /// A success is kept for ever.
     pub permanent: bool,
+}
+
+/// What an operator has found out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve {
+    /// Whether the work was done.
+    pub has_succeeded: bool,
+    /// JSON text; kept for a success only.
+    pub result: Option<Arc<str>>,
+    /// How long a success is kept, in ms.
+    pub retention_ms: u64,
+    pub resolution: Arc<Resolution>,
 }
 
 /// How an attempt says that it ended.

@@ -53,8 +53,10 @@ impl OperationRecord {
         self.goes_at().is_some_and(|at| now >= at.plus_ms(CLOCK_BOUND_MS))
     }
 
-    /// Leaves the record vacant. A suspected double run stays visible as long as a result would.
+    /// Leaves the record vacant. A suspected double run stays visible as long as a result would; of any other, nothing is shown, so
+    /// its description goes.
     pub(super) fn vacate(&mut self, now: Timestamp) {
+        self.description.take_if(|_| self.double_runs == 0);
         let keep_ms = if self.is_suspect() { RETENTION_MS_DEFAULT } else { VACANT_MS };
         self.phase = Phase::Vacant { until: now.plus_ms(keep_ms) };
         self.awaited_until = None;

@@ -7,7 +7,7 @@
 //!   (absent) ───────► started ────────────────────────► succeeded ──retention──► (absent)
 //!       ▲              │  ▲ │                               ▲
 //!       │              │  │ └──post unknown──► unknown ─────┤ post success
-//!       │      failure │  │ pre                             │ (the same stamp resolves it)
+//!       │      failure │  │ pre                             │ (the same stamp, or a person)
 //!       └──────────── vacant ◄──────────────── post failure ┘
 //! ```
 //!
@@ -15,9 +15,11 @@
 //! gets the answer that the outcome is unknown (`block`). A vacant record stops no caller. It is kept for a few minutes after the
 //! operation was forgotten, so that late and repeated posts of attempts that have ended still get a true answer.
 
+mod await_end;
 mod carry_back;
 mod claim;
 mod contents;
+mod description;
 mod digest;
 mod expiry;
 mod forget;
@@ -32,18 +34,22 @@ mod outcome;
 mod post;
 mod pre;
 mod record;
+mod resolve;
 mod step;
 mod take_over;
 
-pub use claim::{Claim, Command, HoldOff, Post, Report};
+pub use claim::{Claim, Command, HoldOff, Post, Report, Resolve};
 pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
+pub use description::{CONTENTS_KEPT_MAX_BYTES, Description};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
 pub use idempotency_key::{IDEMPOTENCY_KEY_MAX_BYTES, idempotency_key};
-pub use names::{ATTEMPT_ID_MAX_BYTES, AttemptId, OPERATION_MAX_BYTES, OperationAddress, OperationName};
+pub use names::{
+    ATTEMPT_ID_MAX_BYTES, AttemptId, LABEL_MAX_BYTES, Label, OPERATION_MAX_BYTES, OperationAddress, OperationName,
+};
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
-    Replaced, Started, State, StoreRole, Succeeded,
+    Replaced, Resolution, Started, State, StoreRole, Succeeded,
 };
 pub use step::{Step, step};
 

@@ -12,6 +12,8 @@ use crate::key::{App, InvalidName, check_name};
 pub const OPERATION_MAX_BYTES: usize = 256;
 /// Longest attempt id, in bytes of UTF-8.
 pub const ATTEMPT_ID_MAX_BYTES: usize = 256;
+/// Longest label, in bytes of UTF-8.
+pub const LABEL_MAX_BYTES: usize = 256;
 
 /// What kind of work an operation is (`charge`, `send-mail`): 1–256 bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -50,6 +52,24 @@ impl AttemptId {
     }
 }
 
+/// A line for people about an attempt: 1–256 bytes of UTF-8 without control characters.
+#[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Label(Arc<str>);
+
+impl Label {
+    /// # Errors
+    /// Says which rule `text` breaks.
+    pub fn parse(text: &str) -> Result<Self, InvalidName> {
+        check_name(text, LABEL_MAX_BYTES)?;
+        Ok(Self(text.into()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Where a record lives: the app and the id, always two fields and never a concatenation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OperationAddress {
@@ -58,6 +78,12 @@ pub struct OperationAddress {
 }
 
 impl fmt::Debug for OperationName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, f)
+    }
+}
+
+impl fmt::Debug for Label {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&*self.0, f)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Report, Stamp, State};
+use super::{Report, Resolution, Stamp, State};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ pub enum Outcome {
     /// Pre: the id is the same but `checked` is not.
     ContentsMismatch,
 
-    /// Post: the end is recorded, now or by an earlier call.
+    /// Post, resolve: the end is recorded, now or by an earlier call.
     Posted(Posted),
-    /// Post: this attempt has already reported another end.
+    /// Post, resolve: another end of this attempt is recorded already.
     OutcomeConflict { recorded: Report },
     /// Post, heartbeat: the lease passed and the record is no longer this attempt's. Nothing was changed, except that
     /// a success was counted in `double_runs` the first time (`counted`).
@@ -73,6 +73,8 @@ pub struct Duplicate {
     pub result_omitted: bool,
     /// None: permanent.
     pub keep_until: Option<Timestamp>,
+    /// Not the attempt, but a person has said so.
+    pub resolved: Option<Arc<Resolution>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -52,6 +52,7 @@ fn end(mut record: OperationRecord, post: Post, late: bool, now: Timestamp) -> S
                 result: post.result.filter(|_| !result_omitted),
                 result_omitted,
                 keep_until: (!post.permanent).then(|| now.plus_ms(post.retention_ms)),
+                resolved: None,
             });
         }
         Report::Failure => {
@@ -83,7 +84,7 @@ fn by_earlier(mut record: OperationRecord, earlier: Earlier, report: Report, now
     if counted { Step::changed(record, outcome) } else { Step::unchanged(record, outcome) }
 }
 
-fn posted(record: &OperationRecord, report: Report, attempt: u32, replayed: bool, late: bool) -> Posted {
+pub(super) fn posted(record: &OperationRecord, report: Report, attempt: u32, replayed: bool, late: bool) -> Posted {
     let succeeded = match &record.phase {
         Phase::Succeeded(succeeded) if report == Report::Success => Some(succeeded),
         _ => None,

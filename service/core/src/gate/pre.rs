@@ -35,6 +35,7 @@ pub(super) fn vacant(claim: &Claim, now: Timestamp) -> OperationRecord {
         on_expiry: claim.on_expiry,
         durability: claim.durability,
         claimed_in: claim.store,
+        description: claim.description.clone(),
         awaited_until: None,
         earlier: Vec::new(),
         phase: Phase::Vacant { until: now },
@@ -93,13 +94,23 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
         });
         return if same_claim { Step::unchanged(record, outcome) } else { relied_on(record, outcome) };
     }
+    in_progress(record, running, claim.waits_until, now)
+}
+
+/// An attempt runs. If a caller waits for its end, the record says so.
+pub(super) fn in_progress(
+    record: OperationRecord,
+    running: &Started,
+    waits_until: Option<Timestamp>,
+    now: Timestamp,
+) -> Step {
     let outcome = Outcome::InProgress {
         attempt: record.attempt,
         started_at: running.at,
         lease_until: running.lease_until,
         remaining_ms: running.passes_in_ms(now),
     };
-    match claim.waits_until {
+    match waits_until {
         Some(until) if record.awaited_until.is_none_or(|marked| marked < until) => {
             let awaited_until = Some(until.plus_ms(AWAITED_MARGIN_MS));
             Step::changed(OperationRecord { awaited_until, ..record }, outcome)
@@ -127,12 +138,13 @@ fn claim_vacant(vacant: OperationRecord, claim: Claim, now: Timestamp) -> Step {
     step
 }
 
-fn duplicate(record: &OperationRecord, done: &Succeeded) -> Duplicate {
+pub(super) fn duplicate(record: &OperationRecord, done: &Succeeded) -> Duplicate {
     Duplicate {
         attempt: record.attempt,
         at: done.at,
         result: done.result.clone(),
         result_omitted: done.result_omitted,
         keep_until: done.keep_until,
+        resolved: done.resolved.clone(),
     }
 }

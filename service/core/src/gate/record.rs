@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AttemptId, OperationName, Sha256Digest, Stamp};
+use super::{AttemptId, Description, OperationName, Sha256Digest, Stamp};
+use crate::access::KeyId;
 use crate::time::Timestamp;
 
 /// Largest result that is kept, in bytes of JSON. A larger one is dropped and the record says so.
@@ -33,6 +34,9 @@ pub struct OperationRecord {
     pub on_expiry: OnExpiry,
     pub durability: Durability,
     pub claimed_in: StoreRole,
+    /// What is known of the attempt that holds the record, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub description: Option<Arc<Description>>,
     /// Until when a pre at some node waits for this attempt's end. If the attempt ends before, the waiters are notified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub awaited_until: Option<Timestamp>,
@@ -47,7 +51,7 @@ pub struct OperationRecord {
 pub enum Phase {
     Started(Started),
     Succeeded(Succeeded),
-    /// The owner said that it does not know. Blocked until its stamp reports an outcome or the record is forgotten.
+    /// The owner said that it does not know. Blocked until its stamp reports an outcome, or an operator resolves or forgets it.
     Unknown {
         stamp: Stamp,
         at: Timestamp,
@@ -79,7 +83,14 @@ pub enum Replaced {
     /// No attempt: the operation was absent or vacant.
     Nothing,
     /// An attempt whose lease had passed.
-    Attempt { started: Started, on_expiry: OnExpiry, durability: Durability, claimed_in: StoreRole },
+    Attempt {
+        started: Started,
+        on_expiry: OnExpiry,
+        durability: Durability,
+        claimed_in: StoreRole,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        description: Option<Arc<Description>>,
+    },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,6 +106,21 @@ pub struct Succeeded {
     /// None: permanent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_until: Option<Timestamp>,
+    /// Not the attempt, but a person has said that it succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolved: Option<Arc<Resolution>>,
+}
+
+/// Who has said how an attempt ended, in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resolution {
+    pub reason: Arc<str>,
+    /// The name that the operator has given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<Arc<str>>,
+    /// Absent if the client needed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_key: Option<KeyId>,
 }
 
 /// An attempt that no longer holds the record.
@@ -122,9 +148,9 @@ pub enum Ending {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = OnExpiryName))]
 pub enum OnExpiry {
     /// The next pre may go: right for operations that are safe to repeat after a crash.
-    #[default]
     Retry,
-    /// No attempt may go until the outcome is known: right when a second run is worse than none.
+    /// No attempt may go until the outcome is known: a second run never begins by itself.
+    #[default]
     Block,
 }
 

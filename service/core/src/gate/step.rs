@@ -1,6 +1,9 @@
 //! The one function that changes a record.
 
-use super::{Command, OperationRecord, Outcome, Phase, carry_back, forget, give_back, heartbeat, ledger, post, pre};
+use super::{
+    Command, OperationRecord, Outcome, Phase, await_end, carry_back, forget, give_back, heartbeat, ledger, post, pre,
+    resolve,
+};
 use crate::time::Timestamp;
 
 /// What a command makes of a record.
@@ -28,6 +31,8 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
     let awaited = record.awaited_until.is_some_and(|until| until >= now);
     let step = match command {
         Command::Pre(claim) => pre::pre(record, claim, now),
+        Command::Await { until } => await_end::await_end(record, until, now),
+        Command::Resolve(resolve) => resolve::resolve(record, resolve, now),
         Command::Post(post) => post::post(record, post, now),
         Command::Heartbeat { stamp, lease_ms } => heartbeat::heartbeat(record, stamp, lease_ms, now),
         Command::GiveBack(claim) => give_back::give_back(record, &claim, now),
@@ -49,9 +54,11 @@ fn on_absent(stale: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::Enter { claim, post } => ledger::enter_first(claim, post, now),
         Command::CarryBack(carried) => carry_back::into_absent(*carried),
         Command::Move(copied) => carry_back::into_absent(copied.settled()),
-        Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. } => {
-            Step { record: stale, outcome: Outcome::NotFound, changed: false, wakes: false }
-        }
+        Command::Await { .. }
+        | Command::Resolve(_)
+        | Command::Post(_)
+        | Command::Heartbeat { .. }
+        | Command::Forget { .. } => Step { record: stale, outcome: Outcome::NotFound, changed: false, wakes: false },
     }
 }
 

@@ -12,11 +12,13 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
         on_expiry: record.on_expiry,
         durability: record.durability,
         claimed_in: record.claimed_in,
+        description: record.description.take(),
     };
     record.remember(passed.stamp, Ending::Superseded);
     record.attempt = record.attempt.saturating_add(1);
     record.on_expiry = claim.on_expiry;
     record.durability = claim.durability;
     record.claimed_in = claim.store;
+    record.description.clone_from(&claim.description);
     go(record, claim, now, replaced)
 }

@@ -47,6 +47,7 @@ impl World {
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             store: StoreRole::Primary,
+            description: None,
             waits_until: None,
             hold_off: HoldOff::default(),
         }
@@ -740,4 +741,191 @@ fn a_claim_that_a_caller_relies_on_is_not_given_back() {
         give_back(&mut world, &claim);
         assert_eq!(world.record, before);
     }
+}
+
+fn description(label: &str) -> Option<Arc<Description>> {
+    let (label, contents) = (Label::parse(label).ok(), Some(Arc::from(r#"{"order":42}"#)));
+    Description { label, contents, ..Description::default() }.into_stored()
+}
+
+fn label_of(world: &World) -> Option<&str> {
+    let description = world.record.as_ref()?.description.as_deref()?;
+    description.label.as_ref().map(Label::as_str)
+}
+
+#[test]
+fn the_description_is_that_of_the_attempt_that_holds_the_record() {
+    let mut world = world();
+    let of = |label: &'static str| {
+        move |claim: &mut Claim| {
+            claim.attempt_id = AttemptId::parse(label).ok();
+            claim.description = description(label);
+        }
+    };
+    let first = go(world.pre_with(of("first")));
+    world.run(Command::Heartbeat { stamp: first.stamp, lease_ms: None });
+    world.pre_with(|claim| {
+        of("first")(claim);
+        claim.description = description("another label of the same attempt");
+    });
+    assert_eq!(label_of(&world), Some("first"));
+    assert!(matches!(world.pre_with(of("refused")), Outcome::InProgress { .. }));
+    assert_eq!(label_of(&world), Some("first"));
+    world.pass_lease();
+    let mut second = world.claim();
+    of("second")(&mut second);
+    assert!(go(world.run(Command::Pre(second.clone()))).reentry);
+    assert_eq!(label_of(&world), Some("second"));
+    give_back(&mut world, &second);
+    assert_eq!(label_of(&world), Some("first"), "its attempt has the record again");
+    let third = go(world.pre());
+    assert_eq!(label_of(&world), None, "a new attempt that says nothing is not described by the one before");
+    world.post(third.stamp, Report::Success);
+    assert!(matches!(world.pre_with(of("refused")), Outcome::Duplicate(_)));
+    assert_eq!(label_of(&world), None);
+}
+
+#[test]
+fn the_description_stays_with_an_outcome_and_goes_with_a_failure() {
+    for (report, is_kept) in [(Report::Success, true), (Report::Unknown, true), (Report::Failure, false)] {
+        let mut world = world();
+        let stamp = go(world.pre_with(|claim| claim.description = description("nightly"))).stamp;
+        world.post(stamp, report);
+        assert_eq!(label_of(&world), is_kept.then_some("nightly"), "{report:?}");
+    }
+}
+
+#[test]
+fn a_record_without_a_description_is_written_as_before_and_read() {
+    let mut world = world();
+    world.go();
+    let text = serde_json::to_string(world.record.as_ref().unwrap()).unwrap();
+    assert!(!text.contains("description"), "{text}");
+    let written_before = r#"{"operation":"charge","sha256":"SHA","created_at":1000000,"attempt":1,"on_expiry":"retry",
+        "durability":"fast","claimed_in":"primary","phase":{"started":{"stamp":"00000000000000000000000000000001",
+        "at":1000000,"lease_ms":60000,"lease_until":1060000,"replaced":{"attempt":{"started":{"stamp":
+        "00000000000000000000000000000002","at":1,"lease_ms":1,"lease_until":2},"on_expiry":"retry","durability":"fast",
+        "claimed_in":"primary"}}}}}"#;
+    let written_before = written_before.replace("SHA", &Sha256Digest::of(b"contents").to_string());
+    let read: OperationRecord = serde_json::from_str(&written_before).unwrap();
+    assert_eq!((read.stamp(), read.description), (Some(Stamp::from_bits(1)), None));
+}
+
+#[test]
+fn the_description_is_not_debugged_with_its_contents() {
+    let text = format!("{:?}", description("nightly"));
+    assert!(text.contains("nightly") && !text.contains("order"), "{text}");
+}
+
+#[test]
+fn a_caller_that_awaits_the_end_is_answered_as_a_pre_that_may_not_go_and_claims_nothing() {
+    let mut world = world();
+    let awaiting = |world: &mut World| {
+        let until = Some(world.now.plus_ms(5_000));
+        world.run(Command::Await { until })
+    };
+    assert_eq!(awaiting(&mut world), Outcome::NotFound);
+    let stamp = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block)).stamp;
+    assert!(matches!(awaiting(&mut world), Outcome::InProgress { .. }));
+    assert_eq!(world.run(Command::Await { until: None }), world.pre(), "without a wait, as a pre without one");
+    world.pass_lease();
+    assert!(matches!(awaiting(&mut world), Outcome::Unknown { cause: UnknownCause::LeasePassed { .. }, .. }));
+    world.post(stamp, Report::Unknown);
+    assert!(matches!(awaiting(&mut world), Outcome::Unknown { cause: UnknownCause::Reported { .. }, .. }));
+    world.post(stamp, Report::Success);
+    assert_eq!(awaiting(&mut world), world.pre());
+    let stamp = go(self::world().pre()).stamp;
+    let mut failed = self::world();
+    failed.go();
+    awaiting(&mut failed);
+    failed.post(stamp, Report::Failure);
+    assert!(failed.wakes, "its end is notified to the caller that awaits it");
+    assert_eq!(awaiting(&mut failed), Outcome::NotFound);
+}
+
+#[test]
+fn awaiting_does_not_take_over_an_attempt_whose_lease_has_passed() {
+    let mut world = world();
+    world.go();
+    world.pass_lease();
+    let before = world.record.clone();
+    let until = Some(world.now.plus_ms(5_000));
+    assert!(matches!(world.run(Command::Await { until }), Outcome::Unknown { .. }));
+    assert_eq!(world.record, before);
+}
+
+fn resolve(world: &mut World, has_succeeded: bool) -> Outcome {
+    let resolution = Arc::new(Resolution { reason: "the bank says so".into(), by: Some("ann".into()), api_key: None });
+    let result = Some(Arc::from("8"));
+    world.run(Command::Resolve(Resolve { has_succeeded, result, retention_ms: HOUR_MS, resolution }))
+}
+
+/// A world whose attempt has an unknown outcome, reported or because its lease has passed.
+fn unknown(is_reported: bool, on_expiry: OnExpiry) -> (World, Stamp) {
+    let mut world = world();
+    let stamp = go(world.pre_with(|claim| claim.on_expiry = on_expiry)).stamp;
+    if is_reported {
+        world.post(stamp, Report::Unknown);
+    } else {
+        world.pass_lease();
+    }
+    (world, stamp)
+}
+
+#[test]
+fn a_person_resolves_an_unknown_outcome_as_a_success_with_name_and_reason() {
+    for (is_reported, on_expiry) in [(true, OnExpiry::Retry), (false, OnExpiry::Block), (false, OnExpiry::Retry)] {
+        let (mut world, stamp) = unknown(is_reported, on_expiry);
+        let done = posted(resolve(&mut world, true));
+        assert_eq!((done.replayed, done.keep_until), (false, Some(world.now.plus_ms(HOUR_MS))));
+        let found = duplicate(world.pre());
+        let resolved = found.resolved.map(|resolved| (resolved.reason.to_string(), resolved.by.clone()));
+        assert_eq!(resolved, Some(("the bank says so".to_owned(), Some("ann".into()))));
+        assert_eq!(found.result.as_deref(), Some("8"));
+        assert!(posted(resolve(&mut world, true)).replayed, "again");
+        assert_eq!(resolve(&mut world, false), Outcome::OutcomeConflict { recorded: Report::Success });
+        // The attempt agrees, or learns that it was resolved otherwise.
+        assert!(posted(world.post(stamp, Report::Success)).replayed);
+        assert_eq!(world.post(stamp, Report::Failure), Outcome::OutcomeConflict { recorded: Report::Success });
+    }
+}
+
+#[test]
+fn after_a_person_has_said_that_it_failed_the_next_pre_goes_and_a_late_success_is_counted() {
+    for (is_reported, on_expiry) in [(true, OnExpiry::Retry), (false, OnExpiry::Block)] {
+        let (mut world, stamp) = unknown(is_reported, on_expiry);
+        assert!(!posted(resolve(&mut world, false)).replayed);
+        assert!(posted(resolve(&mut world, false)).replayed, "again");
+        assert_eq!(resolve(&mut world, true), Outcome::NotFound);
+        let next = world.go();
+        assert_eq!((next.attempt, next.reentry), (1, false));
+        world.pass(DAY_MS / 2);
+        assert!(matches!(
+            world.post(stamp, Report::Success),
+            Outcome::Superseded { counted: true, double_runs: 1, .. }
+        ));
+    }
+}
+
+#[test]
+fn a_person_cannot_resolve_an_attempt_that_runs_nor_one_that_is_not_there() {
+    let mut world = world();
+    assert_eq!(resolve(&mut world, true), Outcome::NotFound);
+    let stamp = world.go().stamp;
+    let before = world.record.clone();
+    for has_succeeded in [true, false] {
+        assert!(matches!(resolve(&mut world, has_succeeded), Outcome::InProgress { .. }));
+        assert_eq!(world.record, before);
+    }
+    posted(world.post(stamp, Report::Success));
+}
+
+#[test]
+fn a_caller_that_awaits_the_end_is_notified_of_a_resolution() {
+    let mut world = world();
+    world.pre_with(|claim| (claim.on_expiry, claim.lease_ms) = (OnExpiry::Block, 1_000));
+    world.run(Command::Await { until: Some(world.now.plus_ms(60_000)) });
+    world.pass(1_000 + CLOCK_BOUND_MS);
+    resolve(&mut world, true);
+    assert!(world.wakes);
 }

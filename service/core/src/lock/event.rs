@@ -29,6 +29,8 @@ pub enum EventKind {
     SuspectedDoubleRun,
     /// The app has reached a quota at a node.
     QuotaReached,
+    /// Owners wait for each other in a circle.
+    CycleSeen,
     /// Of the service: another engine of a pair is in use.
     EngineSwitched,
     HoldOffBegan,
@@ -38,7 +40,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Granted,
         Self::Released,
         Self::Expired,
@@ -50,6 +52,7 @@ impl EventKind {
         Self::HeldTooLong,
         Self::SuspectedDoubleRun,
         Self::QuotaReached,
+        Self::CycleSeen,
         Self::EngineSwitched,
         Self::HoldOffBegan,
         Self::HoldOffEnded,
@@ -69,6 +72,7 @@ impl EventKind {
             Self::HeldTooLong => "held_too_long",
             Self::SuspectedDoubleRun => "suspected_double_run",
             Self::QuotaReached => "quota_reached",
+            Self::CycleSeen => "cycle_seen",
             Self::EngineSwitched => "engine_switched",
             Self::HoldOffBegan => "hold_off_began",
             Self::HoldOffEnded => "hold_off_ended",

@@ -7,6 +7,7 @@
 mod acquire;
 mod command;
 mod compatibility;
+mod cycle;
 mod evaluate;
 mod event;
 mod expiry;
@@ -32,6 +33,7 @@ mod turn;
 mod upgrade;
 
 pub use command::{Acquire, Command, Force, GiveBack, LeaseTerms, Release, Renew, Revoke, Terms};
+pub use cycle::{Blocked, CYCLE_MAX, cycle_of, cycles};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use lease::{

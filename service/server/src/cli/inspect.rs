@@ -1,13 +1,16 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
+use std::cmp::Reverse;
+
 use anyhow::ensure;
 use latchgate_client::{Client, Error, Event, Events, Method, encode};
 use serde_json::{Map, Value, json};
 
 use super::beside;
 use super::node::client;
-use super::print::{list, out, said, text};
+use super::print::{list, one_line, out, said, text};
 use super::progress::shown;
+use super::who;
 use crate::config::{
     EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
 };
@@ -21,11 +24,16 @@ const PAGE: u32 = 1_000;
 pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) -> anyhow::Result<()> {
     let client = client(&show.node)?;
     match command {
-        LocksCommand::List { all, prefix, owner } => {
-            let held = if *all { "" } else { "&held=true" };
+        LocksCommand::List { all, prefix, owner, waiters } => {
+            let held = if *all || *waiters { "" } else { "&held=true" };
+            let sort = if *waiters { "&sort=waiters" } else { "" };
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
-            let path = format!("/v1/locks?prefix={}{owner}{held}&limit={PAGE}", encode(prefix));
-            let locks = pages(&client, &path, "locks").await?;
+            let path = format!("/v1/locks?prefix={}{owner}{held}{sort}&limit={PAGE}", encode(prefix));
+            let mut locks = pages(&client, &path, "locks").await?;
+            if *waiters {
+                // The order is that of one page.
+                locks.sort_by_key(|lock| Reverse(lock["waiters"].as_u64()));
+            }
             list(show.json, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
                 let holders = owners(&lock["holders"]);
                 vec![
@@ -67,6 +75,7 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
                 );
             }
         }
+        LocksCommand::Who { key } => who::who(&client, key, show.json).await?,
         LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
         LocksCommand::History { key, limit } => {
             let path = lock_path(key, &format!("/history?limit={limit}"));
@@ -118,10 +127,11 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
             list(
                 show.json,
                 &operations,
-                &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS"],
+                &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "SINCE", "LABEL"],
                 |operation| {
-                    let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
-                    fields.iter().map(|name| text(&operation[name])).collect()
+                    let fields =
+                        ["id", "operation", "state", "attempt", "suspected_double_runs", "created_at", "label"];
+                    fields.iter().map(|name| one_line(&operation[name])).collect()
                 },
             );
         }
@@ -132,6 +142,21 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
                 let lines: Vec<String> =
                     fields.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
                 lines.join("\n")
+            });
+        }
+        OperationsCommand::Resolve { id, succeeded, result, reason, by, .. } => {
+            let mut body = json!({ "outcome": if *succeeded { "success" } else { "failure" }, "reason": reason });
+            if let Some(result) = result {
+                body["result"] = serde_json::from_str(result).unwrap_or_else(|_| json!(result));
+            }
+            if let Some(by) = by {
+                body["by"] = json!(by);
+            }
+            let path = format!("/v1/operations/{}/resolve", encode(id));
+            let answer = client.call(Method::POST, &path, Some(&body)).await?;
+            said(show.json, &answer, || match answer["outcome"].as_str() {
+                Some("success") => format!("The operation {id} has succeeded: no run begins until it is forgotten."),
+                _ => format!("The operation {id} has failed: the next run may begin."),
             });
         }
         OperationsCommand::Forget { id, force } => {

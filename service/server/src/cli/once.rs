@@ -1,11 +1,14 @@
 //! `latchgate once`: runs a program once for its contents.
 
+use std::ffi::OsString;
 use std::io::Write as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation};
+use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation, process_name};
+use latchgate_core::access::has_api_key;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -108,7 +111,7 @@ async fn report(
         Ok(_) => {
             eprintln!(
                 "latchgate: CMD has failed, and may be half done: no run begins until a person has found out, and has called \
-                 `latchgate operations forget {id} --force`"
+                 `latchgate operations resolve {id} --succeeded` or `--failed`, with `--reason`"
             );
             Ok(code.into())
         }
@@ -131,6 +134,7 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
         .ttl(args.lease)
         .wait(args.wait)
         .retention(retention)
+        .label(args.label.clone().unwrap_or_else(|| own_label(&args.command)))
         .on_expiry(match args.on_expiry {
             OnExpiryChoice::Retry => OnExpiry::Retry,
             OnExpiryChoice::Block => OnExpiry::Block,
@@ -143,10 +147,22 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
     if let Some(checked) = &args.checked {
         operation = operation.checked(checked.as_str());
     }
+    if args.keep_contents {
+        operation = operation.keep_contents();
+    }
     if args.durable {
         operation = operation.durable();
     }
     operation
+}
+
+/// Which run it is, for a person who must find out what became of it. Arguments can be secret.
+fn own_label(command: &[OsString]) -> String {
+    let program = command.first().and_then(|program| Path::new(program).file_name()).unwrap_or_default();
+    let program: String = program.to_string_lossy().chars().filter(|letter| !letter.is_control()).take(40).collect();
+    let label = format!("{} {program}", process_name());
+    // A server refuses it.
+    if has_api_key(&label) { process_name() } else { label }
 }
 
 /// JSON if it begins as an object or an array; else a text.

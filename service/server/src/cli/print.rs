@@ -67,6 +67,11 @@ pub fn text(value: &Value) -> String {
     }
 }
 
+/// A value for a table, whose rows are lines and whose cells tabs separate.
+pub fn one_line(value: &Value) -> String {
+    text(value).replace(['\n', '\t'], " ")
+}
+
 /// A text of a server without what would control the terminal, or show it in another order.
 pub fn plain(text: &str) -> String {
     let is_hidden = |character: char| {

@@ -190,6 +190,15 @@ pub struct OnceArgs {
     #[arg(long, value_name = "TEXT")]
     pub checked: Option<String>,
 
+    /// A line about this run for people, shown with the operation; at most 256 bytes. If absent: the name of this machine, the process id and
+    /// the name of CMD, without its arguments.
+    #[arg(long, value_name = "TEXT")]
+    pub label: Option<String>,
+
+    /// Keep CONTENTS with the record of the operation, so that a person can read them; at most 16 KiB.
+    #[arg(long)]
+    pub keep_contents: bool,
+
     /// How long a success is remembered; with --every at least two periods, but at most a year.
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = some_duration)]
     pub retention: Duration,

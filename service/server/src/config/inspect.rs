@@ -43,9 +43,14 @@ pub enum LocksCommand {
         /// Only locks that this owner holds.
         #[arg(long)]
         owner: Option<String>,
+        /// Only locks that requests wait for, those with the most first.
+        #[arg(long)]
+        waiters: bool,
     },
     /// Show a lock with its holders.
     Show { key: String },
+    /// Show who holds a lock, who waits for it, and what its holders wait for themselves.
+    Who { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
     Watch { key: String },
     /// Show what happened to a lock, newest first.
@@ -106,6 +111,26 @@ pub enum OperationsCommand {
     },
     /// Show an operation with its result.
     Show { id: String },
+    /// Say what became of an operation whose outcome is unknown, after you have found out.
+    #[command(group = clap::ArgGroup::new("outcome").required(true))]
+    Resolve {
+        id: String,
+        /// The work was done: later runs get the result.
+        #[arg(long, group = "outcome")]
+        succeeded: bool,
+        /// The work was not done: the next attempt may proceed.
+        #[arg(long, group = "outcome")]
+        failed: bool,
+        /// The result that later runs get: JSON, or any text.
+        #[arg(long, value_name = "RESULT", conflicts_with = "failed")]
+        result: Option<String>,
+        /// How you know it. It is kept.
+        #[arg(long)]
+        reason: String,
+        /// The name of the operator.
+        #[arg(long)]
+        by: Option<String>,
+    },
     /// Delete the record of an operation: the next attempt may proceed.
     Forget {
         id: String,

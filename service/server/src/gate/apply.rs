@@ -23,7 +23,7 @@ use crate::store::store_clock::StoreClock;
 
 /// How often a command is tried when other callers are faster. Each try that fails means that another caller was served.
 const TRIES_MAX: usize = 64;
-/// How many claims a node remembers. A record has 1 KiB at most before its post.
+/// How many claims a node remembers. A record has 3 KiB at most before its post, unless contents are kept in it.
 const CLAIMS_MAX: usize = 8_192;
 /// How often a read is tried when the store does not answer: a connection may have died since it was last used.
 const READ_TRIES_MAX: usize = 2;
@@ -60,8 +60,8 @@ impl Deadline {
 pub struct Reply {
     pub outcome: Outcome,
     pub now: Timestamp,
-    /// What the command has put in the place of another record.
-    pub replacement: Option<OperationRecord>,
+    /// The record afterwards; none after the first claim of an operation.
+    pub record: Option<OperationRecord>,
 }
 
 /// A stamp that cannot be guessed.
@@ -106,7 +106,11 @@ impl Gate {
     ) -> Result<Reply, StoreError> {
         let deadline = self.deadline();
         let is_own = |stored: &Stored| match command {
-            Command::Post(_) | Command::Heartbeat { .. } | Command::Forget { .. } => self.has(&stored.record),
+            Command::Await { .. }
+            | Command::Resolve(_)
+            | Command::Post(_)
+            | Command::Heartbeat { .. }
+            | Command::Forget { .. } => self.has(&stored.record),
             _ => true,
         };
         let look = async || self.load(fence, address, deadline).await.map(|seen| seen.filter(is_own));
@@ -129,11 +133,11 @@ impl Gate {
                 continue;
             }
             if !step.changed {
-                return Ok(Reply { outcome: step.outcome, now, replacement: None });
+                return Ok(Reply { outcome: step.outcome, now, record: step.record });
             }
             has_looked = true;
             if seen.is_none() && step.record.is_none() {
-                return Ok(Reply { outcome: step.outcome, now, replacement: None });
+                return Ok(Reply { outcome: step.outcome, now, record: None });
             }
             let expected = seen.as_ref().map(|stored| stored.version);
             let change = Change { expected, record: step.record.as_ref(), wakes: step.wakes };
@@ -289,6 +293,10 @@ impl Gate {
     }
 
     fn remember(&self, address: &OperationAddress, stored: Stored) {
+        // Contents would take more memory than a load of the record takes time.
+        if stored.record.description.as_ref().is_some_and(|description| description.contents.is_some()) {
+            return;
+        }
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).put(address.clone(), stored);
     }
 
@@ -358,11 +366,11 @@ impl Gate {
         let seen = self.load(fence, address, deadline).await.map_err(|_| unknown())?;
         let now = self.now(deadline).await.map_err(|_| unknown())?;
         let step = step(seen.map(|stored| stored.record), command.clone(), now);
-        if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now, replacement: None }) }
+        if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now, record: step.record }) }
     }
 
     /// A go counts for what is left of its lease when it is answered, not when it was stored.
-    fn answer_in_time(&self, mut outcome: Outcome, replacement: Option<OperationRecord>) -> Result<Reply, StoreError> {
+    fn answer_in_time(&self, mut outcome: Outcome, record: Option<OperationRecord>) -> Result<Reply, StoreError> {
         let now = self.clock.now().unwrap_or_default();
         if let Outcome::Go(go) = &mut outcome {
             // The estimate of the clock may have gone back by a ms: no lease is longer than requested.
@@ -372,7 +380,7 @@ impl Gate {
                 return Err(StoreError::OutcomeUnknown(reason));
             }
         }
-        Ok(Reply { outcome, now, replacement })
+        Ok(Reply { outcome, now, record })
     }
 }
 
@@ -391,6 +399,7 @@ fn probe_record() -> (OperationAddress, OperationRecord) {
         on_expiry: OnExpiry::Retry,
         durability: Durability::Fast,
         claimed_in: StoreRole::Primary,
+        description: None,
         awaited_until: None,
         earlier: Vec::new(),
         phase: Phase::Vacant { until: Timestamp::default() },

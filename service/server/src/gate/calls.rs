@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
-    AttemptId, Durability, Fingerprint, Go, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Report,
-    Sha256Digest,
+    AttemptId, Description, Durability, Fingerprint, Go, OnExpiry, OperationId, OperationName, OperationRecord,
+    Outcome, Report, Sha256Digest,
 };
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -41,6 +41,8 @@ pub struct PreCall {
     pub on_expiry: OnExpiry,
     pub durability: Durability,
     pub on_outage: OnOutage,
+    /// What is kept of the attempt for people.
+    pub description: Option<Arc<Description>>,
 }
 
 /// The reply to a pre.
@@ -62,7 +64,22 @@ pub enum PreReply {
     Unguarded { stamp: StampText },
     /// One of the outcomes of a pre that is not a go: `InProgress`, `Duplicate`, `Unknown`, `IdCollision` or
     /// `ContentsMismatch`.
-    Refused { outcome: Outcome, waited: Duration, now: Timestamp },
+    Refused {
+        outcome: Outcome,
+        /// Of the attempt that has the record.
+        description: Option<Arc<Description>>,
+        waited: Duration,
+        now: Timestamp,
+    },
+}
+
+/// The reply to a caller that waits for an outcome and claims nothing: what a pre that may not go is answered, or `NotFound`.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    pub outcome: Outcome,
+    pub record: Option<OperationRecord>,
+    pub waited: Duration,
+    pub now: Timestamp,
 }
 
 /// A post, as a caller puts it.

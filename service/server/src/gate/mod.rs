@@ -10,6 +10,7 @@
 
 mod active;
 pub mod apply;
+mod awaiting;
 mod batch;
 mod calls;
 mod give_back;
@@ -29,7 +30,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::apply::Gate;
-pub use self::calls::{BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
+pub use self::calls::{Awaited, BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
 use self::outage::Outage;
 pub use self::records::ListFailure;
 use self::stamp::Signer;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OperationAddress, OperationId, OperationRecord, Outcome, Post, Report,
-    StoreRole,
+    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationRecord, Outcome, Post,
+    Report, Resolve, StoreRole,
 };
 use latchgate_core::{App, Timestamp};
 
@@ -69,16 +69,8 @@ impl Operations {
             }
             Presented::Guarded(home, stamp) => {
                 let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await?;
-                if is_durable
-                    && !is_permanent
-                    && is_success(&done.outcome)
-                    && let Ok(permit) = Arc::clone(&inner.in_background).try_acquire_owned()
-                {
-                    let (inner, address) = (Arc::clone(inner), address.clone());
-                    tokio::spawn(async move {
-                        let _permit = permit;
-                        inner.put_in_front(&address, done.replacement).await;
-                    });
+                if is_durable && !is_permanent && is_success(&done.outcome) {
+                    inner.put_in_front_later(&address, done.record);
                 }
                 (done.outcome, done.now)
             }
@@ -89,6 +81,31 @@ impl Operations {
             inner.suspect(&address, "A superseded attempt has reported a success.");
         }
         Ok(reply)
+    }
+
+    /// Says how an attempt has ended whose outcome is unknown, in its place.
+    ///
+    /// # Errors
+    /// When there is no answer: repeat it, it is safe.
+    pub async fn resolve(&self, app: &App, id: OperationId, resolve: Resolve) -> Answer<(Outcome, Timestamp)> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id };
+        let command = Command::Resolve(resolve);
+        let in_primary = inner.apply(Home::Primary, &address, &command).await;
+        if inner.second.is_none() || in_primary.as_ref().is_ok_and(|reply| reply.outcome != Outcome::NotFound) {
+            let reply = in_primary?;
+            return Ok((reply.outcome, reply.now));
+        }
+        let reply = inner.apply(Home::Durable, &address, &command).await?;
+        if reply.outcome == Outcome::NotFound {
+            // The record may be in the store that does not answer.
+            in_primary?;
+        }
+        let is_durable = reply.record.as_ref().is_some_and(|record| record.durability == Durability::Durable);
+        if is_durable && is_success(&reply.outcome) {
+            inner.put_in_front_later(&address, reply.record);
+        }
+        Ok((reply.outcome, reply.now))
     }
 
     /// Renews the lease of an attempt.
@@ -190,15 +207,19 @@ impl Inner {
         Ok((reply.outcome, reply.now))
     }
 
+    fn put_in_front_later(self: &Arc<Self>, address: &OperationAddress, posted: Option<OperationRecord>) {
+        let Ok(permit) = Arc::clone(&self.in_background).try_acquire_owned() else { return };
+        let (inner, address) = (Arc::clone(self), address.clone());
+        tokio::spawn(async move {
+            let _permit = permit;
+            inner.put_in_front(&address, posted).await;
+        });
+    }
+
     /// Lets the primary refuse duplicates of a durable success. If that fails, the second store refuses them.
     async fn put_in_front(&self, address: &OperationAddress, posted: Option<OperationRecord>) {
         let Some(active) = self.active(Home::Primary).filter(|active| active.is_primary) else { return };
-        let record = match posted {
-            // A repeated post has replaced nothing.
-            None => self.record_at(Home::Durable, address).await.ok().and_then(|at| at.answer),
-            posted => posted,
-        };
-        if let Some(record) = record {
+        if let Some(record) = posted {
             let copy = Command::CarryBack(Box::new(record));
             let _ = self.call(&active, self.primary.gate.apply(active.fence(), address, &copy)).await;
         }
@@ -214,9 +235,11 @@ impl Unguarded {
             stamp: self.stamp,
             attempt_id: None,
             lease_ms: self.lease_ms,
-            on_expiry: latchgate_core::gate::OnExpiry::default(),
+            // It has run: a hold-off does not keep it from being entered.
+            on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             store: StoreRole::Primary,
+            description: None,
             waits_until: None,
             hold_off: HoldOff::default(),
         }

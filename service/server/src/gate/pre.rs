@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, StoreRole};
+use latchgate_core::gate::{
+    Claim, Command, Durability, HoldOff, OperationAddress, OperationRecord, Outcome, StoreRole,
+};
 use latchgate_core::{App, Timestamp};
 use tokio::time::Instant;
 
@@ -17,24 +19,25 @@ use crate::observe::metrics::{Degraded, GateMetrics, GateOutcome};
 use crate::store::{StoreError, machine_time};
 
 /// A waiting pre looks again this often even when nothing wakes it.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+pub(super) const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How often a pre goes from the fallback store back to a primary that comes and goes.
 const PRE_ROUNDS_MAX: usize = 3;
 
 /// How long a pre waits, and since when.
 #[derive(Clone, Copy)]
 pub(super) struct Wait {
-    began: Instant,
-    patience: Duration,
+    pub began: Instant,
+    pub patience: Duration,
 }
 
 impl Wait {
-    fn left(self) -> Duration {
+    pub(super) fn left(self) -> Duration {
         (self.began + self.patience).saturating_duration_since(Instant::now())
     }
 
-    pub(super) fn reply(self, outcome: Outcome, now: latchgate_core::Timestamp) -> PreReply {
-        PreReply::Refused { outcome, waited: self.began.elapsed(), now }
+    fn refused(self, outcome: Outcome, record: Option<OperationRecord>, now: Timestamp) -> PreReply {
+        let description = record.and_then(|record| record.description);
+        PreReply::Refused { outcome, description, waited: self.began.elapsed(), now }
     }
 }
 
@@ -106,6 +109,7 @@ impl PreCall {
             on_expiry: self.on_expiry,
             durability: self.durability,
             store: StoreRole::Primary,
+            description: self.description.clone(),
             waits_until: None,
             hold_off: HoldOff::default(),
         }
@@ -188,7 +192,7 @@ impl Inner {
     }
 
     /// The engine in use. While none is, callers that wait have time until one is.
-    async fn active_within(&self, home: Home, wait: Wait) -> Option<Active<'_>> {
+    pub(super) async fn active_within(&self, home: Home, wait: Wait) -> Option<Active<'_>> {
         if let Some(active) = self.active(home) {
             return Some(active);
         }
@@ -266,7 +270,7 @@ impl Inner {
                 Outcome::InProgress { remaining_ms, .. } if !left.is_zero() && !self.closing.is_cancelled() => {
                     remaining_ms
                 }
-                outcome => return Ok(wait.reply(outcome, reply.now)),
+                outcome => return Ok(wait.refused(outcome, reply.record, reply.now)),
             };
             let next_look = left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1));
             if let Some(place) = &mut place {
@@ -290,7 +294,7 @@ impl Inner {
             Outcome::Go(_) => None,
             // Its end is notified by the second store: the caller waits there.
             Outcome::InProgress { .. } if !wait.patience.is_zero() => None,
-            outcome => Some(wait.reply(outcome, at.now)),
+            outcome => Some(wait.refused(outcome, step.record, at.now)),
         }
     }
 

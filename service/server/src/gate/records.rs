@@ -118,7 +118,7 @@ impl Inner {
         }
         tracing::warn!(app = address.app.as_str(), id = %address.id, "a record that cannot be decoded was deleted");
         let (outcome, now) = (Outcome::Forgotten { was: State::Unknown }, active.target.gate.clock_now());
-        Ok(apply::Reply { outcome, now, replacement: None })
+        Ok(apply::Reply { outcome, now, record: None })
     }
 
     /// The record that counts.

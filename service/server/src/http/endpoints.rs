@@ -16,7 +16,7 @@ use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
 use super::endpoint::{BodyLimit, Endpoint, Needs, row};
-use super::locks::{acquire, history, interventions, leases as lock, reading};
+use super::locks::{acquire, history, interventions, leases as lock, owners, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
 use super::stack;
@@ -60,6 +60,7 @@ endpoints! {
         row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).query().wait(Poll),
         row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit(Action::Force),
         row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query(),
+        row("GET", "/v1/owners/{owner}", "getOwner", READ, "owner"; owners::owner).query(),
         row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query(),
         row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream),
         row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream),
@@ -70,7 +71,8 @@ endpoints! {
         row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
         row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
         row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Operations).of_holder(),
-        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect),
+        row("POST", "/v1/operations/{id}/resolve", "resolveOperation", ADMIN, "operation"; operations::resolve).body(Operations).audit(Action::ResolveOperation),
+        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll),
         row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit(Action::ForgetOperation),
         row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query(),
         row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations).wait(Poll),

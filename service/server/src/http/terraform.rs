@@ -121,7 +121,7 @@ impl LockInfo {
             (kept.info, kept.path) = (String::new(), String::new());
         }
         match serde_json::to_value(&kept) {
-            Ok(serde_json::Value::Object(fields)) => parse_metadata(fields),
+            Ok(serde_json::Value::Object(fields)) => parse_metadata("metadata", fields),
             _ => Err(Problem::defect()),
         }
     }

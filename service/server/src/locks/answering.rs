@@ -29,21 +29,23 @@ struct Shown<'a> {
 
 impl Shown<'_> {
     fn inspected(&self, now: Timestamp) -> Inspected {
-        let first = self.queue.into_iter().flat_map(|queue| queue.queue.iter());
-        let waiting: Vec<Waiting> = first
-            .filter(|(_, waiter)| waiter.deadline.is_some() && !waiter.reply.is_closed())
-            .take(WAITING_SHOWN_MAX)
-            .map(|(_, waiter)| Waiting {
-                owner: waiter.request.lease.owner.clone(),
-                mode: waiter.request.lease.mode,
-                priority: waiter.request.position.priority,
-                since: waiter.request.position.arrival,
-                is_multilock: waiter.is_probe,
-            })
-            .collect();
+        let waiting = self.queue.map(waiting).unwrap_or_default();
         let waiting_elsewhere = self.waiters.saturating_sub(waiting.len() as u64);
         Inspected { state: self.state.clone(), waiters: self.waiters, waiting, waiting_elsewhere, now }
     }
+}
+
+/// The first waiters of a queue.
+pub(super) fn waiting(queue: &KeyQueue) -> Vec<Waiting> {
+    let live = queue.queue.iter().filter(|(_, waiter)| waiter.deadline.is_some() && !waiter.reply.is_closed());
+    let shown = live.take(WAITING_SHOWN_MAX).map(|(_, waiter)| Waiting {
+        owner: waiter.request.lease.owner.clone(),
+        mode: waiter.request.lease.mode,
+        priority: waiter.request.position.priority,
+        since: waiter.request.position.arrival,
+        is_multilock: waiter.is_probe,
+    });
+    shown.collect()
 }
 
 impl Reply {

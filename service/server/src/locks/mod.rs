@@ -8,6 +8,7 @@ mod answers;
 mod apart;
 mod batch;
 mod batch_input;
+mod blocking;
 mod cache;
 mod call;
 mod collector;
@@ -28,6 +29,7 @@ mod until_free;
 mod waker;
 mod watch;
 
+pub use self::blocking::{Queued, Queues};
 pub use self::call::{
     Acquired, Answer, Failure, Granted, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed, Waiting,
 };

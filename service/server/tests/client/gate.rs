@@ -53,10 +53,10 @@ async fn after_a_failure_the_next_caller_works_unless_the_outcome_may_be_unknown
     let fail = || async { Err::<u32, _>(Failed::from("broken")) };
     let refuse = || async { Err::<u32, _>(Failed::nothing_done("not today")) };
     let work = || async { Ok::<_, Failed<&str>>(7) };
-    let retry = client(&[&node]).operation("retry");
+    let retry = client(&[&node]).operation("retry").on_expiry(OnExpiry::Retry);
     assert!(matches!(retry.once(&1, fail).await, Err(OnceError::Work("broken"))));
     assert!(!retry.once(&1, work).await.unwrap().is_duplicate());
-    let block = client(&[&node]).operation("block").on_expiry(OnExpiry::Block);
+    let block = client(&[&node]).operation("block");
     assert!(matches!(block.once(&1, refuse).await, Err(OnceError::Work("not today"))));
     assert!(matches!(block.once(&1, fail).await, Err(OnceError::Work("broken"))));
     assert!(matches!(block.once(&1, work).await, Err(OnceError::Gate(Error::OutcomeUnknown(_)))));
@@ -75,7 +75,7 @@ async fn the_result_of_a_duplicate_that_was_too_long_to_be_stored_is_an_error() 
 #[tokio::test]
 async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
     let node = node().await;
-    let charges = client(&[&node]).operation("charge").ttl(seconds(5));
+    let charges = client(&[&node]).operation("charge").ttl(seconds(5)).on_expiry(OnExpiry::Retry);
     let Begun::Go(other) = charges.begin("order 43").await.unwrap() else { panic!("a duplicate") };
     let waiter = charges.clone().ttl(seconds(10)).wait(seconds(60));
     let waiter = tokio::spawn(async move { waiter.begin("order 43").await });

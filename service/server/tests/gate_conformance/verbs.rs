@@ -4,7 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use latchgate::store::gate::{Change, EXAMINED_MAX, Filter, ListError, Stored, WakeUp, Write, Written};
-use latchgate_core::gate::{Command, OnExpiry, OperationName, OperationRecord, Post, Report, State};
+use latchgate_core::gate::{
+    CONTENTS_KEPT_MAX_BYTES, Command, Description, Label, OnExpiry, OperationName, OperationRecord, Post, Report,
+    State, step,
+};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
@@ -14,6 +17,7 @@ use crate::world::{FENCE, HOUR_MS, Operation, World};
 on_every_store! {
     an_id_is_claimed_once_and_a_second_claim_is_shown_the_first,
     a_record_comes_back_as_it_was_written,
+    a_record_comes_back_with_its_description,
     a_replacement_needs_the_version_that_was_seen,
     a_record_that_was_removed_and_claimed_anew_is_not_taken_for_the_old_one,
     a_clock_that_is_off_writes_nothing,
@@ -78,6 +82,32 @@ async fn a_record_comes_back_as_it_was_written(world: World) {
         assert_eq!(load(&world, &operation).await.unwrap().record, record);
     }
     assert_eq!(load(&world, &world.operation()).await, None);
+}
+
+async fn a_record_comes_back_with_its_description(world: World) {
+    let now = world.now().await;
+    let description = Description {
+        label: Label::parse("büro-7: \" \\ 🔒 \u{202e}").ok(),
+        metadata: Some(r#"{"a":"\u0000\n","n":1e20}"#.into()),
+        contents: Some(format!(r#"["\u0000","{}"]"#, "x".repeat(CONTENTS_KEPT_MAX_BYTES - 13)).into()),
+        api_key: "0123456789ab".parse().ok(),
+    };
+    assert!(description.label.is_some() && description.api_key.is_some());
+    let stored = description.into_stored();
+    let operation = world.operation();
+    let record = operation.started(now, |claim| claim.description.clone_from(&stored));
+    world.put(&operation, &record).await;
+    assert_eq!(load(&world, &operation).await.unwrap().record, record);
+    // A take-over remembers it with the attempt that it replaces.
+    let later = now.plus_ms(2 * HOUR_MS);
+    let taken_over = step(Some(record), operation.claim_with(|_| {}), later).record.unwrap();
+    let seen = load(&world, &operation).await.unwrap();
+    assert!(matches!(replace(&world, &operation, &seen, Some(&taken_over)).await, Written::Done(_)));
+    assert_eq!(load(&world, &operation).await.unwrap().record, taken_over);
+    assert!(format!("{:?}", taken_over.phase).contains("büro-7") && taken_over.description.is_none());
+    let page = world.store().list(&App::default(), &Filter::default(), None, 1_000).await.unwrap();
+    let listed = page.records.into_iter().find(|(id, _)| *id == operation.address.id);
+    assert_eq!(listed.map(|(_, record)| record), Some(Some(taken_over)));
 }
 
 fn with_result(world: &World, now: Timestamp, result: String) -> (Operation, OperationRecord) {

@@ -247,6 +247,7 @@ impl Operation {
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             store: StoreRole::Primary,
+            description: None,
             waits_until: None,
             hold_off: HoldOff::default(),
         }

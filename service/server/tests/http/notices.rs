@@ -12,7 +12,7 @@ use crate::access::world::{Caller, LONG, OPERATOR, guarded};
 use crate::client::BIN;
 
 /// An event stream, read event by event.
-struct Stream {
+pub struct Stream {
     response: reqwest::Response,
     unread: String,
     last_id: String,
@@ -20,7 +20,7 @@ struct Stream {
 
 impl Stream {
     /// Begins now, or after an earlier stream.
-    async fn open(caller: &Caller, after: Option<&str>) -> Self {
+    pub async fn open(caller: &Caller, after: Option<&str>) -> Self {
         let request = Client::new().get(format!("{}/v1/events", caller.base_url)).bearer_auth(&caller.key);
         let request = after.into_iter().fold(request, |request, id| request.header("last-event-id", id));
         let mut stream =
@@ -48,7 +48,7 @@ impl Stream {
     }
 
     /// The next event of this kind.
-    async fn next(&mut self, kind: &str) -> Value {
+    pub async fn next(&mut self, kind: &str) -> Value {
         loop {
             let frame = self.frame().await;
             if frame.iter().any(|line| line == &format!("event: {kind}")) {
@@ -114,7 +114,7 @@ async fn a_lock_that_an_app_holds_for_too_long_and_a_suspected_double_run_are_no
     let long = stream.next("held_too_long").await;
     assert_eq!((long["key"].as_str(), long["mode"].as_str()), (Some("k"), Some("exclusive")));
 
-    let pre = json!({ "operation": "o", "contents": 1, "ttl_ms": 1_000 });
+    let pre = json!({ "operation": "o", "contents": 1, "ttl_ms": 1_000, "on_expiry": "retry" });
     let first = caller.ok(Method::POST, "/v1/operations/pre", pre.clone()).await;
     until("the attempt has expired", || async { caller.post("/v1/operations/pre", pre.clone()).await.status == 201 })
         .await;

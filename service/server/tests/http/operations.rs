@@ -109,7 +109,8 @@ async fn an_unknown_outcome_blocks_until_its_attempt_resolves_it() {
 #[tokio::test]
 async fn an_expired_lease_is_re_entered_and_the_late_post_of_its_first_owner_is_counted() {
     let node = embedded().await;
-    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000 })).await;
+    let retried = json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000, "on_expiry": "retry" });
+    let first = begun(&node, retried).await;
     let second = begun(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     assert_eq!((&second.body["attempt"], &second.body["reentry"]), (&json!(2), &json!(true)));
     let late = report(&node, &first, json!({ "outcome": "success", "result": "first" })).await;
@@ -128,9 +129,9 @@ async fn an_expired_lease_is_re_entered_and_the_late_post_of_its_first_owner_is_
 }
 
 #[tokio::test]
-async fn an_expired_lease_with_on_expiry_block_refuses_every_attempt() {
+async fn an_expired_lease_refuses_every_attempt_unless_its_own_has_said_retry() {
     let node = embedded().await;
-    let request = json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000, "on_expiry": "block" });
+    let request = json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000 });
     let first = begun(&node, request).await;
     let blocked = pre(&node, json!({ "operation": "charge", "contents": "x", "wait_ms": 20_000 })).await;
     blocked.assert_problem(409, "operation-unknown");
@@ -480,7 +481,8 @@ async fn a_repeated_batch_gets_its_stamps_again() {
 async fn a_refused_batch_does_not_forget_that_an_attempt_has_run() {
     let node = embedded().await;
     begun(&node, charge(&json!("runs"))).await;
-    let first = begun(&node, json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000 })).await;
+    let retried = json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000, "on_expiry": "retry" });
+    let first = begun(&node, retried).await;
     let request = json!({ "operations": [charge(&json!("x")), charge(&json!("runs"))] });
     let is_refused = || async {
         let refused = batch(&node, request.clone()).await;

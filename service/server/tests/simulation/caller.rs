@@ -174,6 +174,7 @@ impl Caller {
             // The same for all calls of an operation, which could run in both stores otherwise.
             durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
             on_outage: *self.random.one_of(&[OnOutage::Closed, OnOutage::Closed, OnOutage::Fallback, OnOutage::Open]),
+            description: None,
         }
     }
 

@@ -154,7 +154,7 @@ impl Client {
         let request = json!({
             "operation": format!("mixed-{durability}"), "contents": contents, "attempt_id": self.fresh_id(),
             "ttl_ms": self.shared.args.ttl_ms, "wait_ms": rand::random_range(0..WAIT_MS_MAX),
-            "durability": durability,
+            "durability": durability, "on_expiry": "retry",
         });
         let answer = self.call("pre", "/v1/operations/pre", &request, WAIT_MS_MAX).await;
         let (true, Some(id)) = (answer.is_success(), answer.body["id"].as_str()) else { return pause().await };

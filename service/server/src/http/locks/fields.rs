@@ -111,11 +111,11 @@ pub fn new_lease_id() -> LeaseId {
     LeaseId::parse(&uuid::Uuid::new_v4().to_string()).expect("a UUID is a lease id")
 }
 
-pub fn parse_metadata(metadata: Map<String, Value>) -> Result<Metadata, Problem> {
+pub fn parse_metadata(field: &str, metadata: Map<String, Value>) -> Result<Metadata, Problem> {
     let text = Value::Object(metadata).to_string();
     if text.len() > METADATA_MAX_BYTES {
         let rule = format!("must be at most {METADATA_MAX_BYTES} bytes of compact JSON, not {}", text.len());
-        return Err(Problem::field("metadata", rule));
+        return Err(Problem::field(field, rule));
     }
     Ok(Metadata::from_json_text(&text))
 }
@@ -228,7 +228,7 @@ macro_rules! acquire_body {
                         min_hold_ms: context.check_min_hold(self.min_hold_ms, modes)?,
                         max_hold_ms: self.max_hold_ms.map(max_hold).transpose()?,
                         warn_after_ms: context.access.warn_after_ms(app),
-                        metadata: self.metadata.map(parse_metadata).transpose()?,
+                        metadata: self.metadata.map(|fields| parse_metadata("metadata", fields)).transpose()?,
                         lease_id: lease_id(resumed.as_ref(), self.lease_id.as_deref())?,
                     },
                     priority: within("priority", self.priority.unwrap_or(PRIORITY_MIN), PRIORITY_MIN..=PRIORITY_MAX)?,

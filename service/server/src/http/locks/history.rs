@@ -33,14 +33,14 @@ answers! {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
         /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
-        /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, and for
+        /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for
         /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
         /// store has and the node cannot decode.
         #[schema(schema_with = kinds)]
         kind: &'static str,
         /// Absent in a notice, and if it cannot be decoded.
         key?: Option<String>,
-        /// What a notice is about: the id of an operation, the name of a quota, the engine, or `locks`, `gate` or `durable`, whose hold-off
+        /// What a notice is about: the id of an operation, the name of a quota, an owner that waits, the engine, or `locks`, `gate` or `durable`, whose hold-off
         /// it is.
         subject?: Option<String>,
         /// By the store's clock.

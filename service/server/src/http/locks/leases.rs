@@ -77,7 +77,7 @@ answers! {
 pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request): Json<RenewRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose()?;
-    let metadata = request.metadata.map(parse_metadata).transpose()?;
+    let metadata = request.metadata.map(|fields| parse_metadata("metadata", fields)).transpose()?;
     let (lease, now) = quotas::renew(&call, &address, &lease_id, ttl_ms, metadata).await?;
     Ok(answer::ok(&RenewAnswer {
         key: address.key.as_str(),

@@ -1,5 +1,6 @@
 //! `GET /v1/locks/{key}` and `GET /v1/locks`.
 
+use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use latchgate_core::key::check_name;
@@ -110,12 +111,22 @@ pub struct ListQuery {
     owner: Option<String>,
     /// Only keys that are held (`true`) or free (`false`).
     held: Option<bool>,
+    /// With `waiters`: only keys that requests wait for, those with the most first. The order is that of one page: a page looks through 1 000
+    /// keys.
+    #[param(inline)]
+    sort: Option<Sort>,
     /// Most keys in the answer: 1 to 1 000; 100 if absent.
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.
     #[param(min_length = 1, max_length = 512)]
     cursor: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Sort {
+    Waiters,
 }
 
 answers! {
@@ -216,7 +227,7 @@ impl HoldersCursor {
     }
 }
 
-/// List locks, in the order of their keys.
+/// List locks, in the order of their keys or of their waiters.
 #[utoipa::path(
     get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
     responses(
@@ -229,18 +240,27 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     }
     let limit = page_limit(query.limit)?;
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
-    let (owner, held) = (query.owner, query.held);
+    let (owner, held, by_waiters) = (query.owner, query.held, query.sort == Some(Sort::Waiters));
     let listed = |key: &Key, state: LockState, now| {
         let is_owned = |owner: &String| state.holders().iter().any(|lease| lease.owner.as_str() == owner);
         if held.is_some_and(|held| held == state.holders().is_empty()) || !owner.as_ref().is_none_or(is_owned) {
             return None;
         }
         let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
+        if by_waiters && waiters == 0 {
+            return None;
+        }
         let (leases, _) = HoldersCursor::default().page(&state, HOLDERS_SHOWN_MAX);
         Some(lock_answer(key, &state, leases, waiters, now))
     };
-    let found = search.run(&call, limit, owner.is_some() || held.is_some(), listed).await?;
-    let Found { locks, unreadable, next_cursor } = found;
+    // All that one request looks through is ordered, and then cut.
+    let max = if by_waiters { usize::MAX } else { limit };
+    let found = search.run(&call, max, by_waiters || owner.is_some() || held.is_some(), listed).await?;
+    let Found { mut locks, unreadable, next_cursor } = found;
+    if by_waiters {
+        locks.sort_by_key(|lock| Reverse(lock.waiters));
+        locks.truncate(limit);
+    }
     Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }
 

@@ -41,7 +41,7 @@ impl Search {
     ) -> Result<Found<T>, Problem> {
         let Self { prefix, mut after } = self;
         // One row more than requested shows whether there is another page.
-        let rows_max = if is_filter { READ_MAX } else { (max + 1).min(READ_MAX) };
+        let rows_max = if is_filter { READ_MAX } else { max.saturating_add(1).min(READ_MAX) };
         let (mut locks, mut unreadable, mut scanned) = (Vec::new(), Vec::new(), 0);
         let has_more = 'pages: loop {
             let (page, now) = call.context.locks.list(call.app(), &prefix, after.as_ref(), rows_max).await?;

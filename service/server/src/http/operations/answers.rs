@@ -1,17 +1,17 @@
 //! Answers of the gate that let the client proceed.
 
 use axum::http::StatusCode;
-use latchgate_core::Timestamp;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
+use latchgate_core::{App, Timestamp};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-use super::records::{Expiry, until};
+use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::PreReply;
 use crate::http::locks::answers::Volatility;
-use crate::http::problem::Problem;
+use crate::http::problem::{Code, Problem};
 
 answers! {
     /// The client may do the operation.
@@ -86,7 +86,7 @@ answers! {
         /// `success`, `failure` or `unknown`, as reported.
         outcome: Report,
         attempt: u32,
-        /// This attempt had posted the same outcome before.
+        /// The same outcome had been recorded before.
         replayed?: bool,
         /// The lease had passed, but no other attempt had begun.
         late?: bool,
@@ -117,7 +117,7 @@ answers! {
 
 /// # Errors
 /// When the client may not proceed.
-pub fn pre(id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
+pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
     match outcome {
         PreReply::Go { stamp, go, degraded, is_volatile, forced_ms } => {
             let answer = PreAnswer {
@@ -139,7 +139,10 @@ pub fn pre(id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
             let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
             Ok(BatchItem { status: StatusCode::OK, answer })
         }
-        PreReply::Refused { outcome, waited, now } => Err(refusal(id, &outcome, Some(waited), now)),
+        PreReply::Refused { outcome, description, waited, now } => {
+            let problem = refusal(id, &outcome, Some(waited), now);
+            Err(describe(problem, app, &outcome, description.as_deref()))
+        }
     }
 }
 
@@ -161,6 +164,18 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
         refused => Err(refusal(id, refused, None, now)),
+    }
+}
+
+/// # Errors
+/// When nothing was resolved.
+pub fn resolved(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
+    match outcome {
+        Outcome::OutcomeConflict { recorded } => {
+            let detail = "The operation has succeeded: that remains.";
+            Err(Problem::new(Code::OutcomeConflict, detail).with("id", id.to_string()).with("recorded", recorded))
+        }
+        outcome => post(id, outcome, now),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Answers to a batch of pres.
 
 use axum::http::StatusCode;
+use latchgate_core::App;
 use latchgate_core::gate::{AttemptId, OperationId};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -21,6 +22,7 @@ pub struct BatchAnswer {
 /// # Errors
 /// When one of them may not proceed.
 pub fn batch(
+    app: &App,
     requested: &[(OperationId, Option<AttemptId>)],
     outcomes: BatchReply,
     all_or_nothing: bool,
@@ -28,7 +30,7 @@ pub fn batch(
     let failures = outcomes.items.iter().filter_map(|item| item.as_ref().err());
     let worst = failures.max_by_key(|failure| Problem::of_failure(failure).severity()).cloned();
     let items = requested.iter().zip(outcomes.items).map(|((id, attempt_id), item)| match item {
-        Ok(outcome) => pre(*id, outcome),
+        Ok(outcome) => pre(app, *id, outcome),
         Err(failure) => Err(unanswered(&failure, attempt_id.as_ref()).with("id", id.to_string())),
     });
     let items: Vec<_> = items.collect();
@@ -79,7 +81,7 @@ mod tests {
         let requested: Vec<_> =
             items.iter().map(|_| (OperationId::from_bytes([7; 16]), AttemptId::parse("a").ok())).collect();
         let outcomes = BatchReply { items, all_may_go: false };
-        serde_json::to_value(batch(&requested, outcomes, true).err().expect("a refusal")).unwrap()
+        serde_json::to_value(batch(&App::default(), &requested, outcomes, true).err().expect("a refusal")).unwrap()
     }
 
     fn unguarded() -> PreReply {
@@ -114,15 +116,19 @@ mod tests {
             result: Some("1e400".into()),
             result_omitted: false,
             keep_until: None,
+            resolved: None,
         };
         let outcomes = PreReply::Refused {
             outcome: Outcome::Duplicate(duplicate),
+            description: None,
             waited: Duration::ZERO,
             now: Timestamp::default(),
         };
         let requested = [(OperationId::from_bytes([7; 16]), None), (OperationId::from_bytes([8; 16]), None)];
         let outcomes = BatchReply { items: vec![Ok(outcomes), Err(down())], all_may_go: false };
-        let problem = serde_json::to_string(&batch(&requested, outcomes, true).err().expect("a refusal")).unwrap();
+        let problem =
+            serde_json::to_string(&batch(&App::default(), &requested, outcomes, true).err().expect("a refusal"))
+                .unwrap();
         assert!(problem.contains("\"code\":\"batch-refused\"") && problem.contains("\"result\":1e400"), "{problem}");
     }
 }

@@ -7,17 +7,20 @@ mod records;
 mod refusals;
 mod requests;
 
+use std::time::Duration;
+
 use axum::extract::FromRequestParts;
 use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use latchgate_core::gate::{Fingerprint, OperationId};
+use latchgate_core::gate::{Fingerprint, OperationId, Outcome};
 
 use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
 use self::idempotency_key::idempotency_key;
 use self::records::{OperationAnswer, OperationsAnswer};
 use self::requests::{
-    BatchRequest, ForgetQuery, HeartbeatRequest, OperationsQuery, PostRequest, PreRequest, PreviewRequest,
+    BatchRequest, ForgetQuery, HeartbeatRequest, OperationQuery, OperationsQuery, PostRequest, PreRequest,
+    PreviewRequest, ResolveRequest,
 };
 use super::answer::{json, ok};
 use super::body::Json;
@@ -26,7 +29,7 @@ use super::exchange::Exchange;
 use super::problem::Problem;
 use super::query::Query;
 use super::quotas;
-use crate::gate::ListFailure;
+use crate::gate::{Awaited, ListFailure, Shown};
 
 /// The id in a path.
 pub struct PathId(OperationId);
@@ -63,7 +66,7 @@ pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>
     let answer = call.context.operations.pre(call.app(), pre).await;
     quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
-    let granted = answers::pre(id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
+    let granted = answers::pre(call.app(), id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
     Ok(json(granted.status, &granted.answer))
 }
 
@@ -92,7 +95,7 @@ pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answere
     if answer.all_may_go || !all_or_nothing {
         wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
     }
-    let (status, answer) = batch::batch(&ids, answer, all_or_nothing)?;
+    let (status, answer) = batch::batch(call.app(), &ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }
 
@@ -155,16 +158,66 @@ pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<Heart
 }
 
 /// Show an operation.
+///
+/// With `wait_ms` the request waits for the outcome and claims nothing: it is answered 200 only if the operation has succeeded. After a
+/// failure there is no record: 404.
 #[utoipa::path(
     get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
-    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
+    params(
+        ("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
+        OperationQuery,
+    ),
     responses(
         (status = 200, description = "The operation as it is now.", body = OperationAnswer),
     )
 )]
-pub async fn inspect(call: Call, PathId(id): PathId) -> Answered {
-    let shown = call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?;
-    Ok(ok(&records::operation(&shown)))
+pub async fn inspect(call: Call, PathId(id): PathId, Query(query): Query<OperationQuery>) -> Answered {
+    let shown = match query.wait(&call.context) {
+        Some(wait) => succeeded(&call, id, wait).await?,
+        None => call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?,
+    };
+    Ok(ok(&records::operation(call.app(), &shown)))
+}
+
+/// The operation, once it has succeeded.
+async fn succeeded(call: &Call, id: OperationId, wait: Duration) -> Result<Shown, Problem> {
+    call.exchange.client.end_with_client(true);
+    let _waits = call.context.waits.enter_for(&call.caller, wait)?;
+    let Awaited { outcome, record, waited, now } = call.context.operations.outcome(call.app(), id, wait).await?;
+    match (outcome, record) {
+        (Outcome::Duplicate(_), Some(record)) => Ok(Shown { id, record, now }),
+        (outcome, record) => {
+            let description = record.and_then(|record| record.description);
+            let problem = refusals::refusal(id, &outcome, Some(waited), now);
+            let problem = records::describe(problem, call.app(), &outcome, description.as_deref());
+            Err(call.context.with_wait_max(problem, wait))
+        }
+    }
+}
+
+/// Say what became of an operation whose outcome is unknown.
+///
+/// For a person who has found out: the attempt has posted `unknown`, or has let its lease pass. After `success` every later request gets
+/// the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved: 409 `operation-in-progress`.
+#[utoipa::path(
+    post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
+    request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),
+    responses(
+        (status = 200, description = "Recorded.", body = PostAnswer),
+    )
+)]
+pub async fn resolve(call: Call, PathId(id): PathId, Json(request): Json<ResolveRequest>) -> Answered {
+    let resolve = request.parse(&call)?;
+    call.detail(|| {
+        let outcome = if resolve.has_succeeded { "success" } else { "failure" };
+        let by = resolve.resolution.by.as_deref().map(|by| format!(", by: {by}")).unwrap_or_default();
+        format!("{outcome}, reason: {}{by}", resolve.resolution.reason)
+    });
+    let (outcome, now) = call.context.operations.resolve(call.app(), id, resolve).await?;
+    let resolved = answers::resolved(id, &outcome, now)?;
+    quotas::end_operation(&call, id);
+    Ok(ok(&resolved))
 }
 
 /// Delete the record of an operation.
@@ -209,7 +262,7 @@ pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered 
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => failure.into(),
     })?;
-    let operations = page.records.iter().map(records::listed).collect();
+    let operations = page.records.iter().map(|shown| records::listed(call.app(), shown)).collect();
     let unreadable = page.unreadable.iter().map(ToString::to_string).collect();
     Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next }))
 }

@@ -1,11 +1,14 @@
 //! Operations as clients see them in inspections and listings.
 
-use latchgate_core::Timestamp;
-use latchgate_core::gate::{Durability, OnExpiry, Phase, State, StoreRole, Succeeded};
+use latchgate_core::gate::{
+    Description, Durability, Label, OnExpiry, Outcome, Phase, Resolution, State, StoreRole, Succeeded,
+};
+use latchgate_core::{App, Timestamp};
 use serde_json::value::RawValue;
 
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::Shown;
+use crate::http::problem::Problem;
 
 answers! {
     /// An operation as other clients see it: without its stamp and attempt id.
@@ -30,6 +33,19 @@ answers! {
         result_omitted?: bool,
         #[serde(flatten)]
         expiry: Expiry,
+        /// As the attempt that has the record gave it.
+        #[schema(example = "billing-7: invoice 42")]
+        label?: Option<String>,
+        /// As the attempt that has the record gave it.
+        #[schema(value_type = Object)]
+        metadata?: Option<Box<RawValue>>,
+        /// In canonical JSON, if the attempt that has the record requested `keep_contents`. Absent in listings.
+        #[schema(value_type = Value)]
+        contents?: Option<Box<RawValue>>,
+        /// Which API key claimed the attempt that has the record; absent if its client needed none.
+        claimed_by?: Option<ClaimedBy>,
+        /// A person has said that the attempt succeeded; absent if it said so itself.
+        resolved?: Option<ResolutionAnswer>,
         /// What happens when the lease passes: `retry` or `block`.
         on_expiry: OnExpiry,
         /// `fast` or `durable`.
@@ -40,6 +56,25 @@ answers! {
         degraded?: bool,
         /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
         suspected_double_runs: u32,
+    }
+
+    pub struct ClaimedBy {
+        #[schema(example = "default")]
+        app: String,
+        /// The id of the API key.
+        #[schema(example = "0123456789ab")]
+        api_key: String,
+    }
+
+    pub struct ResolutionAnswer {
+        #[schema(example = "the bank has the transfer")]
+        reason: String,
+        /// The name that the operator gave.
+        #[schema(example = "ann")]
+        by?: Option<String>,
+        /// The id of the operator's API key; absent if the client needed none.
+        #[schema(example = "0123456789ab")]
+        api_key?: Option<String>,
     }
 
     pub struct OperationsAnswer {
@@ -63,23 +98,25 @@ answers! {
     }
 }
 
-/// A record with its result.
-pub fn operation(shown: &Shown) -> OperationAnswer {
+/// A record with its result and its contents.
+pub fn operation(app: &App, shown: &Shown) -> OperationAnswer {
     let result = match &shown.record.phase {
         Phase::Succeeded(Succeeded { result, .. }) => raw(result.as_deref()),
         _ => None,
     };
-    OperationAnswer { result, ..listed(shown) }
+    let contents = shown.record.description.as_ref().and_then(|description| raw(description.contents.as_deref()));
+    OperationAnswer { result, contents, ..listed(app, shown) }
 }
 
-/// A record without its result: a page of results would be large.
-pub fn listed(Shown { id, record, now }: &Shown) -> OperationAnswer {
+/// A record without its result and its contents: a page of them would be large.
+pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
     let (started_at, ended_at, expiry) = match &record.phase {
         Phase::Started(started) => (Some(started.at), None, until(Some(started.lease_until), *now)),
         Phase::Succeeded(succeeded) => (None, Some(succeeded.at), until(succeeded.keep_until, *now)),
         Phase::Unknown { at, .. } => (None, Some(*at), Expiry::default()),
         Phase::Vacant { .. } => (None, None, Expiry::default()),
     };
+    let description = record.description.as_deref();
     OperationAnswer {
         id: id.to_string(),
         operation: record.operation.as_str().to_owned(),
@@ -91,12 +128,60 @@ pub fn listed(Shown { id, record, now }: &Shown) -> OperationAnswer {
         result: None,
         result_omitted: matches!(&record.phase, Phase::Succeeded(Succeeded { result_omitted: true, .. })),
         expiry,
+        label: description.and_then(label),
+        metadata: description.and_then(metadata),
+        contents: None,
+        resolved: match &record.phase {
+            Phase::Succeeded(Succeeded { resolved: Some(resolved), .. }) => Some(ResolutionAnswer::from(&**resolved)),
+            _ => None,
+        },
+        claimed_by: description.and_then(|description| ClaimedBy::of(app, description)),
         on_expiry: record.on_expiry,
         durability: record.durability,
         claimed_in: record.claimed_in,
         degraded: record.claimed_in == StoreRole::Fallback,
         suspected_double_runs: record.double_runs,
     }
+}
+
+/// Says in a refusal which attempt has the record. The contents are left out: the client has sent the same.
+pub fn describe(problem: Problem, app: &App, outcome: &Outcome, description: Option<&Description>) -> Problem {
+    let is_of_attempt = matches!(outcome, Outcome::InProgress { .. } | Outcome::Duplicate(_) | Outcome::Unknown { .. });
+    let Some(description) = description.filter(|_| is_of_attempt) else { return problem };
+    let problem = match label(description) {
+        Some(label) => problem.with("label", label),
+        None => problem,
+    };
+    let problem = match metadata(description) {
+        Some(metadata) => problem.with("metadata", metadata),
+        None => problem,
+    };
+    match ClaimedBy::of(app, description) {
+        Some(claimed_by) => problem.with("claimed_by", claimed_by),
+        None => problem,
+    }
+}
+
+impl From<&Resolution> for ResolutionAnswer {
+    fn from(Resolution { reason, by, api_key }: &Resolution) -> Self {
+        let (by, api_key) = (by.as_deref().map(str::to_owned), api_key.map(|id| id.to_string()));
+        Self { reason: (**reason).to_owned(), by, api_key }
+    }
+}
+
+impl ClaimedBy {
+    fn of(app: &App, description: &Description) -> Option<Self> {
+        let api_key = description.api_key?.to_string();
+        Some(Self { app: app.as_str().to_owned(), api_key })
+    }
+}
+
+fn label(description: &Description) -> Option<String> {
+    description.label.as_ref().map(|label| Label::as_str(label).to_owned())
+}
+
+fn metadata(description: &Description) -> Option<Box<RawValue>> {
+    raw(description.metadata.as_deref())
 }
 
 /// `None` is for ever.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, UnknownCause};
 
-use super::records::raw;
+use super::records::{ResolutionAnswer, raw};
 use crate::format::{ms, rfc3339};
 use crate::http::problem::{Code, Problem};
 use crate::locks::Failure;
@@ -118,6 +118,10 @@ fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Probl
         .with("attempt", duplicate.attempt)
         .with("at", rfc3339(duplicate.at))
         .with("result", raw(duplicate.result.as_deref()));
+    let problem = match &duplicate.resolved {
+        Some(resolved) => problem.with("resolved", ResolutionAnswer::from(&**resolved)),
+        None => problem,
+    };
     let problem = if duplicate.result_omitted { problem.with("result_omitted", true) } else { problem };
     match duplicate.keep_until {
         Some(until) => problem.with("expires_at", rfc3339(until)).with("ttl_ms", until.ms_since(now)),

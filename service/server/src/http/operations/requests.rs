@@ -1,13 +1,18 @@
 //! Bodies and queries of requests about operations, and their rules.
 
 use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
 
+use latchgate_core::access::has_api_key;
 use latchgate_core::gate::{
-    AttemptId, Canonical, ContentsError, Durability, Fingerprint, OnExpiry, OperationName, Report, Sha256Digest, State,
-    check_result,
+    AttemptId, CONTENTS_KEPT_MAX_BYTES, Canonical, ContentsError, Description, Durability, Fingerprint, Label,
+    OnExpiry, OperationName, Report, Resolution, Resolve, Sha256Digest, State, check_result,
 };
+use latchgate_core::lock::Note;
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::config::YEAR_MS;
@@ -15,6 +20,7 @@ use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
+use crate::http::locks::fields::{parse_metadata, parse_note};
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
 use crate::store::gate::Filter;
@@ -39,6 +45,17 @@ pub struct PreRequest {
     /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
     #[schema(max_length = 256, min_length = 1)]
     attempt_id: Option<String>,
+    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it. At most 256 bytes
+    /// without control characters.
+    #[schema(example = "billing-7: invoice 42", max_length = 256, min_length = 1)]
+    label: Option<String>,
+    /// A JSON object of at most 1 KiB about this attempt, kept with the record and shown with it.
+    #[schema(value_type = Option<Object>)]
+    metadata: Option<Map<String, Value>>,
+    /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
+    /// app with the scope `read`.
+    #[serde(default)]
+    keep_contents: bool,
     /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
     /// configured otherwise; 60 000 if absent.
     #[schema(example = 60_000, minimum = 1, maximum = 31_536_000_000_u64)]
@@ -47,7 +64,8 @@ pub struct PreRequest {
     /// not wait. Not allowed in a batch.
     #[schema(example = 0, maximum = 86_400_000)]
     wait_ms: Option<u64>,
-    /// What happens when the lease passes without a post.
+    /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
+    /// that is slower than its lease. Work that may be repeated says `retry`.
     #[serde(default)]
     on_expiry: OnExpiry,
     /// How durable the claim is.
@@ -101,6 +119,33 @@ pub struct PostRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+pub struct ResolveRequest {
+    /// What you have found out: `success`, the work was done; or `failure`, it was not, and the next pre may proceed.
+    outcome: FoundOut,
+    /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Only with a success. A result longer than 64 KiB
+    /// is dropped, and `result_omitted` is true.
+    #[schema(value_type = Option<Value>)]
+    result: Option<Box<RawValue>>,
+    /// How you know it. Kept with a success, and in the audit record. At most 512 bytes.
+    #[schema(example = "the bank has the transfer", max_length = 512, min_length = 1)]
+    reason: String,
+    /// Your name. At most 256 bytes.
+    #[schema(example = "ann", max_length = 256, min_length = 1)]
+    by: Option<String>,
+    /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
+    #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
+    retention_ms: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum FoundOut {
+    Success,
+    Failure,
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest {
     /// From the answer to pre.
     #[schema(min_length = 1, max_length = 2048)]
@@ -108,6 +153,16 @@ pub struct HeartbeatRequest {
     /// The lease's length in ms, from now; its current length if absent. A lease is never shortened.
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
     ttl_ms: Option<u64>,
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct OperationQuery {
+    /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
+    /// other answer is that of a pre which may not proceed. Nothing is claimed.
+    #[param(maximum = 86_400_000)]
+    wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -148,6 +203,14 @@ impl PreRequest {
             (contents, _) => parse_contents(contents.as_deref(), prefix)?,
         };
         let checked = self.checked.as_deref().map(|checked| parse_canonical(prefix, "checked", checked)).transpose()?;
+        let label = self.label.as_deref().map(|label| parse_label(label, prefix)).transpose()?;
+        let metadata = self.metadata.map(|fields| parse_metadata(&format!("{prefix}metadata"), fields)).transpose()?;
+        let description = Description {
+            label,
+            metadata: metadata.map(|metadata| metadata.as_json_text().into()),
+            contents: self.keep_contents.then(|| kept(&contents, prefix)).transpose()?,
+            api_key: call.caller.key_id,
+        };
         let attempt_id = match self.attempt_id {
             Some(text) => AttemptId::parse(&text).map_err(|error| invalid("attempt_id", &error))?,
             None => new_attempt_id(),
@@ -165,6 +228,7 @@ impl PreRequest {
             on_expiry: self.on_expiry,
             durability: self.durability,
             on_outage: self.on_outage,
+            description: description.into_stored(),
         })
     }
 }
@@ -209,14 +273,43 @@ impl PostRequest {
         if self.permanent && self.retention_ms.is_some() {
             return Err(Problem::field("retention_ms", "is not allowed with permanent"));
         }
-        let retention_ms = self.retention_ms.unwrap_or(context.limits.retention_ms_default);
-        let retention_ms = within("retention_ms", retention_ms, RETENTION_MS_MIN..=YEAR_MS)?;
-        if let Some(result) = &self.result {
-            check_result("result", result.get().as_bytes()).map_err(refused_json)?;
-        }
-        let result = self.result.map(|result| result.get().into());
+        let retention_ms = parse_retention(context, self.retention_ms)?;
+        let result = parse_result(self.result)?;
         Ok((stamp, PostCall { report: self.outcome, result, retention_ms, permanent: self.permanent }))
     }
+}
+
+impl ResolveRequest {
+    pub fn parse(self, call: &Call) -> Result<Resolve, Problem> {
+        let Note { reason, by } = parse_note(Some(&self.reason), self.by.as_deref())?;
+        let has_succeeded = self.outcome == FoundOut::Success;
+        if !has_succeeded && (self.result.is_some() || self.retention_ms.is_some()) {
+            let field = if self.result.is_some() { "result" } else { "retention_ms" };
+            return Err(Problem::field(field, "is allowed only with \"outcome\": \"success\""));
+        }
+        let resolution = Resolution {
+            reason: reason.unwrap_or_default(),
+            by: by.map(|by| by.as_str().into()),
+            api_key: call.caller.key_id,
+        };
+        Ok(Resolve {
+            has_succeeded,
+            result: parse_result(self.result)?,
+            retention_ms: parse_retention(&call.context, self.retention_ms)?,
+            resolution: Arc::new(resolution),
+        })
+    }
+}
+
+fn parse_result(result: Option<Box<RawValue>>) -> Result<Option<Arc<str>>, Problem> {
+    if let Some(result) = &result {
+        check_result("result", result.get().as_bytes()).map_err(refused_json)?;
+    }
+    Ok(result.map(|result| result.get().into()))
+}
+
+fn parse_retention(context: &Context, retention_ms: Option<u64>) -> Result<u64, Problem> {
+    within("retention_ms", retention_ms.unwrap_or(context.limits.retention_ms_default), RETENTION_MS_MIN..=YEAR_MS)
 }
 
 impl HeartbeatRequest {
@@ -234,6 +327,35 @@ impl OperationsQuery {
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
         Ok((Filter { operation, state: self.state, suspect: self.suspect }, limit))
     }
+}
+
+impl OperationQuery {
+    /// How long to wait for the outcome; `None`: the record as it is now is requested.
+    pub fn wait(&self, context: &Context) -> Option<Duration> {
+        self.wait_ms.map(|wait_ms| context.wait(Some(wait_ms)))
+    }
+}
+
+fn parse_label(text: &str, prefix: &str) -> Result<Label, Problem> {
+    let field = format!("{prefix}label");
+    // It is listed.
+    if has_api_key(text) {
+        return Err(Problem::field(&field, "must not contain an API key"));
+    }
+    Label::parse(text).map_err(|error| Problem::field(&field, error))
+}
+
+/// The contents for the record. Longer ones are refused: to drop them would hide from a person what they have counted on.
+fn kept(contents: &Canonical, prefix: &str) -> Result<Arc<str>, Problem> {
+    let bytes = contents.as_bytes();
+    if bytes.len() > CONTENTS_KEPT_MAX_BYTES {
+        let rule = format!(
+            "must be at most {CONTENTS_KEPT_MAX_BYTES} bytes of canonical JSON with keep_contents, not {}",
+            bytes.len()
+        );
+        return Err(Problem::field(&format!("{prefix}contents"), rule));
+    }
+    Ok(String::from_utf8_lossy(bytes).into())
 }
 
 /// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.

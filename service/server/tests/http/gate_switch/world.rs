@@ -86,7 +86,7 @@ pub async fn switched(nodes: &[Wired], engine: &str) {
 }
 
 pub fn charge(order: impl Into<Value>) -> Value {
-    json!({ "operation": "charge", "contents": order.into() })
+    json!({ "operation": "charge", "contents": order.into(), "on_expiry": "retry" })
 }
 
 /// The same, of an operation that must not be repeated.

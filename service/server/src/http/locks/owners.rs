@@ -1,0 +1,157 @@
+//! `GET /v1/owners/{owner}`: what an owner holds, and what it waits for.
+
+use std::collections::BTreeSet;
+
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
+use latchgate_core::{Address, Key};
+use serde::Deserialize;
+use utoipa::{IntoParams, ToSchema};
+
+use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
+use super::reading::WaitingAnswer;
+use super::search::{Found, Search};
+use crate::format::answers;
+use crate::http::answer;
+use crate::http::call::{Answered, Call};
+use crate::http::exchange::Exchange;
+use crate::http::problem::Problem;
+use crate::http::query::Query;
+use crate::locks::{Inspected, Queues};
+
+/// Most keys that are shown for which an owner waits.
+const WAITS_SHOWN_MAX: usize = 100;
+
+/// The owner in a path. Names that the server has made can be looked for, too.
+pub struct PathOwner(Owner);
+
+impl<S: Sync> FromRequestParts<S> for PathOwner {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
+        let text = endpoint.parameter(parts.uri.path());
+        Owner::of_any(&text).map(Self).map_err(|error| Problem::field("owner", error))
+    }
+}
+
+#[derive(Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields, default)]
+#[into_params(parameter_in = Query)]
+pub struct OwnerQuery {
+    /// Only keys that begin with this.
+    #[param(max_length = 512)]
+    prefix: Option<String>,
+    /// `next_cursor` of the answer before.
+    #[param(min_length = 1, max_length = 512)]
+    cursor: Option<String>,
+}
+
+answers! {
+    pub struct OwnerAnswer {
+        #[schema(example = "billing-7")]
+        owner: String,
+        /// The keys that the owner holds, among those that were looked through.
+        holds: Vec<HeldKey>,
+        /// The keys that it waits for at the node that answers, at most 100.
+        waits_for: Vec<AwaitedKey>,
+        /// The owner waits in a circle: the first waits for the holder that comes next, and so on, and the last for the first. Absent if
+        /// the node sees no circle. A circle of more than 16 owners, or with a waiter at another node, is not seen.
+        cycle?: Vec<CycleStep>,
+        /// How many requests wait at other nodes for the keys that were looked through: their owners are not known here.
+        waiting_elsewhere: u64,
+        /// The node has looked through 1 000 keys, and there are more: send it as `cursor` for what the owner holds of them.
+        next_cursor?: Option<String>,
+    }
+
+    pub struct HeldKey {
+        #[schema(example = "orders/42")]
+        key: String,
+        /// Its leases of the key.
+        leases: Vec<Holder>,
+        /// How many requests wait for the key.
+        waiters: u64,
+    }
+
+    pub struct AwaitedKey {
+        #[schema(example = "stock/9")]
+        key: String,
+        /// The owner's requests.
+        waiting: Vec<WaitingAnswer>,
+        /// The first 16 holders of the key.
+        holders: Vec<Holder>,
+        holders_count: usize,
+        /// How many requests wait for the key.
+        waiters: u64,
+    }
+}
+
+/// `waiter` waits for `key`, which `holder` holds.
+#[derive(serde::Serialize, ToSchema)]
+pub struct CycleStep {
+    waiter: String,
+    key: String,
+    holder: String,
+}
+
+/// Show what an owner holds and what it waits for.
+///
+/// So a person sees who blocks whom. A node knows the holders of all keys, and the owners of the requests that wait at itself.
+#[utoipa::path(
+    get, path = "/v1/owners/{owner}", tag = "locks", operation_id = "getOwner",
+    params(("owner" = String, Path, min_length = 1, max_length = 256, description = "The owner as plain text, percent-encoded by the client", example = "billing-7"), OwnerQuery),
+    responses(
+        (status = 200, description = "What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.", body = OwnerAnswer),
+    )
+)]
+pub async fn owner(call: Call, PathOwner(owner): PathOwner, Query(query): Query<OwnerQuery>) -> Answered {
+    let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
+    let prefix = search.prefix.clone();
+    let locks = &call.context.locks;
+    let mut queues = locks.queues(Some(call.app())).await;
+    queues.0.retain(|queued| queued.address.key.as_str().starts_with(&prefix));
+    let waits_for = waits_for(&call, &owner, &queues).await?;
+    let cycle = if waits_for.is_empty() { None } else { locks.cycle_of(call.app(), &owner, &queues).await? };
+    let mut waiting_elsewhere = 0;
+    let held = |key: &Key, state: LockState, now| {
+        waiting_elsewhere += state.waiting_elsewhere(locks.node_id());
+        let leases: Vec<&Lease> = state.holders().iter().filter(|lease| lease.owner == owner).collect();
+        let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
+        (!leases.is_empty()).then(|| HeldKey { key: key.as_str().to_owned(), leases: holders(leases, now), waiters })
+    };
+    let Found { locks: holds, next_cursor, .. } = search.run(&call, usize::MAX, true, held).await?;
+    let cycle = cycle.unwrap_or_default().iter().map(CycleStep::from).collect();
+    let owner = owner.as_str().to_owned();
+    Ok(answer::ok(&OwnerAnswer { owner, holds, waits_for, cycle, waiting_elsewhere, next_cursor }))
+}
+
+/// The keys for which the owner waits at this node, each as it is now.
+async fn waits_for(call: &Call, owner: &Owner, queues: &Queues) -> Result<Vec<AwaitedKey>, Problem> {
+    let is_of = |waiting: &&crate::locks::Waiting| waiting.owner.as_ref() == Some(owner);
+    let awaited = queues.0.iter().filter(|queued| queued.waiting.iter().any(|waiting| is_of(&waiting)));
+    let addresses: BTreeSet<&Address> = awaited.map(|queued| &queued.address).collect();
+    let mut keys = Vec::new();
+    for address in addresses.into_iter().take(WAITS_SHOWN_MAX) {
+        let Inspected { state, waiters, waiting, now, .. } = call.context.locks.inspect(address).await?;
+        let waiting: Vec<_> = waiting.iter().filter(is_of).map(WaitingAnswer::from).collect();
+        // It may have been granted the lock meanwhile.
+        if !waiting.is_empty() {
+            keys.push(AwaitedKey {
+                key: address.key.as_str().to_owned(),
+                waiting,
+                holders: holders(state.holders().iter().take(HOLDERS_SHOWN_MAX), now),
+                holders_count: state.holders().len(),
+                waiters,
+            });
+        }
+    }
+    Ok(keys)
+}
+
+impl From<&Blocked> for CycleStep {
+    fn from(Blocked { waiter, key, holder }: &Blocked) -> Self {
+        let [waiter, key, holder] = [waiter.as_str(), key.as_str(), holder.as_str()].map(str::to_owned);
+        Self { waiter, key, holder }
+    }
+}

@@ -1,0 +1,304 @@
+//! What a person reads of an operation, and waiting for its outcome without claiming it.
+
+use std::time::Duration;
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::until;
+use reqwest::{Client, Method};
+use serde_json::{Value, json};
+use sqlx::Connection as _;
+
+use crate::access::world::{Caller, guarded};
+use crate::client::{Answer, BIN, begun, embedded, get, inspect_operation, on_postgres, pre, report, send};
+
+const LONG: Duration = Duration::from_secs(20);
+
+fn described(contents: &str) -> Value {
+    json!({
+        "operation": "charge", "contents": { "z": contents, "a": 1 }, "on_expiry": "block", "keep_contents": true,
+        "label": "billing-7: invoice 42", "metadata": { "ticket": ["OPS-1", null] },
+    })
+}
+
+fn assert_described(shown: &Value) {
+    assert_eq!(shown["label"], "billing-7: invoice 42", "{shown}");
+    assert_eq!(shown["metadata"], json!({ "ticket": ["OPS-1", null] }), "{shown}");
+}
+
+async fn outcome(node: &Node, go: &Answer, wait_ms: u64) -> Answer {
+    get(node, &format!("/v1/operations/{}?wait_ms={wait_ms}", go.text("id"))).await
+}
+
+/// A wait of another client, which has begun.
+fn awaited(node: &Node, go: &Answer, wait_ms: u64) -> tokio::task::JoinHandle<Answer> {
+    let url = format!("{}/v1/operations/{}?wait_ms={wait_ms}", node.base_url(), go.text("id"));
+    tokio::spawn(async move { send(Client::new().get(url)).await })
+}
+
+#[tokio::test]
+async fn an_operation_is_shown_with_what_its_attempt_said_of_itself_and_refusals_say_it_too() {
+    let node = embedded().await;
+    let go = begun(&node, described("x")).await;
+    let busy = pre(&node, described("x")).await;
+    busy.assert_problem(409, "operation-in-progress");
+    assert_described(&busy.body);
+    assert!(busy.body.get("contents").is_none() && busy.body.get("claimed_by").is_none(), "{}", busy.body);
+    report(&node, &go, json!({ "outcome": "unknown" })).await;
+    let unknown = pre(&node, json!({ "operation": "charge", "contents": { "a": 1.0, "z": "x" } })).await;
+    unknown.assert_problem(409, "operation-unknown");
+    assert_described(&unknown.body);
+    report(&node, &go, json!({ "outcome": "success" })).await;
+    let duplicate = pre(&node, described("x")).await;
+    duplicate.assert_problem(409, "operation-duplicate");
+    assert_described(&duplicate.body);
+
+    let text = Client::new().get(format!("{}/v1/operations/{}", node.base_url(), go.text("id"))).send().await.unwrap();
+    let text = text.text().await.unwrap();
+    assert!(text.contains(r#""contents":{"a":1,"z":"x"}"#), "the canonical contents: {text}");
+    assert_described(&serde_json::from_str(&text).unwrap());
+    let listed = get(&node, "/v1/operations").await.body["operations"][0].clone();
+    assert_described(&listed);
+    assert!(listed.get("contents").is_none() && listed.get("result").is_none(), "{listed}");
+}
+
+#[tokio::test]
+async fn an_attempt_that_takes_over_is_shown_with_its_own_description() {
+    let node = embedded().await;
+    let request = |label: &str, more: Value| {
+        let mut body = json!({ "operation": "charge", "contents": 1, "label": label, "on_expiry": "retry" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let first = begun(&node, request("first", json!({ "ttl_ms": 1_000, "attempt_id": "mine" }))).await;
+    let again = pre(&node, request("renamed", json!({ "attempt_id": "mine" }))).await;
+    assert_eq!(again.status, 200, "{}", again.body);
+    assert_eq!(inspect_operation(&node, &first.text("id")).await.body["label"], "first");
+    let second = begun(&node, request("second", json!({ "wait_ms": 20_000 }))).await;
+    assert_eq!(second.body["reentry"], true);
+    assert_eq!(inspect_operation(&node, &first.text("id")).await.body["label"], "second");
+    report(&node, &second, json!({ "outcome": "failure" })).await;
+    let third = begun(&node, json!({ "operation": "charge", "contents": 1 })).await;
+    assert!(inspect_operation(&node, &third.text("id")).await.body.get("label").is_none());
+}
+
+#[tokio::test]
+async fn what_is_too_long_to_keep_is_refused_by_field_and_claims_nothing() {
+    let node = embedded().await;
+    let long = |field: &str, value: Value| {
+        let mut body = json!({ "operation": "charge", "contents": "x" });
+        body[field] = value;
+        body
+    };
+    let kept = |length: usize| json!({ "operation": "charge", "contents": "x".repeat(length), "keep_contents": true });
+    for (field, body) in [
+        ("label", long("label", json!("x".repeat(257)))),
+        ("label", long("label", json!("two\nlines"))),
+        ("label", long("label", json!(""))),
+        ("label", long("label", json!(format!("key {}", crate::access::world::ADMIN)))),
+        ("metadata", long("metadata", json!({ "a": "x".repeat(1_020) }))),
+        ("contents", kept(16 * 1024 - 1)),
+    ] {
+        let refused = pre(&node, body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+    }
+    pre(&node, long("metadata", json!([1]))).await.assert_problem(400, "invalid-request");
+    assert_eq!(get(&node, "/v1/operations").await.body["operations"], json!([]));
+    // The quotes of the string count as two bytes.
+    let go = begun(&node, kept(16 * 1024 - 2)).await;
+    let shown = inspect_operation(&node, &go.text("id")).await.body;
+    assert_eq!(shown["contents"].as_str().map(str::len), Some(16 * 1024 - 2));
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+}
+
+#[tokio::test]
+async fn the_api_key_that_claimed_is_shown_without_its_secret_and_only_to_its_app() {
+    let node = guarded(&[]).await;
+    let (mine, theirs) = (Caller::of_app(&node, "mine").await, Caller::of_app(&node, "theirs").await);
+    let go = mine.ok(Method::POST, "/v1/operations/pre", described("x")).await;
+    let path = format!("/v1/operations/{}", go.text("id"));
+    let claimed_by = json!({ "app": "mine", "api_key": mine.id() });
+    let shown = mine.get(&path).await;
+    assert_eq!(shown.body["claimed_by"], claimed_by, "{}", shown.body);
+    assert!(!shown.body.to_string().contains(&mine.key[17..]));
+    assert_eq!(mine.get("/v1/operations").await.body["operations"][0]["claimed_by"], claimed_by);
+    let busy = mine.post("/v1/operations/pre", described("x")).await;
+    busy.assert_problem(409, "operation-in-progress");
+    assert_eq!(busy.body["claimed_by"], claimed_by);
+    theirs.get(&path).await.assert_problem(404, "operation-not-found");
+    theirs.get(&format!("{path}?wait_ms=1000")).await.assert_problem(404, "operation-not-found");
+    let log = node.log();
+    assert!(!log.contains("invoice 42") && !log.contains("OPS-1"), "what may be secret is not logged: {log}");
+}
+
+#[tokio::test]
+async fn the_description_goes_along_from_the_fallback_and_with_a_switch() {
+    let mut redis = Redis::start().await;
+    let database = shared_database().await;
+    let node = Node::start(BIN, &["--locks", &database, "--gate", &redis.url(), "--no-hold-off"]).await;
+    redis.kill9();
+    let mut request = described("x");
+    request["on_outage"] = json!("fallback");
+    let go = begun(&node, request).await;
+    assert_eq!(go.body["degraded"], true, "{}", go.body);
+    redis.start_again().await;
+    until("it is carried back".to_owned(), || async { redis.ask(&["keys", "*"]).contains(&go.text("id")) }).await;
+    until("the primary serves".to_owned(), || async {
+        pre(&node, described("x")).await.code() == "operation-in-progress"
+    })
+    .await;
+    let shown = inspect_operation(&node, &go.text("id")).await.body;
+    assert_described(&shown);
+    assert_eq!(shown["contents"], json!({ "a": 1, "z": "x" }));
+    let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/gate", json!({})).await;
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    let shown = inspect_operation(&node, &go.text("id")).await.body;
+    assert_described(&shown);
+    assert_eq!(shown["contents"], json!({ "a": 1, "z": "x" }));
+}
+
+/// Until a request waits for the outcome: the record says so.
+async fn until_awaited(database: &str, go: &Answer) {
+    let mut connection = sqlx::PgConnection::connect(database).await.unwrap();
+    let query = "select record ? 'awaited_until' from latchgate.operations where encode(id, 'hex') = $1";
+    let deadline = tokio::time::Instant::now() + LONG;
+    while !sqlx::query_scalar::<_, bool>(query).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {
+        assert!(tokio::time::Instant::now() < deadline, "no request waits");
+    }
+}
+
+#[tokio::test]
+async fn a_wait_for_the_outcome_ends_with_the_attempt_at_another_node_and_claims_nothing() {
+    let database = shared_database().await;
+    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
+    for (end, status, code) in
+        [("success", 200, ""), ("failure", 404, "operation-not-found"), ("unknown", 409, "operation-unknown")]
+    {
+        let go = begun(&one, json!({ "operation": "charge", "contents": end, "label": "worker" })).await;
+        let wait = awaited(&other, &go, 50_000);
+        until_awaited(&database, &go).await;
+        report(&one, &go, json!({ "outcome": end, "result": { "receipt": 7 } })).await;
+        let answer = wait.await.unwrap();
+        assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{}", answer.body);
+        match end {
+            "success" => assert_eq!(answer.body["result"], json!({ "receipt": 7 })),
+            "unknown" => assert_eq!(answer.body["label"], "worker"),
+            _ => {}
+        }
+        let next = pre(&one, json!({ "operation": "charge", "contents": end })).await;
+        assert_eq!(next.status.as_u16(), if end == "failure" { 201 } else { 409 });
+    }
+}
+
+#[tokio::test]
+async fn without_an_outcome_a_wait_is_answered_as_a_pre_that_may_not_proceed() {
+    let node = embedded().await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": 1, "label": "worker" })).await;
+    for wait_ms in [0, 100] {
+        let busy = outcome(&node, &go, wait_ms).await;
+        busy.assert_problem(409, "operation-in-progress");
+        assert!(busy.body["retry_after_ms"].is_u64() && busy.body["label"] == "worker", "{}", busy.body);
+        assert!(busy.body["waited_ms"].as_u64().unwrap() >= wait_ms, "{}", busy.body);
+    }
+    let absent = get(&node, "/v1/operations/00000000000000000000000000000000?wait_ms=50000").await;
+    absent.assert_problem(404, "operation-not-found");
+    get(&node, &format!("/v1/operations/{}?wait=1", go.text("id"))).await.assert_problem(400, "invalid-request");
+    // No attempt runs any more: there is nothing to wait for, and the wait does not take over.
+    let short =
+        begun(&node, json!({ "operation": "charge", "contents": 2, "ttl_ms": 1_000, "on_expiry": "retry" })).await;
+    let passed = outcome(&node, &short, 50_000).await;
+    passed.assert_problem(409, "operation-unknown");
+    assert_eq!((&passed.body["why"], &passed.body["attempt"]), (&json!("lease_passed"), &json!(1)));
+    assert_eq!(inspect_operation(&node, &short.text("id")).await.body["attempt"], 1);
+}
+
+#[tokio::test]
+async fn a_wait_for_a_durable_operation_beside_a_redis_ends_with_it() {
+    let redis = Redis::start().await;
+    let database = shared_database().await;
+    let node = Node::start(BIN, &["--locks", &database, "--gate", &redis.url()]).await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": 1, "durability": "durable" })).await;
+    let wait = awaited(&node, &go, 50_000);
+    until_awaited(&database, &go).await;
+    report(&node, &go, json!({ "outcome": "success", "result": 1 })).await;
+    let answer = wait.await.unwrap();
+    assert_eq!((answer.status.as_u16(), &answer.body["result"]), (200, &json!(1)), "{}", answer.body);
+}
+
+#[tokio::test]
+async fn an_operator_resolves_an_unknown_outcome_and_the_record_says_who_and_why() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let worker = Caller::with(&node, json!({ "scopes": ["read", "operations"] })).await;
+    let go = worker.ok(Method::POST, "/v1/operations/pre", described("x")).await;
+    let path = format!("/v1/operations/{}", go.text("id"));
+    let resolve = format!("{path}/resolve");
+    let found_out =
+        json!({ "outcome": "success", "result": { "receipt": 8 }, "reason": "the bank has it", "by": "ann" });
+    operator.post(&resolve, found_out.clone()).await.assert_problem(409, "operation-in-progress");
+    let unknown = json!({ "stamp": go.text("stamp"), "outcome": "unknown" });
+    worker.ok(Method::POST, &format!("{path}/post"), unknown).await;
+    worker.post(&resolve, found_out.clone()).await.assert_problem(403, "forbidden");
+    for (field, body) in [
+        ("reason", json!({ "outcome": "failure", "reason": "" })),
+        ("result", json!({ "outcome": "failure", "reason": "no", "result": 1 })),
+        ("retention_ms", json!({ "outcome": "success", "reason": "yes", "retention_ms": 1 })),
+    ] {
+        let refused = operator.post(&resolve, body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+    }
+    operator.post(&resolve, json!({ "outcome": "success" })).await.assert_problem(400, "invalid-request");
+
+    let done = operator.ok(Method::POST, &resolve, found_out.clone()).await;
+    assert_eq!((&done.body["outcome"], &done.body["attempt"]), (&json!("success"), &json!(1)), "{}", done.body);
+    assert!(done.body["ttl_ms"].as_u64() > Some(86_000_000), "{}", done.body);
+    assert_eq!(operator.ok(Method::POST, &resolve, found_out).await.body["replayed"], true);
+    let resolved = json!({ "reason": "the bank has it", "by": "ann", "api_key": operator.id() });
+    let shown = worker.get(&path).await.body;
+    assert_eq!((&shown["resolved"], &shown["result"]), (&resolved, &json!({ "receipt": 8 })), "{shown}");
+    assert_described(&shown);
+    let duplicate = worker.post("/v1/operations/pre", described("x")).await;
+    duplicate.assert_problem(409, "operation-duplicate");
+    assert_eq!((&duplicate.body["resolved"], &duplicate.body["result"]), (&resolved, &json!({ "receipt": 8 })));
+    let failed = operator.post(&resolve, json!({ "outcome": "failure", "reason": "no" })).await;
+    failed.assert_problem(409, "outcome-conflict");
+    let absent = "/v1/operations/00000000000000000000000000000000/resolve";
+    let reason = json!({ "outcome": "failure", "reason": "no" });
+    operator.post(absent, reason).await.assert_problem(404, "operation-not-found");
+    assert!(node.log().contains("resolve-operation") && node.log().contains("the bank has it"), "{}", node.log());
+}
+
+#[tokio::test]
+async fn an_operation_that_an_operator_says_has_failed_may_begin_again() {
+    let node = embedded().await;
+    let request = json!({ "operation": "charge", "contents": 1, "ttl_ms": 1_000, "on_expiry": "block" });
+    let go = begun(&node, request.clone()).await;
+    outcome(&node, &go, 50_000).await.assert_problem(409, "operation-unknown");
+    let id = go.text("id");
+    let command =
+        ["operations", "resolve", &id, "--failed", "--reason", "no letter was sent", "--url", &node.base_url()];
+    let said = crate::client::latchgate(&command).await;
+    assert!(said.status.success(), "{said:?}");
+    begun(&node, request).await;
+    report(&node, &go, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
+}
+
+#[tokio::test]
+async fn a_durable_operation_beside_a_redis_is_resolved_for_all_callers() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url()]).await;
+    let request = json!({ "operation": "charge", "contents": 1, "durability": "durable" });
+    let go = begun(&node, request.clone()).await;
+    report(&node, &go, json!({ "outcome": "unknown" })).await;
+    let path = format!("/v1/operations/{}/resolve", go.text("id"));
+    let found_out = json!({ "outcome": "success", "reason": "seen" });
+    let done = crate::client::request(&node, Method::POST, &path, found_out).await;
+    assert_eq!(done.status, 200, "{}", done.body);
+    pre(&node, request).await.assert_problem(409, "operation-duplicate");
+    until("the copy in front refuses too".to_owned(), || async { redis.ask(&["keys", "*"]).contains(&go.text("id")) })
+        .await;
+    assert_eq!(inspect_operation(&node, &go.text("id")).await.body["resolved"]["reason"], "seen");
+}
