@@ -7,6 +7,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::format::{DateTime, answers};
 use crate::http::locks::answers::Holder;
+use crate::http::operations::records::{ClaimedBy, ResolutionAnswer};
 use crate::http::problem::Code;
 
 answers! {
@@ -86,6 +87,15 @@ answers! {
         attempt_id?: Option<String>,
         /// The attempt that runs, has ended, or has taken over.
         attempt?: Option<u32>,
+        /// As the attempt that has the record gave it.
+        label?: Option<String>,
+        /// As the attempt that has the record gave it.
+        #[schema(value_type = Object)]
+        metadata?: Option<Value>,
+        /// Which API key claimed the attempt that has the record.
+        claimed_by?: Option<ClaimedBy>,
+        /// A person has said that the operation succeeded.
+        resolved?: Option<ResolutionAnswer>,
         /// When the attempt began.
         started_at?: Option<DateTime>,
         /// When the lease of the attempt ends, or until when the success is kept.

@@ -3,7 +3,7 @@
 mod answers;
 mod batch;
 pub mod idempotency_key;
-mod records;
+pub mod records;
 mod refusals;
 mod requests;
 
@@ -171,7 +171,7 @@ pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<Heart
         (status = 200, description = "The operation as it is now.", body = OperationAnswer),
     )
 )]
-pub async fn inspect(call: Call, PathId(id): PathId, Query(query): Query<OperationQuery>) -> Answered {
+pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, PathId(id): PathId) -> Answered {
     let shown = match query.wait(&call.context) {
         Some(wait) => succeeded(&call, id, wait).await?,
         None => call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?,
