@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use latchgate_core::gate::{
     AttemptId, Claim, Command, Description, Durability, Go, HoldOff, Label, OnExpiry, OperationName, OperationRecord,
-    Outcome, Phase, Post, Replaced, Report, Sha256Digest, Stamp, Started, Step, StoreRole, step,
+    Outcome, Phase, Post, Replaced, Report, Resolution, Resolve, Sha256Digest, Stamp, Started, Step, StoreRole, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::prelude::*;
@@ -44,6 +44,10 @@ enum Wish {
     Forget {
         force: bool,
     },
+    Resolve {
+        has_succeeded: bool,
+    },
+    Await,
 }
 
 #[derive(Clone, Copy)]
@@ -90,6 +94,8 @@ fn wish() -> impl Strategy<Value = Wish> {
         2 => (0..4_usize, prop_oneof![Just(None), Just(Some(100))])
             .prop_map(|(go, lease_ms)| Wish::Heartbeat { go, lease_ms }),
         1 => any::<bool>().prop_map(|force| Wish::Forget { force }),
+        2 => any::<bool>().prop_map(|has_succeeded| Wish::Resolve { has_succeeded }),
+        1 => Just(Wish::Await),
     ]
 }
 
@@ -237,12 +243,24 @@ impl World {
             }),
             Wish::Heartbeat { go, lease_ms } => Command::Heartbeat { stamp: stamp_of(go), lease_ms },
             Wish::Forget { force } => Command::Forget { force },
+            Wish::Resolve { has_succeeded } => Command::Resolve(Resolve {
+                has_succeeded,
+                result: Some(self.stamps.to_string().into()),
+                retention_ms: DAY_MS,
+                resolution: Arc::new(Resolution { reason: "seen".into(), by: None, api_key: None }),
+            }),
+            Wish::Await => Command::Await { until: Some(now.plus_ms(5_000)) },
         }
     }
 
     /// A caller gets its answer.
     fn told(&mut self, command: &Command, is_unanswered: bool, done: &Step, now: Timestamp) {
         self.a_result_once_given_stays(command, &done.outcome);
+        if let (Outcome::Go(Go { repeated: false, .. }), Command::Pre(claim), Some(record)) =
+            (&done.outcome, command, &done.record)
+        {
+            assert_eq!(record.description, claim.description, "the record describes another attempt");
+        }
         match (&done.outcome, command) {
             (Outcome::Go(go), Command::Pre(_)) if is_unanswered && !go.repeated => {}
             (Outcome::Go(go), Command::Pre(claim)) => self.told_go(*go, claim),
@@ -251,6 +269,14 @@ impl World {
                 self.may_have_run &= post.report == Report::Unknown;
                 self.success = (post.report == Report::Success)
                     .then(|| Success { result: post.result.clone(), keep_until: posted.keep_until });
+            }
+            (Outcome::Posted(posted), Command::Resolve(resolve)) if !posted.replayed => {
+                assert!(self.gos.iter().all(|held| !self.is_live(held)), "an attempt that runs was resolved");
+                self.gos.iter_mut().for_each(|held| held.ended = true);
+                self.may_have_run = false;
+                self.success = resolve
+                    .has_succeeded
+                    .then(|| Success { result: resolve.result.clone(), keep_until: posted.keep_until });
             }
             (Outcome::Beating { lease_until, .. }, Command::Heartbeat { stamp, .. }) => {
                 let held = self.gos.last_mut().expect("a heartbeat without a go");
