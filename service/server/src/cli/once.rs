@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context as _;
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation, process_name};
 use latchgate_core::access::has_api_key;
+use latchgate_core::gate::LABEL_MAX_BYTES;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -161,8 +162,8 @@ fn own_label(command: &[OsString]) -> String {
     let program = command.first().and_then(|program| Path::new(program).file_name()).unwrap_or_default();
     let program: String = program.to_string_lossy().chars().filter(|letter| !letter.is_control()).take(40).collect();
     let label = format!("{} {program}", process_name());
-    // A server refuses it.
-    if has_api_key(&label) { process_name() } else { label }
+    // A server refuses such a label.
+    if has_api_key(&label) || label.len() > LABEL_MAX_BYTES { process_name() } else { label }
 }
 
 /// JSON if it begins as an object or an array; else a text.
@@ -218,6 +219,16 @@ fn hold_of(state: &AttemptState) -> Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_label_of_a_run_names_its_program_without_arguments_and_is_always_accepted() {
+        let label = |program: &str| own_label(&[program.into(), "--password=secret".into()]);
+        assert_eq!(label("/usr/bin/report"), format!("{} report", process_name()));
+        for program in ["a\nb", &"é".repeat(400), &"🔒".repeat(400), "lgk_0123456789ab_c0ffee", ".."] {
+            let label = label(program);
+            assert!(latchgate_core::gate::Label::parse(&label).is_ok() && !has_api_key(&label), "{label}");
+        }
+    }
 
     #[test]
     fn a_run_shortly_before_a_period_counts_for_it() {
