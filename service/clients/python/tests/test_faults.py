@@ -138,7 +138,7 @@ class Faults(Scenario):
     def test_28_each_call_ends_in_time_when_no_node_answers(self) -> None:
         a, b = self.pair()
         client = Client([a.url, b.url])
-        lease = client.lock(self.key, ttl=600)
+        lease = client.lock(self.key, ttl=50)
         a.freeze()
         b.freeze()
         calls = [

@@ -179,8 +179,11 @@ class Proxy:
         handler.send_header("Content-Length", str(len(body)))
         if status == 503:
             handler.send_header("Retry-After", "1")
-        handler.end_headers()
-        handler.wfile.write(body)
+        try:
+            handler.end_headers()
+            handler.wfile.write(body)
+        except OSError:
+            pass  # the client has given up
 
 
 class Background:
