@@ -39,16 +39,17 @@ def leave(lease: Lease) -> None:
 def owner_of(nodes: Nodes, keys: tuple[str, ...], reentrant: bool) -> tuple[str, bool]:
     """The owner for a lease of these keys, and whether it is to be nested in one that this thread or task is inside of.
 
-    Leases inside of each other have one owner. No other thread, task or client has it: a nested lease must not open another one's lock.
+    Only nested leases have the owner of another one: otherwise a nested lease could open a lock that another thread holds.
     """
     thread, task = threading.get_ident(), _task()
-    mine = [entered.lease for entered in _entered.get() if entered.thread == thread and entered.task is task]
-    live = [lease for lease in mine if lease.is_of(nodes) and lease.remaining() > 0]
-    outer = [lease for lease in live if not set(keys).isdisjoint(lease.keys)]
-    if reentrant and any(lease.has_named_owner for lease in outer):
+    mine = [entered.lease for entered in _entered.get() if entered.thread == thread and entered.task is task] if reentrant else []
+    outer = [lease for lease in mine if lease.is_of(nodes) and lease.remaining() > 0 and not set(keys).isdisjoint(lease.keys)]
+    if any(lease.has_named_owner for lease in outer):
         raise ValueError("the lease around this one has an owner that the caller has named: name it here too")
-    owner = next((lease.owner for lease in live if not lease.has_named_owner), None)
-    return owner or f"{_host()}:{os.getpid()}/{uuid.uuid4().hex[:12]}", reentrant and bool(outer)
+    owners = {lease.owner for lease in outer}
+    if len(owners) > 1:
+        raise ValueError("a multilock cannot be nested in several leases: name one owner for all of them")
+    return (owners.pop(), True) if owners else (f"{_host()}:{os.getpid()}/{uuid.uuid4().hex[:12]}", False)
 
 
 def _task() -> Any:

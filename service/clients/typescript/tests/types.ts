@@ -8,6 +8,7 @@ export const errorsFit: {
   Refused: typeof declared.Refused;
   LockHeld: typeof declared.LockHeld;
   WaitTimeout: typeof declared.WaitTimeout;
+  StaleToken: typeof declared.StaleToken;
   LeaseLost: typeof declared.LeaseLost;
   AttemptLost: typeof declared.AttemptLost;
   OperationInProgress: typeof declared.OperationInProgress;
