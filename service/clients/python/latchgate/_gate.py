@@ -100,7 +100,8 @@ def once(
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
         if doubt.is_set:
             # No daemon, so the end of the process waits for it: a claim that stays would block the operation.
-            threading.Thread(target=_give_back, args=(nodes, request, length), name="latchgate giving back").start()
+            arguments = (nodes, request, length)
+            threading.Thread(target=_give_back, args=arguments, name="latchgate giving back", daemon=False).start()
         raise
     granted = answer.body
     try:

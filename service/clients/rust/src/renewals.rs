@@ -25,6 +25,8 @@ const PARTS: usize = 16;
 /// A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an
 /// answer may take.
 const SPREAD: u32 = 8;
+/// Leases that were released are forgotten after this time at the latest.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest time between two renewals.
 const RENEW_MIN: Duration = Duration::from_millis(30);
 
@@ -162,7 +164,7 @@ impl Task {
             tokio::select! {
                 arrived = arrivals.recv(), if is_open => match arrived {
                     Some(kept) => {
-                        let first = kept.due.min(kept.grant.until);
+                        let first = kept.due.min(kept.grant.until).min(Moment::now().plus(LOOK_EVERY));
                         self.wakes_at = if self.kept.is_empty() { first } else { self.wakes_at.min(first) };
                         self.kept.insert(self.next_id, kept);
                         self.next_id += 1;
@@ -192,7 +194,8 @@ impl Task {
             self.send(batch);
         }
         let next = |kept: &Kept| if kept.is_sent { kept.grant.until } else { kept.due.min(kept.grant.until) };
-        self.wakes_at = self.kept.values().map(next).min().unwrap_or_else(Moment::now);
+        let soonest = Moment::now().plus(LOOK_EVERY);
+        self.wakes_at = self.kept.values().map(next).fold(soonest, Moment::min);
     }
 
     fn send(&mut self, batch: Vec<u64>) {

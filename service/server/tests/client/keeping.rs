@@ -213,8 +213,8 @@ async fn the_leases_of_a_client_are_renewed_together_and_one_that_is_lost_takes_
 #[test]
 fn leases_of_one_client_are_renewed_in_each_runtime() {
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (first, second) = (runtime(), runtime());
-    let node = first.block_on(node());
+    let (home, first, second) = (runtime(), runtime(), runtime());
+    let node = home.block_on(node());
     let client = client(&[&node]);
     let lease_of_first = first.block_on(client.lock("a").ttl(seconds(3)).acquire()).unwrap();
     let lease = second.block_on(client.lock("b").ttl(seconds(3)).acquire()).unwrap();
