@@ -309,7 +309,10 @@ impl LockRequest {
         let mut pause = self.pause();
         loop {
             let sent = Moment::now();
-            let failure = match self.call(&path, &body, self.client.transport.share((self.ttl / 2).min(ANSWER_MAX), give_up)).await {
+            let failure = match self
+                .call(&path, &body, self.client.transport.share((self.ttl / 2).min(ANSWER_MAX), give_up))
+                .await
+            {
                 Ok(answer) => {
                     grant.extend(sent, &answer);
                     return Ok(Some(grant));

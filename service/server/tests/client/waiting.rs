@@ -32,7 +32,10 @@ async fn a_position_in_the_queue_survives_the_death_of_its_node() {
     let holder = client(&[&b]).lock("k").acquire().await.unwrap();
     let (noticed, mut notices) = tokio::sync::mpsc::unbounded_channel();
     let request = client_that_prefers(&a, &b).await.lock("k").wait(seconds(120)).owner("first");
-    let first = tokio::spawn(request.on_wait(move |_| drop(noticed.send(()))).acquire());
+    let request = request.on_wait(move |_| {
+        let _ = noticed.send(());
+    });
+    let first = tokio::spawn(request.acquire());
     notices.recv().await;
     let second = tokio::spawn(client(&[&b]).lock("k").wait(seconds(120)).owner("second").acquire());
     until_waiting(&b, "k", 2).await;
