@@ -85,6 +85,8 @@ class Nodes:
     ) -> None:
         if not urls:
             raise ValueError("at least one URL is needed")
+        if retry_for <= 0:
+            raise ValueError("retry_for is the time for a whole call: it must be more than 0")
         self._nodes = [_Node(url, api_key, ssl_context) for url in urls]
         self.retry_for = retry_for
         self.timeout = timeout

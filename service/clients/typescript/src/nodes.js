@@ -56,6 +56,7 @@ export class Nodes {
    */
   constructor(urls, apiKey, { timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 }) {
     if (urls.length === 0) throw new TypeError("at least one URL is needed");
+    if (!(retryForMs > 0)) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     this.#urls = urls.map((url) => {
       const { protocol, search, hash } = new URL(url);
       if (!/^https?:$/.test(protocol) || search || hash) {
