@@ -5,7 +5,7 @@
         save(order, fence=lease.token)
 """
 
-from ._client import Client, Key
+from ._client import Client, Key, Revoking
 from ._errors import (
     AttemptLost,
     Error,
@@ -16,9 +16,11 @@ from ._errors import (
     OperationInProgress,
     OperationUnknown,
     Refused,
+    StaleToken,
     Unavailable,
     WaitTimeout,
 )
+from ._events import Event, Events
 from ._gate import Attempt, Done
 from ._lease import Lease, Revocation
 
@@ -28,6 +30,8 @@ __all__ = [
     "Client",
     "Done",
     "Error",
+    "Event",
+    "Events",
     "Key",
     "Lease",
     "LeaseLost",
@@ -38,6 +42,8 @@ __all__ = [
     "OperationUnknown",
     "Refused",
     "Revocation",
+    "Revoking",
+    "StaleToken",
     "Unavailable",
     "WaitTimeout",
 ]

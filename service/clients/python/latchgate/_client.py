@@ -5,22 +5,34 @@ from __future__ import annotations
 import math
 import os
 import ssl
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union
+from urllib.parse import quote
 
 from ._clock import now
-from ._errors import LeaseLost, LockHeld, Refused
+from ._errors import LeaseLost, LockHeld, Refused, Unavailable
+from ._events import Events
 from ._gate import Attempt, Done, OnExpiry, once
-from ._keeper import Renewed
 from ._lease import Lease, Target
-from ._nodes import Nodes, call_quietly
+from ._nodes import Doubt, Nodes, call_quietly
+from ._renewals import Renewals, Renewed
+from ._scope import owner_of
 
 Result = TypeVar("Result")
 
 # For giving back a lease that may have been granted to a caller that has gone.
 _GIVE_BACK_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Revoking:
+    """How many leases are revoked, and when the last of them ends: RFC 3339, by the store's clock; None if the lock was free."""
+
+    leases: int
+    deadline: str | None
 
 
 @dataclass(frozen=True)
@@ -39,9 +51,10 @@ class Client:
     - `urls`: one URL or several; if absent, those in the variable LATCHGATE_URL with commas in between, or
       http://127.0.0.1:7070. If a node does not answer, the next one is called.
     - `api_key`: if absent, that in the variable LATCHGATE_API_KEY, or none.
-    - `timeout`: how long a node may take to answer, beyond the time that a call waits there.
-    - `retry_for`: for how long a call is repeated when no node answers. A call that waits is repeated until its wait is over, and a
-      renewal until the lease ends.
+    - `retry_for`: when no node answers, a call ends after this time in all: beyond its wait, if a node has answered it before. A
+      renewal is repeated until the lease ends, and the report that work was done for as long as the attempt lasts.
+    - `timeout`: how long one node may take to answer, beyond the time that a call waits there; a third of the time that the call has
+      left if that is less.
     - `wait_per_call`: how long one call waits at a node. Longer waits go on with tickets.
     """
 
@@ -51,7 +64,7 @@ class Client:
         *,
         api_key: str | None = None,
         timeout: float = 5.0,
-        retry_for: float = 15.0,
+        retry_for: float = 2.0,
         wait_per_call: float = 20.0,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
@@ -61,6 +74,7 @@ class Client:
             urls = [url.strip() for url in urls.split(",")]
         api_key = api_key or os.environ.get("LATCHGATE_API_KEY")
         self._nodes = Nodes(urls, api_key, timeout, retry_for, wait_per_call, ssl_context)
+        self._renewals = Renewals(self._nodes)
 
     def lock(
         self,
@@ -76,6 +90,7 @@ class Client:
         reentrant: bool = False,
         barge: bool = False,
         delay: float | None = None,
+        min_hold: float | None = None,
         max_hold: float | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Lease:
@@ -83,11 +98,15 @@ class Client:
 
         Waits in the queue for `wait` seconds (`math.inf`: without a limit), and then raises `WaitTimeout`; without a wait, a lock
         that is held raises `LockHeld`. With `shared`, other readers may hold it too; with `permits` (of `limit`) it is a
-        semaphore. The other fields are those of Latchgate's API.
+        semaphore. With `min_hold` the lock stays taken until so long after the grant, also after an earlier release. The other
+        fields are those of Latchgate's API.
+
+        With `reentrant`, a thread or asyncio task that is inside of `with client.lock(key)` gets a nested lease with the same token
+        at once. With a named `owner`, so does every caller that names it.
         """
         lock = {**_mode(shared, permits, limit), "barge": barge or None}
-        common = _common(ttl, owner, priority, reentrant, delay, max_hold, metadata)
-        return self._acquire((key,), False, ttl, wait, {**lock, **common})
+        common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
+        return self._acquire((key,), False, ttl, wait, owner, reentrant, {**lock, **common})
 
     def try_lock(self, key: str, **options: Any) -> Lease | None:
         """Takes the lock if it is free; else returns None. Has the options of `lock` but `wait`."""
@@ -106,14 +125,15 @@ class Client:
         priority: int | None = None,
         reentrant: bool = False,
         delay: float | None = None,
+        min_hold: float | None = None,
         max_hold: float | None = None,
         metadata: dict[str, Any] | None = None,
     ) -> Lease:
         """Takes all locks or none, up to 64. A `Key` says in which mode. Otherwise like `lock`."""
         each = [key if isinstance(key, Key) else Key(key) for key in keys]
         locks = [_present({"key": key.key, **_mode(key.shared, key.permits, key.limit)}) for key in each]
-        common = _common(ttl, owner, priority, reentrant, delay, max_hold, metadata)
-        return self._acquire(tuple(key.key for key in each), True, ttl, wait, {"locks": locks, **common})
+        common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
+        return self._acquire(tuple(key.key for key in each), True, ttl, wait, owner, reentrant, {"locks": locks, **common})
 
     def once(
         self,
@@ -148,34 +168,77 @@ class Client:
             "on_outage": on_outage,
         }
         keep = _present({"retention_ms": _ms(retention), "permanent": permanent or None})
-        return once(self._nodes, _present(request), work, length=ttl, wait=wait, keep=keep)
+        return once(self._nodes, self._renewals, _present(request), work, length=ttl, wait=wait, keep=keep)
 
-    def _acquire(self, keys: tuple[str, ...], many: bool, ttl: float, wait: float, fields: dict[str, Any]) -> Lease:
+    def fence(self, key: str, token: int) -> None:
+        """For a resource that cannot store tokens: raises `StaleToken` if a higher token has been granted or presented for the key."""
+        self._nodes.call(_path(key, "fence"), {"token": token}, until=now() + self._nodes.retry_for)
+
+    def revoke(
+        self, key: str, *, reason: str | None = None, by: str | None = None, grace: float | None = None, token: int | None = None
+    ) -> Revoking:
+        """Asks the holders to release, or only those with this token. Their leases end after `grace` seconds (10 if absent).
+
+        If the answer is lost, that is an `Unavailable`, and not repeated without a `token`: it could ask the next holder.
+        """
+        body = _present({"reason": reason, "by": by, "grace_ms": _ms(grace), "token": token})
+        until = now() + self._nodes.retry_for
+        answer = self._nodes.call(_path(key, "revoke"), body, until=until, repeat_in_doubt=token is not None)
+        return Revoking(answer.body["leases"], answer.body["deadline"])
+
+    def events(self, key: str | None = None, *, prefix: str = "", after: str | None = None) -> Events:
+        """Iterates over the events of a key, or of all keys that begin with `prefix`, from now on; with the `id` of an event as `after`,
+        from the next one on."""
+        if key is None:
+            return Events(self._nodes, f"/v1/events?prefix={quote(prefix, safe='')}", after)
+        return Events(self._nodes, _path(key, "events"), after)
+
+    def _acquire(
+        self, keys: tuple[str, ...], many: bool, ttl: float, wait: float, named: str | None, reentrant: bool, fields: dict[str, Any]
+    ) -> Lease:
         wait_until = now() + wait
-        until = max(wait_until, now() + self._nodes.retry_for)
+        until = now() + self._nodes.retry_for
+        owner, is_nested = (named, reentrant) if named is not None else owner_of(self._nodes, keys, reentrant)
         while True:
             # A fresh id for each lease: a repeated acquire gets the same grant.
             target = Target(self._nodes, keys, str(uuid.uuid4()), many)
-            body = _present({**fields, "lease_id": target.lease_id})
+            body = _present({**fields, "owner": owner, "reentrant": is_nested or None, "lease_id": target.lease_id})
+            doubt = Doubt()
             try:
-                answer = self._nodes.call(target.path("acquire"), body, until=until, wait_until=wait_until)
+                answer = self._nodes.call(target.path("acquire"), body, until=until, wait_until=wait_until, doubt=doubt)
                 first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
                 # After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
                 if first.until - now() < ttl * 2 / 3:
-                    first = target.renew(now() + ttl)
-                return Lease(target, answer.body, ttl, first)
+                    first = target.renew(now() + min(ttl, self._nodes.retry_for))
+                return Lease(target, answer.body, ttl, first, self._renewals, named is not None)
             except LeaseLost:
                 # It was granted in an answer that was lost, and has ended since.
-                if now() >= until:
+                if now() >= max(until, wait_until):
                     raise
+                until = now() + self._nodes.retry_for
             except (LockHeld, Refused):
+                if doubt.is_set:
+                    self._give_back(target)
+                raise
+            except Unavailable:
+                if doubt.is_set:
+                    self._give_back(target)
                 raise
             except BaseException:
                 call_quietly(self._nodes, target.path("release"), target.body(), _GIVE_BACK_SECONDS)
                 raise
 
+    def _give_back(self, target: Target) -> None:
+        """The caller need not wait for it: without it, the lease ends by its TTL."""
+        arguments = (self._nodes, target.path("release"), target.body(), max(_GIVE_BACK_SECONDS, self._nodes.retry_for))
+        threading.Thread(target=call_quietly, args=arguments, name="latchgate giving back", daemon=True).start()
+
     def __repr__(self) -> str:
         return f"Client({self._nodes!r})"
+
+
+def _path(key: str, verb: str) -> str:
+    return f"/v1/locks/{quote(key, safe='')}/{verb}"
 
 
 def _mode(shared: bool, permits: int | None, limit: int | None) -> dict[str, Any]:
@@ -188,19 +251,17 @@ def _mode(shared: bool, permits: int | None, limit: int | None) -> dict[str, Any
 
 def _common(
     ttl: float,
-    owner: str | None,
     priority: int | None,
-    reentrant: bool,
     delay: float | None,
+    min_hold: float | None,
     max_hold: float | None,
     metadata: dict[str, Any] | None,
 ) -> dict[str, Any]:
     return {
         "ttl_ms": _ms(ttl),
-        "owner": owner,
         "priority": priority,
-        "reentrant": reentrant or None,
         "delay_ms": _ms(delay),
+        "min_hold_ms": _ms(min_hold),
         "max_hold_ms": _ms(max_hold),
         "metadata": metadata,
     }

@@ -38,6 +38,14 @@ class WaitTimeout(LockHeld):
     """The caller's wait has ended without the lock."""
 
 
+class StaleToken(Error):
+    """A higher token than this one has been granted or presented: refuse what its holder wants to do."""
+
+    @property
+    def current(self) -> int:
+        return int(self.fields.get("current", 0))
+
+
 class LeaseLost(Error):
     """The lease has ended before it was released: stop the work that it protects.
 
@@ -80,9 +88,7 @@ class NotDone(Exception):
 
 
 _BY_CODE: dict[str, type[Error]] = {
-    "lock-held": LockHeld,
-    "lock-reserved": LockHeld,
-    "lock-delayed": LockHeld,
+    "stale-token": StaleToken,
     "wait-timeout": WaitTimeout,
     "lease-lost": LeaseLost,
     "operation-in-progress": OperationInProgress,
@@ -98,7 +104,7 @@ def of_problem(status: int, problem: Mapping[str, Any]) -> Error:
     """The error for an answer that is `application/problem+json`."""
     code = str(problem["code"])
     detail = str(problem.get("detail", problem.get("title", "")))
-    kind = Unavailable if status >= 500 or is_transient(status) else _BY_CODE.get(code, Refused)
+    kind = Unavailable if status >= 500 or is_transient(status) else _BY_CODE.get(code, LockHeld if status == 423 else Refused)
     return kind(code, detail, status, problem)
 
 

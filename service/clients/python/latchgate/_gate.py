@@ -12,16 +12,16 @@ from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
 from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded
-from ._keeper import Keeper, Renew, Renewed
 from ._nodes import Doubt, Nodes
+from ._renewals import Keeper, Renewals, Renewed
 
 _log = logging.getLogger("latchgate")
 
 Result = TypeVar("Result")
 OnExpiry = Literal["retry", "block"]
 
-# How long a caller waits until a claim is given back. After that, a thread goes on.
-_GIVE_BACK_SECONDS = 2.0
+# How long the end of the process waits until a claim is given back.
+_GIVE_BACK_AT_EXIT = 5.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Done(Generic[Result]):
 class Attempt:
     """Permission to do the operation, kept by heartbeats while the work runs."""
 
-    def __init__(self, nodes: Nodes, granted: dict[str, Any], length: float, sent: float) -> None:
+    def __init__(self, nodes: Nodes, renewals: Renewals, granted: dict[str, Any], length: float, sent: float) -> None:
         self.id: str = granted["id"]
         # Which attempt this is, from 1; None if it is not guarded.
         self.number: int | None = granted.get("attempt")
@@ -52,12 +52,14 @@ class Attempt:
         self.possibly_repeated: bool = granted.get("possibly_repeated", False)
         self._keeper: Keeper | None = None
         if self.guarded:
-            beat = _heartbeat(nodes, self.id, granted["stamp"])
+            path, body = f"/v1/operations/{self.id}/heartbeat", {"stamp": granted["stamp"]}
             first = Renewed(sent, granted["ttl_ms"] / 1000, granted)
             # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
             if first.until - now() < length * 2 / 3:
-                first = beat(now() + length, threading.Event())
-            self._keeper = Keeper(f"operation {self.id}", length, first, beat)
+                beat = nodes.call(path, body, until=now() + min(length, nodes.retry_for))
+                first = Renewed(beat.sent, beat.body["ttl_ms"] / 1000, beat.body)
+            self._keeper = Keeper(f"operation {self.id}", length, first, heartbeat=(path, body))
+            renewals.keep(self._keeper)
         self.lost: threading.Event = self._keeper.lost if self._keeper else threading.Event()
 
     def remaining(self) -> float:
@@ -77,6 +79,7 @@ class Attempt:
 
 def once(
     nodes: Nodes,
+    renewals: Renewals,
     request: dict[str, Any],
     work: Callable[[Attempt], Result],
     *,
@@ -86,7 +89,7 @@ def once(
 ) -> Done[Result]:
     """Runs the work if the gate permits it, and posts its outcome."""
     wait_until = now() + wait
-    until = max(wait_until, now() + nodes.retry_for)
+    until = now() + nodes.retry_for
     # Names this attempt: a repeated pre gets the same stamp.
     request["attempt_id"] = str(uuid.uuid4())
     doubt = Doubt()
@@ -96,13 +99,13 @@ def once(
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
         if doubt.is_set:
-            giving_back = threading.Thread(target=_give_back, args=(nodes, request, length), daemon=True)
-            giving_back.start()
-            giving_back.join(_GIVE_BACK_SECONDS)
+            # No daemon, so the end of the process waits for it: a claim that stays would block the operation.
+            arguments = (nodes, request, length)
+            threading.Thread(target=_give_back, args=arguments, name="latchgate giving back", daemon=False).start()
         raise
     granted = answer.body
     try:
-        attempt = Attempt(nodes, granted, length, answer.sent)
+        attempt = Attempt(nodes, renewals, granted, length, answer.sent)
     except AttemptLost:
         raise
     except BaseException:
@@ -128,12 +131,13 @@ def _give_back(nodes: Nodes, request: dict[str, Any], length: float) -> None:
     if request.get("on_outage") == "open":
         # An unguarded permission says nothing about the claim.
         request["on_outage"] = "closed"
-    until = now() + length
-    while now() < until:
+    began = now()
+    until = began + length
+    while now() < (until if threading.main_thread().is_alive() else min(until, began + _GIVE_BACK_AT_EXIT)):
         doubt = Doubt()
         doubt.begin()
         try:
-            granted = nodes.call("/v1/operations/pre", request, until=until, fit=True, doubt=doubt).body
+            granted = nodes.call("/v1/operations/pre", request, until=now() + nodes.retry_for, doubt=doubt).body
         except Error as error:
             if not doubt.is_set:
                 return
@@ -144,14 +148,6 @@ def _give_back(nodes: Nodes, request: dict[str, Any], length: float) -> None:
         else:
             return _post_quietly(nodes, granted["id"], granted["stamp"], "failure")
     _log.warning("no node says whether an operation was claimed: it may stay blocked")
-
-
-def _heartbeat(nodes: Nodes, id: str, stamp: str) -> Renew:
-    def beat(until: float, stop: threading.Event) -> Renewed:
-        answer = nodes.call(f"/v1/operations/{id}/heartbeat", {"stamp": stamp}, until=until, fit=True, stop=stop)
-        return Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
-
-    return beat
 
 
 def _post_success(nodes: Nodes, granted: dict[str, Any], result: Any, keep: dict[str, Any]) -> bool:

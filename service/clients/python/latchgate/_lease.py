@@ -13,8 +13,9 @@ from urllib.parse import quote
 
 from ._clock import now
 from ._errors import Error, LeaseLost
-from ._keeper import Keeper, Renewed
 from ._nodes import Nodes
+from ._renewals import Keeper, Renewals, Renewed
+from ._scope import enter, leave
 
 _log = logging.getLogger("latchgate")
 
@@ -42,14 +43,16 @@ class Target:
             return f"/v1/{'multilocks' if verb == 'acquire' else 'leases'}/{verb}"
         return f"/v1/locks/{quote(self.keys[0], safe='')}/{verb}"
 
+    @property
+    def leases(self) -> list[dict[str, str]]:
+        return [{"key": key, "lease_id": self.lease_id} for key in self.keys]
+
     def body(self) -> dict[str, Any]:
         """Of a renewal or a release."""
-        if self.many:
-            return {"leases": [{"key": key, "lease_id": self.lease_id} for key in self.keys]}
-        return {"lease_id": self.lease_id}
+        return {"leases": self.leases} if self.many else {"lease_id": self.lease_id}
 
-    def renew(self, until: float, stop: threading.Event | None = None) -> Renewed:
-        answer = self.nodes.call(self.path("renew"), self.body(), until=until, fit=True, stop=stop)
+    def renew(self, until: float) -> Renewed:
+        answer = self.nodes.call(self.path("renew"), self.body(), until=until)
         left_ms = min(lease["ttl_ms"] for lease in answer.body.get("results", [answer.body]))
         return Renewed(answer.sent, left_ms / 1000, answer.body)
 
@@ -65,9 +68,14 @@ class Lease:
     - `lost` is set when the lease has ended before it was released. `lost.wait(seconds)` waits for that.
     """
 
-    def __init__(self, target: Target, granted: Mapping[str, Any], length: float, first: Renewed) -> None:
+    def __init__(
+        self, target: Target, granted: Mapping[str, Any], length: float, first: Renewed, renewals: Renewals, has_named_owner: bool
+    ) -> None:
         self._target = target
-        self._keeper = Keeper(str(target), length, first, target.renew)
+        self._keeper = Keeper(str(target), length, first, leases=target.leases)
+        renewals.keep(self._keeper)
+        # Whether the caller has named the owner. Then it may be that of other leases, too.
+        self.has_named_owner = has_named_owner
         self._ended = weakref.finalize(self, self._keeper.stop)
         self._released = False
         self.keys: tuple[str, ...] = target.keys
@@ -119,12 +127,15 @@ class Lease:
                 # Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
                 nodes = self._target.nodes
                 until = now() + min(left or 1.0, nodes.retry_for)
-                nodes.call(self._target.path("release"), self._target.body(), until=until, fit=True)
+                nodes.call(self._target.path("release"), self._target.body(), until=until)
         except Error:
             if loss is None:
                 raise
         if loss is not None:
             raise self._loss()
+
+    def is_of(self, nodes: Nodes) -> bool:
+        return self._target.nodes is nodes
 
     def _loss(self) -> LeaseLost:
         loss = self._keeper.loss
@@ -133,10 +144,12 @@ class Lease:
         return LeaseLost("lease-lost", f"the lease of {self._target} is released", None, {"why": "released"})
 
     def __enter__(self) -> Lease:
+        enter(self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """An error of the block is more important than that of the release."""
+        leave(self)
         try:
             self.release()
         except LeaseLost:

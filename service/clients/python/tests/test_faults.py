@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from unittest import mock
 
-from latchgate import Error, LeaseLost, Unavailable
+from latchgate import Client, Error, LeaseLost, Unavailable
 from latchgate._clock import now
-from latchgate._keeper import Keeper, Renewed
 
 from .world import Background, Scenario, eventually
 
@@ -30,6 +29,21 @@ class Faults(Scenario):
         first.release()
         with second.result() as lease:
             self.assertGreater(lease.token, first.token)
+
+    def test_05_the_position_in_the_queue_survives_the_node(self) -> None:
+        a, b = self.pair()
+        proxy = self.proxy(a)
+        holder = self.client(b).lock(self.key)
+        first = Background(lambda: self.client(proxy, b).lock(self.key, owner="first"))
+        eventually(lambda: any("ticket" in body for body in proxy.requests("/acquire")), "it has a ticket", within=10)
+        second = Background(lambda: self.client(b).lock(self.key, owner="second"))
+        eventually(lambda: b.lock(self.key)["waiters"] == 2, "both wait")
+        a.kill()
+        eventually(lambda: len(b.lock(self.key)["waiting"]) == 2, "both wait at B")
+        holder.release()
+        with first.result():
+            self.assertEqual([waiter["owner"] for waiter in b.lock(self.key)["waiting"]], ["second"])
+        second.result().release()
 
     def test_06_a_node_freezes_while_a_lease_is_held(self) -> None:
         a, b = self.pair()
@@ -107,14 +121,34 @@ class Faults(Scenario):
                 eventually(is_done, "the operation is free")
 
     def test_24_the_machine_was_suspended_for_longer_than_the_lease(self) -> None:
-        hanging = threading.Event()
-        self.addCleanup(hanging.set)
+        lease = self.client().lock(self.key, ttl=600)
+        with mock.patch("latchgate._renewals.now", lambda: now() + 601):
+            self.assertTrue(lease.lost.wait(60))
 
-        def renew(until: float, stop: threading.Event) -> Renewed:
-            hanging.wait()
-            raise AssertionError
+    def test_27_a_lease_whose_renewal_hangs_takes_no_other_with_it(self) -> None:
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+        leases = [client.lock(f"{self.key}/{number}", ttl=9) for number in range(4)]
+        proxy.hangs = leases[0].lease_id
+        self.assertTrue(leases[0].lost.wait(60))
+        self.until_renewed(*leases[1:])
+        for lease in leases[1:]:
+            lease.release()
 
-        keeper = Keeper("test", 600, Renewed(now(), 600, {}), renew)
-        self.addCleanup(keeper.stop)
-        with mock.patch("latchgate._keeper.now", lambda: now() + 601):
-            self.assertTrue(keeper.lost.wait(60))
+    def test_28_each_call_ends_in_time_when_no_node_answers(self) -> None:
+        a, b = self.pair()
+        client = Client([a.url, b.url])
+        lease = client.lock(self.key, ttl=50)
+        a.freeze()
+        b.freeze()
+        calls = [
+            lambda: client.lock(self.key, wait=600),
+            lambda: client.once(self.key, lambda _: 7, operation="test", ttl=5),
+            lambda: client.fence(self.key, lease.token),
+            lease.release,
+        ]
+        for call in calls:
+            began = time.monotonic()
+            with self.assertRaises(Unavailable):
+                call()
+            self.assertLess(time.monotonic() - began, 10)

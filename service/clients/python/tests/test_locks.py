@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
 
-from latchgate import Key, LeaseLost, LockHeld, WaitTimeout
+from latchgate import Key, LeaseLost, LockHeld, StaleToken, WaitTimeout
 
 from .world import Background, Scenario, eventually
 
@@ -107,7 +109,7 @@ class Locks(Scenario):
         with self.assertRaises(Exception) as raised:
             self.client(proxy, retry_for=1).lock(self.key, wait=0)
         self.assertEqual(raised.exception.code, "no-answer")  # type: ignore[attr-defined]
-        self.assertGreater(len(proxy.requests("/release")), 0)
+        eventually(lambda: proxy.requests("/release"), "it is released")
         self.free(self.key)
 
     def test_12_shared_leases_and_permits(self) -> None:
@@ -147,3 +149,113 @@ class Locks(Scenario):
             assert lease.revocation is not None
             self.assertEqual((lease.revocation.reason, lease.revocation.by), ("hotfix", "ann"))
             self.assertLessEqual(lease.remaining(), 30)
+
+    def test_13_a_client_revokes_a_lock(self) -> None:
+        client = self.client()
+        self.assertEqual(client.revoke(self.key).leases, 0)
+        with client.lock(self.key, ttl=3) as lease:
+            revoking = client.revoke(self.key, reason="hotfix", by="ann", grace=30, token=lease.token)
+            self.assertEqual(revoking.leases, 1)
+            eventually(lambda: lease.revocation, "the revocation")
+            assert lease.revocation is not None
+            self.assertEqual((lease.revocation.reason, lease.revocation.deadline), ("hotfix", revoking.deadline))
+
+    def test_25_a_lock_inside_of_itself_is_nested_on_request(self) -> None:
+        client = self.client()
+        with client.lock(self.key) as outer:
+            with client.lock(self.key, reentrant=True, wait=0) as inner:
+                self.assertEqual((inner.token, inner.owner), (outer.token, outer.owner))
+            with client.multilock([self.key, self.key + "/other"], reentrant=True, wait=0) as both:
+                self.assertEqual(both.tokens[self.key], outer.token)
+            self.assertIsNone(client.try_lock(self.key))
+            self.assertIsNone(self.client().try_lock(self.key, reentrant=True))
+            self.assertIsNone(Background(lambda: client.try_lock(self.key, reentrant=True)).result())
+            outer.check()
+        self.free(self.key)
+        with client.lock(self.key, reentrant=True), self.client().lock(self.key + "/other"):
+            self.assertIsNone(client.try_lock(self.key + "/other", reentrant=True))
+        with client.lock(self.key, owner="worker"), self.assertRaises(ValueError):
+            client.lock(self.key, reentrant=True)
+        lease = client.lock(self.key)
+        # Outside of `with`, nothing says who holds it.
+        self.assertIsNone(client.try_lock(self.key, reentrant=True))
+        lease.release()
+
+    def test_25_another_task_is_not_inside(self) -> None:
+        client = self.client()
+
+        async def other() -> object:
+            return client.try_lock(self.key, reentrant=True)
+
+        async def run() -> None:
+            with client.lock(self.key):
+                self.assertIsNone(await asyncio.create_task(other()))
+                self.assertIsNone(await asyncio.to_thread(client.try_lock, self.key, reentrant=True))
+                with client.lock(self.key, reentrant=True, wait=0):
+                    pass
+
+        asyncio.run(run())
+        self.free(self.key)
+
+    def test_26_the_leases_of_a_client_are_renewed_together(self) -> None:
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+        leases = [client.lock(f"{self.key}/{number}", ttl=6) for number in range(20)]
+        for _ in range(2):
+            self.until_renewed(*leases)
+        self.assertLess(len(proxy.requests("/renew")), 10)
+        self.assertEqual({path for path, _, _ in proxy.seen if path.endswith("/renew")}, {"/v1/leases/renew"})
+        resident = [thread for thread in threading.enumerate() if thread.name == "latchgate renewals"]
+        self.assertLessEqual(len(resident), 2)  # and one of a client of the test before
+        self.b.force(leases[7].key)
+        self.assertTrue(leases[7].lost.wait(60))
+        others = leases[:7] + leases[8:]
+        self.until_renewed(*others)
+        for lease in others:
+            lease.release()
+
+    def test_26_no_request_has_more_leases_than_a_node_accepts(self) -> None:
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+        leases = [client.multilock([f"{self.key}/{number}/{key}" for key in range(60)], ttl=9) for number in range(10)]
+        self.until_renewed(*leases)
+        self.assertLessEqual(max(len(body["leases"]) for body in proxy.requests("/renew")), 500)
+        for lease in leases:
+            lease.release()
+
+    def test_29_a_lock_stays_taken_for_its_shortest_hold(self) -> None:
+        client = self.client()
+        client.lock(self.key, min_hold=600).release()
+        with self.assertRaises(LockHeld) as raised:
+            client.lock(self.key, wait=0)
+        self.assertEqual(raised.exception.code, "lock-delayed")
+        self.b.force(self.key)
+
+    def test_30_events_continue_behind_the_last_one_at_another_node(self) -> None:
+        a, b = self.pair()
+        events = self.client(a, b).events(self.key)
+        first = Background(lambda: next(events))
+
+        def is_seen() -> bool:
+            self.client(b).lock(self.key).release()
+            return not first.is_running()
+
+        eventually(is_seen, "an event")
+        event = first.result()
+        self.assertEqual((event.data["key"], event.data["id"]), (self.key, event.id))
+        a.kill()
+        with self.client(b).lock(self.key, owner="last"), events, self.client(b).events(self.key, after=event.id) as again:
+            for expected in again:
+                self.assertEqual(next(events), expected)
+                if expected.data["owner"] == "last":
+                    break
+            self.assertEqual(expected.kind, "granted")
+
+    def test_31_a_token_that_is_too_low_does_not_pass(self) -> None:
+        client = self.client()
+        with client.lock(self.key) as first:
+            client.fence(self.key, first.token)
+        with client.lock(self.key) as second:
+            with self.assertRaises(StaleToken) as raised:
+                client.fence(self.key, first.token)
+            self.assertEqual((raised.exception.status, raised.exception.current), (412, second.token))

@@ -98,9 +98,12 @@ class Proxy:
 
     # Ends waits at once, as a node does that is about to stop.
     ends_waits = False
+    # Requests with this text in their body get no answer until the proxy stops.
+    hangs = ""
 
     def __init__(self, node: Node) -> None:
         self.seen: list[tuple[str, float, dict[str, Any]]] = []
+        self._stopped = threading.Event()
         self._lose: dict[str, int] = {}
         self._refuse = 0
         # Of requests of this path, after those whose answers were lost: the status and the code.
@@ -132,6 +135,7 @@ class Proxy:
         return [body for path, _, body in self.seen if path.endswith(verb)]
 
     def stop(self) -> None:
+        self._stopped.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -146,15 +150,22 @@ class Proxy:
         if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
             status, code = self.then_refuse[verb]
             return self._answer(handler, status, json.dumps({"code": code, "detail": "This proxy refuses."}).encode())
+        if self.hangs and self.hangs.encode() in body:
+            self._stopped.wait()
         if self.ends_waits:
             body = json.dumps({**json.loads(body), "wait_ms": 1}).encode()
         parts = urlsplit(node.url)
         assert parts.hostname is not None
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
-        connection.request("POST", handler.path, body)
-        response = connection.getresponse()
-        answer = response.read()
-        connection.close()
+        try:
+            connection.request("POST", handler.path, body)
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException):
+            handler.close_connection = True
+            return
+        finally:
+            connection.close()
         if self._lose.get(verb, 0) > 0:
             self._lose[verb] -= 1
             handler.close_connection = True
@@ -168,8 +179,11 @@ class Proxy:
         handler.send_header("Content-Length", str(len(body)))
         if status == 503:
             handler.send_header("Retry-After", "1")
-        handler.end_headers()
-        handler.wfile.write(body)
+        try:
+            handler.end_headers()
+            handler.wfile.write(body)
+        except OSError:
+            pass  # the client has given up
 
 
 class Background:
@@ -188,6 +202,9 @@ class Background:
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
 
+    def is_running(self) -> bool:
+        return self._thread.is_alive()
+
     def result(self) -> Any:
         self._thread.join(PATIENCE)
         assert not self._thread.is_alive(), "the call has not ended"
@@ -196,10 +213,10 @@ class Background:
         return self._result
 
 
-def eventually(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
+def eventually(condition: Callable[[], object], what: str, within: float = PATIENCE) -> None:
+    deadline = time.monotonic() + within
     while not condition():
-        assert time.monotonic() < deadline, f"not within {PATIENCE} s: {what}"
+        assert time.monotonic() < deadline, f"not within {within} s: {what}"
         time.sleep(0.02)
 
 
@@ -231,7 +248,8 @@ class Scenario(unittest.TestCase):
 
     def client(self, *nodes: Node | Proxy, **options: Any) -> Client:
         """A client of these nodes; without any, of both."""
-        return Client([node.url for node in nodes or (self.a, self.b)], **options)
+        # The machine may be busy.
+        return Client([node.url for node in nodes or (self.a, self.b)], **{"retry_for": 30.0, **options})
 
     def free(self, key: str) -> None:
         """Checks that nothing is left of the lock."""
@@ -242,8 +260,14 @@ class Scenario(unittest.TestCase):
 
         eventually(nothing, f"{key} is free")
 
-    def until_renewed(self, lease: Any) -> None:
-        """Waits for a renewal that was sent from now on."""
-        before = lease._keeper.last.sent
-        eventually(lambda: lease._keeper.last.sent > before or lease.lost.is_set(), "a renewal")
-        self.assertFalse(lease.lost.is_set(), lease._keeper.loss)
+    def until_renewed(self, *leases: Any) -> None:
+        """Waits for a renewal of each lease that was sent from now on."""
+        before = [lease._keeper.last.sent for lease in leases]
+
+        def all_renewed() -> bool:
+            renewed = [lease._keeper.last.sent > sent for lease, sent in zip(leases, before)]
+            return all(renewed) or any(lease.lost.is_set() for lease in leases)
+
+        eventually(all_renewed, "a renewal")
+        for lease in leases:
+            self.assertFalse(lease.lost.is_set(), lease._keeper.loss)

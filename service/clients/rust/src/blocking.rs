@@ -24,7 +24,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::error::{Error, Loss};
 use crate::lease::RELEASE_MAX;
 use crate::operation::{Begun, Done, Failed, OnExpiry, OnceError, Operation};
-use crate::{Lease as AsyncLease, LockRequest, Method};
+use crate::{Lease as AsyncLease, LockRequest, Method, Revoke, Revoking};
 
 /// As [`crate::Client`]. It must not be used inside of tokio.
 #[derive(Clone, Debug)]
@@ -132,6 +132,22 @@ impl Client {
                 Err(OnceError::Work(failed.error))
             }
         }
+    }
+
+    /// As [`crate::Client::fence`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fence(&self, key: &str, token: u64) -> Result<(), Error> {
+        self.runtime.block_on(self.client.fence(key, token))
+    }
+
+    /// As [`crate::Client::revoke`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn revoke(&self, key: &str, revoke: &Revoke) -> Result<Revoking, Error> {
+        self.runtime.block_on(self.client.revoke(key, revoke))
     }
 
     /// As [`crate::Client::call`].

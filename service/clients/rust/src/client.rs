@@ -6,17 +6,38 @@ use std::time::Duration;
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, Url};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::background::Background;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::events::Events;
-use crate::lock::{LockRequest, Wanted};
+use crate::lock::{LockRequest, Wanted, ms};
 use crate::operation::Operation;
+use crate::renewals::Renewals;
 use crate::transport::{ANSWER_MAX, Failure, Transport, TransportSettings};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a revocation says. All of it may be left out.
+#[derive(Clone, Debug, Default)]
+pub struct Revoke {
+    pub reason: Option<String>,
+    pub by: Option<String>,
+    /// How long the holders may keep their leases; 10 s if absent.
+    pub grace: Option<Duration>,
+    /// Only the leases with this token.
+    pub token: Option<u64>,
+}
+
+/// A lock that is being revoked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoking {
+    /// How many leases are revoked.
+    pub leases: u64,
+    /// When the last of them ends, by the store's clock; `None` if the lock was free.
+    pub deadline: Option<String>,
+}
 
 /// A client of one Latchgate. Clones share their connections.
 #[derive(Clone, Debug)]
@@ -26,6 +47,7 @@ pub struct Client {
     pub(crate) patience: Duration,
     pub(crate) answer_max: Duration,
     pub(crate) background: Background,
+    pub(crate) renewals: Arc<Renewals>,
 }
 
 impl Client {
@@ -40,7 +62,8 @@ impl Client {
         }
         let settings = Arc::new(TransportSettings::of(urls));
         let transport = Arc::new(Transport::new(&settings)?);
-        Ok(Self { transport, settings, patience: PATIENCE, answer_max: ANSWER_MAX, background: Background::new() })
+        let (background, renewals) = (Background::new(), Arc::default());
+        Ok(Self { transport, settings, patience: PATIENCE, answer_max: ANSWER_MAX, background, renewals })
     }
 
     /// Sends this API key with each request.
@@ -50,6 +73,7 @@ impl Client {
     pub fn api_key(mut self, key: &str) -> Result<Self, Error> {
         Arc::make_mut(&mut self.settings).set_api_key(key)?;
         self.transport = Arc::new(Transport::new(&self.settings)?);
+        self.renewals = Arc::default();
         Ok(self)
     }
 
@@ -61,10 +85,12 @@ impl Client {
     pub fn authorities(mut self, pem: &[u8]) -> Result<Self, Error> {
         Arc::make_mut(&mut self.settings).set_authorities(pem)?;
         self.transport = Arc::new(Transport::new(&self.settings)?);
+        self.renewals = Arc::default();
         Ok(self)
     }
 
-    /// How long a call is repeated while no node answers; 10 s unless set. A wait for a lock is repeated for as long as it lasts.
+    /// When no node answers, a call ends after this time in all; 2 s unless set. A wait that has begun goes on for as long as it lasts, and
+    /// for this time beyond; renewals go on until the lease ends, and the report of an outcome for as long as the attempt lasts.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
@@ -72,11 +98,18 @@ impl Client {
     }
 
     /// How long a node may take to answer a call about an operation, beyond what the call asks it to wait; 10 s unless set. Then the call is
-    /// repeated at the next node.
+    /// repeated at the next node. It is less if the call must end before.
     #[must_use]
     pub fn answer_max(mut self, answer_max: Duration) -> Self {
         self.answer_max = answer_max;
         self
+    }
+
+    /// When a call that may wait ends while no node answers. A wait goes on through an outage, but does not begin in one: the base URL may
+    /// be wrong.
+    pub(crate) fn ends(&self, wait_until: Moment, silent_since: Option<Moment>, was_answered: bool) -> Moment {
+        let from = if was_answered { wait_until } else { silent_since.unwrap_or_else(Moment::now) };
+        from.plus(self.patience)
     }
 
     /// A lock that is to be acquired.
@@ -96,6 +129,45 @@ impl Client {
     #[must_use]
     pub fn operation(&self, name: impl Into<String>) -> Operation {
         Operation::new(self.clone(), name.into())
+    }
+
+    /// For a resource that cannot store tokens: fails if a higher token has been granted or presented for the key.
+    ///
+    /// # Errors
+    /// [`Error::StaleToken`]; [`Error::Unreachable`] if no node has answered.
+    pub async fn fence(&self, key: &str, token: u64) -> Result<(), Error> {
+        let (path, body) = (format!("/v1/locks/{}/fence", encode(key)), json!({ "token": token }));
+        let until = Moment::now().plus(self.patience);
+        match self.transport.repeat(&Method::POST, &path, Some(&body), self.answer_max, until).await {
+            Ok(_) => Ok(()),
+            Err(Error::Refused(problem)) if problem.code() == "stale-token" => Err(Error::StaleToken(problem)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Asks the holders of a lock to release it. Their leases end after the grace.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`] if no node has answered. Without a `token`, a call whose answer is lost is not repeated, because it could ask
+    /// the next holder.
+    pub async fn revoke(&self, key: &str, revoke: &Revoke) -> Result<Revoking, Error> {
+        let path = format!("/v1/locks/{}/revoke", encode(key));
+        let fields = [
+            ("reason", revoke.reason.as_deref().map(Value::from)),
+            ("by", revoke.by.as_deref().map(Value::from)),
+            ("grace_ms", revoke.grace.map(|grace| ms(grace).into())),
+            ("token", revoke.token.map(Value::from)),
+        ];
+        let fields = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        let body = Value::Object(fields.collect());
+        let answer = if revoke.token.is_some() {
+            let until = Moment::now().plus(self.patience);
+            self.transport.repeat(&Method::POST, &path, Some(&body), self.answer_max, until).await?
+        } else {
+            self.call_once(&Method::POST, &path, Some(&body), self.answer_max.min(self.patience)).await?
+        };
+        let deadline = answer["deadline"].as_str().map(str::to_owned);
+        Ok(Revoking { leases: answer["leases"].as_u64().unwrap_or(0), deadline })
     }
 
     /// The events of one lock from now on.
@@ -131,10 +203,21 @@ impl Client {
         if method == Method::GET {
             return self.transport.repeat(&method, path, body, ANSWER_MAX, Moment::now().plus(self.patience)).await;
         }
+        self.call_once(&method, path, body, ANSWER_MAX * 6).await
+    }
+
+    /// Calls the next node only if a node has certainly not carried out the call.
+    async fn call_once(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        answer_max: Duration,
+    ) -> Result<Value, Error> {
         let mut nodes = self.transport.nodes();
         loop {
             nodes -= 1;
-            match self.transport.call(&method, path, body, ANSWER_MAX * 6).await {
+            match self.transport.call(method, path, body, answer_max).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Decided(problem)) => return Err(Error::Refused(problem)),
                 Err(failure) if nodes == 0 || failure.may_have_run() => return Err(failure.into_error()),

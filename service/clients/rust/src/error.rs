@@ -16,6 +16,10 @@ pub enum Error {
     #[error(transparent)]
     LeaseLost(#[from] Loss),
 
+    /// A higher token than this one has been granted or presented: refuse what its holder wants to do.
+    #[error("{0}")]
+    StaleToken(Problem),
+
     /// Another attempt does the operation.
     #[error("another attempt runs: {0}")]
     InProgress(Problem),
@@ -48,6 +52,7 @@ impl Error {
     pub fn problem(&self) -> Option<&Problem> {
         match self {
             Self::NotAcquired(problem)
+            | Self::StaleToken(problem)
             | Self::InProgress(problem)
             | Self::OutcomeUnknown(problem)
             | Self::AttemptLost(problem)

@@ -17,7 +17,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(45);
 
 /// An event of a lock.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Event {
+    /// Keep it to continue [behind this event](Events::after) later.
+    pub id: String,
     /// `granted`, `released`, `expired` and so on. After `dropped`, events between the ids `from` and `to` may be missing.
     pub kind: String,
     /// All fields.
@@ -42,6 +45,13 @@ impl Events {
     pub(crate) fn new(client: Client, path: String) -> Self {
         let (last_id, id, unread, kind, data) = (None, None, Vec::new(), String::new(), String::new());
         Self { client, path, stream: None, last_id, id, unread, kind, data }
+    }
+
+    /// Begins behind the event with this id, and not now.
+    #[must_use]
+    pub fn after(mut self, id: impl Into<String>) -> Self {
+        self.last_id = Some(id.into());
+        self
     }
 
     /// The next event.
@@ -110,7 +120,8 @@ impl Events {
             self.last_id = self.id.take().or(self.last_id.take());
             let (kind, data) = (std::mem::take(&mut self.kind), std::mem::take(&mut self.data));
             let data = serde_json::from_str(&data).ok()?;
-            return (!kind.is_empty()).then_some(Event { kind, data });
+            let id = self.last_id.clone().unwrap_or_default();
+            return (!kind.is_empty()).then_some(Event { id, kind, data });
         }
         let (field, value) = line.split_once(':').unwrap_or((line, ""));
         let value = value.strip_prefix(' ').unwrap_or(value);

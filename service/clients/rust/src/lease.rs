@@ -1,24 +1,20 @@
-//! A lease, and the task that renews it.
+//! A lease.
 
 use std::fmt;
 use std::time::Duration;
 
-use rand::RngExt;
 use reqwest::Method;
 use serde_json::Value;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Loss};
 use crate::lock::Target;
-use crate::transport::{ANSWER_MAX, Failure, Pause};
+use crate::transport::ANSWER_MAX;
 
-/// Shortest time between two renewals.
-const RENEW_MIN: Duration = Duration::from_millis(30);
 /// How long a release goes on after the lease has ended by itself.
 const RELEASE_AFTER_END: Duration = Duration::from_secs(1);
 /// Longest time for a release that goes on behind the caller's back.
@@ -62,18 +58,18 @@ fn leases(answer: &Value) -> impl Iterator<Item = &Value> {
 }
 
 /// What an acquire has granted.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct Grant {
     pub(crate) target: Target,
     pub(crate) lease_id: String,
     /// When the request was sent whose answer says how long the lease lasts.
     pub(crate) sent: Moment,
-    until: Moment,
-    revocation: Option<Revocation>,
+    pub(crate) until: Moment,
+    pub(crate) revocation: Option<Revocation>,
     owner: String,
     /// One for each key.
     tokens: Vec<u64>,
-    ttl: Duration,
+    pub(crate) ttl: Duration,
 }
 
 impl Grant {
@@ -99,6 +95,13 @@ impl Grant {
         Ok(grant)
     }
 
+    pub(crate) fn keys(&self) -> &[String] {
+        match &self.target {
+            Target::One(key) => std::slice::from_ref(key),
+            Target::Many(keys) => keys,
+        }
+    }
+
     /// The answer to a request that was sent then says how long the lease lasts.
     pub(crate) fn extend(&mut self, sent: Moment, answer: &Value) {
         self.sent = sent;
@@ -114,7 +117,6 @@ pub struct Lease {
     client: Client,
     grant: Grant,
     state: watch::Sender<LeaseState>,
-    renewer: JoinHandle<()>,
     runtime: Handle,
 }
 
@@ -133,9 +135,8 @@ impl Lease {
     pub(crate) fn keep(client: Client, grant: Grant) -> Self {
         let held = LeaseState::Held { until: grant.until, revocation: grant.revocation.clone() };
         let state = watch::Sender::new(held);
-        let renewer =
-            tokio::spawn(Renewer { client: client.clone(), grant: grant.clone(), state: state.clone() }.run());
-        Self { client, grant, state, renewer, runtime: Handle::current() }
+        client.renewals.keep(&client.transport, grant.clone(), state.clone());
+        Self { client, grant, state, runtime: Handle::current() }
     }
 
     /// Higher than the token of every earlier lease of the key. Of several keys, that of the first.
@@ -222,7 +223,6 @@ impl Lease {
     /// [`Error::LeaseLost`] if the lease had ended before, so the work may have overlapped with that of another holder.
     /// [`Error::Unreachable`] if no node has answered: the lease expires by itself, and the call ends a second after that at the latest.
     pub async fn release(self) -> Result<(), Error> {
-        self.renewer.abort();
         let state = self.state.send_replace(LeaseState::Released);
         let (lost, until) = match state {
             LeaseState::Lost(loss) => (Some(loss), Moment::now()),
@@ -240,7 +240,6 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.renewer.abort();
         let state = self.state.send_replace(LeaseState::Released);
         if let LeaseState::Held { until, .. } = state {
             let releasing = release(self.client.clone(), self.grant.clone(), until);
@@ -263,70 +262,5 @@ async fn release(client: Client, grant: Grant, ends: Moment) -> Result<(), Error
         Ok(_) => Ok(()),
         Err(Error::Refused(problem)) if problem.status() == 410 => Err(Error::LeaseLost(Loss::of(&problem))),
         Err(error) => Err(error),
-    }
-}
-
-struct Renewer {
-    client: Client,
-    grant: Grant,
-    state: watch::Sender<LeaseState>,
-}
-
-impl Renewer {
-    async fn run(mut self) {
-        loop {
-            // A lease that must end soon, by a revocation or its longest hold, is renewed more often.
-            let length = self.grant.until.since(self.grant.sent).min(self.grant.ttl);
-            let period = (length / 3).mul_f64(rand::rng().random_range(0.8..1.0)).max(RENEW_MIN);
-            sleep_until(self.grant.sent.plus(period).max(Moment::now().plus(RENEW_MIN)).min(self.grant.until)).await;
-            if let Err(loss) = self.renew().await {
-                tracing::warn!(keys = ?self.grant.target, %loss, "a lease is lost");
-                self.state.send_if_modified(|state| {
-                    let is_held = matches!(state, LeaseState::Held { .. });
-                    if is_held {
-                        *state = LeaseState::Lost(loss);
-                    }
-                    is_held
-                });
-                return;
-            }
-            let held = LeaseState::Held { until: self.grant.until, revocation: self.grant.revocation.clone() };
-            self.state.send_if_modified(|state| {
-                let is_held = matches!(state, LeaseState::Held { .. });
-                if is_held {
-                    *state = held;
-                }
-                is_held
-            });
-        }
-    }
-
-    /// Repeats the renewal until it is answered, or the lease may have ended.
-    async fn renew(&mut self) -> Result<(), Loss> {
-        let path = self.grant.target.path("renew");
-        let body = self.grant.target.body(&self.grant.lease_id);
-        let until = self.grant.until;
-        let answer_max = (self.grant.ttl / 6).clamp(Duration::from_millis(100), ANSWER_MAX);
-        let mut pause = Pause::of_renewal(self.client.transport.nodes(), self.grant.ttl);
-        while !until.has_passed() {
-            let sent = Moment::now();
-            let call = self.client.transport.call(&Method::POST, &path, Some(&body), answer_max);
-            let failure = tokio::select! {
-                answer = call => match answer {
-                    Ok(answer) => {
-                        self.grant.extend(sent, &answer);
-                        return Ok(());
-                    }
-                    Err(Failure::Decided(problem)) if problem.status() == 410 => return Err(Loss::of(&problem)),
-                    Err(failure) => failure,
-                },
-                () = sleep_until(until) => break,
-            };
-            // A refusal that is not about the lease, such as a revoked API key, may be lifted before the lease ends.
-            if !pause.after(&failure, until).await {
-                sleep_until(until).await;
-            }
-        }
-        Err(Loss::not_renewed())
     }
 }

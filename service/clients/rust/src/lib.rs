@@ -17,7 +17,7 @@
 //! # }
 //! ```
 //!
-//! **A lease** is renewed in the background at a third of its TTL. It is counted from the moment its request was sent, by a clock
+//! **A lease** is renewed in the background at a third of its TTL, together with the other leases of its client. It is counted from the moment its request was sent, by a clock
 //! that cannot be set and that goes on while the machine is suspended. When it is lost, [`Lease::lost`] returns and
 //! [`Lease::remaining`] is zero. No client can stop work that is in the middle of a write: send [`Lease::token`] with each write,
 //! and let the resource refuse a lower one.
@@ -38,10 +38,11 @@ mod events;
 mod lease;
 mod lock;
 mod operation;
+mod renewals;
 mod transport;
 
 pub use attempt::{Attempt, AttemptState};
-pub use client::{Client, encode};
+pub use client::{Client, Revoke, Revoking, encode};
 pub use error::{Error, Loss, LossReason, Problem};
 pub use events::{Event, Events};
 pub use lease::{Lease, LeaseState, Revocation};

@@ -127,7 +127,7 @@ impl LockRequest {
         self
     }
 
-    /// The holder's name, which refused clients see; the host's name and the process id unless set.
+    /// The holder's name, which refused clients see; unless set, `host:pid/…` with an end of its own for each lease.
     pub fn owner(self, owner: impl Into<String>) -> Self {
         self.field("owner", owner.into())
     }
@@ -142,6 +142,11 @@ impl LockRequest {
     pub fn permits(mut self, permits: u32, limit: u32) -> Self {
         self.wanted = self.wanted.into_iter().map(|wanted| Wanted::permits(wanted.key, permits, Some(limit))).collect();
         self
+    }
+
+    /// Nested in `outer`, a lease of this client for the same key: it has the same token, and is granted at once while `outer` is held.
+    pub fn within(self, outer: &Lease) -> Self {
+        self.reentrant(outer.owner())
     }
 
     /// 1 to 10, higher first; 1 unless set.
@@ -164,7 +169,7 @@ impl LockRequest {
         self.field("delay_ms", ms(delay))
     }
 
-    /// If the lock is released sooner than this after its grant, it is not granted until then. For exclusive locks only.
+    /// If the lock is released sooner than this after its grant, it is not granted until then.
     pub fn min_hold(self, min_hold: Duration) -> Self {
         self.field("min_hold_ms", ms(min_hold))
     }
@@ -214,12 +219,15 @@ impl LockRequest {
         let mut was_answered = false;
         let mut pause = self.pause();
         loop {
-            let wait = wait_until.left().min(next_wait);
+            let ends = self.client.ends(wait_until, silent_since, was_answered);
+            let longest = if was_answered { next_wait } else { next_wait.min(ends.left() / 4) };
+            let wait = wait_until.left().min(longest);
             let body = self.body(&pending.lease_id, wait, &ticket);
             let sent = Moment::now();
             pending.is_in_doubt = true;
             let path = pending.target.path("acquire");
-            let failure = match self.call(&path, &body, wait + ANSWER_MAX).await {
+            let answer_max = wait + self.client.transport.share(ANSWER_MAX, ends.minus(wait));
+            let failure = match self.call(&path, &body, answer_max).await {
                 Ok(answer) => {
                     let grant = Grant::of(&pending.target, &pending.lease_id, sent, self.ttl, &answer)?;
                     match self.confirmed(grant).await {
@@ -280,10 +288,8 @@ impl LockRequest {
                     {
                         ticket = problem.field("ticket").clone();
                     }
-                    let patience_ends = silent_since.get_or_insert(sent).plus(self.client.patience);
-                    // A wait goes on through an outage, but does not begin in one: the base URL may be wrong.
-                    let give_up = if was_answered { wait_until.max(patience_ends) } else { patience_ends };
-                    if !pause.after(&failure, give_up).await {
+                    silent_since.get_or_insert(sent);
+                    if !pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
                         return Err(failure.into_error());
                     }
                 }
@@ -303,7 +309,10 @@ impl LockRequest {
         let mut pause = self.pause();
         loop {
             let sent = Moment::now();
-            let failure = match self.call(&path, &body, (self.ttl / 2).min(ANSWER_MAX)).await {
+            let failure = match self
+                .call(&path, &body, self.client.transport.share((self.ttl / 2).min(ANSWER_MAX), give_up))
+                .await
+            {
                 Ok(answer) => {
                     grant.extend(sent, &answer);
                     return Ok(Some(grant));
@@ -397,5 +406,7 @@ pub fn process_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
     let host = host.as_deref().map_or("client", str::trim);
     let host: String = host.chars().filter(|letter| !letter.is_control()).take(60).collect();
-    format!("{host}:{}", std::process::id())
+    // A nested lease has its owner, and must not open a lock that other code of this process holds.
+    let id = uuid::Uuid::new_v4().simple().to_string();
+    format!("{host}:{}/{}", std::process::id(), &id[..12])
 }

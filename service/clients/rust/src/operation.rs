@@ -262,14 +262,17 @@ impl Operation {
         let mut pending = Pending::new(&self.client, body, self.ttl);
         let nodes = self.client.transport.nodes();
         let mut pause = Pause::new(nodes);
-        let mut silent_since = None;
+        let mut silent_since: Option<Moment> = None;
+        let mut was_answered = false;
         loop {
+            let ends = self.client.ends(wait_until, silent_since, was_answered);
             // The lease counts from the moment at which its call was sent, so most of it must be left after the wait.
-            let wait = wait_until.left().min(WAIT_PER_CALL).min(self.ttl / 3);
+            let longest = if was_answered { WAIT_PER_CALL } else { ends.left() / 4 };
+            let wait = wait_until.left().min(longest).min(self.ttl / 3);
             pending.body["wait_ms"] = ms(wait).into();
             let sent = Moment::now();
             let was_in_doubt = std::mem::replace(&mut pending.is_in_doubt, true);
-            let answer_max = wait + self.client.answer_max;
+            let answer_max = wait + self.client.transport.share(self.client.answer_max, ends.minus(wait));
             let answer = self.client.transport.call(&Method::POST, PRE, Some(&pending.body), answer_max).await;
             pending.is_in_doubt = match &answer {
                 Ok(_) => false,
@@ -287,14 +290,14 @@ impl Operation {
                     if problem.code() == "operation-in-progress" && !wait_until.has_passed() {
                         pause = Pause::new(nodes);
                         silent_since = None;
+                        was_answered = true;
                         continue;
                     }
                     return refused(problem);
                 }
                 Err(failure) => {
-                    let since: Moment = *silent_since.get_or_insert(sent);
-                    let give_up = wait_until.max(since.plus(self.client.patience));
-                    if !pause.after(&failure, give_up).await {
+                    silent_since.get_or_insert(sent);
+                    if !pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
                         return Err(failure.into_error());
                     }
                 }

@@ -15,6 +15,8 @@ use crate::error::{Error, Problem};
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Longest time for an answer, beyond what the call asks the node to wait.
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+/// Shortest time for an answer.
+pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
 /// Longest time until a stream begins: a node begins it at once.
 const STREAM_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -198,6 +200,13 @@ impl Transport {
         self.urls.len()
     }
 
+    /// How long one node may take to answer a call that ends at `until`: at most `answer_max`, and a share, so that each node can be
+    /// tried.
+    pub(crate) fn share(&self, answer_max: Duration, until: Moment) -> Duration {
+        let nodes = u32::try_from(self.nodes()).unwrap_or(u32::MAX);
+        answer_max.min((until.left() / nodes).max(ANSWER_MIN))
+    }
+
     /// Repeats a call that may be repeated, until a node decides or `until` has passed. The call is made once in any case.
     pub(crate) async fn repeat(
         &self,
@@ -209,7 +218,7 @@ impl Transport {
     ) -> Result<Value, Error> {
         let mut pause = Pause::new(self.nodes());
         loop {
-            let failure = match self.call(method, path, body, answer_max).await {
+            let failure = match self.call(method, path, body, self.share(answer_max, until)).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure @ Failure::Decided(_)) => return Err(failure.into_error()),
                 Err(failure) => failure,
@@ -222,6 +231,7 @@ impl Transport {
 }
 
 /// The pauses between repeated calls: none until each node was called, then longer and longer, with jitter.
+#[derive(Debug)]
 pub(crate) struct Pause {
     nodes: usize,
     failures: usize,
@@ -243,19 +253,25 @@ impl Pause {
         Self { max, next: PAUSE_MIN.min(max), retry_after_max: ttl / 10, ..Self::new(nodes) }
     }
 
-    /// Waits before the next call. Returns false, at once, if that call would be after `until`.
-    pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
+    /// How long to wait before the next call: not at all until each node was called.
+    pub(crate) fn next(&mut self, failure: &Failure) -> Duration {
         self.failures += 1;
         if let Failure::Later(problem) = failure {
             let ms = problem.field("retry_after_ms").as_u64().unwrap_or(0);
             self.retry_after = self.retry_after.max(Duration::from_millis(ms)).min(self.retry_after_max);
         }
         if !self.failures.is_multiple_of(self.nodes) {
-            return !until.has_passed();
+            return Duration::ZERO;
         }
         let pause = self.next.mul_f64(rand::rng().random_range(0.5..1.0)).max(self.retry_after);
         self.next = (self.next * 2).min(self.max);
         self.retry_after = Duration::ZERO;
+        pause
+    }
+
+    /// Waits before the next call. Returns false, at once, if that call would be after `until`.
+    pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
+        let pause = self.next(failure);
         if until.left() <= pause {
             return false;
         }

@@ -2,11 +2,13 @@
 // The client. See index.d.ts.
 
 import { now } from "./clock.js";
-import { LeaseLost, LockHeld, Refused } from "./errors.js";
+import { LatchgateError, LeaseLost, LockHeld, Refused } from "./errors.js";
+import { events } from "./events.js";
 import { once } from "./gate.js";
-import { untilOf } from "./keeper.js";
 import { Lease, Target } from "./lease.js";
 import { Nodes } from "./nodes.js";
+import { Renewals, untilOf } from "./renewals.js";
+import { inside, ownerOf } from "./scope.js";
 
 /** For giving back a lease that may have been granted to a caller that has gone. */
 const GIVE_BACK_MS = 2_000;
@@ -16,6 +18,7 @@ const LEASE_MS = 60_000;
 
 export class Client {
   #nodes;
+  #renewals;
 
   /**
    * @param {string | readonly string[]} [urls]
@@ -26,6 +29,7 @@ export class Client {
     urls ??= env.LATCHGATE_URL || "http://127.0.0.1:7070";
     if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
     this.#nodes = new Nodes(/** @type {string[]} */ (urls), apiKey ?? env.LATCHGATE_API_KEY, options);
+    this.#renewals = new Renewals(this.#nodes);
   }
 
   /**
@@ -64,7 +68,7 @@ export class Client {
     const lease = await this.lock(key, options);
     let result;
     try {
-      result = await /** @type {(lease: Lease) => T | Promise<T>} */ (work)(lease);
+      result = await inside(lease, () => /** @type {(lease: Lease) => T | Promise<T>} */ (work)(lease));
     } catch (error) {
       // It is more important than that of the release.
       await lease.release().catch(() => {});
@@ -102,7 +106,34 @@ export class Client {
       on_outage: options.onOutage,
     };
     const keep = { retention_ms: options.retentionMs, permanent: options.permanent };
-    return once(this.#nodes, request, work, { lengthMs: ttlMs, waitMs, keep, signal });
+    return once(this.#nodes, this.#renewals, request, work, { lengthMs: ttlMs, waitMs, keep, signal });
+  }
+
+  /**
+   * @param {string} key
+   * @param {number} token
+   */
+  async fence(key, token) {
+    await this.#nodes.call(pathOf(key, "fence"), { token }, { until: now() + this.#nodes.retryForMs });
+  }
+
+  /**
+   * @param {string} key
+   * @param {import("./index.js").RevokeOptions} [options]
+   */
+  async revoke(key, { reason, by, graceMs, token } = {}) {
+    const call = { until: now() + this.#nodes.retryForMs, repeatInDoubt: token !== undefined };
+    const { body } = await this.#nodes.call(pathOf(key, "revoke"), { reason, by, grace_ms: graceMs, token }, call);
+    return { leases: body.leases, deadline: body.deadline ?? undefined };
+  }
+
+  /**
+   * @param {string | {prefix: string}} of
+   * @param {import("./index.js").EventsOptions} [options]
+   */
+  events(of, options = {}) {
+    const path = typeof of === "string" ? pathOf(of, "events") : `/v1/events?prefix=${encodeURIComponent(of.prefix)}`;
+    return events(this.#nodes, path, options);
   }
 
   /**
@@ -114,7 +145,11 @@ export class Client {
   async #acquire(keys, many, options, fields) {
     const { ttlMs = TTL_MS, waitMs = WAIT_MS, signal } = options;
     const waitUntil = now() + waitMs;
-    const until = Math.max(waitUntil, now() + this.#nodes.retryForMs);
+    let until = now() + this.#nodes.retryForMs;
+    const hasNamedOwner = options.owner !== undefined;
+    const { owner, isNested } = hasNamedOwner
+      ? { owner: options.owner, isNested: options.reentrant }
+      : ownerOf(this.#nodes, keys, options.reentrant);
     for (;;) {
       // A fresh id for each lease: a repeated acquire gets the same grant.
       const target = new Target(this.#nodes, keys, crypto.randomUUID(), many);
@@ -122,31 +157,46 @@ export class Client {
         ...fields,
         lease_id: target.leaseId,
         ttl_ms: ttlMs,
-        owner: options.owner,
+        owner,
         priority: options.priority,
-        reentrant: options.reentrant,
+        reentrant: isNested || undefined,
         delay_ms: options.delayMs,
+        min_hold_ms: options.minHoldMs,
         max_hold_ms: options.maxHoldMs,
         metadata: options.metadata,
       };
+      const doubt = { isSet: false };
       try {
-        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, signal });
+        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, signal, doubt });
+        /** @type {import("./renewals.js").Renewed} */
         let first = { sent, leftMs: granted.ttl_ms, body: granted };
         // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-        if (untilOf(first) - now() < (ttlMs * 2) / 3) first = await target.renew(now() + ttlMs, signal);
-        return new Lease(target, granted, ttlMs, first);
+        if (untilOf(first) - now() < (ttlMs * 2) / 3) first = await target.renew(now() + Math.min(ttlMs, this.#nodes.retryForMs), signal);
+        return new Lease(target, granted, ttlMs, first, this.#renewals, hasNamedOwner);
       } catch (error) {
-        if (error instanceof LeaseLost && now() < until) {
+        if (error instanceof LeaseLost && now() < Math.max(until, waitUntil)) {
           // It was granted in an answer that was lost, and has ended since.
+          until = now() + this.#nodes.retryForMs;
           continue;
         }
-        if (!(error instanceof LockHeld || error instanceof Refused)) {
-          await this.#nodes.callQuietly(target.path("release"), target.body(), GIVE_BACK_MS);
+        const isDecided = error instanceof LockHeld || error instanceof Refused;
+        if (doubt.isSet || !isDecided) {
+          // The caller of an error of this package need not wait for it: without it, the lease ends by its TTL.
+          const givenBack = this.#nodes.callQuietly(target.path("release"), target.body(), GIVE_BACK_MS);
+          if (!(error instanceof LatchgateError)) await givenBack;
         }
         throw error;
       }
     }
   }
+}
+
+/**
+ * @param {string} key
+ * @param {string} verb
+ */
+function pathOf(key, verb) {
+  return `/v1/locks/${encodeURIComponent(key)}/${verb}`;
 }
 
 /** @param {{shared?: boolean, permits?: number, limit?: number}} options */

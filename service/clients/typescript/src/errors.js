@@ -29,6 +29,12 @@ export class LockHeld extends LatchgateError {
 
 export class WaitTimeout extends LockHeld {}
 
+export class StaleToken extends LatchgateError {
+  get current() {
+    return this.fields.current ?? 0;
+  }
+}
+
 export class LeaseLost extends LatchgateError {
   get why() {
     return this.fields.why ?? this.fields.results?.find((/** @type {any} */ lease) => lease.why)?.why ?? "unknown";
@@ -67,9 +73,7 @@ export class NotDone extends Error {
 
 /** @type {Map<string, typeof LatchgateError>} */
 const BY_CODE = new Map([
-  ["lock-held", LockHeld],
-  ["lock-reserved", LockHeld],
-  ["lock-delayed", LockHeld],
+  ["stale-token", StaleToken],
   ["wait-timeout", WaitTimeout],
   ["lease-lost", LeaseLost],
   ["operation-in-progress", OperationInProgress],
@@ -86,7 +90,7 @@ const BY_CODE = new Map([
  * @param {Record<string, any>} problem
  */
 export function ofProblem(status, problem) {
-  const Kind = status >= 500 || isTransient(status) ? Unavailable : BY_CODE.get(problem.code) ?? Refused;
+  const Kind = status >= 500 || isTransient(status) ? Unavailable : BY_CODE.get(problem.code) ?? (status === 423 ? LockHeld : Refused);
   return new Kind(problem.code, problem.detail ?? problem.title ?? "", status, problem);
 }
 

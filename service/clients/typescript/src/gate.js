@@ -3,11 +3,8 @@
 
 import { now } from "./clock.js";
 import { AttemptLost, LatchgateError, NotDone, NotRecorded } from "./errors.js";
-import { Keeper, untilOf } from "./keeper.js";
 import { sleep } from "./nodes.js";
-
-/** How long a caller waits until a claim is given back. It goes on after that. */
-const GIVE_BACK_MS = 2_000;
+import { Keeper, untilOf } from "./renewals.js";
 
 export class Attempt {
   #keeper;
@@ -44,13 +41,14 @@ export class Attempt {
  * Runs the work if the gate permits it, and posts its outcome.
  * @template T
  * @param {import("./nodes.js").Nodes} nodes
+ * @param {import("./renewals.js").Renewals} renewals
  * @param {Record<string, any>} request
  * @param {(attempt: Attempt) => T | Promise<T>} work
  * @param {{lengthMs: number, waitMs: number, keep: Record<string, any>, signal?: AbortSignal}} options
  */
-export async function once(nodes, request, work, { lengthMs, waitMs, keep, signal }) {
+export async function once(nodes, renewals, request, work, { lengthMs, waitMs, keep, signal }) {
   const waitUntil = now() + waitMs;
-  const until = Math.max(waitUntil, now() + nodes.retryForMs);
+  const until = now() + nodes.retryForMs;
   // The id names this attempt: a repeated pre gets the same stamp.
   const body = { ...request, attempt_id: crypto.randomUUID() };
   const doubt = { isSet: false };
@@ -59,7 +57,8 @@ export async function once(nodes, request, work, { lengthMs, waitMs, keep, signa
     answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal, doubt });
   } catch (error) {
     if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") {
-      if (doubt.isSet) await giveBack(nodes, body, lengthMs);
+      // It goes on after the call, and the process stays for it.
+      if (doubt.isSet) void giveBack(nodes, body, lengthMs);
       throw error;
     }
     return { result: error.fields.result, duplicate: true, resultOmitted: Boolean(error.fields.result_omitted) };
@@ -67,11 +66,7 @@ export async function once(nodes, request, work, { lengthMs, waitMs, keep, signa
   const granted = answer.body;
   const path = `/v1/operations/${granted.id}`;
 
-  /** @type {import("./keeper.js").Renew} */
-  const beat = async (until, signal) => {
-    const { sent, body } = await nodes.call(`${path}/heartbeat`, { stamp: granted.stamp }, { until, fit: true, signal });
-    return { sent, leftMs: body.ttl_ms, body };
-  };
+  const heartbeat = { path: `${path}/heartbeat`, body: { stamp: granted.stamp } };
   /** @param {"failure" | "unknown"} outcome */
   const postFailure = (outcome) => nodes.callQuietly(`${path}/post`, { stamp: granted.stamp, outcome }, nodes.retryForMs);
 
@@ -80,13 +75,18 @@ export async function once(nodes, request, work, { lengthMs, waitMs, keep, signa
     let first = { sent: answer.sent, leftMs: granted.ttl_ms, body: granted };
     try {
       // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-      if (untilOf(first) - now() < (lengthMs * 2) / 3) first = await beat(now() + lengthMs, signal);
+      if (untilOf(first) - now() < (lengthMs * 2) / 3) {
+        const beatUntil = now() + Math.min(lengthMs, nodes.retryForMs);
+        const { sent, body } = await nodes.call(heartbeat.path, heartbeat.body, { until: beatUntil, signal });
+        first = { sent, leftMs: body.ttl_ms, body };
+      }
     } catch (error) {
       // The work has not begun.
       if (!(error instanceof AttemptLost)) await postFailure("failure");
       throw error;
     }
-    keeper = new Keeper(`operation ${granted.id}`, lengthMs, first, beat);
+    keeper = new Keeper(`operation ${granted.id}`, lengthMs, first, { heartbeat });
+    renewals.keep(keeper);
   }
   let result;
   try {
@@ -114,20 +114,17 @@ async function giveBack(nodes, request, lengthMs) {
   const onOutage = request.on_outage === "open" ? "closed" : request.on_outage;
   const body = { ...request, wait_ms: 0, on_outage: onOutage };
   const until = now() + lengthMs;
-  const givingBack = (async () => {
-    while (now() < until) {
-      const doubt = { isSet: true };
-      try {
-        const { body: granted } = await nodes.call("/v1/operations/pre", body, { until, fit: true, doubt });
-        await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, nodes.retryForMs);
-        return;
-      } catch (error) {
-        if (!doubt.isSet || !(error instanceof LatchgateError)) return;
-        await sleep(200, undefined);
-      }
+  while (now() < until) {
+    const doubt = { isSet: true };
+    try {
+      const { body: granted } = await nodes.call("/v1/operations/pre", body, { until: now() + nodes.retryForMs, doubt });
+      await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, nodes.retryForMs);
+      return;
+    } catch (error) {
+      if (!doubt.isSet || !(error instanceof LatchgateError)) return;
+      await sleep(200, undefined);
     }
-  })();
-  await Promise.race([givingBack, sleep(GIVE_BACK_MS, undefined)]);
+  }
 }
 
 /**

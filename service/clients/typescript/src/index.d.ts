@@ -7,11 +7,12 @@
 export interface ClientOptions {
   /** If absent, that in the variable LATCHGATE_API_KEY, or none. */
   apiKey?: string;
-  /** How long a node may take to answer, beyond the time that a call waits there. 5 000 if absent. */
-  timeoutMs?: number;
-  /** For how long a call is repeated when no node answers: 15 000 if absent. A call that waits is repeated until its wait is over, and a
-   * renewal until the lease ends. */
+  /** When no node answers, a call ends after this time in all (2 000 if absent): beyond its wait, if a node has answered it before. A
+   * renewal is repeated until the lease ends, and the report that work was done for as long as the attempt lasts. */
   retryForMs?: number;
+  /** How long one node may take to answer, beyond the time that a call waits there: 5 000 if absent; a third of the time that the call has
+   * left if that is less. */
+  timeoutMs?: number;
   /** How long one call waits at a node: 20 000 if absent. Longer waits go on with tickets. */
   waitPerCallMs?: number;
 }
@@ -21,12 +22,17 @@ export interface MultilockOptions {
   ttlMs?: number;
   /** How long to wait in the queue: 60 000 if absent; `Infinity`: without a limit. */
   waitMs?: number;
+  /** Shown to callers that are refused: `host:pid/…` if absent, another one for each lease. */
   owner?: string;
   /** 1 to 10, higher first. */
   priority?: number;
+  /** Inside of the work of `withLock` for this key, get a nested lease with the same token at once. This needs a runtime with
+   * `AsyncLocalStorage` (Node 20.16). With a named `owner`, so does every caller that names it. */
   reentrant?: boolean;
   /** Lock-delay after an expiry. */
   delayMs?: number;
+  /** The lock stays taken until so long after the grant, also after an earlier release. */
+  minHoldMs?: number;
   /** Renewals extend the lease no further than this after the grant. */
   maxHoldMs?: number;
   metadata?: Record<string, unknown>;
@@ -69,6 +75,30 @@ export interface OnceOptions {
   signal?: AbortSignal;
 }
 
+export interface RevokeOptions {
+  reason?: string;
+  by?: string;
+  /** How long the holders may keep their leases: 10 000 if absent. */
+  graceMs?: number;
+  /** Only the leases with this token. */
+  token?: number;
+}
+
+export interface EventsOptions {
+  /** The `id` of an event: begin with the next one. If absent, the events begin now. */
+  after?: string;
+  /** Ends the events: the iterator rejects with its reason. */
+  signal?: AbortSignal;
+}
+
+export interface LockEvent {
+  /** Keep it to continue behind this event later. */
+  id: string;
+  /** `granted`, `released`, `expired` and so on. After `dropped`, events between the ids `from` and `to` may be missing. */
+  kind: string;
+  data: Record<string, any>;
+}
+
 /** A client of the nodes with these base URLs. */
 export class Client {
   /** One URL or several; if absent, those in the variable LATCHGATE_URL with commas in between, or http://127.0.0.1:7070. If a node does
@@ -88,6 +118,17 @@ export class Client {
 
   /** Takes all locks or none, up to 64. */
   multilock(keys: ReadonlyArray<string | Key>, options?: MultilockOptions): Promise<Lease>;
+
+  /** For a resource that cannot store tokens: rejects with `StaleToken` if a higher token has been granted or presented for the key. */
+  fence(key: string, token: number): Promise<void>;
+
+  /** Asks the holders to release. Their leases end at `deadline`, by the store's clock. If the answer is lost, that is an `Unavailable`,
+   * and not repeated without a `token`: it could ask the next holder. */
+  revoke(key: string, options?: RevokeOptions): Promise<{ leases: number; deadline: string | undefined }>;
+
+  /** The events of a key, or of all keys that begin with a prefix. After a broken connection the iterator goes on at another node, behind
+   * the last event; it rejects with `Unavailable` when no node has answered for `retryForMs`. */
+  events(of: string | { prefix: string }, options?: EventsOptions): AsyncGenerator<LockEvent, void, void>;
 
   /** Runs `work` if this operation with these contents (JSON) has not succeeded yet, and stores its result (JSON). If it has succeeded,
    * resolves to the stored result. If another attempt runs, waits for its end, and then rejects with `OperationInProgress`.
@@ -180,6 +221,10 @@ export class LockHeld extends LatchgateError {
 }
 /** The caller's wait has ended without the lock. */
 export class WaitTimeout extends LockHeld {}
+/** A higher token than this one has been granted or presented: refuse what its holder wants to do. */
+export class StaleToken extends LatchgateError {
+  get current(): number;
+}
 /** The lease has ended before it was released: stop the work that it protects. */
 export class LeaseLost extends LatchgateError {
   /** `expired`, `released`, `revoked`, `forced` or `unknown` if a node has said so; `unanswered` if no renewal was answered in time. */

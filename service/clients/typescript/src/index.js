@@ -9,6 +9,7 @@ export {
   OperationInProgress,
   OperationUnknown,
   Refused,
+  StaleToken,
   Unavailable,
   WaitTimeout,
 } from "./errors.js";

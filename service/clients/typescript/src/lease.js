@@ -3,7 +3,7 @@
 
 import { now } from "./clock.js";
 import { LatchgateError, LeaseLost } from "./errors.js";
-import { Keeper } from "./keeper.js";
+import { Keeper } from "./renewals.js";
 
 /** Where the calls about a lease go, and what they carry. */
 export class Target {
@@ -27,18 +27,25 @@ export class Target {
     return `/v1/locks/${encodeURIComponent(this.keys[0])}/${verb}`;
   }
 
-  /** Of a renewal or a release. */
-  body() {
-    if (this.many) return { leases: this.keys.map((key) => ({ key, lease_id: this.leaseId })) };
-    return { lease_id: this.leaseId };
+  get leases() {
+    return this.keys.map((key) => ({ key, lease_id: this.leaseId }));
   }
 
-  /** @type {import("./keeper.js").Renew} */
-  renew = async (until, signal) => {
-    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, fit: true, signal });
+  /** Of a renewal or a release. */
+  body() {
+    return this.many ? { leases: this.leases } : { lease_id: this.leaseId };
+  }
+
+  /**
+   * @param {number} until
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<import("./renewals.js").Renewed>}
+   */
+  async renew(until, signal) {
+    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, signal });
     const leases = body.results ?? [body];
     return { sent, leftMs: Math.min(...leases.map((/** @type {any} */ lease) => lease.ttl_ms)), body };
-  };
+  }
 }
 
 export class Lease {
@@ -50,12 +57,17 @@ export class Lease {
    * @param {Target} target
    * @param {Record<string, any>} granted
    * @param {number} lengthMs
-   * @param {import("./keeper.js").Renewed} first
+   * @param {import("./renewals.js").Renewed} first
+   * @param {import("./renewals.js").Renewals} renewals
+   * @param {boolean} hasNamedOwner
    */
-  constructor(target, granted, lengthMs, first) {
+  constructor(target, granted, lengthMs, first, renewals, hasNamedOwner) {
     this.#target = target;
-    this.#keeper = new Keeper(target.name, lengthMs, first, target.renew);
+    this.#keeper = new Keeper(target.name, lengthMs, first, target);
     this.#keeper.endWith(this);
+    renewals.keep(this.#keeper);
+    /** Whether the caller has named the owner. Then it may be that of other leases, too. */
+    this.hasNamedOwner = hasNamedOwner;
     this.keys = target.keys;
     this.leaseId = target.leaseId;
     /** @type {string} */
@@ -79,6 +91,11 @@ export class Lease {
     return asked && { deadline: asked.deadline, reason: asked.reason ?? undefined, by: asked.by ?? undefined };
   }
 
+  /** @param {import("./nodes.js").Nodes} nodes */
+  isOf(nodes) {
+    return this.#target.nodes === nodes;
+  }
+
   remainingMs() {
     return this.#released ? 0 : this.#keeper.remainingMs();
   }
@@ -98,7 +115,7 @@ export class Lease {
         // Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
         const { nodes } = this.#target;
         const until = now() + Math.min(leftMs || 1_000, nodes.retryForMs);
-        await nodes.call(this.#target.path("release"), this.#target.body(), { until, fit: true });
+        await nodes.call(this.#target.path("release"), this.#target.body(), { until });
       }
     } catch (error) {
       if (!loss) throw error;

@@ -1,28 +1,34 @@
 // @ts-check
-// Requests to any of the nodes. Every request of this package can be repeated, so a call goes on until a node has answered it.
+// Requests to any of the nodes. Nearly every request of this package can be repeated, so a call goes on until a node has answered it.
 
 import { now } from "./clock.js";
 import { LatchgateError, Unavailable, isTransient, ofProblem } from "./errors.js";
 
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
+const TIMEOUT_MS_MIN = 20;
+/** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
+const FIRST_WAIT_MS = 500;
+/** Longest silence of a stream: the node sends a comment every 15 s. */
+const SILENCE_MS_MAX = 45_000;
 const TIMER_MS_MAX = 2 ** 31 - 1;
 /** Why a request was certainly not sent. */
 const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNECT_TIMEOUT"];
 
 /**
- * A 2xx answer, and when its request was sent. What a lease has left counts from there.
- * @typedef {{sent: number, body: Record<string, any>}} Answer
+ * An answer, and when its request was sent. What a lease has left counts from there.
+ * @typedef {{sent: number, status: number, body: Record<string, any>}} Answer
  *
- * `waitUntil`: each request waits at the node, and the call goes on with tickets until then. `fit`: the time for each answer is chosen
- * so that other nodes can be tried before `until`. `signal` ends the call with its reason. `doubt` says afterwards whether a node may have
- * carried out the call though no answer says so.
- * @typedef {{until: number, waitUntil?: number, fit?: boolean, signal?: AbortSignal, doubt?: Doubt}} CallOptions
+ * `until`: when the call ends, if no node has answered. Each node gets a part of that time, so that others can be tried. `waitUntil`: each
+ * request waits at the node, and the call goes on with tickets until then, and for `retryForMs` after that while no node answers. A wait
+ * does not begin in an outage: until a node has answered, `until` counts. `signal` ends the call with its reason. `doubt` says afterwards
+ * whether a node may have carried out the call though no answer says so; without `repeatInDoubt` the call ends then.
+ * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, signal?: AbortSignal, doubt?: Doubt}} CallOptions
  * @typedef {{isSet: boolean}} Doubt
  */
 
 /** The node was not reached, or did not answer in time or in full. It may have carried out the request. */
-class NoAnswer extends Error {
+export class NoAnswer extends Error {
   /**
    * @param {string} detail
    * @param {number} [retryAfterMs]
@@ -39,7 +45,6 @@ export class Nodes {
   #urls;
   /** @type {Record<string, string>} */
   #headers;
-  #timeoutMs;
   #waitPerCallMs;
   /** The node that is tried first. Another one takes its place when it does not answer. */
   #first = 0;
@@ -49,8 +54,9 @@ export class Nodes {
    * @param {string | undefined} apiKey
    * @param {{timeoutMs?: number, retryForMs?: number, waitPerCallMs?: number}} options
    */
-  constructor(urls, apiKey, { timeoutMs = 5_000, retryForMs = 15_000, waitPerCallMs = 20_000 }) {
+  constructor(urls, apiKey, { timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 }) {
     if (urls.length === 0) throw new TypeError("at least one URL is needed");
+    if (!(retryForMs > 0)) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     this.#urls = urls.map((url) => {
       const { protocol, search, hash } = new URL(url);
       if (!/^https?:$/.test(protocol) || search || hash) {
@@ -60,9 +66,40 @@ export class Nodes {
     });
     this.#headers = { "Content-Type": "application/json", Accept: "application/json" };
     if (apiKey) this.#headers.Authorization = `Bearer ${apiKey}`;
-    this.#timeoutMs = timeoutMs;
+    this.timeoutMs = timeoutMs;
     this.#waitPerCallMs = waitPerCallMs;
     this.retryForMs = retryForMs;
+  }
+
+  get size() {
+    return this.#urls.length;
+  }
+
+  /**
+   * One request to one node. Rejects with `NoAnswer`. If that node cannot serve, the next request goes to another one.
+   * @param {string} path
+   * @param {Record<string, any>} body
+   * @param {number} timeoutMs
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<Answer>}
+   */
+  async send(path, body, timeoutMs, signal) {
+    const index = this.#first;
+    const sent = now();
+    try {
+      const { status, answer } = await this.#post(this.#urls[index], path, body, timeoutMs, signal);
+      if (isTransient(status)) this.#avoid(index);
+      return { sent, status, body: answer };
+    } catch (error) {
+      if (error instanceof NoAnswer) this.#avoid(index);
+      throw error;
+    }
+  }
+
+  /** @param {number} index */
+  #avoid(index) {
+    // Other calls may have moved on already.
+    if (this.#first === index) this.#first = (index + 1) % this.#urls.length;
   }
 
   /**
@@ -73,49 +110,56 @@ export class Nodes {
    * @param {CallOptions} options
    * @returns {Promise<Answer>}
    */
-  async call(path, body, { until, waitUntil, fit = false, signal, doubt = { isSet: false } }) {
+  async call(path, body, { until, waitUntil, repeatInDoubt = true, signal, doubt = { isSet: false } }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
     const waits = waitUntil !== undefined && waitUntil > now();
+    let wasAnswered = false;
     for (;;) {
       signal?.throwIfAborted();
+      let leftMs = until - now();
       let waitMs = 0;
       if (waitUntil !== undefined) {
-        waitMs = Math.max(Math.min(waitUntil - now(), this.#waitPerCallMs), 0);
+        const longestMs = wasAnswered ? this.#waitPerCallMs : Math.min(FIRST_WAIT_MS, leftMs / 4, this.#waitPerCallMs);
+        waitMs = Math.max(Math.min(waitUntil - now(), longestMs), 0);
         // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
         body.wait_ms = waits ? Math.max(Math.ceil(waitMs), 1) : 0;
       }
-      const index = this.#first;
-      const sent = now();
-      const timeoutMs = fit ? Math.min(this.#timeoutMs, Math.max((until - sent) / 3, 20)) : this.#timeoutMs;
+      const timeoutMs = Math.max(Math.min(this.timeoutMs, leftMs / 3, leftMs - waitMs), TIMEOUT_MS_MIN);
       let retryAfterMs = 0;
       /** @type {LatchgateError} */
       let error;
       const wasInDoubt = doubt.isSet;
       doubt.isSet = true;
+      const index = this.#first;
+      const sent = now();
       try {
-        const { status, answer } = await this.#post(this.#urls[index], path, body, timeoutMs + waitMs, signal);
-        if (status < 300) return { sent, body: answer };
-        error = ofProblem(status, answer);
+        const answer = await this.send(path, body, timeoutMs + waitMs, signal);
+        const { status } = answer;
+        if (status < 300) return answer;
+        error = ofProblem(status, answer.body);
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
         if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
         else if (status !== 500 && error.code !== "outcome-unknown") doubt.isSet = wasInDoubt;
         // A wait that ended leaves a ticket, with which the next request returns to its position.
-        if (answer.ticket) body.ticket = answer.ticket;
+        if (answer.body.ticket) body.ticket = answer.body.ticket;
         if (error.code === "invalid-ticket" && body.ticket) {
           delete body.ticket;
           continue;
         }
-        const isOfWait = error.code === "wait-timeout" || error.code === "operation-in-progress";
+        const isOfWait = status === 423 || error.code === "operation-in-progress";
         if (isOfWait && waitUntil !== undefined && now() < waitUntil) {
+          wasAnswered = true;
+          until = waitUntil + this.retryForMs;
           // A node that is about to stop ends waits early.
           if (now() - sent >= waitMs / 2) {
             tried = 0;
             pauseMs = PAUSE_MS_MIN;
             continue;
           }
+          this.#avoid(index);
         } else if (!isTransient(status)) throw error;
-        else retryAfterMs = Number(answer.retry_after_ms ?? 0);
+        else retryAfterMs = Number(answer.body.retry_after_ms) || 0;
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
         error = new Unavailable("no-answer", noAnswer.message);
@@ -123,16 +167,65 @@ export class Nodes {
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
       tried += 1;
-      // Other calls may have moved on already.
-      if (this.#first === index) this.#first = (index + 1) % this.#urls.length;
-      const leftMs = until - now();
-      if (leftMs <= 0) throw error;
+      leftMs = until - now();
+      if (leftMs <= 0 || retryAfterMs > leftMs || (doubt.isSet && !repeatInDoubt)) throw error;
       if (tried % this.#urls.length === 0) {
-        const restMs = Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2);
-        if (retryAfterMs > leftMs && !fit) throw error;
-        await sleep(Math.min(restMs, fit ? leftMs / 4 : leftMs), signal);
+        await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs), signal);
         pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
       }
+    }
+  }
+
+  /**
+   * A stream of text, until its connection breaks or is silent for too long. Rejects with `NoAnswer`, and with the error of an answer but 200.
+   * @param {string} path
+   * @param {string | undefined} lastId
+   * @param {AbortSignal} [signal]
+   * @returns {Promise<AsyncGenerator<string, void, void>>}
+   */
+  async stream(path, lastId, signal) {
+    const index = this.#first;
+    const ended = new AbortController();
+    const end = () => ended.abort();
+    signal?.throwIfAborted();
+    signal?.addEventListener("abort", end);
+    let timer = setTimeout(end, this.timeoutMs);
+    const headers = { ...this.#headers, Accept: "text/event-stream", ...(lastId === undefined ? {} : { "Last-Event-ID": lastId }) };
+    const done = () => {
+      clearTimeout(timer);
+      signal?.removeEventListener("abort", end);
+    };
+    try {
+      const response = await fetch(this.#urls[index] + path, { headers, redirect: "error", signal: ended.signal });
+      if (response.status !== 200 || !response.body) {
+        const problem = parse(await response.text());
+        if (problem && typeof problem.code === "string") throw ofProblem(response.status, problem);
+        throw new NoAnswer(`${this.#urls[index]}: the answer with status ${response.status} is none of Latchgate's`);
+      }
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+      return (async function* () {
+        try {
+          for (;;) {
+            clearTimeout(timer);
+            timer = setTimeout(end, SILENCE_MS_MAX);
+            const { done, value } = await reader.read();
+            if (done) return;
+            yield value;
+          }
+        } catch {
+          // The connection is broken.
+        } finally {
+          done();
+          end();
+        }
+      })();
+    } catch (error) {
+      done();
+      signal?.throwIfAborted();
+      if (error instanceof NoAnswer || error instanceof Unavailable) this.#avoid(index);
+      if (error instanceof NoAnswer || error instanceof LatchgateError) throw error;
+      this.#avoid(index);
+      throw new NoAnswer(`${this.#urls[index]}: ${/** @type {any} */ (error).cause?.message ?? error}`);
     }
   }
 
@@ -143,7 +236,7 @@ export class Nodes {
    * @param {number} ms
    */
   async callQuietly(path, body, ms) {
-    await this.call(path, body, { until: now() + ms, fit: true }).catch(() => {});
+    await this.call(path, body, { until: now() + ms }).catch(() => {});
   }
 
   /**

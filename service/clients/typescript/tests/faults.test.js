@@ -3,9 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LeaseLost, Unavailable } from "../src/index.js";
+import { Client, LeaseLost, Unavailable } from "../src/index.js";
 import { now } from "../src/clock.js";
-import { Keeper } from "../src/keeper.js";
 import { aborted, clientOf, eventually, freshKey, isFree, startPair, startProxy, untilRenewed, world } from "./world.js";
 
 const nodes = world();
@@ -32,6 +31,24 @@ test("5: a node is killed while a call waits there", async () => {
   const lease = await second;
   assert.ok(lease.token > first.token);
   await lease.release();
+});
+
+test("5: the position in the queue survives the node", async () => {
+  const [a, b] = await startPair();
+  const proxy = await startProxy(a);
+  const key = freshKey();
+  const holder = await clientOf(b).lock(key);
+  const first = clientOf(proxy, b).lock(key, { owner: "first" });
+  await eventually(() => proxy.requests("acquire").some(({ ticket }) => ticket), "it has a ticket", 10_000);
+  const second = clientOf(b).lock(key, { owner: "second" });
+  await eventually(async () => (await b.lock(key)).waiters === 2, "both wait");
+  await a.kill();
+  await eventually(async () => (await b.lock(key)).waiting.length === 2, "both wait at B");
+  await holder.release();
+  const lease = await first;
+  assert.deepEqual((await b.lock(key)).waiting.map(({ owner }) => owner), ["second"]);
+  await lease.release();
+  await (await second).release();
 });
 
 test("6: a node freezes while a lease is held", async () => {
@@ -118,10 +135,42 @@ test("23: a claim in doubt is given back", async () => {
 });
 
 test("24: the machine was suspended for longer than the lease", async (context) => {
-  const keeper = new Keeper("test", 600_000, { sent: now(), leftMs: 600_000, body: {} }, () => new Promise(() => {}));
+  const lease = await clientOf(nodes.a).lock(freshKey(), { ttlMs: 600_000 });
   const realNow = Date.now;
   // Its wall clock has gone on, and its timers have not.
   context.mock.method(Date, "now", () => realNow.call(Date) + 601_000);
-  await aborted(keeper.signal);
-  assert.equal(keeper.remainingMs(), 0);
+  await aborted(lease.signal);
+  assert.equal(lease.remainingMs(), 0);
+});
+
+test("27: a lease whose renewal hangs takes no other with it", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const leases = [];
+  for (let number = 0; number < 4; number += 1) leases.push(await client.lock(freshKey(), { ttlMs: 9_000 }));
+  const [hanging, ...others] = leases;
+  proxy.hang(hanging.leaseId);
+  await aborted(hanging.signal);
+  await untilRenewed(...others);
+  for (const lease of others) await lease.release();
+});
+
+test("28: each call ends in time when no node answers", async () => {
+  const [a, b] = await startPair();
+  const client = new Client([a.url, b.url]);
+  const key = freshKey();
+  const lease = await client.lock(key, { ttlMs: 50_000 });
+  a.freeze();
+  b.freeze();
+  const calls = [
+    () => client.lock(key, { waitMs: 600_000 }),
+    () => client.once(key, () => 7, { operation: "test", ttlMs: 5_000 }),
+    () => client.fence(key, lease.token),
+    () => lease.release(),
+  ];
+  for (const call of calls) {
+    const began = performance.now();
+    await assert.rejects(call, Unavailable);
+    assert.ok(performance.now() - began < 10_000);
+  }
 });

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { LeaseLost, LockHeld, Unavailable, WaitTimeout } from "../src/index.js";
-import { aborted, clientOf, eventually, freshKey, isFree, startProxy, untilRenewed, world } from "./world.js";
+import { LeaseLost, LockHeld, StaleToken, Unavailable, WaitTimeout } from "../src/index.js";
+import { aborted, clientOf, eventually, freshKey, isFree, startPair, startProxy, untilRenewed, world } from "./world.js";
 
 const nodes = world();
 const both = (options = {}) => clientOf(nodes.a, nodes.b, options);
@@ -135,7 +135,7 @@ test("11: an acquire that may have been granted is given back", async () => {
   const proxy = await startProxy(nodes.a);
   proxy.lose("acquire", 1_000);
   await assert.rejects(clientOf(proxy, { retryForMs: 1_000 }).lock(key, { waitMs: 0 }), Unavailable);
-  assert.ok(proxy.requests("release").length > 0);
+  await eventually(() => proxy.requests("release").length > 0, "it is released");
   await isFree(nodes.b, key);
 });
 
@@ -181,4 +181,131 @@ test("13: the holder sees a revocation", async () => {
   assert.deepEqual([lease.revocation.reason, lease.revocation.by], ["hotfix", "ann"]);
   assert.ok(lease.remainingMs() <= 30_000);
   await lease.release();
+});
+
+test("13: a client revokes a lock", async () => {
+  const key = freshKey();
+  const client = both();
+  assert.deepEqual(await client.revoke(key), { leases: 0, deadline: undefined });
+  const lease = await client.lock(key, { ttlMs: 3_000 });
+  const { leases, deadline } = await client.revoke(key, { reason: "hotfix", by: "ann", graceMs: 30_000, token: lease.token });
+  assert.equal(leases, 1);
+  await eventually(() => lease.revocation, "the revocation");
+  assert.deepEqual(lease.revocation, { deadline, reason: "hotfix", by: "ann" });
+  await lease.release();
+});
+
+test("25: a lock inside of itself is nested on request", async () => {
+  const key = freshKey();
+  const other = freshKey();
+  const client = both();
+  await client.withLock(key, async (outer) => {
+    await client.withLock(key, { reentrant: true, waitMs: 0 }, async (inner) => {
+      assert.deepEqual([inner.token, inner.owner], [outer.token, outer.owner]);
+      const innermost = await client.lock(key, { reentrant: true, waitMs: 0 });
+      assert.equal(innermost.token, outer.token);
+      await innermost.release();
+    });
+    const many = await client.multilock([key, other], { reentrant: true, waitMs: 0 });
+    assert.equal(many.tokens.get(key), outer.token);
+    await many.release();
+    assert.equal(await client.tryLock(key), undefined);
+    assert.equal(await both().tryLock(key, { reentrant: true }), undefined);
+    // Code that runs side by side inside of another lock is not inside of each other's.
+    await client.withLock(other, async () => {
+      assert.ok(outer.remainingMs() > 0);
+    });
+    await Promise.all([1, 2].map(() => client.withLock(other, { reentrant: true }, async () => {
+      assert.equal((await nodes.a.lock(other)).holders.length, 1);
+    })));
+  });
+  await isFree(nodes.b, key);
+  const lease = await client.lock(key);
+  // Outside of the work of `withLock`, nothing says who holds it.
+  assert.equal(await client.tryLock(key, { reentrant: true }), undefined);
+  await lease.release();
+  await client.withLock(key, { owner: "worker" }, () => assert.rejects(client.lock(key, { reentrant: true }), TypeError));
+});
+
+test("26: the leases of a client are renewed together", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const leases = [];
+  for (let number = 0; number < 20; number += 1) leases.push(await client.lock(freshKey(), { ttlMs: 6_000 }));
+  await untilRenewed(...leases);
+  await untilRenewed(...leases);
+  assert.ok(proxy.requests("renew").length < 10);
+  await nodes.b.force(leases[7].key);
+  const loss = await aborted(leases[7].signal);
+  assert.equal(loss.why, "forced");
+  const others = leases.filter((lease) => lease !== leases[7]);
+  await untilRenewed(...others);
+  for (const lease of others) await lease.release();
+});
+
+test("26: no request has more leases than a node accepts", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const leases = [];
+  for (let number = 0; number < 10; number += 1) {
+    leases.push(await client.multilock(Array.from({ length: 60 }, freshKey), { ttlMs: 9_000 }));
+  }
+  await untilRenewed(...leases);
+  assert.ok(Math.max(...proxy.requests("renew").map(({ leases }) => leases.length)) <= 500);
+  for (const lease of leases) await lease.release();
+});
+
+test("29: a lock stays taken for its shortest hold", async () => {
+  const key = freshKey();
+  const client = both();
+  await (await client.lock(key, { minHoldMs: 600_000 })).release();
+  await assert.rejects(client.lock(key, { waitMs: 0 }), (error) => error instanceof LockHeld && error.code === "lock-delayed");
+  await nodes.b.force(key);
+});
+
+test("30: events continue behind the last one at another node", async () => {
+  const [a, b] = await startPair();
+  const key = freshKey();
+  const events = clientOf(a, b).events(key);
+  let first;
+  const reading = events.next().then(({ value }) => (first = value));
+  await eventually(async () => {
+    await (await clientOf(b).lock(key)).release();
+    return first;
+  }, "an event");
+  await reading;
+  assert.deepEqual([first.data.key, first.data.id], [key, first.id]);
+  await a.kill();
+  const last = await clientOf(b).lock(key, { owner: "last" });
+  for await (const expected of clientOf(b).events(key, { after: first.id })) {
+    assert.deepEqual((await events.next()).value, expected);
+    if (expected.data.owner === "last") {
+      assert.equal(expected.kind, "granted");
+      break;
+    }
+  }
+  const ended = new AbortController();
+  const later = clientOf(b).events(key, { after: first.id, signal: ended.signal });
+  await later.next();
+  ended.abort(new RangeError("no longer wanted"));
+  await assert.rejects(async () => {
+    for (;;) await later.next();
+  }, RangeError);
+  await events.return();
+  await last.release();
+});
+
+test("31: a token that is too low does not pass", async () => {
+  const key = freshKey();
+  const client = both();
+  const first = await client.lock(key);
+  await client.fence(key, first.token);
+  await first.release();
+  const second = await client.lock(key);
+  await assert.rejects(client.fence(key, first.token), (error) => {
+    assert.ok(error instanceof StaleToken);
+    assert.deepEqual([error.status, error.current], [412, second.token]);
+    return true;
+  });
+  await second.release();
 });

@@ -8,6 +8,7 @@ export const errorsFit: {
   Refused: typeof declared.Refused;
   LockHeld: typeof declared.LockHeld;
   WaitTimeout: typeof declared.WaitTimeout;
+  StaleToken: typeof declared.StaleToken;
   LeaseLost: typeof declared.LeaseLost;
   AttemptLost: typeof declared.AttemptLost;
   OperationInProgress: typeof declared.OperationInProgress;
@@ -31,6 +32,9 @@ export async function use(): Promise<number> {
   lease.signal.throwIfAborted();
   const done = await c.once({ order: 42 }, () => ({ receipt: 7 }), { operation: "charge", onExpiry: "block" });
   const text: string = await c.withLock("k", { shared: true }, async (held) => held.owner);
+  const { leases, deadline } = await c.revoke("k", { reason: "deploy", graceMs: 1_000, token: lease.token });
+  for await (const { id, kind } of c.events({ prefix: "orders/" }, { after: text })) if (kind === id + deadline) break;
+  await c.fence("k", leases);
   // @ts-expect-error durations have their unit in their name
   await c.lock("k", { ttl: 30 });
   // @ts-expect-error an operation has a name

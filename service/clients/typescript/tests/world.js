@@ -85,6 +85,7 @@ export async function startProxy(node) {
   const thenRefuse = new Map();
   let refuse = 0;
   let endsWaits = false;
+  let hanging;
   const server = createServer(async (incoming, outgoing) => {
     const chunks = [];
     for await (const chunk of incoming) chunks.push(chunk);
@@ -103,9 +104,17 @@ export async function startProxy(node) {
       outgoing.end(JSON.stringify({ code, detail: "This proxy refuses." }));
       return;
     }
+    // It gets no answer until the proxy stops.
+    if (hanging && body.includes(hanging)) return;
     const passedOn = endsWaits ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
-    const answer = await fetch(node.url + incoming.url, { method: "POST", body: passedOn });
-    const text = await answer.text();
+    let answer, text;
+    try {
+      answer = await fetch(node.url + incoming.url, { method: "POST", body: passedOn });
+      text = await answer.text();
+    } catch {
+      incoming.socket.destroy();
+      return;
+    }
     if ((lose.get(verb) ?? 0) > 0) {
       lose.set(verb, lose.get(verb) - 1);
       incoming.socket.destroy();
@@ -131,21 +140,24 @@ export async function startProxy(node) {
     thenRefuse,
     /** Ends waits at once, as a node does that is about to stop. */
     endWaits: () => (endsWaits = true),
+    /** Requests with this text in their body get no answer. */
+    hang: (text) => (hanging = text),
     requests: (verb) => seen.filter((request) => request.verb === verb).map(({ body }) => body),
   };
 }
 
 export function clientOf(...nodes) {
   const options = nodes.at(-1).url ? {} : nodes.pop();
-  return new Client(nodes.map(({ url }) => url), options);
+  // The machine may be busy.
+  return new Client(nodes.map(({ url }) => url), { retryForMs: 30_000, ...options });
 }
 
 export const freshKey = () => `test/${crypto.randomUUID()}`;
 
-export async function eventually(condition, what) {
-  const deadline = performance.now() + PATIENCE_MS;
+export async function eventually(condition, what, withinMs = PATIENCE_MS) {
+  const deadline = performance.now() + withinMs;
   while (!(await condition())) {
-    assert.ok(performance.now() < deadline, `not within ${PATIENCE_MS} ms: ${what}`);
+    assert.ok(performance.now() < deadline, `not within ${withinMs} ms: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
@@ -158,16 +170,19 @@ export async function isFree(node, key) {
   }, `${key} is free`);
 }
 
-/** Waits for a renewal that was answered after this call, seen by what the lease has left: at most its length, right after one. */
-export async function untilRenewed(lease) {
-  let before = lease.remainingMs();
+/** Waits for a renewal of each lease that was answered after this call, seen by what it has left: at most its length, right after one. */
+export async function untilRenewed(...leases) {
+  const before = leases.map((lease) => lease.remainingMs());
+  const renewed = new Set();
   await eventually(() => {
-    const left = lease.remainingMs();
-    const renewed = left > before;
-    before = left;
-    return renewed || lease.signal.aborted;
+    leases.forEach((lease, index) => {
+      const left = lease.remainingMs();
+      if (left > before[index]) renewed.add(lease);
+      before[index] = left;
+    });
+    return renewed.size === leases.length || leases.some(({ signal }) => signal.aborted);
   }, "a renewal");
-  assert.ok(!lease.signal.aborted, String(lease.signal.reason));
+  for (const { signal } of leases) assert.ok(!signal.aborted, String(signal.reason));
 }
 
 /** Waits until the signal is aborted; returns its reason. */

@@ -59,7 +59,7 @@ async fn a_change_goes_to_the_next_node_only_if_it_was_certainly_not_made() {
 async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
-    let lock = Client::new([url]).unwrap().lock("k");
+    let lock = Client::new([url]).unwrap().patience(seconds(30)).lock("k");
     let acquiring = tokio::spawn(lock.acquire());
     let answers = [
         ("503 Service Unavailable", r#"{"status":503,"code":"overloaded","detail":"later","retry_after_ms":1500}"#),

@@ -1,8 +1,8 @@
-//! Scenarios 1, 2, 4, 6, 7, 8, 11, 12 and 13: leases that are kept, lost and released.
+//! Scenarios 1, 2, 4, 6, 7, 8, 11, 12, 13, 25, 26 and 28 to 31: leases that are kept, lost and released.
 
 use std::time::Duration;
 
-use latchgate_client::{Begun, Error, LossReason, Method, Wanted, blocking};
+use latchgate_client::{Begun, Client, Error, LossReason, Method, Revoke, Wanted, blocking};
 use serde_json::json;
 use tokio::time::timeout;
 
@@ -169,5 +169,138 @@ async fn keys_that_urls_take_for_folders_are_locked_like_others() {
         lease.check().unwrap();
         lease.release().await.unwrap();
         client(&[&node]).lock(key).acquire().await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_lease_within_another_one_is_nested_and_one_beside_it_is_refused() {
+    let node = node().await;
+    let client = client(&[&node]);
+    let outer = client.lock("k").acquire().await.unwrap();
+    let inner = client.lock("k").within(&outer).acquire().await.unwrap();
+    assert_eq!((inner.token(), inner.owner()), (outer.token(), outer.owner()));
+    assert_eq!(client.lock("k").acquire().await.unwrap_err().code(), Some("lock-held"));
+    let other = client.lock("other").acquire().await.unwrap();
+    assert_eq!(client.lock("k").within(&other).acquire().await.unwrap_err().code(), Some("lock-held"));
+    inner.release().await.unwrap();
+    outer.check().unwrap();
+    outer.release().await.unwrap();
+    until_held(&node, "k", false).await;
+}
+
+#[tokio::test]
+async fn the_leases_of_a_client_are_renewed_together_and_one_that_is_lost_takes_no_other_with_it() {
+    let node = node().await;
+    let client = client(&[&node]);
+    let mut leases = Vec::new();
+    for number in 0..10 {
+        leases.push(client.lock(format!("k{number}")).ttl(seconds(6)).acquire().await.unwrap());
+    }
+    let many = (0..50).map(|number| Wanted::exclusive(format!("m{number}")));
+    leases.push(client.multilock(many).ttl(seconds(6)).acquire().await.unwrap());
+    force(&node, "k7").await;
+    assert_eq!(timeout(PATIENCE, leases.remove(7).lost()).await.unwrap().reason, LossReason::Forced);
+    for lease in &leases {
+        timeout(PATIENCE, lease.state().changed()).await.unwrap().unwrap();
+        lease.check().unwrap();
+    }
+    for lease in leases {
+        lease.release().await.unwrap();
+    }
+    client.settled().await;
+}
+
+#[test]
+fn leases_of_one_client_are_renewed_in_each_runtime() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let (home, first, second) = (runtime(), runtime(), runtime());
+    let node = home.block_on(node());
+    let client = client(&[&node]);
+    let lease_of_first = first.block_on(client.lock("a").ttl(seconds(3)).acquire()).unwrap();
+    let lease = second.block_on(client.lock("b").ttl(seconds(3)).acquire()).unwrap();
+    drop(lease_of_first);
+    first.block_on(client.settled());
+    first.shutdown_background();
+    second.block_on(async {
+        let mut state = lease.state();
+        for _ in 0..2 {
+            timeout(PATIENCE, state.changed()).await.unwrap().unwrap();
+            lease.check().unwrap();
+        }
+        lease.release().await.unwrap();
+    });
+}
+
+#[tokio::test]
+async fn a_lock_stays_taken_for_its_shortest_hold_is_revoked_and_a_low_token_does_not_pass() {
+    let node = node().await;
+    let client = client(&[&node]);
+    client.lock("k").min_hold(seconds(600)).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(client.lock("k").acquire().await.unwrap_err().code(), Some("lock-delayed"));
+    force(&node, "k").await;
+
+    let first = client.lock("f").acquire().await.unwrap();
+    client.fence("f", first.token()).await.unwrap();
+    let token = first.token();
+    first.release().await.unwrap();
+    let second = client.lock("f").acquire().await.unwrap();
+    let stale = client.fence("f", token).await.unwrap_err();
+    assert!(matches!(&stale, Error::StaleToken(problem) if problem.field("current") == second.token()), "{stale}");
+
+    assert_eq!(client.revoke("free", &Revoke::default()).await.unwrap().leases, 0);
+    let lease = client.lock("r").ttl(seconds(3)).acquire().await.unwrap();
+    let mut revoke = Revoke { reason: Some("hotfix".to_owned()), grace: Some(seconds(30)), ..Revoke::default() };
+    revoke.token = Some(lease.token());
+    let revoking = client.revoke("r", &revoke).await.unwrap();
+    let mut state = lease.state();
+    while lease.revocation().is_none() {
+        timeout(PATIENCE, state.changed()).await.unwrap().unwrap();
+    }
+    assert_eq!((revoking.leases, revoking.deadline), (1, lease.revocation().map(|revocation| revocation.deadline)));
+}
+
+#[tokio::test]
+async fn each_call_ends_in_time_when_no_node_answers() {
+    let (mut a, mut b) = two_nodes().await;
+    let client = Client::new([a.base_url(), b.base_url()]).unwrap();
+    let lease = client.lock("k").wait(seconds(20)).ttl(seconds(50)).acquire().await.unwrap();
+    a.pause();
+    b.pause();
+    let within = seconds(10);
+    let lock = timeout(within, client.lock("k").wait(seconds(600)).acquire()).await.unwrap();
+    assert!(matches!(lock, Err(Error::Unreachable(_))));
+    let begun = timeout(within, client.operation("charge").wait(seconds(600)).begin(&1)).await.unwrap();
+    assert!(matches!(begun, Err(Error::Unreachable(_))));
+    let fenced = timeout(within, client.fence("k", lease.token())).await.unwrap();
+    assert!(matches!(fenced, Err(Error::Unreachable(_))));
+    let released = timeout(within, lease.release()).await.unwrap();
+    assert!(matches!(released, Err(Error::Unreachable(_))));
+    a.resume();
+    b.resume();
+}
+
+#[tokio::test]
+async fn events_continue_behind_the_last_one_at_another_node() {
+    let (mut a, b) = two_nodes().await;
+    let mut events = client_that_prefers(&a, &b).await.watch("k");
+    let first = {
+        let mut reading = Box::pin(events.next());
+        loop {
+            tokio::select! {
+                event = &mut reading => break event.unwrap(),
+                lease = client(&[&b]).lock("k").acquire() => lease.unwrap().release().await.unwrap(),
+            }
+        }
+    };
+    assert_eq!(first.data["id"], first.id.as_str());
+    a.kill9();
+    let _last = client(&[&b]).lock("k").wait(seconds(60)).owner("last").acquire().await.unwrap();
+    let mut again = client(&[&b]).watch("k").after(&first.id);
+    loop {
+        let (one, other) = (events.next().await.unwrap(), again.next().await.unwrap());
+        assert_eq!((&one.id, &one.data), (&other.id, &other.data));
+        if one.kind == "granted" && one.data["owner"] == "last" {
+            break;
+        }
     }
 }

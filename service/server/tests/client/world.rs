@@ -36,7 +36,8 @@ pub async fn two_nodes() -> (Node, Node) {
 }
 
 pub fn client(nodes: &[&Node]) -> Client {
-    Client::new(nodes.iter().map(|node| node.base_url())).unwrap()
+    // The machine may be busy.
+    Client::new(nodes.iter().map(|node| node.base_url())).unwrap().patience(seconds(30))
 }
 
 /// A client of both nodes that calls `first` until it fails.
@@ -77,7 +78,7 @@ pub async fn until_gone(id: i32) {
 }
 
 pub fn client_through(lossy: &Lossy) -> Client {
-    Client::new([lossy.base_url()]).unwrap()
+    Client::new([lossy.base_url()]).unwrap().patience(seconds(30))
 }
 
 /// A directory in which commands run.

@@ -1,0 +1,79 @@
+// @ts-check
+// The events of locks.
+
+import { now } from "./clock.js";
+import { Unavailable } from "./errors.js";
+import { NoAnswer, sleep } from "./nodes.js";
+
+const PAUSE_MS_MIN = 100;
+const PAUSE_MS_MAX = 1_000;
+const LINE_LENGTH_MAX = 1024 * 1024;
+
+/** @typedef {{id: string, kind: string, data: Record<string, any>}} LockEvent */
+
+/**
+ * The events, without end. After a broken connection it goes on at another node, behind the last event.
+ * @param {import("./nodes.js").Nodes} nodes
+ * @param {string} path
+ * @param {{after?: string, signal?: AbortSignal}} options
+ * @returns {AsyncGenerator<LockEvent, void, void>}
+ */
+export async function* events(nodes, path, { after, signal }) {
+  let lastId = after;
+  for (;;) {
+    const lines = await open(nodes, path, lastId, signal);
+    let id;
+    let kind = "";
+    let data = "";
+    for await (const line of lines) {
+      const [, name, value] = /^([^:]*):? ?(.*)$/s.exec(line) ?? [];
+      if (name === "id") id = value;
+      else if (name === "event") kind = value;
+      else if (name === "data") data += value;
+      else if (line === "") {
+        // The node sends the id before the data: until here, the connection may break off within the event.
+        lastId = id ?? lastId;
+        if (kind && lastId !== undefined) yield { id: lastId, kind, data: JSON.parse(data) };
+        [id, kind, data] = [undefined, "", ""];
+      }
+    }
+    signal?.throwIfAborted();
+  }
+}
+
+/**
+ * @param {import("./nodes.js").Nodes} nodes
+ * @param {string} path
+ * @param {string | undefined} lastId
+ * @param {AbortSignal | undefined} signal
+ */
+async function open(nodes, path, lastId, signal) {
+  const until = now() + nodes.retryForMs;
+  let pauseMs = PAUSE_MS_MIN;
+  for (let tried = 1; ; tried += 1) {
+    try {
+      return linesOf(await nodes.stream(path, lastId, signal));
+    } catch (error) {
+      if (!(error instanceof NoAnswer || error instanceof Unavailable)) throw error;
+      if (now() >= until) throw error instanceof Unavailable ? error : new Unavailable("no-answer", error.message);
+    }
+    if (tried % nodes.size === 0) {
+      await sleep(Math.min(pauseMs, Math.max(until - now(), 0)), signal);
+      pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
+    }
+  }
+}
+
+/**
+ * The lines of the response, until the connection breaks.
+ * @param {AsyncIterable<string>} pieces
+ */
+async function* linesOf(pieces) {
+  let unread = "";
+  for await (const piece of pieces) {
+    const lines = (unread + piece).split("\n");
+    unread = /** @type {string} */ (lines.pop());
+    yield* lines;
+    if (unread.length > LINE_LENGTH_MAX) return;
+  }
+}
