@@ -51,6 +51,10 @@ test-openapi: ## Lint openapi/openapi.json, drive a node with clients generated 
 test-ha: ## Fail-overs in such a cluster, under load (about ten minutes)
 	scripts/test-ha.sh
 
+test-guard: ## Pause holders and kill workers whose transactions have a guard or a post, and count what is lost (MINUTES=10 for longer)
+	scripts/test-guard.sh $(MINUTES)
+.PHONY: test-guard
+
 test-console: ## Use the console in headless Chromium
 	scripts/test-console.sh
 

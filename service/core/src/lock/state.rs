@@ -1,6 +1,7 @@
 //! The whole state of one key.
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::event::Event;
 use super::lease::{EndReason, Lease, LeaseId, is_zero};
@@ -16,6 +17,8 @@ use crate::time::Timestamp;
 pub struct LockState {
     /// The highest token granted so far; 0 before the first grant.
     pub(super) token: u64,
+    #[serde(default, rename = "v")]
+    pub(super) format: Format,
     /// How many permits there are; see [`LockState::limit_in_force`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) limit: Option<Limit>,
@@ -31,6 +34,28 @@ pub struct LockState {
     pub(super) fence: u64,
     #[serde(default, skip_serializing_if = "Recent::is_empty")]
     pub(super) recent: Recent,
+}
+
+/// The version of the JSON. Functions in Postgres read it too (`read_state` in the migrations), and refuse one that they do not know.
+/// It rises when a reader of the version before would be wrong about who holds the lock. Without one it is the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Format;
+
+const FORMAT: u8 = 1;
+
+impl Serialize for Format {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u8(FORMAT)
+    }
+}
+
+impl<'de> Deserialize<'de> for Format {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match u64::deserialize(deserializer)? {
+            version if version == u64::from(FORMAT) => Ok(Self),
+            version => Err(D::Error::custom(format_args!("version {version} of a state is not known"))),
+        }
+    }
 }
 
 /// How many permits a key has.
@@ -114,5 +139,23 @@ impl LockState {
         let lease = self.holders.remove(index);
         self.recent.push(&lease.lease_id, why, at);
         Event::of_lease(why.into(), &lease, at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_says_its_version_and_one_of_an_unknown_version_is_not_read() {
+        assert_eq!(LockState::default().to_json().unwrap(), r#"{"token":0,"v":1}"#);
+        for (text, is_read) in [
+            (r#"{"token":5}"#, true),
+            (r#"{"token":5,"v":1}"#, true),
+            (r#"{"token":5,"v":2}"#, false),
+            (r#"{"token":5,"v":257}"#, false),
+        ] {
+            assert_eq!(serde_json::from_str::<LockState>(text).is_ok(), is_read, "{text}");
+        }
     }
 }

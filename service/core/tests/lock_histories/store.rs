@@ -12,6 +12,8 @@ pub struct Stored {
 pub struct Store {
     pub now: Timestamp,
     pub stored: Stored,
+    /// Every state that was committed, and when.
+    pub committed: Vec<(Timestamp, LockState)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,8 @@ pub enum Committed {
 
 impl Store {
     pub fn new() -> Self {
-        Self { now: Timestamp::from_ms(1_700_000_000_000), stored: Stored::default() }
+        let now = Timestamp::from_ms(1_700_000_000_000);
+        Self { now, stored: Stored::default(), committed: Vec::new() }
     }
 
     pub fn pass(&mut self, ms: u64) {
@@ -40,6 +43,7 @@ impl Store {
             return Committed::Stale;
         }
         self.stored = Stored { version: expected + 1, state: state.clone() };
+        self.committed.push((self.now, state.clone()));
         Committed::Done
     }
 }

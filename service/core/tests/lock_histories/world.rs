@@ -1,8 +1,9 @@
 //! Plays a history, and then lets time pass until all waiters have been served.
 
+use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, Metadata, Note, Outcome, Owner, Position, Release,
-    Renew, Revoke, WaiterId,
+    Acquire, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome, Owner, Position,
+    Release, Renew, Revoke, WaiterId,
 };
 
 use crate::grants::Way;
@@ -16,6 +17,9 @@ use crate::store::{Committed, Store, Stored};
 pub struct Report {
     pub broken: Vec<(Promise, String)>,
     pub seen: Seen,
+    /// See [`Store::committed`]. The server's tests have Postgres read them.
+    #[allow(dead_code, reason = "not all test binaries with these histories read it")]
+    pub states: Vec<(Timestamp, LockState)>,
 }
 
 pub fn run(history: &History) -> Report {
@@ -33,7 +37,7 @@ pub fn run(history: &History) -> Report {
         world.play(event);
     }
     world.serve_all_waiters();
-    Report { broken: world.ledger.broken.0, seen: world.seen }
+    Report { broken: world.ledger.broken.0, seen: world.seen, states: world.store.committed }
 }
 
 pub struct World {

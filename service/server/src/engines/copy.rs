@@ -2,13 +2,13 @@
 //! refused unless the target is still filling for this epoch, so any number of nodes may copy, and any may stop half-way.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use futures::future::join;
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::copying::Copying;
+use super::copying::{Copying, Own};
 use super::engine::Engine;
 use super::pair::{Inner, Looks};
 use super::slot::no_answer;
@@ -19,6 +19,8 @@ use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 const PAGE: usize = 200;
 /// A copy whose count has not risen for so long is taken over.
 const TAKE_OVER: Duration = Duration::from_secs(1);
+/// How often a node looks whether the transactions of callers have ended.
+const CALLERS_PAUSE: Duration = Duration::from_millis(50);
 /// A page is more work than a call of a client.
 const PAGE_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -55,7 +57,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         }
     }
 
-    async fn copy_and_decide(self: Arc<Self>, from: usize, to: usize, source: Reading, own: Arc<AtomicU64>) {
+    async fn copy_and_decide(self: Arc<Self>, from: usize, to: usize, source: Reading, own: Arc<Own>) {
         let began = Instant::now();
         match self.copy_all(from, to, source.epoch(), &own).await {
             Ok(Some((copied, unreadable))) => {
@@ -98,9 +100,15 @@ impl<E: ?Sized + Engine> Inner<E> {
         from: usize,
         to: usize,
         epoch: Epoch,
-        own: &AtomicU64,
+        own: &Own,
     ) -> Result<Option<(u64, u64)>, StoreError> {
         let (source, target) = (self.slots[from].store().await?, self.slots[to].store().await?);
+        // A guard relies on its lease, and a post belongs to what is copied: neither may be committed after the copy has begun.
+        while !bounded(source.callers_have_ended()).await? {
+            own.awaits_callers.store(true, Ordering::Relaxed);
+            sleep(CALLERS_PAUSE).await;
+        }
+        own.awaits_callers.store(false, Ordering::Relaxed);
         // How much more the target's clock shows: read later, it shows no less for that, so no lease ends early.
         let before = bounded(source.read_record()).await?.now;
         let after = bounded(target.read_record()).await?.now.plus_ms(1);
@@ -124,7 +132,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             if !is_written? {
                 return Ok(None);
             }
-            own.fetch_max(copied, Ordering::Relaxed);
+            own.copied.fetch_max(copied, Ordering::Relaxed);
             page = following?;
         }
     }

@@ -1,7 +1,7 @@
 //! How far a copy is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -17,12 +17,20 @@ pub(super) struct Copying {
     /// What the target counts, which is that of the node that is furthest.
     pub copied: u64,
     /// How many this node has copied at most since it took over, and how many it had at the last look.
-    pub own: Arc<AtomicU64>,
+    pub own: Arc<Own>,
     pub own_before: u64,
     pub progressed: Instant,
     /// This node copies.
     pub is_own: bool,
     pub task: Option<AbortOnDropHandle<()>>,
+}
+
+/// How far this node is with its own copy.
+#[derive(Default)]
+pub(super) struct Own {
+    pub copied: AtomicU64,
+    /// It has not begun, because transactions of callers are open that rely on the engine.
+    pub awaits_callers: AtomicBool,
 }
 
 impl Copying {
@@ -33,7 +41,7 @@ impl Copying {
 
     /// `copied`: what the target counts now.
     pub(super) fn follow(&mut self, copied: u64) {
-        let own = self.own.load(Ordering::Relaxed);
+        let own = self.own.copied.load(Ordering::Relaxed);
         if copied > self.copied || own > self.own_before {
             self.progressed = Instant::now();
         }
@@ -42,5 +50,9 @@ impl Copying {
 
     pub(super) fn is_stalled(&self) -> bool {
         self.progressed.elapsed() > STALLED
+    }
+
+    pub(super) fn awaits_callers(&self) -> bool {
+        self.own.awaits_callers.load(Ordering::Relaxed)
     }
 }

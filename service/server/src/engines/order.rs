@@ -63,16 +63,18 @@ impl<E: ?Sized + Engine> Engines<E> {
         let Some(to) = to else { return Ok(()) };
         let until = Instant::now() + patience;
         loop {
-            inner.look(&mut *inner.looking.lock().await).await;
+            let mut looks = inner.looking.lock().await;
+            inner.look(&mut looks).await;
+            let given_up = looks.given_up;
+            drop(looks);
             let standing = self.standing();
             match standing {
                 Some(standing) if standing.index == to && standing.epoch >= epoch => return Ok(()),
                 // The copy was given up.
                 Some(standing) if standing.epoch > epoch => {
                     let name = inner.slots[to].spec.name.clone();
-                    return Err(OrderFailure::GivenUp(format!(
-                        "the switch was given up: {name} did not take the copy"
-                    )));
+                    let why = if given_up.is_empty() { "the copy was given up" } else { given_up };
+                    return Err(OrderFailure::GivenUp(format!("{name} did not take the copy: {why}")));
                 }
                 _ if Instant::now() > until => {
                     let trouble = self.view().trouble.unwrap_or_default();

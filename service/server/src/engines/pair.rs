@@ -21,6 +21,7 @@ use crate::store::store_clock::suspended_ms;
 /// How often a node reads the records while one engine serves, and while none does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const LOOK_SOON: Duration = Duration::from_millis(25);
+const CALLERS: &str = "a transaction of a caller that has used latchgate.guard or latchgate.post is still open";
 /// Changes that one look makes at most.
 const ROUNDS_MAX: usize = 16;
 /// How long a node that starts waits for an engine to serve.
@@ -119,6 +120,8 @@ pub(super) struct Looks {
     has_answered: [bool; 2],
     /// The copy that this node makes or follows.
     pub(super) copying: Option<Copying>,
+    /// Why this node gave up the last copy.
+    pub(super) given_up: &'static str,
     /// The last change of an engine that does not serve.
     chore: Option<(Change, AbortOnDropHandle<()>)>,
 }
@@ -282,8 +285,14 @@ impl<E: ?Sized + Engine> Inner<E> {
                     return self.do_beside(looks, chore, &readings);
                 }
                 Next::Wait(trouble) => return self.wait(readings, trouble),
-                Next::Write(change) => {
+                Next::Write(mut change) => {
                     let Ok(read) = &readings[change.engine] else { return };
+                    if read.is(EngineState::Moving) && change.record.state == EngineState::Active {
+                        if looks.copying.as_ref().is_some_and(Copying::awaits_callers) {
+                            change.why = CALLERS;
+                        }
+                        looks.given_up = change.why;
+                    }
                     if let Err(error) = self.write(&change, read).await {
                         let name = &self.slots[change.engine].spec.name;
                         return self.wait(readings, format!("the engine record of {name} cannot be changed: {error}"));
@@ -293,7 +302,9 @@ impl<E: ?Sized + Engine> Inner<E> {
                     if let Ok(source) = &readings[from] {
                         self.copy(looks, from, to, source);
                     }
-                    return self.wait(readings, format!("{} is being filled", self.slots[to].spec.name));
+                    let awaits_callers = looks.copying.as_ref().is_some_and(Copying::awaits_callers);
+                    let is_filled = format!("{} is being filled", self.slots[to].spec.name);
+                    return self.wait(readings, if awaits_callers { CALLERS.to_owned() } else { is_filled });
                 }
             }
         }

@@ -320,6 +320,12 @@ pub trait RecordStore: Send + Sync + 'static {
     /// none lands after the change. Returns whether it was replaced.
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError>;
 
+    /// Whether no transaction of a caller is open that relied on the store before its record was frozen, with `latchgate.guard` or
+    /// `latchgate.post`. From then on none can be: a frozen store refuses them.
+    async fn callers_have_ended(&self) -> Result<bool, StoreError> {
+        Ok(true)
+    }
+
     /// The store's clock, if the store answers.
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         Ok(self.read_record().await?.now)

@@ -21,6 +21,7 @@ mod gate_nodes;
 mod gate_switch;
 mod history;
 mod hold_off;
+mod in_transactions;
 mod interventions;
 mod leases;
 mod many_leases;

@@ -8,7 +8,8 @@ use std::process::Command;
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// What a block may be. Another word after the fence is refused, so that no example escapes the test by a typo.
-const FENCES: [&str; 5] = ["sh", "json", "text", "sql", "crontab"];
+/// `scripts/test-guard.sh` runs the program in Python.
+const FENCES: [&str; 6] = ["sh", "json", "text", "sql", "crontab", "python guarded"];
 
 pub struct Page {
     /// `README.md` or `docs/….md`.

@@ -165,6 +165,12 @@ impl RecordStore for PostgresStore {
         let written = record::write(&mut connection, Purpose::Locks, read, next).await;
         connection.written(written).await
     }
+
+    async fn callers_have_ended(&self) -> Result<bool, StoreError> {
+        let mut connection = self.connections.check_out().await?;
+        let have_ended = record::callers_have_ended(&mut connection, Purpose::Locks).await;
+        connection.read(have_ended).await
+    }
 }
 
 #[async_trait]

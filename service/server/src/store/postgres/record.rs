@@ -19,6 +19,8 @@ from (select) nothing left join engine_records r on r.purpose = $1";
 
 const WRITE: &str = "select replace_engine_record($1, $2, $3, $4, $5, $6, $7, $8)";
 
+const CALLERS: &str = "select has_no_callers($1)";
+
 const FENCE: &str = "select now, is_in_force from fence($1, $2, $3, $4)";
 
 /// Whether this Postgres tells its timeline: some that are compatible with it do not.
@@ -75,6 +77,15 @@ pub(in crate::store) async fn write(
         .bind(next.state.as_str())
         .bind(next.epoch.number().cast_signed())
         .bind(body);
+    query.fetch_one(&mut **connection).await?.try_get(0)
+}
+
+/// See [`RecordStore::callers_have_ended`](crate::store::RecordStore::callers_have_ended).
+pub(in crate::store) async fn callers_have_ended(
+    connection: &mut Session,
+    purpose: Purpose,
+) -> Result<bool, sqlx::Error> {
+    let query = connection.query(CALLERS).bind(purpose.as_str());
     query.fetch_one(&mut **connection).await?.try_get(0)
 }
 

@@ -5,4 +5,4 @@ mod copied;
 mod lost;
 mod refused;
 mod streams;
-mod world;
+pub mod world;

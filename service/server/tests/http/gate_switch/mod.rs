@@ -3,4 +3,4 @@
 mod load;
 mod lost;
 mod planned;
-mod world;
+pub mod world;

@@ -1,5 +1,6 @@
 //! Records in Postgres: one row per id, each verb one statement. Claims and replacements share statements and commits.
 
+mod posted;
 mod statements;
 mod writes;
 
@@ -14,6 +15,7 @@ use sqlx::types::Json;
 use sqlx::{Postgres, Row};
 use tokio::sync::mpsc;
 
+use self::posted::Posted;
 use self::writes::{Encoded, Writer};
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
@@ -118,6 +120,12 @@ impl RecordStore for PostgresGateStore {
         let mut connection = self.sessions.check_out().await?;
         let written = record::write(&mut connection, self.purpose, read, next).await;
         connection.written(written).await
+    }
+
+    async fn callers_have_ended(&self) -> Result<bool, StoreError> {
+        let mut connection = self.sessions.check_out().await?;
+        let have_ended = record::callers_have_ended(&mut connection, self.purpose).await;
+        connection.read(have_ended).await
     }
 }
 
@@ -281,16 +289,24 @@ fn is_in_force(row: &PgRow) -> Result<bool, sqlx::Error> {
     row.try_get(1)
 }
 
-/// Two columns from `index`: the version, and the record.
+/// Three columns from `index`: the version, the record, and what was posted to it.
 fn read_stored(row: &PgRow, index: usize) -> Result<Option<Stored>, sqlx::Error> {
     let Some(version) = row.try_get::<Option<i64>, _>(index)? else { return Ok(None) };
-    let Json(record) = row.try_get(index + 1)?;
-    Ok(Some(Stored { version: Version::from_number(version.cast_unsigned()), record }))
+    let version = Version::from_number(version.cast_unsigned());
+    Ok(Some(Stored { version, record: read_record(row, index + 1)? }))
+}
+
+/// Two columns from `index`.
+fn read_record(row: &PgRow, index: usize) -> Result<OperationRecord, sqlx::Error> {
+    let (Json(record), posted) = (row.try_get(index)?, row.try_get::<Option<Json<Posted>>, _>(index + 1)?);
+    Ok(match posted {
+        None => record,
+        Some(Json(posted)) => posted.applied_to(record),
+    })
 }
 
 fn read_listed(row: &PgRow) -> Result<(OperationId, Option<OperationRecord>), sqlx::Error> {
-    let record = row.try_get(1).ok().map(|Json(record)| record);
-    Ok((id_of(row.try_get(0)?)?, record))
+    Ok((id_of(row.try_get(0)?)?, read_record(row, 1).ok()))
 }
 
 /// Without a record that cannot be decoded.

@@ -27,14 +27,14 @@ with clock as materialized (
 ), updated as (
     update operations o
     set version = w.version, operation = w.operation, state = w.state, suspect = w.suspect, fallback = w.fallback,
-        goes_at = w.goes_at, record = w.record::jsonb
+        goes_at = w.goes_at, record = w.record::jsonb, posted = null
     from wanted w
     where w.replaces is not null and w.is_right and o.app = w.app collate "C" and o.id = w.id and o.version = w.replaces
     returning w.version, w.wake_up
 ), written as (
     select version, null as wake_up from inserted union all select version, wake_up from updated
 )
-select clock.now, clock.is_in_force, w.version, o.version, o.record,
+select clock.now, clock.is_in_force, w.version, o.version, o.record, o.posted,
     (select count(pg_notify($6, wake_up)) from written where wake_up is not null)
 from clock
 left join wanted w on w.version not in (select version from written)
@@ -42,7 +42,7 @@ left join operations o on w.replaces is null and o.app = w.app collate "C" and o
 
 /// Engine record and operation are of one snapshot: if the record is in force there, so was the operation.
 pub(super) const LOAD: &str = r#"
-select clock.now, clock.is_in_force, o.version, o.record
+select clock.now, clock.is_in_force, o.version, o.record, o.posted
 from (
     select now_ms() as now, $4::text is null or exists (
         select from engine_records
@@ -66,8 +66,8 @@ from clock"#;
 
 /// A bounded piece of the primary key, and what the filter leaves of it.
 pub(super) const LIST: &str = r#"
-select id, record from (
-    select id, operation, state, suspect, goes_at, record from operations
+select id, record, posted from (
+    select id, operation, state, suspect, goes_at, record, posted from operations
     where app = $1 and id > $2
     order by id
     limit $6
@@ -87,7 +87,7 @@ limit 1"#;
 
 /// Suspects are few and have an index of their own.
 pub(super) const LIST_SUSPECTS: &str = r#"
-select id, record from operations
+select id, record, posted from operations
 where app = $1 and id > $2 and suspect
     and ($3::text is null or operation = $3) and ($4::text is null or state = $4)
     and (goes_at is null or goes_at + $7 > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)
@@ -110,7 +110,7 @@ where o.app = over.app and o.id = over.id"#;
 
 /// Records of fast operations, and those that say nothing of that, along the primary key.
 pub(super) const DUMP: &str = r#"
-select app, id, version, record from operations
+select app, id, version, record, posted from operations
 where (app, id) > ($1 collate "C", $2) and record ->> 'durability' is distinct from 'durable'
 order by app, id
 limit $3"#;
@@ -142,4 +142,4 @@ select is_in_force from clock"#;
 
 /// Records that were claimed while the primary store was away, from the index of those alone.
 pub(super) const FALLBACKS: &str =
-    "select app, id, version, record from operations where fallback order by app, id limit $1";
+    "select app, id, version, record, posted from operations where fallback order by app, id limit $1";

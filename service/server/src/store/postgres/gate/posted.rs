@@ -1,0 +1,32 @@
+//! What a caller has posted within a transaction of its own: see `post` in the migrations. It is applied whenever the record is read.
+
+use std::sync::Arc;
+
+use latchgate_core::Timestamp;
+use latchgate_core::gate::{Command, OperationRecord, Phase, Post, Report, Stamp, check_result, step};
+use serde::Deserialize;
+
+#[derive(Deserialize)]
+pub(super) struct Posted {
+    stamp: Stamp,
+    report: Report,
+    result: Option<Arc<str>>,
+    retention_ms: u64,
+    at: Timestamp,
+}
+
+impl Posted {
+    /// The record after the report.
+    pub(super) fn applied_to(self, record: OperationRecord) -> OperationRecord {
+        let Self { stamp, report, result, retention_ms, at } = self;
+        // Postgres takes some JSON that not every reader can read.
+        let is_kept = result.as_ref().is_none_or(|result| check_result("result", result.as_bytes()).is_ok());
+        let result = result.filter(|_| is_kept);
+        let post = Post { stamp, report, result, retention_ms, permanent: false };
+        let mut record = step(Some(record.clone()), Command::Post(post), at).record.unwrap_or(record);
+        if let Phase::Succeeded(succeeded) = &mut record.phase {
+            succeeded.result_omitted |= !is_kept;
+        }
+        record
+    }
+}

@@ -1,0 +1,196 @@
+//! Guards of leases.
+
+use std::time::{Duration, Instant};
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::pgbouncer::PgBouncer;
+use latchgate_testkit::postgres::shared_database;
+use reqwest::Method;
+use serde_json::json;
+
+use super::world::{Caller, code_of, pair};
+use crate::client::{BIN, acquire, granted, on_postgres, release, renew, request, until_waiting, verb, waiting};
+
+/// A hand-off behind a guard takes less.
+const HAND_OFF_MAX: Duration = Duration::from_secs(1);
+
+#[tokio::test]
+async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut caller = Caller::connect(&database).await;
+    let unknown = pair("LG001", "unknown");
+    assert_eq!(code_of(caller.guard("k", "none").await), unknown, "the key has no row");
+
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await;
+    let (lease_id, token) = (held.text("lease_id"), i64::try_from(held.token()).unwrap());
+    assert_eq!(caller.guard("k", &lease_id).await, Ok(token));
+    assert_eq!(caller.number(&format!("select latchgate.guard('k', {token})")).await, Ok(token));
+    assert_eq!(code_of(caller.guard("k", "other").await), unknown);
+    assert_eq!(code_of(caller.number(&format!("select latchgate.guard('k', {})", token - 1)).await), unknown);
+    let of_other_app = format!("select latchgate.guard('k', '{lease_id}', 'other')");
+    assert_eq!(code_of(caller.number(&of_other_app).await), unknown);
+    assert_eq!(code_of(caller.number("select latchgate.guard('k', null::text)").await), unknown);
+    assert_eq!(code_of(caller.number("select latchgate.guard(null, 1)").await), unknown);
+
+    release(&node, "k", &lease_id).await;
+    assert_eq!(code_of(caller.guard("k", &lease_id).await), pair("LG001", "released"));
+    assert_eq!(code_of(caller.number(&format!("select latchgate.guard('k', {token})")).await), unknown);
+
+    let short = granted(&node, "k", json!({ "ttl_ms": 100 })).await.text("lease_id");
+    caller.until_expired("k").await;
+    assert_eq!(code_of(caller.guard("k", &short).await), pair("LG001", "expired"));
+
+    let forced = granted(&node, "f", json!({})).await.text("lease_id");
+    assert_eq!(request(&node, Method::DELETE, "/v1/locks/f", json!(null)).await.status, 200);
+    assert_eq!(code_of(caller.guard("f", &forced).await), pair("LG001", "forced"));
+
+    let revoked = granted(&node, "r", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    verb(&node, "r", "revoke", json!({ "grace_ms": 150 })).await;
+    caller.guard("r", &revoked).await.unwrap();
+    caller.until_expired("r").await;
+    assert_eq!(code_of(caller.guard("r", &revoked).await), pair("LG001", "revoked"));
+
+    caller.run("update latchgate.locks set state = replace(state, '\"v\":1', '\"v\":2') where key = 'r'").await;
+    assert_eq!(caller.guard("r", &revoked).await.unwrap_err().code, "LG003", "a state of a later version");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock_and_other_keys_do_not_notice() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let other_node = on_postgres(&database).await;
+    let (mut caller, mut observer) = (Caller::connect(&database).await, Caller::connect(&database).await);
+    let held = granted(&node, "k", json!({ "ttl_ms": 1_500 })).await.text("lease_id");
+    let waiters = [(&node, "here"), (&other_node, "there")]
+        .map(|(node, owner)| waiting(node, "k", json!({ "owner": owner, "wait_ms": 40_000, "ttl_ms": 10_000 })));
+    until_waiting(&node, "k", 2).await;
+    caller.begin_guarded("k", &held).await;
+    caller.until_expired("k").await;
+    // The nodes end a lease 200 ms after its expiry at the latest.
+    let began = Instant::now();
+    while began.elapsed() < HAND_OFF_MAX {
+        for node in [&node, &other_node] {
+            let lease_id = granted(node, "other", json!({ "wait_ms": 5_000 })).await.text("lease_id");
+            assert_eq!(renew(node, "other", &lease_id).await.status, 200);
+            assert_eq!(release(node, "other", &lease_id).await.status, 200);
+        }
+    }
+    assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "a second holder beside the guard");
+    assert_ne!(acquire(&node, "k", json!({ "barge": true })).await.status, 200);
+    assert_ne!(renew(&other_node, "k", &held).await.status, 200);
+    // A second guard shares the row, and finds that the lease has expired.
+    assert_eq!(code_of(observer.guard("k", &held).await), pair("LG001", "expired"));
+    caller.run("commit").await;
+    let committed = Instant::now();
+    while observer.number("select count(*) from latchgate.held where key = 'k'").await == Ok(0) {}
+    assert!(committed.elapsed() < HAND_OFF_MAX, "{:?}", committed.elapsed());
+    for waiter in &waiters {
+        waiter.abort();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_guard_that_waited_for_the_row_compares_the_lease_with_the_time_after_the_wait() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
+    let held = granted(&node, "k", json!({ "ttl_ms": 2_000 })).await.text("lease_id");
+    let [blocker, observer] = &mut callers;
+    blocker.run("begin; select from latchgate.locks where key = 'k' for update").await;
+    let mut caller = Caller::connect(&database).await;
+    let guarding = tokio::spawn(async move { caller.guard("k", &held).await });
+    observer.until_blocked().await;
+    observer.until_expired("k").await;
+    blocker.run("commit").await;
+    assert_eq!(code_of(guarding.await.unwrap()), pair("LG001", "expired"));
+}
+
+#[tokio::test]
+async fn under_one_snapshot_a_guard_fails_if_the_lock_or_the_engine_record_has_changed_since() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut caller = Caller::connect(&database).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    for isolation in ["repeatable read", "serializable"] {
+        let begin = format!("begin isolation level {isolation}; select 1");
+        caller.run(&begin).await;
+        caller.guard("k", &held).await.unwrap();
+        // The guard leaves no lock on the record behind, for which every other change of it would wait.
+        hold_off(&node, 0).await;
+        caller.run("commit").await;
+
+        caller.run(&begin).await;
+        assert_eq!(renew(&node, "k", &held).await.status, 200);
+        assert_eq!(caller.guard("k", &held).await.unwrap_err().code, "40001");
+        caller.run("rollback").await;
+
+        caller.run(&begin).await;
+        hold_off(&node, 10).await;
+        assert_eq!(caller.guard("k", &held).await.unwrap_err().code, "40001");
+        caller.run("rollback").await;
+    }
+}
+
+#[tokio::test]
+async fn during_a_hold_off_a_live_lease_is_guarded_as_it_is_renewed() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut caller = Caller::connect(&database).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    hold_off(&node, 60_000).await;
+    assert_eq!(acquire(&node, "free", json!({})).await.code(), "lock-delayed");
+    assert_eq!(renew(&node, "k", &held).await.status, 200);
+    caller.guard("k", &held).await.unwrap();
+}
+
+#[tokio::test]
+async fn leases_that_share_a_lock_are_guarded_together() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let body = json!({ "mode": "permits", "permits": 1, "limit": 3, "ttl_ms": 60_000 });
+    let (one, two) = (granted(&node, "k", body.clone()).await, granted(&node, "k", body).await);
+    let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
+    for (caller, held) in callers.iter_mut().zip([&one, &two]) {
+        caller.begin_guarded("k", &held.text("lease_id")).await;
+    }
+    for caller in &mut callers {
+        caller.run("commit").await;
+    }
+    let shown = "select sum(permits) from latchgate.held where key = 'k' and mode = 'permits'";
+    assert_eq!(callers[0].number(shown).await, Ok(2));
+    assert_eq!(release(&node, "k", &one.text("lease_id")).await.status, 200);
+    assert_eq!(callers[0].number(shown).await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_a_pgbouncer_in_transaction_mode_a_guard_lasts_until_its_transaction_ends() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let port = database.rsplit_once('/').unwrap().0.rsplit_once(':').unwrap().1.parse().unwrap();
+    let pgbouncer = PgBouncer::start(port).await;
+    let mut caller = Caller::connect(&pgbouncer.in_front_of(&database)).await;
+    let mut observer = Caller::connect(&database).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    caller.run("begin").await;
+    caller.run(&format!("select latchgate.guard('k', '{held}')")).await;
+    let lock = "select from latchgate.locks where key = 'k' for update nowait";
+    assert_eq!(observer.try_run(lock).await.unwrap_err().code, "55P03");
+    caller.run("commit").await;
+    observer.run(lock).await;
+}
+
+async fn hold_off(node: &Node, for_ms: u64) {
+    let ordered = request(node, Method::POST, "/v1/admin/hold-off", json!({ "for_ms": for_ms })).await;
+    assert_eq!(ordered.status, 200, "{}", ordered.body);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_stopped_half_way_leaves_no_lock_that_a_guard_waits_for() {
+    let database = shared_database().await;
+    let mut node = Node::start(BIN, &["--locks", &database]).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    node.kill9();
+    let mut caller = Caller::connect(&database).await;
+    caller.guard("k", &held).await.unwrap();
+}

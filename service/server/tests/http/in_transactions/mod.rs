@@ -1,0 +1,7 @@
+//! Guards and posts within a caller's own transactions.
+
+mod guard;
+mod moves;
+mod posts;
+mod roles;
+mod world;

@@ -1,0 +1,133 @@
+//! Switches and fail-overs during guards and posts.
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::until;
+use reqwest::Method;
+use serde_json::json;
+
+use super::world::{Caller, code_of, pair, until_record_says};
+use crate::client::{BIN, acquire, begun, granted, pre, renew, request};
+use crate::engines::world::World;
+use crate::gate_switch;
+
+const BOTH: [&str; 2] = ["pg", "one"];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_switch_waits_for_the_end_of_a_guard_and_later_guards_are_refused() {
+    let world = World::start(1).await;
+    let nodes = world.nodes(2, &BOTH, &["--ttl-max", "60s"]).await;
+    let node = &nodes[0].node;
+    let held = granted(node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    let (mut caller, mut later) = (Caller::connect(&world.database()).await, Caller::connect(&world.database()).await);
+    caller.run("create table done (what text)").await;
+    caller.begin_guarded("k", &held).await;
+    caller.run("insert into done values ('work')").await;
+    let switching = {
+        let url = format!("{}/v1/admin/engines/locks", node.base_url());
+        tokio::spawn(crate::client::post(url, json!({ "engine": "one" }).to_string()))
+    };
+    until_record_says(&mut later, "moving").await;
+    assert_eq!(later.guard("k", &held).await.unwrap_err().code, "LG002");
+    // As long as another node waits before it takes a copy over, and more.
+    let began = std::time::Instant::now();
+    while began.elapsed() < std::time::Duration::from_secs(3) {
+        assert_eq!(later.number("select count(*) from latchgate.engine_records where state = 'moving'").await, Ok(1));
+        assert_ne!(acquire(node, "k", json!({})).await.status, 200);
+    }
+    assert!(!switching.is_finished());
+    caller.run("commit").await;
+    let switched = switching.await.unwrap();
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    assert_eq!(later.guard("k", &held).await.unwrap_err().code, "LG002", "the engine in use is another one");
+    assert_eq!(later.number("select count(*) from latchgate.held").await, Ok(0));
+    assert_eq!(renew(node, "k", &held).await.status, 200);
+    assert_eq!(later.number("select count(*) from done").await, Ok(1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_switch_is_given_up_with_the_reason_if_a_guard_does_not_end() {
+    let world = World::start(1).await;
+    let nodes = world.nodes(1, &BOTH, &["--ttl-max", "60s"]).await;
+    let node = &nodes[0].node;
+    let held = granted(node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    let mut caller = Caller::connect(&world.database()).await;
+    caller.begin_guarded("k", &held).await;
+    let given_up = request(node, Method::POST, "/v1/admin/engines/locks", json!({ "engine": "one" })).await;
+    assert_ne!(given_up.status, 200);
+    assert!(given_up.body["detail"].as_str().unwrap().contains("latchgate.guard"), "{}", given_up.body);
+    let serves = || async { renew(node, "other", "none").await.code() == "lease-lost" };
+    until("the node serves again, although the guard is still open", serves).await;
+    caller.run("commit").await;
+    caller.guard("k", &held).await.unwrap();
+    assert_eq!(renew(node, "k", &held).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn on_a_promoted_standby_a_guard_is_refused_until_a_node_has_begun_a_new_epoch() {
+    let mut primary = Postgres::start().await;
+    let url = primary.create_database().await;
+    let name = url.rsplit_once('/').unwrap().1;
+    let standby = primary.standby(primary.port()).await;
+    let mut node = Node::start(BIN, &["--locks", &url]).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    let mut caller = Caller::connect(&url).await;
+    caller.begin_guarded("k", &held).await;
+    primary.caught_up(&standby).await;
+    node.kill9();
+    primary.kill9();
+    assert!(caller.is_cut_off().await, "the transaction ends with its server");
+    standby.promote().await;
+    let mut caller = Caller::connect(&standby.url(name)).await;
+    assert_eq!(code_of(caller.guard("k", &held).await).0, "LG002");
+    let node = Node::start(BIN, &["--locks", &standby.url(name)]).await;
+    acquire(&node, "free", json!({})).await.assert_problem(423, "lock-delayed");
+    caller.guard("k", &held).await.unwrap();
+    assert_eq!(code_of(caller.guard("k", "lost").await), pair("LG001", "unknown"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_switch_of_the_gate_waits_for_a_post_and_takes_it_along() {
+    let world = gate_switch::world::World::start().await;
+    let nodes = world.two().await;
+    gate_switch::world::switched(&nodes, "postgres").await;
+    let node = &nodes[0].node;
+    let go = begun(node, json!({ "operation": "charge", "contents": 1 })).await;
+    let mut caller = Caller::connect(&world.database()).await;
+    let post = format!("select latchgate.post('{}', '{}', '{{\"receipt\":7}}')", go.text("id"), go.text("stamp"));
+    caller.run("begin").await;
+    caller.number(&post).await.unwrap();
+    let switching = {
+        let url = format!("{}/v1/admin/engines/gate", node.base_url());
+        tokio::spawn(crate::client::post(url, json!({ "engine": "redis" }).to_string()))
+    };
+    let mut observer = Caller::connect(&world.database()).await;
+    until_record_says(&mut observer, "moving").await;
+    let other = format!("select latchgate.post('{}', '{}')", go.text("id"), go.text("stamp"));
+    assert_eq!(observer.number(&other).await.unwrap_err().code, "LG002");
+    assert!(!switching.is_finished());
+    caller.run("commit").await;
+    let switched = switching.await.unwrap();
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    for wired in &nodes {
+        let duplicate = pre(&wired.node, json!({ "operation": "charge", "contents": 1 })).await;
+        duplicate.assert_problem(409, "operation-duplicate");
+        assert_eq!(duplicate.body["result"], json!({ "receipt": 7 }));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn beside_a_redis_only_durable_operations_can_be_posted() {
+    let world = gate_switch::world::World::start().await;
+    let wired = world.node().await;
+    let mut caller = Caller::connect(&world.database()).await;
+    let go = begun(&wired.node, gate_switch::world::durable("x")).await;
+    assert_eq!(caller.number("select count(*) from latchgate.running").await, Ok(1));
+    let post = format!("select latchgate.post('{}', '{}')", go.text("id"), go.text("stamp"));
+    caller.number(&post).await.unwrap();
+    pre(&wired.node, gate_switch::world::durable("x")).await.assert_problem(409, "operation-duplicate");
+    assert_eq!(caller.number("select count(*) from latchgate.running").await, Ok(0));
+    let fast = begun(&wired.node, json!({ "operation": "charge", "contents": "fast" })).await;
+    let post = format!("select latchgate.post('{}', '{}')", fast.text("id"), fast.text("stamp"));
+    assert_eq!(code_of(caller.number(&post).await).0, "LG002");
+}

@@ -1,0 +1,225 @@
+//! Posts of the gate.
+
+use std::time::{Duration, Instant};
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::until;
+use serde_json::{Value, json};
+
+use super::world::{Caller, code_of, pair};
+use crate::client::{Answer, beat, begun, forget, get, inspect_operation, on_postgres, pre, report};
+
+fn charge(contents: impl Into<Value>) -> Value {
+    json!({ "operation": "charge", "contents": contents.into(), "on_expiry": "retry" })
+}
+
+/// Of which the lease passes at once.
+fn short(contents: &str) -> Value {
+    let mut body = charge(contents);
+    body["ttl_ms"] = json!(1_000);
+    body
+}
+
+fn posting(go: &Answer, more: &str) -> String {
+    format!("select latchgate.post('{}', '{}'{more})", go.text("id"), go.text("stamp"))
+}
+
+async fn post(caller: &mut Caller, go: &Answer, more: &str) -> Result<i64, super::world::Refused> {
+    caller.number(&posting(go, more)).await
+}
+
+struct World {
+    node: Node,
+    other: Node,
+    caller: Caller,
+    database: String,
+}
+
+impl World {
+    async fn start() -> Self {
+        let database = shared_database().await;
+        let (node, other) = (on_postgres(&database).await, on_postgres(&database).await);
+        let mut caller = Caller::connect(&database).await;
+        caller.run("create table charges (id text)").await;
+        Self { node, other, caller, database }
+    }
+}
+
+#[tokio::test]
+async fn work_and_post_are_committed_together() {
+    let World { node, other, mut caller, .. } = World::start().await;
+    let go = begun(&node, charge(1)).await;
+    let id = go.text("id");
+    for end in ["rollback", "commit"] {
+        caller.run("begin; insert into charges values ('1')").await;
+        assert_eq!(post(&mut caller, &go, ", '{\"receipt\":7}'").await, Ok(1));
+        pre(&other, charge(1)).await.assert_problem(503, "overloaded");
+        caller.run(end).await;
+        if end == "rollback" {
+            pre(&other, charge(1)).await.assert_problem(409, "operation-in-progress");
+        }
+    }
+    assert_eq!(caller.number("select count(*) from charges").await, Ok(1));
+    assert_eq!(caller.number("select count(*) from latchgate.running").await, Ok(0));
+    // The node that claimed it remembers the claim.
+    report(&node, &go, json!({ "outcome": "failure" })).await.assert_problem(409, "outcome-conflict");
+    for node in [&node, &other] {
+        let duplicate = pre(node, charge(1)).await;
+        duplicate.assert_problem(409, "operation-duplicate");
+        assert_eq!(duplicate.body["result"], json!({ "receipt": 7 }));
+        let shown = inspect_operation(node, &id).await.body;
+        assert_eq!((&shown["state"], &shown["result"]), (&json!("succeeded"), &json!({ "receipt": 7 })));
+        assert_eq!(listed(node, "succeeded").await, [id.as_str()]);
+        assert_eq!(listed(node, "started").await, [""; 0]);
+    }
+    assert_eq!(report(&other, &go, json!({ "outcome": "success" })).await.body["replayed"], true);
+    assert_ne!(beat(&node, &go, json!({})).await.status, 200, "it does not run any more");
+    assert_eq!(forget(&node, &id, "?force=true").await.status, 200);
+    begun(&other, charge(1)).await;
+}
+
+async fn listed(node: &Node, state: &str) -> Vec<String> {
+    let page = get(node, &format!("/v1/operations?state={state}")).await.body;
+    page["operations"].as_array().unwrap().iter().map(|shown| shown["id"].as_str().unwrap().to_owned()).collect()
+}
+
+#[tokio::test]
+async fn only_the_attempt_that_holds_the_operation_posts_and_only_once() {
+    let World { node, other, mut caller, .. } = World::start().await;
+    let first = begun(&node, short("x")).await;
+    let go = until_taken_over(&other, "x").await;
+    assert_eq!(code_of(post(&mut caller, &first, "").await), pair("LG007", ""));
+    let shown = inspect_operation(&node, &go.text("id")).await.body;
+    assert!(!shown["suspect"].as_bool().unwrap_or_default(), "its work was rolled back: {shown}");
+    assert_eq!(post(&mut caller, &go, "").await, Ok(2));
+    assert_eq!(code_of(post(&mut caller, &go, "").await), pair("LG006", "success"));
+    pre(&node, charge("x")).await.assert_problem(409, "operation-duplicate");
+    assert_eq!(code_of(post(&mut caller, &go, "").await), pair("LG006", "success"));
+    assert_eq!(code_of(post(&mut caller, &first, "").await), pair("LG007", ""));
+
+    let by_http = begun(&node, charge("http")).await;
+    report(&node, &by_http, json!({ "outcome": "success" })).await;
+    assert_eq!(code_of(post(&mut caller, &by_http, "").await), pair("LG006", "success"));
+    let failed = begun(&node, charge("failed")).await;
+    report(&node, &failed, json!({ "outcome": "failure" })).await;
+    assert_eq!(code_of(post(&mut caller, &failed, "").await), pair("LG006", "failure"));
+
+    let (id, stamp) = (go.text("id"), go.text("stamp"));
+    let wrong = format!("select latchgate.post('{id}', 'p{}')", "0".repeat(32));
+    assert_eq!(code_of(caller.number(&wrong).await).0, "LG005");
+    let absent = format!("select latchgate.post('{}', '{stamp}')", "0".repeat(32));
+    assert_eq!(code_of(caller.number(&absent).await).0, "LG004");
+    for (call, code) in [
+        (format!("'{id}', 'o.unguarded'"), "LG005"),
+        (format!("'{id}', null"), "LG005"),
+        (format!("null, '{stamp}'"), "LG004"),
+        (format!("'{id}', '{stamp}', null, 'done'"), "LG009"),
+        (format!("'{id}', '{stamp}', null, null"), "LG009"),
+        (format!("'{id}', '{stamp}', retention_ms => 0"), "LG009"),
+        (format!("'{id}', '{stamp}', '{{'"), "22P02"),
+        (format!("'{id}', '{stamp}', to_json(repeat('x', 70000))::text"), "LG009"),
+        (format!("'{id}', '{stamp}', app => 'other'"), "LG004"),
+    ] {
+        let refused = caller.number(&format!("select latchgate.post({call})")).await;
+        assert_eq!(code_of(refused).0, code, "{call}");
+    }
+}
+
+async fn until_taken_over(node: &Node, contents: &str) -> Answer {
+    let go = tokio::sync::Mutex::new(None);
+    until("the lease has passed", || async {
+        let answer = pre(node, charge(contents)).await;
+        let is_go = answer.status == 201;
+        *go.lock().await = Some(answer);
+        is_go
+    })
+    .await;
+    go.into_inner().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_attempt_whose_post_is_not_committed_yet_is_not_taken_over() {
+    let World { node, other, mut caller, .. } = World::start().await;
+    let go = begun(&node, short("x")).await;
+    let elsewhere = begun(&node, charge("y")).await;
+    caller.run("begin").await;
+    post(&mut caller, &go, "").await.unwrap();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(2) {
+        let answer = pre(&other, charge("x")).await;
+        assert!([409, 503].contains(&answer.status.as_u16()), "{}", answer.body);
+        assert_eq!(beat(&node, &elsewhere, json!({})).await.status, 200, "another operation does not notice");
+    }
+    caller.run("commit").await;
+    pre(&other, charge("x")).await.assert_problem(409, "operation-duplicate");
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.body["replayed"], true);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pre_that_waits_is_answered_when_a_post_is_committed() {
+    let World { node, other, mut caller, .. } = World::start().await;
+    let go = begun(&node, charge("x")).await;
+    let waiting = {
+        let mut body = charge("x");
+        body["wait_ms"] = json!(30_000);
+        let url = format!("{}/v1/operations/pre", other.base_url());
+        tokio::spawn(crate::client::post(url, body.to_string()))
+    };
+    let awaited = "select count(*) from latchgate.operations where record ? 'awaited_until'";
+    while caller.number(awaited).await == Ok(0) {}
+    post(&mut caller, &go, ", '[1]'").await.unwrap();
+    let answer = waiting.await.unwrap();
+    answer.assert_problem(409, "operation-duplicate");
+    assert_eq!(answer.body["result"], json!([1]));
+}
+
+#[tokio::test]
+async fn failures_and_unknown_outcomes_are_posted_too() {
+    let World { node, other, mut caller, .. } = World::start().await;
+    let failed = begun(&node, charge("failed")).await;
+    post(&mut caller, &failed, ", outcome => 'failure'").await.unwrap();
+    assert_eq!(code_of(post(&mut caller, &failed, "").await), pair("LG006", "failure"));
+    let again = begun(&other, charge("failed")).await;
+    assert_eq!(again.body["attempt"], 1);
+    assert_eq!(report(&node, &failed, json!({ "outcome": "failure" })).await.body["replayed"], true);
+
+    let unknown = begun(&node, charge("unknown")).await;
+    post(&mut caller, &unknown, ", outcome => 'unknown'").await.unwrap();
+    pre(&other, charge("unknown")).await.assert_problem(409, "operation-unknown");
+    assert_eq!(code_of(post(&mut caller, &unknown, ", outcome => 'unknown'").await), pair("LG006", "unknown"));
+    post(&mut caller, &unknown, ", retention_ms => 60000").await.unwrap();
+    pre(&other, charge("unknown")).await.assert_problem(409, "operation-duplicate");
+}
+
+/// A worker crashes before each statement of its transaction, and after its commit. Each time another one goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_between_any_two_statements_leaves_no_unknown_outcome_and_no_second_run() {
+    let World { node, other, mut caller, database } = World::start().await;
+    for crash in 0..=4 {
+        let contents = format!("crash-{crash}");
+        let work = format!("insert into charges values ('{contents}')");
+        let go = begun(&node, short(&contents)).await;
+        let statements = ["begin".to_owned(), work.clone(), posting(&go, ""), "commit".to_owned()];
+        let mut worker = Caller::connect(&database).await;
+        for statement in &statements[..crash] {
+            worker.run(statement).await;
+        }
+        // Nothing says goodbye to the server.
+        drop(worker);
+        loop {
+            let answer = pre(&other, charge(contents.as_str())).await;
+            match (answer.status.as_u16(), answer.code()) {
+                (409, "operation-in-progress") | (503, _) => {}
+                (409, "operation-duplicate") => break,
+                (201, _) => {
+                    let statements = ["begin".to_owned(), work.clone(), posting(&answer, ""), "commit".to_owned()];
+                    caller.run(&statements.join(";")).await;
+                }
+                _ => panic!("{}", answer.body),
+            }
+        }
+    }
+    assert_eq!(caller.number("select count(*) from charges").await, Ok(5));
+    assert_eq!(caller.number("select count(distinct id) from charges").await, Ok(5));
+}

@@ -1,0 +1,104 @@
+//! A caller's connection to the database of the locks.
+
+use latchgate_testkit::until;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{AssertSqlSafe, Connection, Executor as _, PgConnection};
+
+/// What a statement was refused with.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refused {
+    pub code: String,
+    pub detail: String,
+    pub message: String,
+}
+
+pub struct Caller(PgConnection);
+
+impl Caller {
+    pub async fn connect(database: &str) -> Self {
+        // PgBouncer refuses the parameter that sqlx sends otherwise.
+        let options: PgConnectOptions = database.parse().unwrap();
+        Self(PgConnection::connect_with(&options.extra_float_digits(None)).await.unwrap())
+    }
+
+    /// # Panics
+    ///
+    /// When a statement fails.
+    pub async fn run(&mut self, statements: &str) {
+        self.try_run(statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
+    }
+
+    pub async fn try_run(&mut self, statements: &str) -> Result<(), Refused> {
+        self.0
+            .execute(sqlx::raw_sql(AssertSqlSafe(statements.to_owned())))
+            .await
+            .map(drop)
+            .map_err(|error| refused(&error))
+    }
+
+    /// The only number of the answer.
+    pub async fn number(&mut self, statement: &str) -> Result<i64, Refused> {
+        let cast = AssertSqlSafe(format!("select ({statement})::bigint"));
+        sqlx::query_scalar(cast).fetch_one(&mut self.0).await.map_err(|error| refused(&error))
+    }
+
+    pub async fn guard(&mut self, key: &str, lease_id: &str) -> Result<i64, Refused> {
+        self.number(&format!("select latchgate.guard('{key}', '{lease_id}')")).await
+    }
+
+    pub async fn begin_guarded(&mut self, key: &str, lease_id: &str) {
+        self.run("begin").await;
+        self.guard(key, lease_id).await.unwrap();
+    }
+
+    /// Whether the connection has ended, and its transaction with it.
+    pub async fn is_cut_off(&mut self) -> bool {
+        self.0.ping().await.is_err()
+    }
+
+    /// Waits until the database's clock is past the expiry of the last lease of the key.
+    pub async fn until_expired(&mut self, key: &str) {
+        let left = format!(
+            "select (latchgate.read_state(state) #>> '{{holders,0,expires_at}}')::bigint - latchgate.now_ms()
+            from latchgate.locks where key = '{key}'"
+        );
+        while self.number(&left).await.unwrap() >= 0 {}
+    }
+
+    /// Waits until a session waits for a row or a transaction.
+    pub async fn until_blocked(&mut self) {
+        let waiting = "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock' and wait_event in ('tuple', 'transactionid')";
+        while self.number(waiting).await.unwrap() == 0 {}
+    }
+}
+
+pub async fn until_record_says(caller: &mut Caller, state: &str) {
+    let count = format!("select count(*) from latchgate.engine_records where state = '{state}'");
+    let caller = tokio::sync::Mutex::new(caller);
+    until(format!("the record says {state}"), || async { caller.lock().await.number(&count).await == Ok(1) }).await;
+}
+
+fn refused(error: &sqlx::Error) -> Refused {
+    let answer = error.as_database_error().unwrap_or_else(|| panic!("{error}"));
+    let answer = answer.downcast_ref::<sqlx::postgres::PgDatabaseError>();
+    Refused {
+        code: answer.code().to_owned(),
+        detail: answer.detail().unwrap_or_default().to_owned(),
+        message: answer.message().to_owned(),
+    }
+}
+
+/// The code and the detail of a refusal.
+///
+/// # Panics
+///
+/// When it is none.
+pub fn code_of<T: std::fmt::Debug>(answer: Result<T, Refused>) -> (String, String) {
+    let refused = answer.unwrap_err();
+    (refused.code, refused.detail)
+}
+
+pub fn pair(code: &str, detail: &str) -> (String, String) {
+    (code.to_owned(), detail.to_owned())
+}

@@ -1,0 +1,160 @@
+//! Posts within transactions.
+
+use std::sync::Arc;
+
+use latchgate::store::RecordStore as _;
+use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate::store::gate::{Change, Fence, GateStore, Write, Written};
+use latchgate::store::postgres::PostgresStore;
+use latchgate::store::postgres::gate::PostgresGateStore;
+use latchgate_core::gate::{
+    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationName, OperationRecord,
+    Outcome, Post, Posted, Report, Sha256Digest, Stamp, StoreRole, step,
+};
+use latchgate_core::{App, Timestamp};
+use rand::RngExt as _;
+use sqlx::{Connection as _, PgConnection};
+
+use crate::config;
+
+const RECORDS: usize = 400;
+const REPORTS: [Report; 3] = [Report::Success, Report::Failure, Report::Unknown];
+
+/// The columns of a row that the function has written.
+#[derive(sqlx::FromRow)]
+struct Row {
+    at: i64,
+    state: String,
+    goes_at: Option<i64>,
+}
+
+#[tokio::test]
+async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core() {
+    let config = config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let store = PostgresGateStore::open(&config).await.unwrap();
+    let epoch = Epoch::from_number(1_000);
+    let record = EngineRecord::new(EngineState::Active, epoch, &[], 60_000);
+    assert!(store.write_record(&store.read_record().await.unwrap(), &record).await.unwrap());
+    let mut connection = PgConnection::connect(&config.url).await.unwrap();
+    let mut seen = std::collections::BTreeMap::<String, u32>::new();
+    for number in 0..RECORDS {
+        let now = store.ping().await.unwrap();
+        let (record, stamps) = at_random(now);
+        let Some(record) = record else { continue };
+        let address =
+            OperationAddress { app: App::default(), id: OperationId::from_bytes((number as u128).to_be_bytes()) };
+        let change = Change::claim(&record);
+        let fence = Fence::Active(epoch);
+        let written = store.write(Write { fence, now, address: &address, change }).await.unwrap().answer;
+        if written == Written::ClockOff {
+            continue;
+        }
+        let mut random = rand::rng();
+        let stamp = stamps[random.random_range(0..stamps.len())];
+        let report = REPORTS[random.random_range(0..REPORTS.len())];
+        let posted: Result<i32, sqlx::Error> =
+            sqlx::query_scalar("select latchgate.post($1, 'p' || $2, '{\"receipt\":7}', $3, retention_ms => 5000)")
+                .bind(address.id.to_string())
+                .bind(stamp.to_string())
+                .bind(serde_json::to_value(report).unwrap().as_str().unwrap())
+                .fetch_one(&mut connection)
+                .await;
+        let columns = "select (posted ->> 'at')::bigint as at, state, goes_at from latchgate.operations where id = $1";
+        let at = match &posted {
+            Ok(_) => {
+                let row: Row = sqlx::query_as(columns)
+                    .bind(address.id.as_bytes().to_vec())
+                    .fetch_one(&mut connection)
+                    .await
+                    .unwrap();
+                Some(row)
+            }
+            Err(_) => None,
+        };
+        let now = at.as_ref().map_or(now, |row| Timestamp::from_ms(row.at.cast_unsigned()));
+        let result = Some(Arc::from("{\"receipt\":7}"));
+        let post = Post { stamp, report, result, retention_ms: 5_000, permanent: false };
+        let expected = step(Some(record.clone()), Command::Post(post), now);
+        let code = match &posted {
+            Ok(attempt) => {
+                assert_eq!(*attempt, i32::try_from(record.attempt).unwrap());
+                "done".to_owned()
+            }
+            Err(error) => error.as_database_error().unwrap().code().unwrap().into_owned(),
+        };
+        assert_eq!(code, code_of(&expected.outcome), "{report:?} of {stamp} to {record:?}");
+        *seen.entry(code).or_default() += 1;
+        let loaded = store.load(fence, &address).await.unwrap().answer.unwrap().record;
+        let Some(row) = at else {
+            assert_eq!(loaded, record, "a refused post changes nothing");
+            continue;
+        };
+        let expected = expected.record.unwrap();
+        assert_eq!(loaded, expected);
+        assert_eq!(row.state, expected.state().as_str());
+        assert_eq!(row.goes_at.map(|at| Timestamp::from_ms(at.cast_unsigned())), expected.goes_at());
+    }
+    let codes = ["LG004", "LG005", "LG006", "LG007", "done"];
+    assert!(codes.iter().all(|code| seen.get(*code).is_some_and(|count| *count > 2)), "{seen:?}");
+}
+
+fn code_of(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Posted(Posted { replayed: false, .. }) => "done",
+        Outcome::Posted(_) | Outcome::OutcomeConflict { .. } => "LG006",
+        Outcome::Superseded { .. } => "LG007",
+        Outcome::StampMismatch => "LG005",
+        Outcome::NotFound => "LG004",
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A record after some random calls, the last of them at `now`; and the stamps of all attempts, and of none.
+fn at_random(now: Timestamp) -> (Option<OperationRecord>, Vec<Stamp>) {
+    let mut random = rand::rng();
+    let mut at = Timestamp::from_ms(now.as_ms() - 100_000);
+    let mut stamps = vec![Stamp::from_bits(0)];
+    let mut record = None;
+    for _ in 0..random.random_range(1..9) {
+        let stamp = stamps[random.random_range(0..stamps.len())];
+        let command = match random.random_range(0..10) {
+            0..6 => Command::Pre(claim(stamps.len() as u128)),
+            6..8 => Command::Post(Post {
+                stamp,
+                report: REPORTS[random.random_range(0..REPORTS.len())],
+                result: None,
+                retention_ms: 60_000,
+                permanent: random.random_bool(0.1),
+            }),
+            8 => Command::Heartbeat { stamp, lease_ms: None },
+            _ => Command::Forget { force: random.random_bool(0.7) },
+        };
+        let step = step(record, command, at);
+        if let Outcome::Go(go) = &step.outcome
+            && !stamps.contains(&go.stamp)
+        {
+            stamps.push(go.stamp);
+        }
+        record = step.record;
+        at = at.plus_ms(random.random_range(0..12_000));
+    }
+    (record, stamps)
+}
+
+fn claim(stamp: u128) -> Claim {
+    let mut random = rand::rng();
+    Claim {
+        operation: OperationName::parse("charge").unwrap(),
+        sha256: Sha256Digest::of(b"contents"),
+        checked: None,
+        stamp: Stamp::from_bits(stamp),
+        attempt_id: None,
+        lease_ms: random.random_range(1_000..20_000),
+        on_expiry: if random.random_bool(0.7) { OnExpiry::Retry } else { OnExpiry::Block },
+        durability: Durability::Fast,
+        store: StoreRole::Primary,
+        waits_until: None,
+        hold_off: HoldOff::default(),
+    }
+}
