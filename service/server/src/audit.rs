@@ -21,6 +21,8 @@ const FAILURES_MAX: usize = 8;
 pub enum Action {
     Force,
     Revoke,
+    Close,
+    Open,
     ForgetOperation,
     SwitchEngine,
     HoldOff,
@@ -35,6 +37,8 @@ impl Action {
         match self {
             Self::Force => "force",
             Self::Revoke => "revoke",
+            Self::Close => "close",
+            Self::Open => "open",
             Self::ForgetOperation => "forget-operation",
             Self::SwitchEngine => "switch-engine",
             Self::HoldOff => "hold-off",
