@@ -204,7 +204,7 @@ export class Pages {
 }
 
 const EVENT_KINDS = {
-  granted: "good", released: "", expired: "bad", revoking: "warn", revoked: "bad", forced: "bad", given_back: "",
+  granted: "good", released: "", expired: "bad", revoking: "warn", revoked: "bad", forced: "bad", given_back: "", closed: "warn", opened: "",
   waited: "warn", held_too_long: "warn", suspected_double_run: "bad", engine_switched: "warn", hold_off_began: "warn",
   hold_off_ended: "", unreadable: "bad", quota_reached: "warn", cycle_seen: "bad", dropped: "bad",
 };

@@ -121,6 +121,28 @@ test("a person finds a held lock, sees who waits, forces it, and sees the waiter
   await context.close();
 });
 
+test("an operator closes a key for a while, and opens it for the client that waits", async () => {
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/locks/${encodeURIComponent(`${OWN}prod`)}`);
+  await page.getByRole("button", { name: "Close…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Reason").fill("release <b>weekend</b>");
+  await dialog.getByLabel("For how long, in hours").fill("48");
+  await dialog.getByRole("button", { name: "Close", exact: true }).click();
+  await dialog.waitFor({ state: "detached" });
+  await page.getByText("“release <b>weekend</b>”").first().waitFor();
+  const refused = await acquire(`${OWN}prod`, {});
+  assert.deepEqual([refused.status, refused.body.code], [423, "lock-closed"]);
+  const granted = waiter(`${OWN}prod`, "curl-seven");
+  await page.getByText(/curl-seven|1 request waits/).first().waitFor();
+  await page.getByRole("button", { name: "Open", exact: true }).click();
+  assert.equal((await granted).key, `${OWN}prod`);
+  await page.getByRole("button", { name: "Close…" }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("a person takes a lock for trying out, by keyboard, and releases it", async () => {
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
@@ -220,7 +242,7 @@ test("an API key without admin sees no button that it may not press", async () =
   await navigation(page, "Locks").click();
   await page.getByRole("link", { name: `${OWN}watched` }).click();
   await page.getByRole("region", { name: "Holders" }).getByText("curl-four").waitFor();
-  for (const name of ["Take it…", "Revoke…", "Force…"]) assert.equal(await page.getByRole("button", { name }).count(), 0, name);
+  for (const name of ["Take it…", "Revoke…", "Force…", "Close…"]) assert.equal(await page.getByRole("button", { name }).count(), 0, name);
   for (const path of ["engines", "access"]) {
     await page.goto(`${url}/#/${path}`);
     await page.getByText("This page needs an API key of the app default with the scope admin").waitFor();

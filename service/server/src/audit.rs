@@ -21,6 +21,8 @@ const FAILURES_MAX: usize = 8;
 pub enum Action {
     Force,
     Revoke,
+    Close,
+    Open,
     ForgetOperation,
     ResolveOperation,
     SwitchEngine,
@@ -36,6 +38,8 @@ impl Action {
         match self {
             Self::Force => "force",
             Self::Revoke => "revoke",
+            Self::Close => "close",
+            Self::Open => "open",
             Self::ForgetOperation => "forget-operation",
             Self::ResolveOperation => "resolve-operation",
             Self::SwitchEngine => "switch-engine",

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// Types of answers in JSON. A field with a question mark is absent from an answer in which it says nothing; it is never null.
 macro_rules! answers {
@@ -66,6 +67,12 @@ pub fn rfc3339(at: Timestamp) -> DateTime {
     write_digits(&mut text[17..19], at.second().into());
     write_digits(&mut text[20..23], at.millisecond().into());
     str::from_utf8(&text).unwrap_or_default().to_owned()
+}
+
+/// Reads RFC 3339, to the ms; `None` also for a time before 1970.
+pub fn parse_rfc3339(text: &str) -> Option<Timestamp> {
+    let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+    u64::try_from(at.unix_timestamp_nanos() / 1_000_000).ok().map(Timestamp::from_ms)
 }
 
 fn write_digits(digits: &mut [u8], mut number: u32) {

@@ -1,6 +1,6 @@
 // One lock: who holds it, who waits, and what has happened.
 
-import { call, lockPath, post } from "../api.js";
+import { call, lockPath, post, serverNow } from "../api.js";
 import { h, replace } from "../dom.js";
 import { duration, plural, time, words } from "../format.js";
 import {
@@ -41,6 +41,9 @@ function actionsOf(view, shown) {
     view.may("locks", key) && button("Take it…", () => take(view, key, true), { "data-focus": "take" }),
     view.may("locks", key) && shown.held && button("Revoke…", () => revoke(view, shown), { "data-focus": "revoke" }),
     view.may("admin", key) && shown.held && button("Force…", () => force(view, shown), { class: "danger", "data-focus": "force" }),
+    view.may("admin", key) && (shown.closed
+      ? button("Open", () => open(view, shown), { "data-focus": "close" })
+      : button("Close…", () => close(view, shown), { "data-focus": "close" })),
   ];
 }
 
@@ -82,6 +85,35 @@ function force(view, { key, holders, holders_count: count }) {
   });
 }
 
+function close(view, { key }) {
+  ask({
+    title: `Close ${key}`,
+    text: "From now on no client is granted the lock. Holders keep their leases, and waiters their positions.",
+    fields: [
+      { name: "reason", label: "Reason", placeholder: "release weekend", hint: "Refused clients see it", required: true },
+      { name: "for_h", label: "For how long, in hours", type: "number", hint: "Until it is opened, if empty" },
+    ],
+    action: "Close",
+    isDanger: true,
+    run: async ({ reason, for_h: hours }) => {
+      const until = hours && new Date(serverNow() + hours * 3_600_000).toISOString();
+      await call("PUT", lockPath(key, "closed"), { body: { reason, ...(until && { until }) } });
+      toast(`Closed ${key}.`);
+      view.refresh();
+    },
+  });
+}
+
+async function open(view, { key }) {
+  try {
+    await call("DELETE", lockPath(key, "closed"));
+    toast(`Opened ${key}.`);
+  } catch (problem) {
+    toast(problem.message);
+  }
+  view.refresh();
+}
+
 function by(view) {
   return view.me.api_key_id ? `console, key ${view.me.api_key_id}` : "console";
 }
@@ -112,10 +144,11 @@ function nowOf(shown, pages) {
   return [
     facts(
       ["Highest token", shown.last_token || "none yet"],
-      ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held`],
+      ["Closed", shown.closed && `${shown.closed.until ? `until ${time(shown.closed.until)}` : "until it is opened"}: “${shown.closed.reason}”`],
+      ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held${shown.permits_kept ? `, ${shown.permits_kept} of them kept after an early end` : ""}`],
       ["Highest token presented", shown.fence],
       ["Not granted before", shown.delayed_until && time(shown.delayed_until)]),
-    panel("Held by", shown.held ? holdersTable(shown.holders) : empty("No lease: the lock is free."), pages.element),
+    panel("Held by", shown.held ? holdersTable(shown.holders) : empty(shown.closed ? "No lease holds the lock." : "No lease: the lock is free."), pages.element),
     panel("Waiting", waitingOf(shown)),
   ];
 }
@@ -123,7 +156,7 @@ function nowOf(shown, pages) {
 function holdersTable(holders) {
   return table("Holders", [
     { label: "Owner", cell: ownerOf, class: "key" },
-    { label: "Mode", cell: ({ mode, permits }) => (permits ? plural(permits, "permit") : mode) },
+    { label: "Mode", cell: ({ mode, permits, slots }) => (permits ? `${plural(permits, "permit")}${slots ? `: ${slots.join(", ")}` : ""}` : mode) },
     { label: "Token", cell: ({ token }) => token, class: "number" },
     { label: "Held for", cell: heldFor },
     { label: "Time left", cell: ({ ttl_ms: ms, granted_at: from, expires_at: to }) => countdown(ms, Math.max(Date.parse(to) - Date.parse(from), ms)) },

@@ -65,6 +65,7 @@ function listed({ locks: rows, unreadable = [], next_cursor }, query) {
 }
 
 export function stateOf(lock) {
+  if (lock.closed) return badge("closed", "warn");
   if (lock.holders.some((holder) => holder.revocation)) return badge("revoked", "warn");
   if (lock.limit) return badge(`${lock.permits_held} of ${lock.limit}`, lock.held ? "held" : "");
   if (lock.held) return badge(lock.holders[0]?.mode === "shared" ? "shared" : "held", "held");

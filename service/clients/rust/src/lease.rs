@@ -57,6 +57,12 @@ fn leases(answer: &Value) -> impl Iterator<Item = &Value> {
     answer["results"].as_array().map_or(std::slice::from_ref(answer), Vec::as_slice).iter()
 }
 
+/// The numbers of the permits that one lock was granted.
+fn slots_of(granted: &Value) -> Vec<u32> {
+    let numbers = granted["slots"].as_array().into_iter().flatten();
+    numbers.filter_map(|number| number.as_u64()?.try_into().ok()).collect()
+}
+
 /// What an acquire has granted.
 #[derive(Clone, Debug)]
 pub(crate) struct Grant {
@@ -69,6 +75,8 @@ pub(crate) struct Grant {
     owner: String,
     /// One for each key.
     tokens: Vec<u64>,
+    /// The numbers of the permits of each key.
+    slots: Vec<Vec<u32>>,
     pub(crate) ttl: Duration,
 }
 
@@ -89,8 +97,10 @@ impl Grant {
         let tokens = tokens.ok_or_else(|| Error::Invalid("the grant has no token".to_owned()))?;
         let owner = answer["owner"].as_str().unwrap_or_default().to_owned();
         let target = target.clone();
-        let mut grant =
-            Self { target, lease_id: lease_id.to_owned(), sent, until: sent, revocation: None, owner, tokens, ttl };
+        let granted = answer["locks"].as_array().map_or(std::slice::from_ref(answer), Vec::as_slice);
+        let slots = granted.iter().map(slots_of).collect();
+        let (lease_id, until, revocation) = (lease_id.to_owned(), sent, None);
+        let mut grant = Self { target, lease_id, sent, until, revocation, owner, tokens, slots, ttl };
         grant.extend(sent, answer);
         Ok(grant)
     }
@@ -149,6 +159,13 @@ impl Lease {
     #[must_use]
     pub fn tokens(&self) -> &[u64] {
         &self.grant.tokens
+    }
+
+    /// The numbers of the permits of each key, in the order of the request: each below the limit, and no other lease has it. Empty for
+    /// other modes.
+    #[must_use]
+    pub fn slots(&self) -> &[Vec<u32>] {
+        &self.grant.slots
     }
 
     /// Proves that the lease is the caller's: keep it secret.

@@ -169,7 +169,8 @@ impl LockRequest {
         self.field("delay_ms", ms(delay))
     }
 
-    /// If the lock is released sooner than this after its grant, it is not granted until then.
+    /// If the lock is released sooner than this after its grant, it is not granted until then. Permits stay taken for so long however
+    /// the lease ends: at most `limit` of them are granted in any such time. Not for shared locks.
     pub fn min_hold(self, min_hold: Duration) -> Self {
         self.field("min_hold_ms", ms(min_hold))
     }

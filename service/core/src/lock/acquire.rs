@@ -3,8 +3,9 @@
 use super::command::{Acquire, Terms};
 use super::compatibility::Access;
 use super::event::{Event, EventKind};
-use super::lease::{Lease, Owner, Revocation};
+use super::lease::{Lease, Mode, Owner, Revocation};
 use super::outcome::{Grant, Outcome, Refusal, Step};
+use super::slots::Slots;
 use super::state::{Limit, LockState};
 use super::token;
 use crate::time::Timestamp;
@@ -17,6 +18,10 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
         Ok(limit) => limit,
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
+    // Nested leases and upgrades, too: a holder that keeps taking the lock again would never end its work.
+    if state.closing(now).is_some() {
+        return Step::unchanged(Outcome::Refused(Refusal::Closed));
+    }
     let owner = request.lease.owner.as_ref().filter(|_| request.lease.reentrant);
     let access = state.access(request.lease.mode, limit, owner, now);
     // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
@@ -27,6 +32,10 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
     }
     let token = match access {
         Access::Held => return Step::unchanged(Outcome::Refused(Refusal::Held)),
+        Access::Kept(until) => {
+            let until = state.delayed_until(now).map_or(until, |delayed| delayed.max(until));
+            return Step::unchanged(Outcome::Refused(Refusal::Delayed(until)));
+        }
         Access::UpgradeBlocked => return Step::unchanged(Outcome::UpgradeBlocked),
         // The holder of the lease that expired may still be using the lock.
         Access::Upgrade if state.delayed_until(now).is_some() => return Step::unchanged(Outcome::UpgradeBlocked),
@@ -38,14 +47,15 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
             None => token::next(state.token, terms.token_min, now),
         },
     };
-    if let Err(full) = state.check_length(request.lease.bytes()) {
+    let slots = state.slots_for(request.lease.mode, limit);
+    if let Err(full) = state.check_length(request.lease.bytes() + slots.bytes()) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
     if let Some(permits) = limit {
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });
     }
-    let lease = grant(state, request, access, token, now, terms.lease_ms_max);
+    let lease = grant(state, request, (access, slots), token, now, terms.lease_ms_max);
     let event = Event::of_lease(EventKind::Granted, &lease, now);
     Step::changed(Outcome::Granted(Grant { lease, limit, repeated: false })).with(event)
 }
@@ -58,6 +68,12 @@ impl LockState {
         }
         let is_behind = request.behind || self.turns_before(&request.node, request.position).next().is_some();
         (is_behind && !request.lease.barge).then_some(Refusal::Reserved)
+    }
+
+    /// The numbers of the permits that are about to be granted.
+    fn slots_for(&self, mode: Mode, limit: Option<u32>) -> Slots {
+        let taken = self.holders.iter().map(|lease| &lease.slots).chain(self.kept.iter().map(|kept| &kept.slots));
+        Slots::lowest_free(taken, mode.permits(), limit.unwrap_or_default())
     }
 
     /// The revocation with the earliest deadline among the leases of `owner`.
@@ -78,7 +94,7 @@ fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -
         return Some(Step::unchanged(Outcome::LeaseIdReused));
     }
     if lease.expires_at <= now {
-        let (lost, event) = state.end_expired(index);
+        let (lost, event) = state.end_expired(index, now);
         return Some(Step::changed(Outcome::LeaseLost(lost)).with(event));
     }
     // Committed before the reply: a give-back of the first grant, whose answer did not reach the client, must not undo this one.
@@ -91,7 +107,7 @@ fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -
 fn grant(
     state: &mut LockState,
     request: &Acquire,
-    access: Access,
+    (access, slots): (Access, Slots),
     token: u64,
     now: Timestamp,
     lease_ms_max: u64,
@@ -104,6 +120,7 @@ fn grant(
         lease_id: terms.lease_id.clone(),
         owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
         mode: terms.mode,
+        slots,
         token,
         ttl_ms,
         granted_at: now,

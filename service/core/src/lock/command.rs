@@ -1,5 +1,7 @@
 //! The commands that a key's state accepts.
 
+use std::sync::Arc;
+
 use super::lease::{GrantId, LeaseId, Metadata, Mode, Note, Owner};
 use super::position::{NodeId, Position, Turn};
 use crate::time::Timestamp;
@@ -15,6 +17,9 @@ pub enum Command {
     SetLimit(Option<u32>),
     Revoke(Revoke),
     Force(Force),
+    Close(Close),
+    /// Opens a key that is closed.
+    Open,
     /// Presents a token to the fence register.
     Fence(u64),
     /// A node publishes or refreshes its turn.
@@ -41,7 +46,8 @@ pub struct LeaseTerms {
     pub barge: bool,
     /// The lock-delay, in ms, that begins if the lease expires.
     pub delay_ms: u64,
-    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then.
+    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then. Permits stay
+    /// taken for so long however their lease ends.
     pub min_hold_ms: u64,
     /// Renewals extend the lease no further than this, in ms from the grant.
     pub max_hold_ms: Option<u64>,
@@ -154,4 +160,12 @@ pub struct Revoke {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Force {
     pub note: Note,
+}
+
+/// Closes the key: from now on it is granted to no client. Holders keep their leases, and waiters their positions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Close {
+    pub reason: Arc<str>,
+    /// The key opens by itself then; `None`: it must be opened.
+    pub until: Option<Timestamp>,
 }

@@ -15,6 +15,8 @@ pub(super) enum Access {
     /// The owner is the only one that shares the lock, and may have it exclusively.
     Upgrade,
     Held,
+    /// The request is compatible with all of them, but not with the permits that are kept until then.
+    Kept(Timestamp),
     /// Other owners share the lock. The request cannot wait: two sharing owners that waited for an upgrade would wait for each
     /// other.
     UpgradeBlocked,
@@ -31,23 +33,31 @@ impl LockState {
             of_mode.max_by_key(|lease| lease.token)
         };
         match mode {
-            Mode::Exclusive if self.holders.is_empty() => Access::Free,
+            Mode::Exclusive if self.holders.is_empty() => self.free_of_kept(0),
             Mode::Exclusive => match own(Mode::Exclusive) {
                 Some(lease) => Access::Nested(lease.token),
                 None => self.upgrade(owner, now).unwrap_or(Access::Held),
             },
             Mode::Shared => match own(Mode::Exclusive).or_else(|| own(Mode::Shared)) {
                 Some(lease) => Access::Nested(lease.token),
-                None if self.holders.iter().all(|lease| lease.mode == Mode::Shared) => Access::Free,
+                None if self.holders.iter().all(|lease| lease.mode == Mode::Shared) => self.free_of_kept(0),
                 None => Access::Held,
             },
             // Permits never nest: a second request of the same owner takes more of them.
             Mode::Permits(permits) => {
                 let is_alike = self.holders.iter().all(|lease| lease.mode.permits() > 0);
-                let left = limit.unwrap_or_default().saturating_sub(self.permits_held());
-                if is_alike && permits <= left { Access::Free } else { Access::Held }
+                let held = self.permits_held() - self.permits_kept();
+                match limit.unwrap_or_default().checked_sub(held).and_then(|left| left.checked_sub(permits)) {
+                    Some(left) if is_alike => self.free_of_kept(left),
+                    _ => Access::Held,
+                }
             }
         }
+    }
+
+    /// What the kept permits mean for a request that the leases let pass, and that leaves space for so many kept permits.
+    fn free_of_kept(&self, permits: u32) -> Access {
+        self.kept_beyond_until(permits).map_or(Access::Free, Access::Kept)
     }
 
     /// The limit that permits are granted under; `limit` is what the request says. `None` for other modes.
@@ -66,13 +76,14 @@ impl LockState {
         let limit = self.limit?;
         let is_used = || {
             let mut modes = self.holders.iter().map(|lease| lease.mode).chain(self.turns.iter().map(|turn| turn.mode));
-            modes.any(|mode| mode.permits() > 0)
+            !self.kept.is_empty() || modes.any(|mode| mode.permits() > 0)
         };
         (limit.is_set || is_used()).then_some(limit.permits)
     }
 
-    /// How many permits are held.
+    /// How many permits are taken: by leases, or kept.
     pub fn permits_held(&self) -> u32 {
-        self.holders.iter().map(|lease| lease.mode.permits()).fold(0, u32::saturating_add)
+        let held = self.holders.iter().map(|lease| lease.mode.permits());
+        held.fold(self.permits_kept(), u32::saturating_add)
     }
 }

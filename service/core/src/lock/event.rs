@@ -23,6 +23,10 @@ pub enum EventKind {
     GivenBack,
     /// A wait ended without the lock.
     Waited,
+    /// An operator has closed the key, until `expires_at` or until it is opened.
+    Closed,
+    /// An operator has opened the key, or its closing is over.
+    Opened,
     /// Four fifths of `max_hold_ms` have passed, or the app's `warn_after_ms`.
     HeldTooLong,
     /// Of an app, not of one lock: an operation may have been carried out twice.
@@ -40,7 +44,7 @@ pub enum EventKind {
 }
 
 impl EventKind {
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Granted,
         Self::Released,
         Self::Expired,
@@ -49,6 +53,8 @@ impl EventKind {
         Self::Forced,
         Self::GivenBack,
         Self::Waited,
+        Self::Closed,
+        Self::Opened,
         Self::HeldTooLong,
         Self::SuspectedDoubleRun,
         Self::QuotaReached,
@@ -69,6 +75,8 @@ impl EventKind {
             Self::Forced => "forced",
             Self::GivenBack => "given_back",
             Self::Waited => "waited",
+            Self::Closed => "closed",
+            Self::Opened => "opened",
             Self::HeldTooLong => "held_too_long",
             Self::SuspectedDoubleRun => "suspected_double_run",
             Self::QuotaReached => "quota_reached",
@@ -147,8 +155,13 @@ impl Event {
         until: Option<Timestamp>,
         at: Timestamp,
     ) -> Self {
-        let note = Note { reason: Some(reason), by: None };
-        Self { kind, expires_at: until, note, subject: Some(subject), ..Self::waited(None, Mode::default(), 0, at) }
+        Self { subject: Some(subject), ..Self::of_key(kind, Some(reason), until, at) }
+    }
+
+    /// An event that is not about one lease.
+    pub(super) fn of_key(kind: EventKind, reason: Option<Arc<str>>, until: Option<Timestamp>, at: Timestamp) -> Self {
+        let note = Note { reason, by: None };
+        Self { kind, expires_at: until, note, ..Self::waited(None, Mode::default(), 0, at) }
     }
 
     /// In place of an event that cannot be decoded.

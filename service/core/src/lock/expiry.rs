@@ -6,7 +6,7 @@ use super::state::LockState;
 use crate::time::Timestamp;
 
 impl LockState {
-    /// Ends the leases that have expired and removes the turns that have lapsed. Returns whether the state changed, and the
+    /// Ends the leases that have expired, frees permits and opens the key when their time has come, and removes the turns that have lapsed. Returns whether the state changed, and the
     /// events.
     ///
     /// Every step begins with it, so a stored state may be out of date without harm.
@@ -24,18 +24,20 @@ impl LockState {
             let (at, why) = (lease.expires_at, lease.expiry_reason());
             let delay_until = lease.delay_until();
             self.start_lock_delay(delay_until);
-            events.push(self.end(index, why, at));
+            events.push(self.end(index, why, at, now));
         }
+        changed |= self.free_kept(now);
+        events.extend(self.end_closing(now));
         changed |= !events.is_empty();
         (changed, events)
     }
 
     /// Ends a lease because its holder is answered that its time is over. Nodes with a slower clock do not end it yet, so until
     /// they do, the lock is granted to no client.
-    pub(super) fn end_expired(&mut self, index: usize) -> (Lost, Event) {
+    pub(super) fn end_expired(&mut self, index: usize, now: Timestamp) -> (Lost, Event) {
         let lease = &self.holders[index];
         let (at, why, until) = (lease.expires_at, lease.expiry_reason(), lease.ends_at().plus_ms(lease.delay_ms));
         self.start_lock_delay(Some(until));
-        (Lost { why: Some(why), at: Some(at) }, self.end(index, why, at))
+        (Lost { why: Some(why), at: Some(at) }, self.end(index, why, at, now))
     }
 }

@@ -57,16 +57,17 @@ pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) ->
     Step { outcome: Outcome::Revoking { leases, deadline: last }, changed, events }
 }
 
-/// Ends every lease now, and the lock-delay of earlier leases.
+/// Ends every lease now, and the lock-delay and the kept permits of earlier leases.
 pub(super) fn force(state: &mut LockState, request: &Force, now: Timestamp) -> Step {
     let mut events = Vec::new();
     while !state.holders.is_empty() {
-        let mut event = state.end(0, EndReason::Forced, now);
+        let mut event = state.end(0, EndReason::Forced, now, now);
         event.note = Note::clone(&request.note);
         events.push(event);
     }
     let leases = u32::try_from(events.len()).unwrap_or(u32::MAX);
     let was_delayed = state.delay_until.take().is_some();
-    let changed = was_delayed || !events.is_empty();
+    let had_kept = !std::mem::take(&mut state.kept).is_empty();
+    let changed = was_delayed || had_kept || !events.is_empty();
     Step { outcome: Outcome::Forced { leases }, changed, events }
 }

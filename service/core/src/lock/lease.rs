@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::slots::Slots;
 use crate::key::{InvalidName, check_name};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
@@ -158,6 +159,9 @@ pub struct Lease {
     pub owner: Owner,
     #[serde(default, skip_serializing_if = "Mode::is_default")]
     pub mode: Mode,
+    /// The numbers of its permits, if it has any.
+    #[serde(default, skip_serializing_if = "Slots::is_empty")]
+    pub slots: Slots,
     pub token: u64,
     /// The requested length, in ms. A renewal without a length uses it again.
     pub ttl_ms: u64,
@@ -170,7 +174,8 @@ pub struct Lease {
     /// The lock-delay, in ms: if the lease expires, the lock is granted to no client for this long.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub delay_ms: u64,
-    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then.
+    /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; permits stay
+    /// taken.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub min_hold_ms: u64,
     /// Renewals extend the lease no further than this.

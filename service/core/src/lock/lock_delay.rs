@@ -11,9 +11,11 @@ impl Lease {
         (self.delay_ms > 0).then(|| self.ends_at().plus_ms(self.delay_ms))
     }
 
-    /// The end of the lock-delay that begins if the lease is released before. It ends early for no node, either.
+    /// The end of the lock-delay that begins if the lease is released before. It ends early for no node, either. Permits are kept
+    /// instead: see [`Lease::kept_until`].
     pub(super) fn taken_until(&self) -> Option<Timestamp> {
-        (self.min_hold_ms > 0).then(|| self.granted_at.plus_ms(self.min_hold_ms + CLOCK_BOUND_MS))
+        (self.min_hold_ms > 0 && self.mode.permits() == 0)
+            .then(|| self.granted_at.plus_ms(self.min_hold_ms + CLOCK_BOUND_MS))
     }
 }
 

@@ -5,6 +5,7 @@
 //! its waiters, its turn.
 
 mod acquire;
+mod closing;
 mod command;
 mod compatibility;
 mod cycle;
@@ -14,6 +15,7 @@ mod expiry;
 mod fence;
 mod give_back;
 mod intervention;
+mod kept;
 mod lease;
 mod lock_delay;
 mod outcome;
@@ -23,6 +25,7 @@ mod recent;
 mod release;
 mod renew;
 mod size;
+mod slots;
 mod state;
 mod step;
 #[cfg(test)]
@@ -32,10 +35,12 @@ mod transfer;
 mod turn;
 mod upgrade;
 
-pub use command::{Acquire, Command, Force, GiveBack, LeaseTerms, Release, Renew, Revoke, Terms};
+pub use closing::Closing;
+pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Release, Renew, Revoke, Terms};
 pub use cycle::{Blocked, CYCLE_MAX, cycle_of, cycles};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
+pub use kept::Kept;
 pub use lease::{
     EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,
     Owner, Revocation,
@@ -43,6 +48,7 @@ pub use lease::{
 pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
+pub use slots::{SLOTS_MAX, Slots};
 pub use state::LockState;
 pub use step::step;
 pub use token::{at as token_at, time_of as token_time};

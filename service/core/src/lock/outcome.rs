@@ -1,5 +1,6 @@
 //! The outcome of a command. The server decides what a client sees of it.
 
+use super::closing::Closing;
 use super::event::Event;
 use super::lease::{EndReason, Lease};
 use crate::time::Timestamp;
@@ -71,6 +72,11 @@ pub enum Outcome {
     Forced {
         leases: u32,
     },
+    /// The key is closed.
+    Closed(Closing),
+    Opened {
+        was_closed: bool,
+    },
     /// The token passes the fence.
     Fenced,
     /// A higher token has been granted or presented, or this one was never granted.
@@ -97,11 +103,13 @@ pub enum Refusal {
     Held,
     /// The lock is free, but another waiter comes first.
     Reserved,
-    /// The lock is free, but its last lease expired with a lock-delay or was released before its shortest hold. Until then it is
-    /// not granted.
+    /// The lock is free, but its last lease expired with a lock-delay or was released before its shortest hold; or permits that the
+    /// request needs are kept for their shortest hold. It is not granted before this time.
     Delayed(Timestamp),
     /// The store may lack leases that were acknowledged: no new lease is granted before this time.
     HeldOff(Timestamp),
+    /// An operator has closed the key.
+    Closed,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

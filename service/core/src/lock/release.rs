@@ -11,7 +11,7 @@ pub(super) fn release(state: &mut LockState, request: &Release, now: Timestamp) 
         let lease = &state.holders[index];
         let (owner, taken_until) = (lease.owner.clone(), lease.taken_until().filter(|until| *until > now));
         state.start_lock_delay(taken_until);
-        let event = state.end(index, EndReason::Released, now);
+        let event = state.end(index, EndReason::Released, now, now);
         let still_held = state.holders.iter().filter(|lease| lease.owner == owner).count();
         let still_held = u32::try_from(still_held).unwrap_or(u32::MAX);
         return Step::changed(Outcome::Released { still_held, already: false }).with(event);

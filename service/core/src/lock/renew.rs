@@ -16,7 +16,7 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp, term
     };
     let lease = &mut state.holders[index];
     if lease.expires_at_most().is_some_and(|at_most| at_most <= now) {
-        let (lost, event) = state.end_expired(index);
+        let (lost, event) = state.end_expired(index, now);
         return Step::changed(Outcome::LeaseLost(lost)).with(event);
     }
     let before = lease.clone();

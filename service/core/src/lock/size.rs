@@ -19,6 +19,10 @@ const LEASE_BYTES: usize = 150;
 const OPTION_BYTES: usize = 28;
 /// A revocation without its texts.
 const REVOCATION_BYTES: usize = 60;
+/// Kept permits without their numbers.
+const KEPT_BYTES: usize = 46;
+/// A closing without its reason.
+const CLOSING_BYTES: usize = 75;
 /// The longest owner that the rules make.
 const OWNER_MADE_BYTES: usize = 30;
 
@@ -26,7 +30,9 @@ impl LockState {
     /// The length of this state.
     pub fn bytes(&self) -> usize {
         let leases = self.holders.iter().map(Lease::bytes).sum::<usize>();
-        STATE_BYTES + leases + self.turns.len() * TURN_BYTES + self.recent.bytes()
+        let kept = self.kept.iter().map(|kept| KEPT_BYTES + kept.slots.bytes()).sum::<usize>();
+        let closed = self.closed.as_ref().map_or(0, |closing| CLOSING_BYTES + closing.reason.len());
+        STATE_BYTES + leases + kept + closed + self.turns.len() * TURN_BYTES + self.recent.bytes()
     }
 
     /// # Errors
@@ -50,7 +56,10 @@ impl Lease {
             self.acknowledged,
         ];
         let options = options.into_iter().filter(|is_set| *is_set).count() * OPTION_BYTES;
-        lease_bytes(self.lease_id.as_str(), Some(&self.owner), self.metadata.as_ref()) + options + revocation
+        lease_bytes(self.lease_id.as_str(), Some(&self.owner), self.metadata.as_ref())
+            + options
+            + revocation
+            + self.slots.bytes()
     }
 }
 

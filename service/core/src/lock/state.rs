@@ -3,7 +3,9 @@
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use super::closing::Closing;
 use super::event::Event;
+use super::kept::Kept;
 use super::lease::{EndReason, Lease, LeaseId, is_zero};
 use super::outcome::Lost;
 use super::position::Turn;
@@ -24,6 +26,11 @@ pub struct LockState {
     pub(super) limit: Option<Limit>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) holders: Vec<Lease>,
+    /// Permits that stay taken after their leases have ended.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) kept: Vec<Kept>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) closed: Option<Closing>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) turns: Vec<Turn>,
     /// The lock-delay: no lease is granted before this.
@@ -67,7 +74,7 @@ pub(super) struct Limit {
     pub is_set: bool,
 }
 
-/// The end of the year 9999: a row with a limit that an operator set is never idle.
+/// The end of the year 9999: a row with a limit that an operator set, or that is closed until it is opened, is never idle.
 const NEVER: Timestamp = Timestamp::from_ms(253_402_300_799_000);
 
 impl LockState {
@@ -102,16 +109,19 @@ impl LockState {
     /// When time next causes an event.
     pub fn next_notice(&self) -> Option<Timestamp> {
         let ends = self.holders.iter().map(Lease::ends_at);
-        ends.chain(self.holders.iter().filter_map(Lease::warns_at)).min()
+        let opens = self.closed.as_ref().and_then(Closing::ends_at);
+        ends.chain(self.holders.iter().filter_map(Lease::warns_at)).chain(opens).min()
     }
 
-    /// When this state has no live lease, no live turn, no lock-delay and no limit. The delay of a lease that expires before
-    /// any node notices is included.
+    /// When this state has no live lease, no live turn, no lock-delay, no kept permits, no limit, and is not closed. The delay of a
+    /// lease that expires before any node notices is included, and so are the permits that are kept then.
     pub fn idle_from(&self) -> Timestamp {
         let leases = self.holders.iter().map(|lease| lease.ends_at().plus_ms(lease.delay_ms));
         let turns = self.turns.iter().map(|turn| turn.until);
         let limit = self.limit.filter(|limit| limit.is_set).map(|_| NEVER);
-        leases.chain(turns).chain(self.delay_until).chain(limit).max().unwrap_or_default()
+        let kept = self.kept.iter().map(|kept| kept.until).chain(self.holders.iter().filter_map(Lease::kept_until));
+        let closed = self.closed.as_ref().map(|closing| closing.ends_at().unwrap_or(NEVER));
+        leases.chain(turns).chain(self.delay_until).chain(kept).chain(closed).chain(limit).max().unwrap_or_default()
     }
 
     /// Whether this lease id has been granted, as far as the state remembers.
@@ -134,9 +144,10 @@ impl LockState {
         self.recent.find(lease_id)
     }
 
-    /// Removes a lease and remembers why it ended.
-    pub(super) fn end(&mut self, index: usize, why: EndReason, at: Timestamp) -> Event {
+    /// Removes a lease and remembers why it ended, and when. Its permits may stay taken.
+    pub(super) fn end(&mut self, index: usize, why: EndReason, at: Timestamp, now: Timestamp) -> Event {
         let lease = self.holders.remove(index);
+        self.keep(&lease, now);
         self.recent.push(&lease.lease_id, why, at);
         Event::of_lease(why.into(), &lease, at)
     }

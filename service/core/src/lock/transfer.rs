@@ -15,6 +15,10 @@ impl LockState {
         state.token = state.token.max(there.token);
         state.fence = state.fence.max(there.fence);
         state.delay_until = state.delay_until.map(moved);
+        state.kept.iter_mut().for_each(|kept| kept.until = moved(kept.until));
+        if let Some(closing) = &mut state.closed {
+            (closing.since, closing.until) = (moved(closing.since), closing.until.map(moved));
+        }
         for lease in &mut state.holders {
             lease.granted_at = moved(lease.granted_at);
             lease.expires_at = moved(lease.expires_at);

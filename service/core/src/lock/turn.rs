@@ -1,6 +1,7 @@
 //! Turns: the order in which nodes, and through them their waiters, may take a free lock.
 
 use super::TURN_REFRESH_BEFORE_MS;
+use super::closing::Closing;
 use super::compatibility::Access;
 use super::lease::Lease;
 use super::position::{NodeId, Position, Turn};
@@ -72,7 +73,10 @@ impl LockState {
         let first = self.first_turn()?;
         // A request with another limit waits in vain: its node must answer it.
         let is_free = match self.limit_for(first.mode, first.limit) {
-            Ok(limit) => self.delayed_until(now).is_none() && self.access(first.mode, limit, None, now) == Access::Free,
+            Ok(limit) => {
+                let is_open = self.closing(now).is_none() && self.delayed_until(now).is_none();
+                is_open && self.access(first.mode, limit, None, now) == Access::Free
+            }
             Err(_) => true,
         };
         is_free.then_some(first)
@@ -92,7 +96,11 @@ impl LockState {
     pub fn next_change(&self, node: &NodeId, position: Position, now: Timestamp) -> Option<Timestamp> {
         let expiries = self.holders.iter().map(Lease::ends_at);
         let lapses = self.turns_before(node, position).map(|turn| turn.until);
-        expiries.chain(lapses).chain(self.delayed_until(now)).min()
+        // Those of live leases, too: another node may have ended such a lease by then.
+        let shortest = self.holders.iter().flat_map(|lease| [lease.kept_until(), lease.taken_until()]).flatten();
+        let kept = self.kept.iter().map(|kept| kept.until).chain(shortest).filter(|until| *until > now);
+        let opens = self.closed.as_ref().and_then(Closing::ends_at);
+        expiries.chain(lapses).chain(self.delayed_until(now)).chain(kept).chain(opens).min()
     }
 }
 

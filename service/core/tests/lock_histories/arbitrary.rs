@@ -73,6 +73,8 @@ fn call(flavour: Flavour) -> impl Strategy<Value = Call> {
         4 * flavour.permits.min(1) + 1 => limit.prop_map(Call::SetLimit),
         5 => revoke,
         1 => Just(Call::Force),
+        3 => option::weighted(0.8, 1..900_u64).prop_map(|until_ms| Call::Close { until_ms }),
+        6 => Just(Call::Open),
         7 => presented().prop_map(Call::Fence),
         14 => Just(Call::Look),
     ]
@@ -83,7 +85,8 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
     let priority = prop_oneof![3 => Just(1_u8), 1 => 2..=3_u8];
     let flags = (prop::bool::weighted(0.75), prop::bool::weighted(0.6), prop::bool::weighted(0.1));
     let delay_ms = prop_oneof![5 => Just(0_u64), 1 => 1..1_500_u64];
-    let min_hold_ms = prop_oneof![7 => Just(0_u64), 1 => 1..1_500_u64];
+    let rate = 4 * flavour.permits.min(1) + 1;
+    let min_hold_ms = prop_oneof![7 => Just(0_u64), rate => 1..1_500_u64];
     let max_hold_ms = option::weighted(0.2, 100..3_000_u64);
     let holds = (delay_ms, min_hold_ms, max_hold_ms);
     (0..LEASES, caller, mode_and_limit(flavour), ttl_ms(), priority, flags, holds).prop_map(

@@ -18,6 +18,9 @@ impl World {
     pub fn serve_all_waiters(&mut self) {
         let patience_ms = if self.has_lost_something { TURN_MS } else { 0 } + 2 * CLOCK_BOUND_MS + 2 * LOOK_MS;
         let mut free_since: Option<Timestamp> = None;
+        for node in 0..self.nodes.len() {
+            self.calmly(node, vec![Call::Open]);
+        }
         for _ in 0..LOOKS_MAX {
             if !self.nodes.iter().any(Node::has_waiters) {
                 return;
@@ -54,7 +57,8 @@ impl World {
         let latest = |lease: &Lease| lease.expires_at.plus_ms(lease.delay_ms + 2 * CLOCK_BOUND_MS);
         let is_over = |lease: &Lease| latest(lease) <= now;
         let is_delayed = state.delayed_until(now).is_some_and(|until| until.plus_ms(CLOCK_BOUND_MS) > now);
-        state.holders().iter().all(is_over) && !is_delayed
+        let is_kept = state.kept().iter().any(|kept| kept.until.plus_ms(CLOCK_BOUND_MS) > now);
+        state.holders().iter().all(is_over) && !is_delayed && !is_kept
     }
 
     fn release(&mut self, node: usize, id: &LeaseId) {

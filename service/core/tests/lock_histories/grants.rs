@@ -6,7 +6,7 @@ use latchgate_core::lock::{
 };
 
 use crate::promise::{Broken, Promise};
-use crate::steps::Context;
+use crate::steps::{Context, closing};
 
 #[derive(Clone, Debug)]
 pub struct NewGrant {
@@ -34,6 +34,7 @@ enum Due {
     Nested,
     Upgrade,
     UpgradeBlocked,
+    Closed,
     Held,
     Delayed(Timestamp),
     Reserved,
@@ -55,6 +56,7 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
     broken.expect(kept, Promise::UpgradeNeverWaits, || context.describe());
     broken.expect(due != Due::Nested || is_granted, Promise::HoldersWaitForNobody, || context.describe());
     let is_true = match outcome {
+        Outcome::Refused(Refusal::Closed) => due == Due::Closed,
         Outcome::Refused(Refusal::Held) => due == Due::Held,
         Outcome::Refused(Refusal::Delayed(until)) => due == Due::Delayed(*until),
         Outcome::Refused(Refusal::Reserved) => due == Due::Reserved,
@@ -91,6 +93,9 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     if is_mismatch(state, request) {
         return Due::Mismatch;
     }
+    if closing(state).is_some() {
+        return Due::Closed;
+    }
     match request.lease.mode {
         Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) => return Due::Nested,
         Mode::Shared if has_own(Mode::Shared) => return Due::Nested,
@@ -101,11 +106,11 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         _ => {}
     }
     let limit = state.limit_in_force().or(request.lease.limit);
+    let taken: u32 = state.holders().iter().map(|lease| lease.mode.permits()).sum();
     let is_free = match request.lease.mode {
         Mode::Exclusive => state.holders().is_empty(),
         Mode::Shared => state.holders().iter().all(|lease| lease.mode == Mode::Shared),
         Mode::Permits(permits) => {
-            let taken: u32 = state.holders().iter().map(|lease| lease.mode.permits()).sum();
             let is_alike = state.holders().iter().all(|lease| matches!(lease.mode, Mode::Permits(_)));
             is_alike && limit.is_some_and(|limit| taken + permits <= limit)
         }
@@ -113,13 +118,40 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     // A turn with the same position belongs to the same waiter, at its earlier node.
     let is_behind = request.behind
         || state.turns().iter().any(|turn| turn.node != request.node && turn.position.rank() < request.position.rank());
-    match delayed {
+    let left = match request.lease.mode {
+        Mode::Permits(permits) => limit.unwrap_or_default().saturating_sub(taken + permits),
+        _ => 0,
+    };
+    match delayed.max(kept_until(state, left)) {
         _ if !is_free => Due::Held,
         Some(until) => Due::Delayed(until),
         None if !is_behind => Due::Granted(Way::Free),
         None if request.lease.barge => Due::Granted(Way::Barge),
         None => Due::Reserved,
     }
+}
+
+/// When so few permits are kept that `left` suffices for them; `None` if it does now.
+fn kept_until(state: &LockState, left: u32) -> Option<Timestamp> {
+    let kept_at =
+        |at: Timestamp| -> u32 { state.kept().iter().filter(|kept| kept.until > at).map(|kept| kept.permits).sum() };
+    if kept_at(Timestamp::default()) <= left {
+        return None;
+    }
+    state.kept().iter().map(|kept| kept.until).filter(|until| kept_at(*until) <= left).min()
+}
+
+/// A grant of permits has as many numbers, below the limit; each lower number is taken.
+fn check_numbers(broken: &mut Broken, new: &NewGrant, context: &Context<'_>) {
+    let numbers: Vec<u32> = new.lease.slots.iter().collect();
+    let permits = new.lease.mode.permits();
+    let is_complete = numbers.len() == permits as usize && numbers.iter().all(|number| new.limit > Some(*number));
+    let settled = context.settled;
+    let of_leases = settled.holders().iter().flat_map(|lease| lease.slots.iter());
+    let taken: Vec<u32> = of_leases.chain(settled.kept().iter().flat_map(|kept| kept.slots.iter())).collect();
+    let mut lower = 0..numbers.last().copied().unwrap_or_default();
+    let are_lowest = lower.all(|number| numbers.contains(&number) != taken.contains(&number));
+    broken.expect(is_complete && are_lowest, Promise::NumbersAreLowest, || context.describe());
 }
 
 fn is_repetition(state: &LockState, request: &Acquire, grant: &Grant) -> bool {
@@ -167,10 +199,12 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
         (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_owners(other, request),
     });
     broken.expect(goes, Promise::GoTogether, || context.describe());
-    let taken: u32 = after.holders().iter().map(|lease| lease.mode.permits()).sum();
+    let kept: u32 = after.kept().iter().map(|kept| kept.permits).sum();
+    let taken = kept + after.holders().iter().map(|lease| lease.mode.permits()).sum::<u32>();
     let is_within = lease.mode.permits() == 0 || new.limit.is_some_and(|limit| taken <= limit);
     let is_in_force = new.limit == after.limit_in_force().filter(|_| lease.mode.permits() > 0);
     broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.describe());
+    check_numbers(broken, new, context);
     if new.way == Way::Nested {
         // Its last, which a resource may have seen.
         let last = others.iter().filter(|other| is_own(other, request, *now)).map(|other| other.token).max();

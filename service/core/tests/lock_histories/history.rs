@@ -76,6 +76,10 @@ pub enum Call {
     },
     Force,
     Fence(Presented),
+    Close {
+        until_ms: Option<u64>,
+    },
+    Open,
     /// A timer: a refresh, or an expiry.
     Look,
 }
@@ -167,6 +171,9 @@ impl fmt::Debug for Call {
             Self::Revoke { grace_ms, token: Some(token) } => write!(f, "revoke token {token:?} within {grace_ms} ms"),
             Self::Force => f.write_str("force"),
             Self::Fence(token) => write!(f, "fence token {token:?}"),
+            Self::Close { until_ms: None } => f.write_str("close"),
+            Self::Close { until_ms: Some(ms) } => write!(f, "close for {ms} ms"),
+            Self::Open => f.write_str("open"),
             Self::Look => f.write_str("look"),
         }
     }

@@ -1,12 +1,14 @@
 //! Limits, revocations and fences, and what must hold in every state.
 
-use latchgate_core::lock::{Command, LockState, Outcome, Revoke};
+use latchgate_core::lock::{Closing, Command, LockState, Outcome, Revoke};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::promise::{Broken, Promise};
-use crate::steps::{Context, find, is_new_grant};
+use crate::steps::{Context, closing, find, is_new_grant};
 
 pub fn check_intervention(broken: &mut Broken, context: &Context<'_>) {
     check_limit(broken, context);
+    check_closing(broken, context);
     check_ends(broken, context);
     match context.command {
         Command::Revoke(request) => check_revocation(broken, request, context),
@@ -42,15 +44,42 @@ fn check_limit(broken: &mut Broken, context: &Context<'_>) {
     if matches!(context.command, Command::SetLimit(_)) {
         let is_same = context.settled.holders() == context.after.holders();
         broken.expect(is_same, Promise::LoweringTakesNothing, || context.describe());
-        let held = context.after.holders().iter().map(|lease| lease.mode.permits()).sum();
+        let kept: u32 = context.after.kept().iter().map(|kept| kept.permits).sum();
+        let held = kept + context.after.holders().iter().map(|lease| lease.mode.permits()).sum::<u32>();
         let is_told = context.done.outcome == Outcome::LimitSet { limit: after, held };
         broken.expect(is_told, Promise::LimitIsKept, || context.describe());
     }
 }
 
 fn uses_permits(state: &LockState) -> bool {
-    state.holders().iter().any(|lease| lease.mode.permits() > 0)
+    !state.kept().is_empty()
+        || state.holders().iter().any(|lease| lease.mode.permits() > 0)
         || state.turns().iter().any(|turn| turn.mode.permits() > 0)
+}
+
+/// Only its commands and time close and open a key, and they take nothing from holders and waiters.
+fn check_closing(broken: &mut Broken, context: &Context<'_>) {
+    let (settled, after) = (context.settled, context.after);
+    let is_over = |until: Option<Timestamp>| until.is_some_and(|until| until.plus_ms(CLOCK_BOUND_MS) <= context.now);
+    let is_as_ordered = match context.command {
+        Command::Close(request) => {
+            let is_in_force = |closing: &Closing| (&closing.reason, closing.until) == (&request.reason, request.until);
+            is_over(request.until) && closing(after) == closing(settled) || closing(after).is_some_and(is_in_force)
+        }
+        Command::Open => closing(after).is_none(),
+        _ => closing(after) == closing(settled),
+    };
+    let is_left = closing(settled).is_some_and(|closing| is_over(closing.until));
+    broken.expect(is_as_ordered && !is_left, Promise::ClosedGrantsNothing, || context.describe());
+    if matches!(context.command, Command::Close(_) | Command::Open) {
+        let is_same = settled.holders() == after.holders() && settled.turns() == after.turns();
+        let is_same = is_same && settled.kept() == after.kept();
+        broken.expect(is_same, Promise::ClosingTakesNothing, || context.describe());
+    }
+    if let Some(closing) = closing(after) {
+        let end = closing.until.unwrap_or(context.now.plus_ms(1_000 * 365 * 24 * 3_600_000));
+        broken.expect(after.idle_from() >= end, Promise::ClosedGrantsNothing, || context.describe());
+    }
 }
 
 /// No lease is due to end later than it may.
@@ -59,7 +88,12 @@ fn check_ends(broken: &mut Broken, context: &Context<'_>) {
     let is_kept = context.after.delayed_until(context.now).is_none_or(|until| until <= forgotten_from);
     broken
         .expect(is_kept, Promise::DelayIsWaitedOut, || format!("idle from {forgotten_from:?}: {}", context.describe()));
+    let is_kept = context.after.kept().iter().all(|kept| kept.until <= forgotten_from);
+    broken.expect(is_kept, Promise::RateIsKept, || context.describe());
     for lease in context.after.holders() {
+        let is_start = lease.mode.permits() > 0 && lease.min_hold_ms > 0;
+        let is_kept = !is_start || lease.granted_at.plus_ms(lease.min_hold_ms + CLOCK_BOUND_MS) <= forgotten_from;
+        broken.expect(is_kept, Promise::RateIsKept, || context.describe());
         // It may be that no node evaluates the key before its row is collected.
         let is_kept = lease.ends_at().plus_ms(lease.delay_ms) <= forgotten_from;
         broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("{lease:?}: {}", context.describe()));

@@ -35,6 +35,29 @@ pub struct Ledger {
     limit_set: Option<u32>,
     fenced_max: u64,
     replay: Replay,
+    /// The grants of permits, as long as they count.
+    starts: Vec<Start>,
+    /// Set while the key is closed, with the end.
+    closed: Option<Option<Timestamp>>,
+}
+
+/// One grant of permits.
+struct Start {
+    lease: Lease,
+    /// The time of its commit, by the store's clock.
+    at: Timestamp,
+    has_ended: bool,
+}
+
+impl Start {
+    /// Whether its permits are taken, or the start is less than its shortest hold ago.
+    fn counts(&self, at: Timestamp) -> bool {
+        !self.has_ended || at < self.at.plus_ms(self.lease.min_hold_ms)
+    }
+
+    fn is_of(&self, lease: &Lease) -> bool {
+        self.lease.lease_id == lease.lease_id && self.lease.token == lease.token
+    }
 }
 
 impl Ledger {
@@ -79,8 +102,17 @@ impl Ledger {
             // With the leases, their lock-delays are over.
             self.delayed_until = Timestamp::default();
             self.held_until.clear();
+            self.starts.clear();
+        }
+        for (command, outcome) in &evaluated.outcomes {
+            match (command, outcome) {
+                (Command::Close(request), Outcome::Closed(_)) => self.closed = Some(request.until),
+                (Command::Open, Outcome::Opened { .. }) => self.closed = None,
+                _ => {}
+            }
         }
         for grant in &evaluated.grants {
+            self.check_start(at, grant);
             self.check_granted(at, grant, new, &evaluated.endings);
         }
         for (id, why) in &self.ended {
@@ -94,6 +126,7 @@ impl Ledger {
         for Ending { lease, .. } in evaluated.endings.iter().filter(is_expiry).filter(|ending| ending.is_by_command) {
             self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
         }
+        new.holders().iter().for_each(|lease| self.check_numbers(lease));
         self.intervened(new);
         for (command, _) in &evaluated.outcomes {
             if let Command::SetLimit(permits) = command {
@@ -105,8 +138,39 @@ impl Ledger {
         self.replay.follow(&mut self.broken, &evaluated.events, new);
     }
 
+    /// No client relies on the closing, on more permits than there are, or on the same numbers.
+    fn check_start(&mut self, at: Timestamp, grant: &NewGrant) {
+        let NewGrant { lease, limit, .. } = grant;
+        let is_closed = self.closed.is_some_and(|until| until.is_none_or(|until| until > at));
+        self.broken.expect(!is_closed, Promise::ClosedGrantsNothing, || format!("{lease:?} is granted at {at:?}"));
+        if lease.mode.permits() == 0 {
+            return;
+        }
+        self.starts.retain(|start| start.counts(at));
+        let taken: u32 = self.starts.iter().map(|start| start.lease.mode.permits()).sum();
+        let is_within = limit.is_some_and(|limit| taken + lease.mode.permits() <= limit);
+        self.broken.expect(is_within, Promise::RateIsKept, || {
+            format!("{lease:?} is granted at {at:?}, and {taken} permits count")
+        });
+        let of_other = |number: u32| self.starts.iter().find(|start| start.lease.slots.iter().any(|its| its == number));
+        let other = lease.slots.iter().find_map(of_other).map(|start| start.lease.clone());
+        self.broken.expect(other.is_none(), Promise::NumbersAreDistinct, || format!("{lease:?} and {other:?}"));
+        self.starts.push(Start { lease: lease.clone(), at, has_ended: false });
+    }
+
+    /// A lease of permits has the numbers that were granted.
+    fn check_numbers(&mut self, lease: &Lease) {
+        let granted = self.starts.iter().find(|start| start.is_of(lease)).map(|start| start.lease.slots.clone());
+        let is_same = granted.as_ref().is_none_or(|granted| *granted == lease.slots);
+        self.broken.expect(is_same, Promise::NumbersStay, || format!("{lease:?} was granted {granted:?}"));
+    }
+
     fn check_ended(&mut self, at: Timestamp, ending: &Ending) {
         let Ending { lease, why, is_by_command, .. } = ending;
+        match why {
+            EventKind::GivenBack => self.starts.retain(|start| !start.is_of(lease)),
+            _ => self.starts.iter_mut().filter(|start| start.is_of(lease)).for_each(|start| start.has_ended = true),
+        }
         // Its holder was to be answered that it has ended: the clock of the node that did it was ahead.
         let is_asked = *is_by_command && matches!(why, EventKind::Expired | EventKind::Revoked);
         let is_early = is_asked && lease.expires_at > at;
@@ -134,7 +198,7 @@ impl Ledger {
                 self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
             }
         }
-        if why == EndReason::Released && lease.min_hold_ms > 0 {
+        if why == EndReason::Released && lease.min_hold_ms > 0 && lease.mode.permits() == 0 {
             self.delayed_until = self.delayed_until.max(lease.granted_at.plus_ms(lease.min_hold_ms));
         }
         if why == EndReason::Revoked {
@@ -197,6 +261,7 @@ impl Ledger {
         let is_lost = self.answered_lost.contains(id);
         self.broken.expect(!is_lost, Promise::LostIsFinal, || format!("{lease:?} was answered as lost before"));
         self.held_until.insert(id.clone(), (lease.expires_at, lease.clone()));
+        self.check_numbers(lease);
         if !is_first {
             self.acknowledged.push((id.clone(), lease.token));
         }

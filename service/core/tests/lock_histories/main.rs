@@ -38,6 +38,12 @@ macro_rules! promises {
 promises! {
     leases_of_different_owners_live_together_only_if_they_share: GoTogether;
     permits_never_exceed_the_limit_of_their_grants: PermitsWithinLimit;
+    no_more_permits_are_granted_in_any_window_of_their_shortest_hold_than_there_are: RateIsKept;
+    no_two_leases_have_the_same_number_and_none_that_is_kept: NumbersAreDistinct;
+    a_grant_has_the_lowest_free_numbers_below_the_limit: NumbersAreLowest;
+    a_lease_keeps_its_numbers_until_it_ends: NumbersStay;
+    a_closed_key_is_granted_to_no_client: ClosedGrantsNothing;
+    closing_takes_no_lease_and_no_position: ClosingTakesNothing;
     tokens_strictly_rise_over_all_grants: TokensRise;
     a_lease_is_nested_only_under_the_token_of_its_own_owner: NestedOnlyForItsOwner;
     an_owner_that_holds_the_lock_is_granted_it_again_at_once: HoldersWaitForNobody;

@@ -48,7 +48,8 @@ pub struct Evaluated {
     pub outcomes: Vec<(Command, Outcome)>,
     /// Waiters that are answered, in the order of their answers.
     pub answered: Vec<(WaiterId, Outcome)>,
-    pub is_delayed: bool,
+    /// Of the refusals of waiters that have just arrived.
+    pub refusals: Vec<Refusal>,
     pub endings: Vec<Ending>,
     pub grants: Vec<NewGrant>,
 }
@@ -122,7 +123,7 @@ impl Node {
         let evaluated = Evaluated {
             outcomes: commands.iter().cloned().zip(outcomes).collect(),
             answered: answered.into_iter().filter_map(id).collect(),
-            is_delayed: refusals.values().any(|refusal| matches!(refusal, Refusal::Delayed(_))),
+            refusals: refusals.into_values().collect(),
             state,
             changed,
             events,
@@ -142,7 +143,11 @@ impl Node {
         let position = front.request.position;
         let is_first = state.turns().iter().all(|turn| turn.node == self.id || turn.position.rank() >= position.rank());
         let are_readers = state.holders().iter().all(|lease| lease.mode == Mode::Shared);
-        let is_open = is_first && are_readers && state.delayed_until(now).is_none();
+        let is_open = is_first
+            && are_readers
+            && state.kept().is_empty()
+            && state.delayed_until(now).is_none()
+            && state.closing(now).is_none();
         let is_left = is_open && front.request.lease.mode == Mode::Shared;
         ledger.broken.expect(!is_left, Promise::ReadersGoTogether, || format!("{front:?} is left at {state:?}"));
     }

@@ -5,6 +5,12 @@
 pub enum Promise {
     GoTogether,
     PermitsWithinLimit,
+    RateIsKept,
+    NumbersAreDistinct,
+    NumbersAreLowest,
+    NumbersStay,
+    ClosedGrantsNothing,
+    ClosingTakesNothing,
     TokensRise,
     NestedOnlyForItsOwner,
     HoldersWaitForNobody,

@@ -39,6 +39,7 @@ fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
     match (first, second) {
         (Outcome::Released { .. }, Outcome::Released { already, .. }) => *already,
         (Outcome::Forced { .. }, Outcome::Forced { leases }) => *leases == 0,
+        (Outcome::Opened { .. }, Outcome::Opened { was_closed }) => !was_closed,
         (first, second) => first == second,
     }
 }

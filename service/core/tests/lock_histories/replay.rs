@@ -19,7 +19,8 @@ struct Holder {
 impl Replay {
     /// Reads the events of one commit, and compares.
     pub fn follow(&mut self, broken: &mut Broken, events: &[Event], new: &LockState) {
-        for event in events {
+        let is_of_lease = |event: &&Event| !matches!(event.kind, EventKind::Closed | EventKind::Opened);
+        for event in events.iter().filter(is_of_lease) {
             let holder = Holder { owner: event.owner.clone(), mode: event.mode, token: event.token };
             let index = self.holders.iter().position(|other| *other == holder);
             let is_of_holder = index.is_some() || event.kind == EventKind::Granted;

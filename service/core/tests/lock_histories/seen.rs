@@ -8,7 +8,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    const ALL: [&'static str; 39] = [
+    const ALL: [&'static str; 45] = [
         "granted at once",
         "granted after a wait",
         "granted as the wait ends",
@@ -29,6 +29,12 @@ impl Seen {
         "readers admitted together",
         "permits shared",
         "a limit below what is held",
+        "a number above the limit",
+        "permits kept",
+        "delayed by permits that are kept",
+        "refused while closed",
+        "opened by an operator",
+        "opened by time",
         "limit mismatch",
         "limit mismatch after a wait",
         "delayed",

@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, EndReason, Event, EventKind, Lease, LeaseId, LeaseTerms, LockState, Lost, Outcome, Renew, Step,
-    Terms, step,
+    Acquire, Closing, Command, EndReason, Event, EventKind, Lease, LeaseId, LeaseTerms, LockState, Lost, Mode, Note,
+    Outcome, Renew, Step, Terms, step,
 };
 
 use crate::grants::{NewGrant, check_acquire};
@@ -62,12 +62,14 @@ pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Comman
     let mut endings = check_time(broken, &before, &context);
     let mut events: Vec<Event> = warnings(&before, now);
     events.extend(endings.iter().map(|ending| event(ending.why, &ending.lease, ending.at)));
+    events.extend(opened_by_time(&before, &context));
     let ended = check_ended(broken, &context);
     events.extend(ended.iter().map(|ending| event(ending.why, &ending.lease, ending.at)));
     endings.extend(ended);
     events.extend(check_kept(broken, &context));
     let grant = check_acquire(broken, &context);
     events.extend(grant.iter().map(|grant| event(EventKind::Granted, &grant.lease, now)));
+    events.extend(closed_or_opened(&context));
     check_intervention(broken, &context);
     check_events(broken, &events, &context);
     check_repetition(broken, &context);
@@ -107,6 +109,32 @@ fn warnings(before: &LockState, now: Timestamp) -> Vec<Event> {
     };
     let warned = before.holders().iter().filter_map(|lease| Some((lease, due(&lease)?)));
     warned.map(|(lease, at)| event(EventKind::HeldTooLong, &Lease { warned: true, ..lease.clone() }, at)).collect()
+}
+
+/// The closing of a state, even if it is over.
+pub fn closing(state: &LockState) -> Option<&Closing> {
+    state.closing(Timestamp::default())
+}
+
+/// The event of a closing that time has ended.
+fn opened_by_time(before: &LockState, context: &Context<'_>) -> Option<Event> {
+    let over = closing(before).filter(|_| closing(context.settled).is_none())?;
+    Some(event_of_closing(EventKind::Opened, over, over.until?))
+}
+
+/// The event of a command that closes or opens the key.
+fn closed_or_opened(context: &Context<'_>) -> Option<Event> {
+    match (closing(context.settled), closing(context.after)) {
+        (Some(before), None) => Some(event_of_closing(EventKind::Opened, before, context.now)),
+        (before, Some(after)) if before != Some(after) => Some(event_of_closing(EventKind::Closed, after, context.now)),
+        _ => None,
+    }
+}
+
+fn event_of_closing(kind: EventKind, closing: &Closing, at: Timestamp) -> Event {
+    let expires_at = closing.until.filter(|_| kind == EventKind::Closed);
+    let note = Note { reason: Some(closing.reason.clone()), by: None };
+    Event { kind, expires_at, note, ..Event::waited(None, Mode::Exclusive, 0, at) }
 }
 
 /// Only these commands end a lease.

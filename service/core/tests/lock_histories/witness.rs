@@ -1,6 +1,6 @@
 //! Which situations a commit shows.
 
-use latchgate_core::lock::{Event, EventKind, Lease, Mode, WaiterId};
+use latchgate_core::lock::{Command, Event, EventKind, Lease, Mode, Outcome, WaiterId};
 
 use crate::grants::Way;
 use crate::node::Evaluated;
@@ -27,6 +27,11 @@ impl World {
             let is_downgrade = ending.why == EventKind::Released && ending.lease.mode == Mode::Exclusive;
             self.seen.note_if(is_downgrade && evaluated.state.holders().iter().any(is_down), "downgrade");
         }
+        let is_opened = evaluated.events.iter().any(|event| event.kind == EventKind::Opened);
+        let is_by_order = |(_, outcome): &(Command, Outcome)| *outcome == Outcome::Opened { was_closed: true };
+        let is_ordered = evaluated.outcomes.iter().any(is_by_order);
+        self.seen.note_if(is_ordered, "opened by an operator");
+        self.seen.note_if(is_opened && !is_ordered, "opened by time");
         let is_warned = evaluated.events.iter().any(|event| event.kind == EventKind::HeldTooLong);
         self.seen.note_if(is_warned, "held too long");
     }
@@ -62,6 +67,10 @@ impl World {
         self.seen.note_if(readers.count() > 1, "readers admitted together");
         self.seen.note_if(owners_differ(|mode| mode == Mode::Shared), "readers together");
         self.seen.note_if(owners_differ(|mode| mode.permits() > 0), "permits shared");
+        let limit = evaluated.state.limit_in_force();
+        let is_above = |lease: &Lease| lease.slots.iter().any(|number| limit.is_some_and(|limit| number >= limit));
+        self.seen.note_if(holders.iter().any(is_above), "a number above the limit");
+        self.seen.note_if(!evaluated.state.kept().is_empty(), "permits kept");
         let is_over = evaluated.state.limit_in_force().is_some_and(|limit| limit < evaluated.state.permits_held());
         self.seen.note_if(is_over && old.state.permits_held() > 0, "a limit below what is held");
     }

@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome, Owner, Position,
-    Release, Renew, Revoke, WaiterId,
+    Acquire, Close, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome, Owner, Position,
+    Refusal, Release, Renew, Revoke, WaiterId,
 };
 
 use crate::grants::Way;
@@ -173,6 +173,11 @@ impl World {
             }),
             Call::Force => Command::Force(Force { note: note() }),
             Call::Fence(presented) => Command::Fence(token(presented)),
+            Call::Close { until_ms } => {
+                let until = until_ms.map(|ms| self.store.now.plus_ms(ms));
+                Command::Close(Close { reason: "why".into(), until })
+            }
+            Call::Open => Command::Open,
             Call::WaitEnds { .. } => return None,
             _ => return self.take_of_holder(index, call),
         };
@@ -292,7 +297,11 @@ impl World {
         self.nodes[index].cache = Some(self.store.stored.clone());
         let had = evaluated.endings.iter().map(|ending| &ending.lease).chain(evaluated.state.holders());
         let had: Vec<u64> = had.map(|lease| lease.token).collect();
-        self.seen.note_if(evaluated.is_delayed, "delayed");
+        let is_delayed = |refusal: &Refusal| matches!(refusal, Refusal::Delayed(_));
+        self.seen.note_if(evaluated.refusals.iter().any(is_delayed), "delayed");
+        let is_by_kept = |refusal: &Refusal| matches!(refusal, Refusal::Delayed(until) if evaluated.state.kept().iter().any(|kept| kept.until == *until));
+        self.seen.note_if(evaluated.refusals.iter().any(is_by_kept), "delayed by permits that are kept");
+        self.seen.note_if(evaluated.refusals.contains(&Refusal::Closed), "refused while closed");
         for (command, outcome) in evaluated.outcomes {
             if let (Command::Fence(token), Outcome::Fenced) = (&command, &outcome) {
                 self.ledger.answered_fenced(*token, had.contains(token));

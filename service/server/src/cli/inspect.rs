@@ -1,10 +1,13 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
 use std::cmp::Reverse;
+use std::time::Duration;
 
 use anyhow::ensure;
 use latchgate_client::{Client, Error, Event, Events, Method, encode};
 use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use super::beside;
 use super::node::client;
@@ -34,7 +37,7 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
                 // The order is that of one page.
                 locks.sort_by_key(|lock| Reverse(lock["waiters"].as_u64()));
             }
-            list(show.json, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN"], |lock| {
+            list(show.json, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN", "CLOSED"], |lock| {
                 let holders = owners(&lock["holders"]);
                 vec![
                     text(&lock["key"]),
@@ -42,38 +45,12 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
                     holders,
                     text(&lock["waiters"]),
                     text(&lock["last_token"]),
+                    text(&lock["closed"]["reason"]),
                 ]
             });
         }
         LocksCommand::Show { key } => {
-            let lock = client.call(Method::GET, &lock_path(key, ""), None).await?;
-            if show.json {
-                out(&lock);
-                return Ok(());
-            }
-            let state = if lock["held"] == true { "held" } else { "free" };
-            out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
-            for (name, what) in
-                [("delayed_until", "lock-delay until"), ("limit", "limit of permits"), ("fence", "fence")]
-            {
-                if !lock[name].is_null() {
-                    out(format_args!("{what} {}", text(&lock[name])));
-                }
-            }
-            let holders = lock["holders"].as_array().cloned().unwrap_or_default();
-            if !holders.is_empty() {
-                list(
-                    show.json,
-                    &holders,
-                    &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED"],
-                    |holder| {
-                        let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
-                        let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
-                        cells.push(text(&holder["revocation"]["deadline"]));
-                        cells
-                    },
-                );
-            }
+            show_lock(show.json, &client.call(Method::GET, &lock_path(key, ""), None).await?);
         }
         LocksCommand::Who { key } => who::who(&client, key, show.json).await?,
         LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
@@ -98,6 +75,24 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
             let path = lock_path(key, &format!("?{}", query.join("&")));
             let answer = client.call(Method::DELETE, path.trim_end_matches('?'), None).await?;
             said(show.json, &answer, || format!("{} leases of {key} have ended.", answer["ended"]));
+        }
+        LocksCommand::Close { key, reason, until, lasts } => {
+            let mut body = json!({ "reason": reason });
+            if let Some(until) = until.clone().map_or_else(|| from_now(*lasts), |until| Ok(Some(until)))? {
+                body["until"] = json!(until);
+            }
+            let answer = client.call(Method::PUT, &lock_path(key, "/closed"), Some(&body)).await?;
+            said(show.json, &answer, || match &answer["closed"]["until"] {
+                Value::String(until) => format!("{key} is closed until {until}."),
+                _ => format!("{key} is closed. `latchgate locks open` opens it."),
+            });
+        }
+        LocksCommand::Open { key } => {
+            let answer = client.call(Method::DELETE, &lock_path(key, "/closed"), None).await?;
+            said(show.json, &answer, || match answer["was_closed"] == true {
+                true => format!("{key} is open."),
+                false => format!("{key} was not closed."),
+            });
         }
         LocksCommand::Limit { key, limit } => {
             let body = json!({ "limit": limit });
@@ -211,6 +206,45 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
         }
     }
     Ok(())
+}
+
+/// The time so long from now, by this machine's clock.
+fn from_now(lasts: Option<Duration>) -> anyhow::Result<Option<String>> {
+    let Some(lasts) = lasts else { return Ok(None) };
+    ensure!(ms(lasts) <= YEAR_MS, "--for must be at most 365d");
+    Ok(Some((OffsetDateTime::now_utc() + lasts).format(&Rfc3339)?))
+}
+
+fn show_lock(is_json: bool, lock: &Value) {
+    if is_json {
+        return out(lock);
+    }
+    let state = if lock["held"] == true { "held" } else { "free" };
+    out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
+    for (name, what) in [("delayed_until", "lock-delay until"), ("limit", "limit of permits"), ("fence", "fence")] {
+        if !lock[name].is_null() {
+            out(format_args!("{what} {}", text(&lock[name])));
+        }
+    }
+    if lock["closed"].is_object() {
+        let until = lock["closed"]["until"].as_str().map(|until| format!(" until {until}")).unwrap_or_default();
+        out(format_args!("closed{until}: {}", text(&lock["closed"]["reason"])));
+    }
+    let holders = lock["holders"].as_array().cloned().unwrap_or_default();
+    if !holders.is_empty() {
+        list(
+            is_json,
+            &holders,
+            &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED", "NUMBERS"],
+            |holder| {
+                let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
+                let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
+                cells.push(text(&holder["revocation"]["deadline"]));
+                cells.push(text(&holder["slots"]));
+                cells
+            },
+        );
+    }
 }
 
 fn hold_off(of: EnginesOf, ms: u64) -> String {

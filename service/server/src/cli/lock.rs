@@ -37,16 +37,12 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         Ok(lease) => lease,
         Err(error) => return Ok(failed(&error).into()),
     };
-    let work = Work {
-        command: &args.command,
-        environment: vec![
-            ("LATCHGATE_TOKEN", lease.tokens().iter().map(u64::to_string).collect::<Vec<_>>().join(",")),
-            ("LATCHGATE_LEASE", lease.id().to_owned()),
-        ],
-        output_max: None,
-        grace,
-        margin: margin(args.ttl),
-    };
+    let mut environment = vec![("LATCHGATE_TOKEN", listed(lease.tokens())), ("LATCHGATE_LEASE", lease.id().to_owned())];
+    if args.permits.is_some() {
+        let slots: Vec<String> = lease.slots().iter().map(|slots| listed(slots)).collect();
+        environment.push(("LATCHGATE_SLOT", slots.join(";")));
+    }
+    let work = Work { command: &args.command, environment, output_max: None, grace, margin: margin(args.ttl) };
     let ended = work::run(&work, lease.state(), hold_of, &mut signals).await;
     let (loss, until) = (lease.check().err(), lease.until());
     let released = lease.release().await;
@@ -67,6 +63,10 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(LOST.into())
+}
+
+fn listed(numbers: &[impl ToString]) -> String {
+    numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// How long before the end of its lease a program is killed.
@@ -131,6 +131,7 @@ impl Notice {
     fn show(&self, problem: &Problem) {
         let holders = problem.field("holders").as_array().map(Vec::as_slice).unwrap_or_default();
         let count = problem.field("holders_count").as_u64().unwrap_or(0);
+        let closed = problem.field("reason").as_str().map(|reason| format!("closed ({reason})"));
         let held_by = match (holders.first().and_then(|holder| holder["owner"].as_str()), count) {
             (Some(owner), 0 | 1) => format!("held by {owner}"),
             (Some(owner), count) => format!("held by {owner} and {} more", count - 1),
@@ -138,6 +139,7 @@ impl Notice {
             (None, _) => "reserved for another waiter".to_owned(),
         };
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
+        let held_by = closed.unwrap_or(held_by);
         let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
         if self.bar.is_hidden() && !self.is_quiet && self.bar.message().is_empty() {
             complain(&line);

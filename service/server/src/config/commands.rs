@@ -72,7 +72,8 @@ Examples:
 ///
 /// Waits for the lock of KEY, runs CMD, renews the lease as long as CMD runs, and releases the lock. Several keys are locked
 /// together, all or none. CMD has in its environment LATCHGATE_TOKEN, the fencing token (with several keys one for each, separated
-/// by commas), and LATCHGATE_LEASE, the lease id.
+/// by commas), and LATCHGATE_LEASE, the lease id. With --permits also LATCHGATE_SLOT, the numbers of its permits, from 0: no other
+/// holder has them. They are separated by commas, and those of several keys by semicolons.
 #[derive(Debug, Args)]
 #[command(after_long_help = EXIT_CODES_OF_LOCK, after_help = "`latchgate lock --help` has the exit codes and examples.")]
 pub struct LockRunArgs {
@@ -108,9 +109,9 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
 
-    /// Keep the lock at least this long from its grant on, even if CMD ends sooner; up to a day, unless the server allows more. For
-    /// jobs that machines with different clocks begin at the same time.
-    #[arg(long, value_name = "DURATION", value_parser = some_duration, conflicts_with_all = ["shared", "permits"])]
+    /// Keep the lock at least this long from its grant on, even if CMD ends sooner; up to a day. For jobs that machines with different
+    /// clocks begin at the same time; with --permits N/LIMIT, a rate: LIMIT permits in each such time.
+    #[arg(long, value_name = "DURATION", value_parser = some_duration, conflicts_with = "shared")]
     pub min_hold: Option<Duration>,
 
     /// If the lease expires, the lock is granted to no client for this long (lock-delay).

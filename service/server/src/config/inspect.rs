@@ -75,6 +75,21 @@ pub enum LocksCommand {
         #[command(flatten)]
         note: NoteArgs,
     },
+    /// Close a key: no client is granted it. Holders keep their leases, and waiters their positions.
+    Close {
+        key: String,
+        /// Why. Refused clients see it.
+        #[arg(long)]
+        reason: String,
+        /// When the key opens by itself, as 2026-11-23T06:00:00Z. If neither this nor --for is given: when it is opened.
+        #[arg(long, value_name = "TIME", conflicts_with = "lasts")]
+        until: Option<String>,
+        /// How long from now the key stays closed, by this machine's clock; at most a year.
+        #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+        lasts: Option<Duration>,
+    },
+    /// Open a key that is closed.
+    Open { key: String },
     /// Set how many permits a key has, or `none`: then its callers say it.
     Limit {
         key: String,

@@ -48,7 +48,13 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
             let id: Result<KeyId, _> = endpoint.parameter(uri.path()).parse();
             id.map(|id| id.to_string()).unwrap_or_default()
         }
-        Action::Force | Action::Revoke | Action::ForgetOperation | Action::ResolveOperation | Action::ChangeApp => {
+        Action::Force
+        | Action::Revoke
+        | Action::Close
+        | Action::Open
+        | Action::ForgetOperation
+        | Action::ResolveOperation
+        | Action::ChangeApp => {
             endpoint.parameter(uri.path()).into_owned()
         }
     };

@@ -16,7 +16,7 @@ use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
 use super::endpoint::{BodyLimit, Endpoint, Needs, row};
-use super::locks::{acquire, history, interventions, leases as lock, owners, reading};
+use super::locks::{acquire, closing, history, interventions, leases as lock, owners, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
 use super::stack;
@@ -57,6 +57,8 @@ endpoints! {
         row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke"; interventions::revoke).audit(Action::Revoke),
         row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release"; lock::release).of_holder(),
         row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit"; interventions::set_limit),
+        row("PUT", "/v1/locks/{key}/closed", "closeLock", ADMIN, "close"; closing::close).audit(Action::Close),
+        row("DELETE", "/v1/locks/{key}/closed", "openLock", ADMIN, "open"; closing::open).audit(Action::Open),
         row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).query().wait(Poll),
         row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit(Action::Force),
         row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query(),

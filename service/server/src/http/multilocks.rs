@@ -68,6 +68,8 @@ answers! {
         mode: &'static str,
         permits?: Option<u32>,
         limit?: Option<u32>,
+        /// The numbers of the permits.
+        slots?: Vec<u32>,
         token: u64,
     }
 }
@@ -107,6 +109,7 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
                 mode: lease.mode.as_str(),
                 permits: permits(lease),
                 limit: *limit,
+                slots: lease.slots.iter().collect(),
                 token: lease.token,
             });
             Ok(answer::ok(&MultilockAnswer {

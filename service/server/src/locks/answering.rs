@@ -104,7 +104,10 @@ fn answer_waiter(
     // A repeated grant is not given back: its first answer may have arrived.
     if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
         waiter.reply.undelivered.add(&granted.lease, false);
-        count_hand_off(metrics, state, waiter.request.position.arrival, now, is_timed);
+        // Permits that were kept for their shortest hold were not free when their lease ended.
+        if granted.lease.mode.permits() == 0 || granted.lease.min_hold_ms == 0 {
+            count_hand_off(metrics, state, waiter.request.position.arrival, now, is_timed);
+        }
     }
     waiter.reply.answer(Ok(acquired));
 }

@@ -68,6 +68,7 @@ pub(super) fn refused(
         queue_number: state.waiting_before(node, waiter.request.position) + before as u64 + 1,
         waited: waiter.reply.requested_at.elapsed(),
         position: waiter.request.position,
+        closed: state.closing(now).cloned(),
         now,
     }
 }

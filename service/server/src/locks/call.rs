@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost, Mode, Outcome,
-    Owner, PRIORITY_MIN, Position, Refusal, WaiterId,
+    Closing, Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost, Mode,
+    Outcome, Owner, PRIORITY_MIN, Position, Refusal, WaiterId,
 };
 use latchgate_core::{Address, App, Timestamp};
 use tokio::runtime::Handle;
@@ -79,6 +79,8 @@ pub struct Refused {
     pub waited: Duration,
     /// The caller's position, which it can resume.
     pub position: Position,
+    /// Set while the key is closed.
+    pub closed: Option<Closing>,
     pub now: Timestamp,
 }
 
@@ -86,10 +88,12 @@ pub struct Refused {
 pub enum RefusedBecause {
     Held,
     Reserved,
-    /// The lock-delay ends then.
+    /// The lock-delay or the shortest hold ends then.
     Delayed(Timestamp),
     /// The store may lack acknowledged leases, and grants no new lease before then.
     HeldOff(Timestamp),
+    /// An operator has closed the key.
+    Closed,
     WaitTimeout,
 }
 
@@ -100,6 +104,7 @@ impl From<Refusal> for RefusedBecause {
             Refusal::Reserved => Self::Reserved,
             Refusal::Delayed(until) => Self::Delayed(until),
             Refusal::HeldOff(until) => Self::HeldOff(until),
+            Refusal::Closed => Self::Closed,
         }
     }
 }

@@ -355,6 +355,7 @@ fn refused(
         queue_number: state.waiting_before(&node.id, position) + 1,
         waited: requested_at.elapsed(),
         position,
+        closed: state.closing(now).cloned(),
         now,
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate_core::Address;
 use latchgate_core::lock::Lease;
+use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, sleep_until};
 
 use super::call::{Answer, Inspected};
@@ -15,9 +15,16 @@ const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 impl Inspected {
-    /// Whether no client has the lock, and no lock-delay keeps it.
+    /// Whether no client has the lock, no lock-delay and no shortest hold keeps it, and it is not closed.
     pub fn is_free(&self) -> bool {
-        self.state.holders().is_empty() && self.state.delayed_until(self.now).is_none()
+        let is_open = self.state.closing(self.now).is_none();
+        self.state.holders().is_empty() && self.taken_until().is_none() && is_open
+    }
+
+    /// When the lock-delay and every shortest hold are over.
+    pub fn taken_until(&self) -> Option<Timestamp> {
+        let kept = self.state.kept().iter().map(|kept| kept.until).filter(|until| *until > self.now);
+        kept.chain(self.state.delayed_until(self.now)).max()
     }
 }
 
@@ -37,7 +44,8 @@ impl Locks {
             }
             // Time alone may free it earlier.
             let state = &inspected.state;
-            let ends = state.holders().iter().map(Lease::ends_at).chain(state.delayed_until(inspected.now));
+            let opens = state.closing(inspected.now).and_then(|closing| closing.until);
+            let ends = state.holders().iter().map(Lease::ends_at).chain(inspected.taken_until()).chain(opens);
             let in_ms = ends.map(|end| end.ms_since(inspected.now)).max().unwrap_or_default();
             let pause = (waited / 4).clamp(PAUSE_MIN, PAUSE_MAX).min(Duration::from_millis(in_ms.max(1)));
             tokio::select! {

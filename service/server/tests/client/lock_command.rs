@@ -47,6 +47,39 @@ async fn with_a_least_hold_the_lock_stays_taken_after_the_program() {
 }
 
 #[tokio::test]
+async fn a_program_with_permits_is_told_their_numbers() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let _held = client(&[&node]).lock("pool").permits(1, 4).acquire().await.unwrap();
+    let show = ["--", "sh", "-c", "echo \"$LATCHGATE_SLOT\""];
+    let with = |args: &[&'static str]| [args, &show[..]].concat();
+    desk.run(&with(&["lock", "pool", "--permits", "2/4"])).ends().await.assert(0, "1,2\n");
+    desk.run(&with(&["lock", "pool", "other", "--permits", "1/4"])).ends().await.assert(0, "1;0\n");
+    desk.run(&with(&["lock", "plain"])).ends().await.assert(0, "\n");
+    // A rate: one start in ten hours.
+    desk.run(&["lock", "rate", "--permits", "1/1", "--min-hold", "10h", "--", "true"]).ends().await.assert(0, "");
+    desk.run(&["lock", "rate", "--permits", "1/1", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(75, "");
+}
+
+#[tokio::test]
+async fn a_closed_key_runs_nothing_until_it_is_opened() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let closed = desk.run(&["locks", "close", "k", "--reason", "release weekend", "--for", "2d"]).ends().await;
+    assert!(closed.code == Some(0) && closed.out.contains("k is closed until 2"), "{closed:?}");
+    let refused = desk.run(&["lock", "k", "--wait", "0", "--", "echo", "ran"]).ends().await;
+    assert!(refused.code == Some(75) && refused.out.is_empty(), "{refused:?}");
+    assert_eq!(look(&node, "k").await["closed"]["reason"], "release weekend");
+    let shown = desk.run(&["locks", "show", "k"]).ends().await;
+    assert!(shown.out.contains("release weekend"), "{shown:?}");
+    let waiting = desk.run(&["lock", "k", "--", "echo", "ran"]);
+    crate::world::until_waiting(&node, "k", 1).await;
+    desk.run(&["locks", "open", "k"]).ends().await.assert(0, "k is open.\n");
+    waiting.ends().await.assert(0, "ran\n");
+    desk.run(&["locks", "open", "k"]).ends().await.assert(0, "k was not closed.\n");
+}
+
+#[tokio::test]
 async fn signals_reach_the_program_and_the_lock_is_released_after_it() {
     let node = node().await;
     let desk = Desk::new(&[&node]);

@@ -144,6 +144,7 @@ pub struct Run {
     pub child: Child,
 }
 
+#[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
     pub out: String,

@@ -100,6 +100,86 @@ async fn a_limit_is_raised_lowered_and_unset() {
 }
 
 #[tokio::test]
+async fn a_closed_key_says_why_and_until_when_and_opens_for_its_waiter() {
+    let (one, other) = two_nodes().await;
+    let path = "/v1/locks/k/closed";
+    let close = async |body: Value| request(&other, Method::PUT, path, body).await;
+    for (body, field) in [
+        (json!({}), "body"),
+        (json!({ "reason": "" }), "reason"),
+        (json!({ "reason": "r", "until": "tomorrow" }), "until"),
+        (json!({ "reason": "r", "until": "2001-01-01T00:00:00Z" }), "until"),
+        (json!({ "reason": "r", "until": "2999-01-01T00:00:00Z" }), "until"),
+        (json!({ "reason": "r", "by": "me" }), "by"),
+    ] {
+        let refused = close(body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert!(field == "body" || refused.body["field"] == field, "{}", refused.body);
+    }
+    let held = granted(&one, "k", json!({ "owner": "me" })).await.text("lease_id");
+    let closed = close(json!({ "reason": "release weekend" })).await;
+    assert_eq!((closed.status.as_u16(), &closed.body["closed"]["reason"]), (200, &json!("release weekend")));
+    let refused = acquire(&one, "k", json!({ "owner": "me", "reentrant": true })).await;
+    refused.assert_problem(423, "lock-closed");
+    assert_eq!((&refused.body["reason"], refused.body.get("until")), (&json!("release weekend"), None));
+    assert_eq!(refused.body["holders"][0]["owner"], "me");
+    let timed_out = acquire(&one, "k", json!({ "wait_ms": 50 })).await;
+    timed_out.assert_problem(423, "wait-timeout");
+    assert!(timed_out.body["reason"] == "release weekend" && timed_out.body["ticket"].is_string());
+    assert_eq!(renew(&one, "k", &held).await.status, 200);
+    let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
+    until_waiting(&other, "k", 1).await;
+    assert_eq!(release(&one, "k", &held).await.status, 200);
+    crate::client::get(&one, "/v1/locks/k?until=free").await.assert_problem(423, "lock-closed");
+    let until = rfc3339_in(&inspect(&one, "k").await["closed"]["since"], 3_600);
+    let closed = close(json!({ "reason": "longer", "until": until })).await.body["closed"].clone();
+    assert!(closed["until"].is_string() && closed["until_ms"].as_u64().unwrap() <= 3_600_000, "{closed}");
+    let shown = &inspect(&one, "k").await["closed"];
+    assert_eq!((&shown["reason"], &shown["until"]), (&json!("longer"), &closed["until"]));
+    let listed = crate::client::get(&other, "/v1/locks?prefix=k").await.body["locks"][0]["closed"].clone();
+    assert_eq!(listed["reason"], "longer");
+    let opened = request(&other, Method::DELETE, path, Value::Null).await;
+    assert_eq!((opened.status.as_u16(), opened.body), (200, json!({ "key": "k", "was_closed": true })));
+    assert_eq!(next.await.unwrap().text("owner"), "next");
+    assert_eq!(request(&one, Method::DELETE, path, Value::Null).await.body["was_closed"], false);
+    assert!(inspect(&one, "k").await.get("closed").is_none());
+    let history = crate::client::get(&one, "/v1/locks/k/history").await.body;
+    let kinds: Vec<&str> =
+        history["events"].as_array().unwrap().iter().filter_map(|event| event["kind"].as_str()).collect();
+    assert!(kinds.contains(&"closed") && kinds.contains(&"opened"), "{history}");
+}
+
+/// The time so many seconds after another.
+fn rfc3339_in(time: &Value, seconds: i64) -> String {
+    let format = &time::format_description::well_known::Rfc3339;
+    let time = time::OffsetDateTime::parse(time.as_str().unwrap(), format).unwrap();
+    (time + time::Duration::seconds(seconds)).format(format).unwrap()
+}
+
+#[tokio::test]
+async fn permits_have_numbers_and_those_of_an_early_release_are_kept() {
+    let node = embedded().await;
+    let start = |owner: &str| json!({ "owner": owner, "mode": "permits", "limit": 2, "min_hold_ms": 600_000 });
+    let first = granted(&node, "k", start("first")).await;
+    assert_eq!(first.body["slots"], json!([0]));
+    assert_eq!(granted(&node, "k", start("second")).await.body["slots"], json!([1]));
+    assert_eq!(release(&node, "k", &first.text("lease_id")).await.status, 200);
+    renew(&node, "k", &first.text("lease_id")).await.assert_problem(410, "lease-lost");
+    let refused = acquire(&node, "k", start("third")).await;
+    refused.assert_problem(423, "lock-delayed");
+    assert_eq!(refused.body["holders"][0]["slots"], json!([1]));
+    let lock = inspect(&node, "k").await;
+    assert_eq!(
+        (&lock["permits_held"], &lock["permits_kept"], &lock["holders_count"]),
+        (&json!(2), &json!(1), &json!(1))
+    );
+    assert_eq!(request(&node, Method::DELETE, "/v1/locks/k", Value::Null).await.status, 200);
+    assert_eq!(granted(&node, "k", start("third")).await.body["slots"], json!([0]));
+    let many = json!({ "mode": "permits", "limit": 2_000, "permits": 300 });
+    assert!(granted(&node, "many", many).await.body.get("slots").is_none());
+}
+
+#[tokio::test]
 async fn a_refusal_during_a_lock_delay_says_how_long_it_lasts() {
     let node = embedded().await;
     granted(&node, "k", json!({ "ttl_ms": 100, "delay_ms": 2_000 })).await;

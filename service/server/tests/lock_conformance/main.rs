@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
 mod calls;
+mod closing;
 mod crowds;
 mod events;
 mod expiry;
@@ -16,6 +17,7 @@ mod limits;
 mod many;
 mod modes;
 mod multilocks;
+mod numbers;
 mod only_postgres;
 mod only_sqlite;
 mod orders;
@@ -160,6 +162,18 @@ every_store! {
         a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases,
         forcing_a_free_lock_ends_nothing,
     ];
+    numbers: [
+        permits_have_the_lowest_free_numbers_until_their_lease_ends,
+        a_number_above_a_lowered_limit_stays_until_its_lease_ends,
+        a_multilock_has_numbers_too,
+        a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_waiter,
+        no_more_starts_than_permits_in_any_window,
+    ];
+    closing: [
+        a_closed_key_keeps_its_holders_and_its_waiters_and_opens_for_the_first,
+        a_closing_ends_by_itself_and_the_waiter_is_granted,
+        a_multilock_waits_for_a_closed_key_as_for_a_held_one,
+    ];
     fence: [
         the_latest_token_passes_until_the_next_grant,
         a_holder_that_was_paused_past_its_lease_does_not_pass,
@@ -222,6 +236,13 @@ shared_stores! {
     ];
     fence: [
         a_token_presented_on_one_is_known_on_the_other,
+    ];
+    numbers: [
+        two_nodes_never_give_one_number_twice,
+        a_shortest_hold_on_one_counts_on_the_other,
+    ];
+    closing: [
+        a_key_closed_on_one_is_opened_on_the_other_for_its_waiter,
     ];
     tickets: [
         a_ticket_holder_that_returns_to_the_other_node_is_served_before_later_arrivals,

@@ -26,6 +26,8 @@ pub struct Claim {
     pub is_forced: bool,
     /// The limit of the key, if the client knows it.
     pub limit: Option<u32>,
+    /// The numbers of its permits.
+    pub slots: Vec<u32>,
 }
 
 /// What there was when a client sent an order to end leases.
@@ -39,6 +41,14 @@ pub struct Order {
 pub struct Written {
     pub event: (String, Event),
     pub is_lost: bool,
+}
+
+/// A grant of permits, in true time.
+struct Start {
+    lease_id: LeaseId,
+    token: u64,
+    permits: u32,
+    until: Timestamp,
 }
 
 /// A lease, by its key, its id and its token.
@@ -68,10 +78,16 @@ struct Facts {
     passed: BTreeMap<String, u64>,
     /// The limit that an order has set, and its number. `None` while it is not sure.
     set_limits: BTreeMap<String, Option<(u64, u32)>>,
+    /// Until when a key is closed, in true time, if an order says so. `None` while it is not sure.
+    closed: BTreeMap<String, Option<Timestamp>>,
+    /// Until when an order may still free permits of a key that are kept, in true time.
+    may_be_freed: BTreeMap<String, Timestamp>,
+    /// The grants of permits of each key whose shortest hold is not over.
+    starts: BTreeMap<String, Vec<Start>>,
     /// By key.
     claims: BTreeMap<String, Vec<Claim>>,
-    /// The token that a client received first for a key and a lease id.
-    tokens: BTreeMap<(String, LeaseId), u64>,
+    /// The token and the numbers that a client received first for a key and a lease id.
+    tokens: BTreeMap<(String, LeaseId), (u64, Vec<u32>)>,
     /// Of keys that only have exclusive leases: the highest token that a client received, and its owner, which may nest.
     highest: BTreeMap<String, (u64, Owner)>,
     /// The most permits of each key; 0 for a key without.
@@ -158,6 +174,8 @@ impl Checker {
         facts.cuts.clear();
         facts.passed.clear();
         facts.set_limits.clear();
+        facts.closed.clear();
+        facts.starts.clear();
     }
 
     /// A database has replaced `before` by `after`, at `now` in true time. `is_in_charge`: it is the one that counts.
@@ -197,6 +215,7 @@ impl Checker {
         if !is_in_charge {
             return;
         }
+        self.check_grants(key, (before, after), events, now);
         self.note_ends(key, (before, after), events, now);
         let early: Vec<Claim> = {
             let facts = self.facts.lock().unwrap();
@@ -214,6 +233,43 @@ impl Checker {
             self.broken(format!("{key}: {claim:?} was ended at {now:?}"));
             self.ends(key, &claim.lease_id);
         }
+    }
+
+    /// No commit grants a closed key, or more permits in any window of their shortest hold than there are.
+    fn check_grants(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
+        let mut facts = self.facts.lock().unwrap();
+        let is_in = |state: &LockState, id: &LeaseId, token: u64| {
+            state.holders().iter().any(|other| other.lease_id == *id && other.token == token)
+        };
+        let new: Vec<&Lease> =
+            after.holders().iter().filter(|lease| !is_in(before, &lease.lease_id, lease.token)).collect();
+        let mut wrong = Vec::new();
+        let closed = facts.closed.get(key).copied().flatten().filter(|until| *until > now);
+        if let (Some(until), Some(lease)) = (closed, new.first()) {
+            wrong.push(format!("{key} is closed until {until:?}, and {lease:?} is granted at {now:?}"));
+        }
+        // Such an order has no event if no lease is live.
+        let may_be_freed = facts.may_be_freed.get(key).is_some_and(|until| *until > now);
+        let starts = facts.starts.entry(key.to_owned()).or_default();
+        let is_undone =
+            |start: &Start| events.iter().any(|event| event.kind == EventKind::GivenBack && event.token == start.token);
+        starts.retain(|start| start.until > now && !may_be_freed && !is_undone(start));
+        let permits: Vec<&&Lease> = new.iter().filter(|lease| lease.mode.permits() > 0).collect();
+        let kept: u32 =
+            starts.iter().filter(|start| !is_in(after, &start.lease_id, start.token)).map(|start| start.permits).sum();
+        let held: u32 = after.holders().iter().map(|lease| lease.mode.permits()).sum();
+        // Without events, the check does not know which grants were given back.
+        if self.has_history && !permits.is_empty() && after.limit_in_force().is_none_or(|limit| kept + held > limit) {
+            wrong.push(format!("{key}: {held} permits are held and {kept} are kept with {permits:?}: {after:?}"));
+        }
+        starts.extend(permits.iter().filter(|lease| lease.min_hold_ms > 0).map(|lease| Start {
+            lease_id: lease.lease_id.clone(),
+            token: lease.token,
+            permits: lease.mode.permits(),
+            until: now.plus_ms(lease.min_hold_ms),
+        }));
+        drop(facts);
+        wrong.into_iter().for_each(|what| self.broken(what));
     }
 
     /// The events of a commit lead from the leases before it to those after it, with one grant and one end for each.
@@ -352,6 +408,21 @@ impl Checker {
         self.facts.lock().unwrap().set_limits.insert(key.to_owned(), limit);
     }
 
+    /// A client sends an order to end the leases of a key by force, which may be carried out until then.
+    pub fn frees(&self, key: &str, until: Timestamp) {
+        self.facts.lock().unwrap().may_be_freed.insert(key.to_owned(), until);
+    }
+
+    /// How often leases and orders were lost.
+    pub fn losses(&self) -> u64 {
+        self.facts.lock().unwrap().losses
+    }
+
+    /// Until when a key is closed, in true time; `None`: it is open, or that is not sure.
+    pub fn closes(&self, key: &str, until: Option<Timestamp>) {
+        self.facts.lock().unwrap().closed.insert(key.to_owned(), until);
+    }
+
     /// A client has received a grant, or a renewal, and relies on it.
     pub fn holds(&self, key: &str, mut claim: Claim, now: Timestamp) {
         let mut facts = self.facts.lock().unwrap();
@@ -365,12 +436,12 @@ impl Checker {
         let id = (key.to_owned(), claim.lease_id.clone());
         let mut broken = Vec::new();
         match facts.tokens.get(&id) {
-            Some(token) if *token != claim.token => {
-                broken.push(format!("{key}: {claim:?} was granted with token {token} before"));
+            Some((token, slots)) if *token != claim.token || *slots != claim.slots => {
+                broken.push(format!("{key}: {claim:?} was granted with token {token} and numbers {slots:?} before"));
             }
             Some(_) => {}
             None => {
-                facts.tokens.insert(id, claim.token);
+                facts.tokens.insert(id, (claim.token, claim.slots.clone()));
                 let highest = facts.highest.get(key).filter(|_| facts.exclusive_only.contains(key));
                 if let Some((highest, owner)) = highest
                     && !claim.is_forced
@@ -400,6 +471,13 @@ impl Checker {
         }
         let clashes = claims.iter().filter(|other| !claims_go_together(&claim, other));
         broken.extend(clashes.map(|other| format!("{key}: {claim:?} was granted at {now:?} while {other:?} holds")));
+        if claim.slots.len() != claim.mode.permits() as usize {
+            broken.push(format!("{key}: {claim:?} has other numbers than permits"));
+        }
+        let has_number = |other: &&Claim| other.slots.iter().any(|number| claim.slots.contains(number));
+        if let Some(other) = claims.iter().find(has_number) {
+            broken.push(format!("{key}: {claim:?} has a number of {other:?}"));
+        }
         let permits: u32 = claims.iter().chain([&claim]).map(|claim| claim.mode.permits()).sum();
         let limit = claim.limit.unwrap_or(limit);
         if permits > limit {

@@ -9,7 +9,7 @@ use latchgate::locks::{
     RequestedLock,
 };
 use latchgate_core::lock::{
-    Command, EndReason, Force, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position, Refusal, Revoke,
+    Close, Command, EndReason, Force, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position, Refusal, Revoke,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
@@ -26,6 +26,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An answer without a wait comes sooner, unless a store is slow.
 const NOTABLE: Duration = Duration::from_millis(20);
+
+/// A closing may end sooner by this: the order may be carried out at another engine of a pair, whose clock is ahead.
+const CLOSED_MARGIN_MS: u64 = 1_500;
+
+/// An order is carried out within this time, if at all.
+const FORCED_WITHIN_MS: u64 = 30_000;
 
 /// A limit is sure this long after an order to change it had no answer.
 const IN_DOUBT: Duration = Duration::from_secs(8);
@@ -48,6 +54,8 @@ pub struct Client {
     tokens: BTreeMap<String, u64>,
     /// Until then, an order of a limit may still be carried out.
     limit_in_doubt: Instant,
+    /// Until then, an order to close or open a key may still be carried out.
+    closing_in_doubt: Instant,
 }
 
 /// How one acquire ended for its client.
@@ -63,8 +71,9 @@ enum Ended {
 impl Client {
     pub fn new(world: &Arc<World>, number: usize, keys: Vec<(String, Flavour)>) -> Self {
         let random = world.random.stream();
-        let (tokens, limit_in_doubt) = (BTreeMap::new(), Instant::now());
-        Self { world: Arc::clone(world), number, random, keys, requests: 0, tokens, limit_in_doubt }
+        let (tokens, now) = (BTreeMap::new(), Instant::now());
+        let (limit_in_doubt, closing_in_doubt) = (now, now);
+        Self { world: Arc::clone(world), number, random, keys, requests: 0, tokens, limit_in_doubt, closing_in_doubt }
     }
 
     /// Uses the locks until `end`, and finishes what it has begun.
@@ -73,10 +82,18 @@ impl Client {
             sleep(self.ms(0, 120)).await;
             if self.keys.len() > 1 && self.random.percent(8) {
                 self.use_many().await;
+            } else if self.number == 0 && self.random.percent(5) {
+                let (key, _) = self.random.one_of(&self.keys).clone();
+                self.close_or_open(&self.any_node(), &key).await;
             } else if self.random.percent(if self.number == 0 { 15 } else { 6 }) {
                 self.order().await;
             } else {
                 self.use_one(end).await;
+            }
+        }
+        if self.number == 0 {
+            for (key, _) in self.keys.clone() {
+                while !self.open(&self.any_node(), &key).await {}
             }
         }
     }
@@ -132,7 +149,11 @@ impl Client {
             barge: random.percent(5),
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
             // A lock-delay moves to the other engine of a pair as every state does.
-            min_hold_ms: if !is_pair && random.percent(5) { random.between(50..=600) } else { 0 },
+            min_hold_ms: if !is_pair && random.percent(if mode.permits() > 0 { 25 } else { 5 }) {
+                random.between(50..=600)
+            } else {
+                0
+            },
             ..LeaseTerms::new(LeaseId::parse("unset").unwrap(), u64::try_from(ttl.as_millis()).unwrap())
         };
         let priority = if random.percent(25) { 2 } else { 1 };
@@ -187,6 +208,9 @@ impl Client {
             }
             Ok(Acquired::Refused(refused)) => {
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
+                if refused.why == RefusedBecause::Closed {
+                    self.world.log.saw("refused while closed");
+                }
                 if self.world.checker.is_held(key, &request.lease.lease_id, now, MARGIN_MS) {
                     self.world.checker.broken(format!("{id} was refused {key} while it holds it: {refused:?}"));
                 }
@@ -220,6 +244,9 @@ impl Client {
             log.saw("lease as long as is allowed");
         }
         let limit = limit.filter(|limit| checker.set_limit(key) == Some(*limit)).map(|(_, limit)| limit);
+        if !lease.slots.is_empty() {
+            log.saw("grant with numbers");
+        }
         if limit.is_some() {
             log.saw("grant under a limit that was set");
             if granted.limit != limit {
@@ -247,6 +274,7 @@ impl Client {
             until: self.world.checker.true_end(key, lease),
             is_forced: node.locks.forced_ms().is_some(),
             limit: None,
+            slots: lease.slots.iter().collect(),
         }
     }
 
@@ -388,6 +416,9 @@ impl Client {
             true => Command::Force(Force { note }),
             false => Command::Revoke(Revoke { note, grace_ms, token: None, owner: None }),
         };
+        if is_forced {
+            self.world.checker.frees(key, self.world.now().await.plus_ms(FORCED_WITHIN_MS));
+        }
         let order = self.world.checker.orders(key);
         match self.command(node, key, command).await {
             Some(Outcome::Forced { leases: 1.. }) => self.world.log.saw("forced end"),
@@ -398,6 +429,42 @@ impl Client {
         }
         let latest = self.world.now().await.plus_ms(grace_ms + 2 * CLOCK_BOUND_MS);
         self.world.checker.carried_out(key, &order, latest);
+    }
+
+    async fn close_or_open(&mut self, node: &Node, key: &str) {
+        if self.random.percent(40) {
+            self.open(node, key).await;
+            return;
+        }
+        self.world.checker.closes(key, None);
+        let losses = self.world.checker.losses();
+        let for_ms = *self.random.one_of(&[None, Some(700), Some(2_500), Some(4_000)]);
+        let for_ms = for_ms.map(|ms: u64| ms * u64::from(self.world.plan.pace));
+        let began = self.world.now().await;
+        let until = for_ms.map(|ms| node.locks.now().plus_ms(ms));
+        match self.command(node, key, Command::Close(Close { reason: "release".into(), until })).await {
+            Some(Outcome::Closed(_)) => {
+                self.world.log.saw("closed");
+                let sure_ms = for_ms.map_or(3_600_000, |ms| ms.saturating_sub(CLOSED_MARGIN_MS));
+                let until = began.plus_ms(sure_ms);
+                let is_sure = Instant::now() > self.closing_in_doubt && losses == self.world.checker.losses();
+                self.world.checker.closes(key, Some(until).filter(|_| is_sure));
+            }
+            _ => self.closing_in_doubt = Instant::now() + IN_DOUBT,
+        }
+    }
+
+    /// Returns whether that was answered.
+    async fn open(&mut self, node: &Node, key: &str) -> bool {
+        self.world.checker.closes(key, None);
+        let is_answered = self.command(node, key, Command::Open).await.is_some();
+        if is_answered {
+            self.world.log.saw("opened");
+        } else {
+            self.closing_in_doubt = Instant::now() + IN_DOUBT;
+            sleep(self.ms(50, 100)).await;
+        }
+        is_answered
     }
 
     async fn set_limit(&mut self, node: &Node, key: &str) {

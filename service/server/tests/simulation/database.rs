@@ -135,6 +135,9 @@ impl Database {
             if change.events.iter().any(|event| event.kind == EventKind::GivenBack) {
                 self.log.saw("given back");
             }
+            if !change.state.kept().is_empty() {
+                self.log.saw("permits kept");
+            }
             let (name, expected) = (self.name, change.expected);
             self.log.line(|| format!("{node}  {name}: {key} {expected:?} -> {version:?} {}", summary(&change.state)));
             self.checker.has(key, &change.state, self.ahead_ms());

@@ -19,7 +19,7 @@ use crate::reader::Reader;
 use crate::world::{Node, World};
 
 /// What a batch of runs must have seen.
-pub const SITUATIONS: [&str; 43] = [
+pub const SITUATIONS: [&str; 48] = [
     "granted",
     "granted after a wait",
     "resumed wait",
@@ -58,6 +58,11 @@ pub const SITUATIONS: [&str; 43] = [
     "revoked with grace",
     "forced end",
     "limit set",
+    "grant with numbers",
+    "permits kept",
+    "closed",
+    "refused while closed",
+    "opened",
     "grant under a limit that was set",
     "token passed the fence",
     "old token refused by the fence",
@@ -66,7 +71,7 @@ pub const SITUATIONS: [&str; 43] = [
 ];
 
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 30] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 32] = [
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -95,6 +100,8 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 30] = [
     "revoked with grace",
     "forced end",
     "grant under a limit that was set",
+    "grant with numbers",
+    "refused while closed",
     "old token refused by the fence",
     "reader followed a switch",
 ];
@@ -236,7 +243,9 @@ async fn watch_waiters(world: Arc<World>, keys: Vec<(String, Flavour)>) {
             let address = World::address(key);
             let state = database.state(&address);
             let is_held = state.holders().iter().any(|lease| now < lease.ends_at().plus_ms(200 + lease.delay_ms));
-            let is_delayed = state.delayed_until(now).is_some();
+            let is_kept = state.kept().iter().any(|kept| now < kept.until.plus_ms(200));
+            let is_closed = state.closing(now).is_some();
+            let is_delayed = state.delayed_until(now).is_some() || is_kept || is_closed;
             let has_waiters = state.turns().iter().any(|turn| turn.until > now);
             let free_for = free_for.entry(key).or_default();
             *free_for = if !is_held && !is_delayed && has_waiters { *free_for + STEP } else { Duration::ZERO };

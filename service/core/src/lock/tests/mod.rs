@@ -1,5 +1,6 @@
 //! Examples. Random histories are in `tests/lock_histories`.
 
+mod closing;
 mod fence;
 mod hold_off;
 mod interventions;
@@ -8,6 +9,7 @@ mod reserved;
 mod semaphore;
 mod sharing;
 mod size;
+mod slots;
 mod time;
 mod turns;
 

@@ -44,6 +44,9 @@ answers! {
         mode: &'static str,
         permits?: Option<u32>,
         limit?: Option<u32>,
+        /// The numbers of the permits, each below the limit: the lowest that no other lease has. They stay the lease's until it
+        /// ends. A lease of more than 256 permits has none.
+        slots?: Vec<u32>,
         /// The fencing token: higher than every token granted for this key before (a nested lease of the same owner keeps its
         /// token). Let the protected resource refuse lower tokens.
         #[schema(example = 1_784_000_000_000_000_u64)]
@@ -152,6 +155,7 @@ pub fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a 
         mode: lease.mode.as_str(),
         permits: permits(lease),
         limit: granted.limit,
+        slots: lease.slots.iter().collect(),
         token: lease.token,
         ttl_ms: left_ms(lease, granted.now),
         expires_at: rfc3339(lease.expires_at),

@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
+use latchgate_core::lock::{Closing, KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -25,6 +25,8 @@ answers! {
         mode: &'static str,
         /// How many permits the lease has, if its mode is `permits`.
         permits?: Option<u32>,
+        /// The numbers of its permits.
+        slots?: Vec<u32>,
         token: u64,
         granted_at: DateTime,
         expires_at: DateTime,
@@ -91,6 +93,7 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
         owner: lease.owner.as_str().to_owned(),
         mode: lease.mode.as_str(),
         permits: permits(lease),
+        slots: lease.slots.iter().collect(),
         token: lease.token,
         granted_at: rfc3339(lease.granted_at),
         expires_at: rfc3339(lease.expires_at),
@@ -117,13 +120,13 @@ pub fn refusal(refused: &Refused) -> Problem {
         let problem = problem(Code::LockDelayed, detail).with("delayed_until", rfc3339(until));
         problem.with("delay_left_ms", left_ms(until)).retry_after_ms(left_ms(until).max(1))
     };
-    match refused.why {
+    let problem = match refused.why {
         RefusedBecause::Held => problem(Code::LockHeld, format!("{first} holds the lock.")),
         RefusedBecause::Reserved => {
             problem(Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
         }
         RefusedBecause::Delayed(until) => {
-            let why = "its last lease expired with a lock-delay, or was released before its min_hold_ms";
+            let why = "a lease expired with a lock-delay, or ended before its min_hold_ms";
             delayed(until, format!("The lock is not granted for {} ms more: {why}.", left_ms(until)))
         }
         RefusedBecause::HeldOff(until) => {
@@ -135,6 +138,23 @@ pub fn refusal(refused: &Refused) -> Problem {
             let detail = format!("The request waited {waited_ms} ms and did not get the lock.");
             problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
         }
+        RefusedBecause::Closed => {
+            let reason = refused.closed.as_ref().map_or("", |closing| &closing.reason);
+            problem(Code::LockClosed, format!("An operator has closed this key: {reason}"))
+        }
+    };
+    match &refused.closed {
+        Some(closing) => with_closing(problem, closing, refused.now),
+        None => problem,
+    }
+}
+
+/// Says why and until when the key is closed, whatever the code of the refusal.
+fn with_closing(problem: Problem, closing: &Closing, now: Timestamp) -> Problem {
+    let problem = problem.with("reason", &closing.reason);
+    match closing.until {
+        Some(until) => problem.with("until", rfc3339(until)).with("until_ms", until.ms_since(now)),
+        None => problem,
     }
 }
 

@@ -85,11 +85,11 @@ impl Context {
         if has_ended && wait >= Duration::from_millis(max) { problem.with("wait_ms_max", max) } else { problem }
     }
 
-    /// A shared lock or a permit that is not used any more keeps no other client from its part of the lock.
+    /// A shared lock that is not used any more keeps no other client from sharing it.
     pub fn check_min_hold(&self, min_hold_ms: Option<u64>, modes: &[Mode]) -> Result<u64, Problem> {
         let min_hold_ms = within("min_hold_ms", min_hold_ms.unwrap_or(0), 0..=MIN_HOLD_MS_MAX)?;
-        if min_hold_ms > 0 && modes.iter().any(|mode| *mode != Mode::Exclusive) {
-            return Err(Problem::field("min_hold_ms", "is allowed only with the mode exclusive"));
+        if min_hold_ms > 0 && modes.contains(&Mode::Shared) {
+            return Err(Problem::field("min_hold_ms", "is not allowed with the mode shared"));
         }
         Ok(min_hold_ms)
     }
@@ -189,7 +189,8 @@ macro_rules! acquire_body {
             #[schema(maximum = 3_153_600_000_000_u64)]
             delay_ms: Option<u64>,
             /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; 0 if absent.
-            /// For jobs that many machines start at about the same time. Only with the mode `exclusive`.
+            /// For jobs that many machines start at about the same time. With the mode `permits`, the permits stay taken until then,
+            /// however the lease ends: at most `limit` of them are granted in any `min_hold_ms`. Not with the mode `shared`.
             #[schema(maximum = 3_153_600_000_000_u64)]
             min_hold_ms: Option<u64>,
             /// Renewals extend the lease no further than this, in ms from the grant.

@@ -32,7 +32,7 @@ answers! {
     pub struct EventAnswer {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
-        /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`,
+        /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`, `closed`, `opened`,
         /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for
         /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
         /// store has and the node cannot decode.
@@ -227,6 +227,7 @@ fn parse_cursor(field: &str, text: Option<&str>) -> Result<Option<EventCursor>, 
 fn event_answer(logged: &LoggedEvent) -> EventAnswer {
     let event = &logged.event;
     let is_notice = logged.address.key.is_of_notices();
+    let is_of_lease = !matches!(event.kind, EventKind::Closed | EventKind::Opened | EventKind::Unreadable);
     EventAnswer {
         id: logged.cursor.to_string(),
         kind: event.kind.as_str(),
@@ -234,7 +235,7 @@ fn event_answer(logged: &LoggedEvent) -> EventAnswer {
         subject: event.subject.as_deref().map(str::to_owned),
         at: rfc3339(event.at),
         owner: event.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        mode: (!is_notice && event.kind != EventKind::Unreadable).then(|| event.mode.as_str()),
+        mode: (!is_notice && is_of_lease).then(|| event.mode.as_str()),
         permits: Some(event.mode.permits()).filter(|permits| *permits > 0),
         token: Some(event.token).filter(|token| *token > 0),
         waited_ms: event.waited_ms,

@@ -82,7 +82,7 @@ pub struct LimitAnswer<'a> {
     /// The limit in force; null if the next acquire of permits sets it.
     #[schema(required)]
     limit: Option<u32>,
-    /// Permits that are held. They may exceed a lowered limit until they are released.
+    /// Permits that are held, with those that are kept because of `min_hold_ms`. They may exceed a lowered limit until they are free.
     permits_held: u32,
 }
 
@@ -236,11 +236,11 @@ fn shown(note: &Note) -> String {
     [reason, by].into_iter().flatten().collect()
 }
 
-async fn command(call: &Call, address: &Address, command: Command) -> Result<Outcome, Problem> {
+pub(super) async fn command(call: &Call, address: &Address, command: Command) -> Result<Outcome, Problem> {
     Ok(call.context.locks.command(address, command).await?.0)
 }
 
-fn unexpected(outcome: &Outcome) -> Problem {
+pub(super) fn unexpected(outcome: &Outcome) -> Problem {
     tracing::error!(?outcome, "a command has an outcome that it cannot have");
     Problem::defect()
 }

@@ -2,6 +2,7 @@
 
 pub mod acquire;
 pub mod answers;
+pub mod closing;
 pub mod fields;
 pub mod history;
 pub mod interventions;

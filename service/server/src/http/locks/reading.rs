@@ -10,6 +10,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
+use super::closing::ClosingAnswer;
 use super::search::{Found, Search};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
@@ -31,8 +32,12 @@ answers! {
         holders_count: usize,
         /// How many permits the key has, if a limit is in force.
         limit?: Option<u32>,
-        /// How many permits are held.
+        /// How many permits are held, with those that are kept.
         permits_held?: Option<u32>,
+        /// How many permits stay taken although their leases have ended, because of `min_hold_ms`.
+        permits_kept?: Option<u32>,
+        /// Set while the key is closed.
+        closed?: Option<ClosingAnswer>,
         /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
         delayed_until?: Option<DateTime>,
         /// The highest token presented to `fence`.
@@ -85,7 +90,7 @@ pub struct InspectQuery {
     /// `next_cursor` of the answer before. Leases that are granted or end in between can move a holder to another page.
     #[param(min_length = 1, max_length = 512)]
     cursor: Option<String>,
-    /// With `free`: 200 only if no lease holds the lock and no lock-delay keeps it, 423 otherwise. The lock is not taken.
+    /// With `free`: 200 only if no lease holds the lock, no lock-delay keeps it and it is not closed, 423 otherwise. The lock is not taken.
     #[param(inline)]
     until: Option<Until>,
     /// With `until`: how long to wait, in ms; as `wait_ms` of an acquire. The request stands in no queue.
@@ -174,8 +179,10 @@ async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<In
     if inspected.is_free() {
         return Ok(inspected);
     }
-    let why = match inspected.state.delayed_until(inspected.now) {
+    let closed = inspected.state.closing(inspected.now).cloned();
+    let why = match inspected.taken_until() {
         _ if !wait.is_zero() => RefusedBecause::WaitTimeout,
+        _ if closed.is_some() => RefusedBecause::Closed,
         Some(until) if inspected.state.holders().is_empty() => RefusedBecause::Delayed(until),
         _ => RefusedBecause::Held,
     };
@@ -186,6 +193,7 @@ async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<In
         queue_number: inspected.waiters + 1,
         waited: begun.elapsed(),
         position: Position { priority: PRIORITY_MIN, arrival: inspected.now, serial: 0 },
+        closed,
         now: inspected.now,
     });
     Err(call.context.with_wait_max(refused, wait))
@@ -274,6 +282,8 @@ fn lock_answer(key: &Key, state: &LockState, leases: Vec<&Lease>, waiters: u64, 
         holders_count: state.holders().len(),
         limit,
         permits_held: limit.map(|_| state.permits_held()),
+        permits_kept: Some(state.permits_kept()).filter(|permits| *permits > 0),
+        closed: state.closing(now).map(|closing| ClosingAnswer::of(closing, now)),
         delayed_until: state.delayed_until(now).map(rfc3339),
         fence: Some(state.fence()).filter(|fence| *fence > 0),
         waiters,

@@ -68,6 +68,12 @@ answers! {
         delayed_until?: Option<DateTime>,
         /// Time until then, in ms.
         delay_left_ms?: Option<u64>,
+        /// Why an operator has closed the key.
+        reason?: Option<String>,
+        /// When the key opens by itself; absent if it must be opened.
+        until?: Option<DateTime>,
+        /// Time until then, in ms.
+        until_ms?: Option<u64>,
         /// Why the lease has ended, or why the outcome of the operation is not known.
         #[schema(value_type = Why)]
         why?: Option<String>,

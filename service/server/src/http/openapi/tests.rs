@@ -128,7 +128,7 @@ fn times_in_answers_are_dates_and_optional_fields_are_not_null() {
         }
         each_property(schema, &mut |field, property, is_required| {
             let is_date = ["_at", "_until"].iter().any(|end| field.ends_with(end))
-                || ["at", "deadline", "since"].contains(&field);
+                || ["at", "deadline", "since", "until"].contains(&field);
             let is_text = has_type(property, "string");
             assert_eq!(is_text && is_date, property["format"] == "date-time", "{name}.{field}");
             let is_nullable = has_type(property, "null") || property["oneOf"].to_string().contains("\"null\"");

@@ -50,6 +50,7 @@ codes! {
     LockHeld: "lock-held", LOCKED, "The lock is held";
     LockReserved: "lock-reserved", LOCKED, "The lock is free, but reserved for the queue";
     LockDelayed: "lock-delayed", LOCKED, "The lock is not granted for some time";
+    LockClosed: "lock-closed", LOCKED, "The key is closed";
     WaitTimeout: "wait-timeout", LOCKED, "The wait ended without the lock";
     LeaseIdReused: "lease-id-reused", CONFLICT, "The lease id belongs to another lease";
     LimitMismatch: "limit-mismatch", CONFLICT, "The key has another limit of permits";

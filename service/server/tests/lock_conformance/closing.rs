@@ -1,0 +1,80 @@
+//! Keys that an operator closes.
+
+use latchgate::locks::{Locks, RefusedBecause};
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Close, Command, Outcome};
+
+use crate::calls::{
+    again, at, command, granted, hold, inspect, join, joined, key, refused, release, renew, request, take,
+    until_waiting, wait,
+};
+use crate::many::{all, all_granted, all_joined, join_all, one_refused, until_waiting_at, waiting};
+use crate::worlds::World;
+
+const REASON: &str = "release weekend";
+
+async fn close(node: &Locks, until: Option<Timestamp>) {
+    let closed = command(node, Command::Close(Close { reason: REASON.into(), until })).await;
+    assert!(matches!(&closed, Outcome::Closed(closing) if &*closing.reason == REASON && closing.until == until));
+}
+
+pub async fn a_closed_key_keeps_its_holders_and_its_waiters_and_opens_for_the_first(world: &World) {
+    let node = world.node().await;
+    hold(&node, "me").await;
+    let first = join(&node, wait("first")).await;
+    until_waiting(&node, 1).await;
+    close(&node, None).await;
+    let second = join(&node, wait("second")).await;
+    until_waiting(&node, 2).await;
+    assert_eq!(refused(node.acquire(&key(), again("me", request("nested"))).await).why, RefusedBecause::Closed);
+    take(&node, &key(), request("me")).await;
+    renew(&node, "me", None).await;
+    release(&node, "me").await;
+    let answer = refused(node.acquire(&key(), request("other")).await);
+    assert_eq!((answer.why, answer.waiters, answer.queue_number), (RefusedBecause::Closed, 2, 3));
+    assert_eq!(&*answer.closed.expect("it says why").reason, REASON);
+    let short = latchgate::locks::LockRequest { wait: std::time::Duration::from_millis(50), ..request("short") };
+    let timed_out = refused(node.acquire(&key(), short).await);
+    assert_eq!((timed_out.why, timed_out.closed.is_some()), (RefusedBecause::WaitTimeout, true));
+    assert!(!first.is_finished() && !second.is_finished());
+    assert_eq!(command(&node, Command::Open).await, Outcome::Opened { was_closed: true });
+    granted(joined(first).await);
+    release(&node, "first").await;
+    granted(joined(second).await);
+    assert_eq!(inspect(&node).await.state.closing(Timestamp::default()), None);
+}
+
+pub async fn a_closing_ends_by_itself_and_the_waiter_is_granted(world: &World) {
+    let node = world.node().await;
+    let until = inspect(&node).await.now.plus_ms(1_500);
+    close(&node, Some(until)).await;
+    assert!(!node.until_free(&key(), std::time::Duration::ZERO).await.unwrap().is_free());
+    let waiting = join(&node, wait("next")).await;
+    until_waiting(&node, 1).await;
+    let lease = granted(joined(waiting).await).lease;
+    assert!(lease.granted_at >= until, "{lease:?} before {until:?}");
+}
+
+pub async fn a_multilock_waits_for_a_closed_key_as_for_a_held_one(world: &World) {
+    let node = world.node().await;
+    let close = Command::Close(Close { reason: REASON.into(), until: None });
+    node.command(&at("b"), close).await.unwrap();
+    let (index, answer) = one_refused(node.acquire_many(all("both", &["a", "b"])).await);
+    assert_eq!((index, answer.why, answer.closed.is_some()), (1, RefusedBecause::Closed, true));
+    let both = join_all(&node, waiting(all("both", &["a", "b"]))).await;
+    until_waiting_at(&node, "b", 1).await;
+    take(&node, &at("a"), request("free")).await;
+    node.release(&at("a"), crate::calls::id("free")).await.unwrap();
+    node.command(&at("b"), Command::Open).await.unwrap();
+    all_granted(all_joined(both).await);
+}
+
+pub async fn a_key_closed_on_one_is_opened_on_the_other_for_its_waiter(world: &World) {
+    let (one, other) = (world.node().await, world.node().await);
+    close(&one, None).await;
+    let waiting = join(&one, wait("next")).await;
+    until_waiting(&other, 1).await;
+    assert_eq!(refused(other.acquire(&key(), request("other")).await).why, RefusedBecause::Closed);
+    assert_eq!(command(&other, Command::Open).await, Outcome::Opened { was_closed: true });
+    granted(joined(waiting).await);
+}
