@@ -238,7 +238,7 @@ revoke all on function post(text, text, text, text, text, bigint) from public;
 
 -- The attempts that have started and have not posted.
 create view running as
-select o.app, encode(o.id, 'hex') as id, o.operation, o.record ->> 'label' as label, (o.record ->> 'attempt')::integer as attempt,
+select o.app, encode(o.id, 'hex') as id, o.operation, o.record #>> '{description,label}' as label, (o.record ->> 'attempt')::integer as attempt,
     to_timestamp((o.record #>> '{phase,started,at}')::bigint / 1000.0) as since,
     to_timestamp((o.record #>> '{phase,started,lease_until}')::bigint / 1000.0) as until
 from latchgate.operations o

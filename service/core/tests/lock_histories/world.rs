@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Close, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome, Owner, Position,
-    Refusal, Release, Renew, Revoke, WaiterId,
+    Acquire, Close, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome, Owner,
+    Position, Refusal, Release, Renew, Revoke, WaiterId,
 };
 
 use crate::grants::Way;

@@ -145,6 +145,7 @@ fn at_random(now: Timestamp) -> (Option<OperationRecord>, Vec<Stamp>) {
 fn claim(stamp: u128) -> Claim {
     let mut random = rand::rng();
     Claim {
+        description: None,
         operation: OperationName::parse("charge").unwrap(),
         sha256: Sha256Digest::of(b"contents"),
         checked: None,

@@ -16,7 +16,7 @@ async fn a_role_may_guard_and_post_or_read_the_views_and_nothing_else() {
     let database = postgres.create_database().await;
     let node = on_postgres(&database).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000, "owner": "me" })).await.text("lease_id");
-    let go = begun(&node, json!({ "operation": "charge", "contents": 1 })).await;
+    let go = begun(&node, json!({ "operation": "charge", "contents": 1, "label": "bill" })).await;
     let mut caller = Caller::connect(&database).await;
     let tables = ["locks", "operations", "engine_records", "documents", "lock_events"];
 
@@ -24,7 +24,8 @@ async fn a_role_may_guard_and_post_or_read_the_views_and_nothing_else() {
     let holders =
         "select count(*) from latchgate.held where key = 'k' and owner = 'me' and mode = 'exclusive' and until > now()";
     assert_eq!(caller.number(holders).await, Ok(1));
-    let running = "select count(*) from latchgate.running where operation = 'charge' and attempt = 1 and since < until";
+    let running = "select count(*) from latchgate.running \
+                   where operation = 'charge' and label = 'bill' and attempt = 1 and since < until";
     assert_eq!(caller.number(running).await, Ok(1));
     assert_eq!(code_of(caller.guard("k", &held).await).0, DENIED);
 
