@@ -204,7 +204,7 @@ impl LockRequest {
     /// [`Error::NotAcquired`] if the lock was not had within the wait.
     pub async fn acquire(mut self) -> Result<Lease, Error> {
         if !self.fields.contains_key("owner") {
-            self.fields.insert("owner".to_owned(), process_name().into());
+            self.fields.insert("owner".to_owned(), new_owner().into());
         }
         let target = if self.is_multilock {
             Target::Many(self.wanted.iter().map(|wanted| wanted.key.clone()).collect())
@@ -401,13 +401,18 @@ pub(crate) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// This machine and process, as `host:pid`: the owner of a lease whose request names none.
+/// This machine and process, as `host:pid`.
 #[must_use]
 pub fn process_name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().or_else(|| std::env::var("HOSTNAME").ok());
     let host = host.as_deref().map_or("client", str::trim);
     let host: String = host.chars().filter(|letter| !letter.is_control()).take(60).collect();
-    // A nested lease has its owner, and must not open a lock that other code of this process holds.
+    format!("{host}:{}", std::process::id())
+}
+
+/// The owner of a lease whose request names none. A nested lease has its owner, and must not open a lock that other code of this process
+/// holds.
+fn new_owner() -> String {
     let id = uuid::Uuid::new_v4().simple().to_string();
-    format!("{host}:{}/{}", std::process::id(), &id[..12])
+    format!("{}/{}", process_name(), &id[..12])
 }

@@ -105,9 +105,8 @@ async fn a_record_comes_back_with_its_description(world: World) {
     assert!(matches!(replace(&world, &operation, &seen, Some(&taken_over)).await, Written::Done(_)));
     assert_eq!(load(&world, &operation).await.unwrap().record, taken_over);
     assert!(format!("{:?}", taken_over.phase).contains("büro-7") && taken_over.description.is_none());
-    let page = world.store().list(&App::default(), &Filter::default(), None, 1_000).await.unwrap();
-    let listed = page.records.into_iter().find(|(id, _)| *id == operation.address.id);
-    assert_eq!(listed.map(|(_, record)| record), Some(Some(taken_over)));
+    let (mut listed, _) = list_all(&world, &App::default(), &Filter::default(), 1_000).await;
+    assert_eq!(listed.remove(&operation.address.id.to_string()), Some(taken_over));
 }
 
 fn with_result(world: &World, now: Timestamp, result: String) -> (Operation, OperationRecord) {

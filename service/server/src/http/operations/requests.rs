@@ -161,6 +161,7 @@ pub struct HeartbeatRequest {
 pub struct OperationQuery {
     /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
     /// other answer is that of a pre which may not proceed. Nothing is claimed.
+    #[param(maximum = 86_400_000)]
     wait_ms: Option<u64>,
 }
 
