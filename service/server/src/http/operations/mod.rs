@@ -171,8 +171,10 @@ pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<Heart
         (status = 200, description = "The operation as it is now.", body = OperationAnswer),
     )
 )]
-pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, PathId(id): PathId) -> Answered {
-    let shown = match query.wait(&call.context) {
+pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, id: Result<PathId, Problem>) -> Answered {
+    let wait = query.wait(&call.context)?;
+    let PathId(id) = id?;
+    let shown = match wait {
         Some(wait) => succeeded(&call, id, wait).await?,
         None => call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?,
     };

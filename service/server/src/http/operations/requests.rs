@@ -27,6 +27,8 @@ use crate::store::gate::Filter;
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;
+/// Longest `wait_ms` that is not taken for a mistake: a day.
+const WAIT_MS_MAX: u64 = 86_400_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -331,8 +333,9 @@ impl OperationsQuery {
 
 impl OperationQuery {
     /// How long to wait for the outcome; `None`: the record as it is now is requested.
-    pub fn wait(&self, context: &Context) -> Option<Duration> {
-        self.wait_ms.map(|wait_ms| context.wait(Some(wait_ms)))
+    pub fn wait(&self, context: &Context) -> Result<Option<Duration>, Problem> {
+        let wait_ms = self.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
+        Ok(wait_ms.map(|wait_ms| context.wait(Some(wait_ms))))
     }
 }
 
