@@ -56,14 +56,15 @@ class Renewing(unittest.TestCase):
         self.nodes.unanswered = "k7"
         self.only_the_seventh_is_lost()
 
-    def test_an_answer_without_a_result_for_each_lease_renews_none(self) -> None:
+    def test_an_answer_whose_results_are_of_other_leases_renews_none(self) -> None:
         answered = self.nodes.send
 
-        def shortened(path: str, body: dict[str, Any], timeout: float) -> Answer:
+        def shifted(path: str, body: dict[str, Any], timeout: float) -> Answer:
             answer = answered(path, body, timeout)
-            return Answer(answer.sent, 200, {"results": answer.body["results"][1:]})
+            results = answer.body["results"]
+            return Answer(answer.sent, 200, {"results": results[1:] + results[:1]})
 
-        self.nodes.send = shortened  # type: ignore[method-assign]
+        self.nodes.send = shifted  # type: ignore[method-assign]
         eventually(lambda: all(keeper.lost.is_set() for keeper in self.keepers), "all are lost")
 
     def only_the_seventh_is_lost(self) -> None:
