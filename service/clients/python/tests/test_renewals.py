@@ -59,12 +59,11 @@ class Renewing(unittest.TestCase):
     def test_an_answer_whose_results_are_of_other_leases_renews_none(self) -> None:
         answered = self.nodes.send
 
-        def shifted(path: str, body: dict[str, Any], timeout: float) -> Answer:
+        def of_others(path: str, body: dict[str, Any], timeout: float) -> Answer:
             answer = answered(path, body, timeout)
-            results = answer.body["results"]
-            return Answer(answer.sent, 200, {"results": results[1:] + results[:1]})
+            return Answer(answer.sent, 200, {"results": [{**result, "lease_id": "other"} for result in answer.body["results"]]})
 
-        self.nodes.send = shifted  # type: ignore[method-assign]
+        self.nodes.send = of_others  # type: ignore[method-assign]
         eventually(lambda: all(keeper.lost.is_set() for keeper in self.keepers), "all are lost")
 
     def only_the_seventh_is_lost(self) -> None:
