@@ -56,14 +56,14 @@ class Renewing(unittest.TestCase):
         self.nodes.unanswered = "k7"
         self.only_the_seventh_is_lost()
 
-    def test_an_answer_without_a_result_for_each_lease_renews_none(self) -> None:
+    def test_an_answer_whose_results_are_of_other_leases_renews_none(self) -> None:
         answered = self.nodes.send
 
-        def shortened(path: str, body: dict[str, Any], timeout: float) -> Answer:
+        def of_others(path: str, body: dict[str, Any], timeout: float) -> Answer:
             answer = answered(path, body, timeout)
-            return Answer(answer.sent, 200, {"results": answer.body["results"][1:]})
+            return Answer(answer.sent, 200, {"results": [{**result, "lease_id": "other"} for result in answer.body["results"]]})
 
-        self.nodes.send = shortened  # type: ignore[method-assign]
+        self.nodes.send = of_others  # type: ignore[method-assign]
         eventually(lambda: all(keeper.lost.is_set() for keeper in self.keepers), "all are lost")
 
     def only_the_seventh_is_lost(self) -> None:
