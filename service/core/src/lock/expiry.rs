@@ -6,8 +6,8 @@ use super::state::LockState;
 use crate::time::Timestamp;
 
 impl LockState {
-    /// Ends the leases that have expired, frees permits and opens the key when their time has come, and removes the turns that have lapsed. Returns whether the state changed, and the
-    /// events.
+    /// Ends the leases that have expired, frees permits and opens the key when their time has come, and removes the turns that
+    /// have lapsed. Returns whether the state changed, and the events.
     ///
     /// Every step begins with it, so a stored state may be out of date without harm.
     pub fn settle(&mut self, now: Timestamp) -> (bool, Vec<Event>) {

@@ -299,7 +299,8 @@ impl World {
         let had: Vec<u64> = had.map(|lease| lease.token).collect();
         let is_delayed = |refusal: &Refusal| matches!(refusal, Refusal::Delayed(_));
         self.seen.note_if(evaluated.refusals.iter().any(is_delayed), "delayed");
-        let is_by_kept = |refusal: &Refusal| matches!(refusal, Refusal::Delayed(until) if evaluated.state.kept().iter().any(|kept| kept.until == *until));
+        let kept = evaluated.state.kept();
+        let is_by_kept = |refusal: &Refusal| kept.iter().any(|kept| *refusal == Refusal::Delayed(kept.until));
         self.seen.note_if(evaluated.refusals.iter().any(is_by_kept), "delayed by permits that are kept");
         self.seen.note_if(evaluated.refusals.contains(&Refusal::Closed), "refused while closed");
         for (command, outcome) in evaluated.outcomes {
