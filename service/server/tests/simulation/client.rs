@@ -401,7 +401,7 @@ impl Client {
             // Without events, the check does not know that a lease ended because of an order.
             (0, _) if self.world.plan.has_history => self.end_leases(&node, &key).await,
             // One client gives such orders, one after the other.
-            (1, Flavour::Permits(_)) if self.number == 0 => self.set_limit(&node, &key).await,
+            (1 | 2, Flavour::Permits(_)) if self.number == 0 => self.set_limit(&node, &key).await,
             (_, Flavour::Exclusive) => self.fence_old(&node, &key).await,
             _ => {}
         }
