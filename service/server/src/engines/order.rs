@@ -262,13 +262,19 @@ impl<E: ?Sized + Engine> Inner<E> {
         (from, source): (usize, &Reading),
         (to, target): (usize, &Reading),
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let epoch = looks.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now));
+        // One that was left for an engine that has lost its data since is not copied: leases are missing there.
+        let is_active = source.is(EngineState::Active) && source.epoch() >= looks.epoch;
+        // Another order has begun the same switch. To begin again with the target could empty it after it has got all states.
+        let is_begun = is_active && target.is(EngineState::Filling) && target.epoch() > source.epoch();
+        let epoch = if is_begun && !target.is_after_fail_over {
+            target.epoch()
+        } else {
+            looks.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now))
+        };
         let known_ms = source.record.as_ref().map_or(0, |record| record.lease_ms_max);
         if !self.fill(to, target, epoch, known_ms).await? {
             return Ok(None);
         }
-        // One that was left for an engine that has lost its data since is not copied: leases are missing there.
-        let is_active = source.is(EngineState::Active) && source.epoch() >= looks.epoch;
         let Some(record) = source.record.as_ref().filter(|_| is_active) else {
             // Neither engine is active: nothing is copied. From here on the other one cannot become active any more.
             let none = self.known(looks).first_record(EngineState::Standby, epoch, &self.pair);
@@ -339,13 +345,14 @@ impl<E: ?Sized + Engine> Inner<E> {
         self.activate(looks, to, (left, epoch), force).await
     }
 
-    /// Empties an engine.
+    /// Empties an engine for an epoch, in which it may be filling already.
     async fn fill(&self, to: usize, target: &Reading, epoch: Epoch, known_ms: u64) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
         let before_ms = target.record.as_ref().map_or(0, |record| record.lease_ms_max);
         let lease_ms_max = before_ms.max(known_ms).max(self.lease_ms_max());
         let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair, lease_ms_max);
-        if !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
+        let is_filling = target.is(EngineState::Filling) && target.epoch() == epoch;
+        if !is_filling && !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
             return Ok(false);
         }
         let store = self.slots[to].store().await.map_err(failed)?;

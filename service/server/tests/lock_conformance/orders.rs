@@ -51,6 +51,15 @@ async fn an_order_during_a_copy_does_not_empty_the_source() {
     assert_eq!(records(&stores).await[0], Some(EngineState::Active));
 }
 
+/// To empty the target again could destroy its copy: it may be complete by the time that its record is written.
+#[tokio::test(start_paused = true)]
+async fn an_order_goes_on_with_the_switch_that_another_order_has_begun() {
+    let (engines, stores) = pair([(EngineState::Active, 2), (EngineState::Filling, 3)]).await;
+    engines.switch(&to(Some("other")), PATIENCE).await.unwrap();
+    let record = stores[1].read_record().await.unwrap().record.unwrap();
+    assert_eq!((record.state, record.epoch), (EngineState::Active, Epoch::from_number(3)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_order_back_after_the_decision_loses_nothing() {
     let (engines, stores) = pair([(EngineState::Retired, 2), (EngineState::Filling, 2)]).await;
