@@ -141,7 +141,7 @@ durability_of() { echo fast; }
 
 # body_of N: the request for the Nth operation.
 body_of() {
-    echo "{\"operation\":\"charge\",\"contents\":{\"order\":$1},\"durability\":\"$(durability_of "$1")\"}"
+    echo "{\"operation\":\"charge\",\"contents\":{\"order\":$1},\"durability\":\"$(durability_of "$1")\",\"on_expiry\":\"retry\"}"
 }
 
 # pre N: claims the Nth operation; prints the answer if that succeeds.

@@ -81,7 +81,7 @@ a_holder_dies() { acquire "$PLAIN" '{"ttl_ms": 100}'; }
 an_operation_runs_twice() {
     local contents first second url
     KEYS=$((KEYS + 1))
-    contents="{\"operation\": \"pay\", \"contents\": $KEYS, \"ttl_ms\": 1000}"
+    contents="{\"operation\": \"pay\", \"contents\": $KEYS, \"ttl_ms\": 1000, \"on_expiry\": \"retry\"}"
     first=$(curl -fs -m 5 -d "$contents" "$PLAIN/v1/operations/pre")
     sleep 1.2
     second=$(curl -fs -m 5 -d "$contents" "$PLAIN/v1/operations/pre")
