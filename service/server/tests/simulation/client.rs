@@ -82,10 +82,10 @@ impl Client {
             sleep(self.ms(0, 120)).await;
             if self.keys.len() > 1 && self.random.percent(8) {
                 self.use_many().await;
-            } else if self.number == 0 && self.random.percent(5) {
+            } else if self.number == 0 && self.random.percent(8) {
                 let (key, _) = self.random.one_of(&self.keys).clone();
                 self.close_or_open(&self.any_node(), &key).await;
-            } else if self.random.percent(if self.number == 0 { 15 } else { 6 }) {
+            } else if self.random.percent(if self.number == 0 { 30 } else { 6 }) {
                 self.order().await;
             } else {
                 self.use_one(end).await;
