@@ -126,10 +126,14 @@ impl LockEngines {
             Some((store, record)) if record.era() > after.era() => (store, record.since, record.era()),
             _ => (Arc::clone(&used.store), used.since, used.era),
         };
+        if after.era() < since.number() {
+            return Ok(EventPage::dropped(EventCursor::START, era));
+        }
+        let last = self.in_time(store.last_event()).await?;
+        // The other engine may have been used in between, and have lost what it had: then the position is none of this store.
+        let is_of_store = after.era() == since.number() || self.inner.slots.len() == 1;
         // After a loss, the store may still have what comes after the position.
-        let is_of_store = after.era() >= since.number();
-        let next = if is_of_store { position.min(self.in_time(store.last_event()).await?) } else { EventCursor::START };
-        Ok(EventPage::dropped(next, era))
+        Ok(EventPage::dropped(if is_of_store { position.min(last) } else { last }, era))
     }
 
     /// The other engine of the pair, if it was left by a planned switch and has had every event since.

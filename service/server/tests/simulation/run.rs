@@ -194,7 +194,7 @@ async fn play(world: &Arc<World>) {
 
 /// After faults of engines, each node grants locks again when a hold-off is over.
 pub async fn settle(world: &Arc<World>, restless: Duration) {
-    let bound = SETTLE_MAX + restless + Duration::from_millis(world.plan.lease_ms_max + 200);
+    let bound = SETTLE_MAX + restless + world.stepped() + Duration::from_millis(world.plan.lease_ms_max + 200);
     let calm = Instant::now();
     for node in world.nodes() {
         let address = World::address(&format!("settle-{}-{}", node.name, world.random.between(0..=1 << 40)));

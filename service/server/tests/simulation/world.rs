@@ -1,5 +1,6 @@
 //! Databases, nodes, and the links between them.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ pub struct World {
     started: Mutex<u64>,
     /// Which databases no node reaches.
     down: Mutex<[Option<Cut>; 2]>,
+    /// How far clocks have stepped ahead in all, in ms.
+    stepped_ms: AtomicU64,
 }
 
 /// What the seed has decided about the run as a whole.
@@ -140,6 +143,7 @@ impl World {
             nodes: Mutex::default(),
             started: Mutex::default(),
             down: Mutex::default(),
+            stepped_ms: AtomicU64::default(),
         };
         let world = Arc::new(world);
         for _ in 0..plan.nodes {
@@ -212,7 +216,14 @@ impl World {
         self.log.saw(if by_ms > 0 { "clock stepped ahead" } else { "clock stepped back" });
         self.log.line(|| format!("the clock of {} steps by {by_ms} ms", self.databases[engine].name));
         self.databases[engine].step_clock(by_ms);
+        self.stepped_ms.fetch_add(by_ms.max(0).unsigned_abs(), Ordering::Relaxed);
         sleep(Duration::from_secs(3)).await;
+    }
+
+    /// How much longer hold-offs may last because clocks have stepped ahead. A node cannot tell whether a hold-off began before the step, by
+    /// which it has to last longer.
+    pub fn stepped(&self) -> Duration {
+        Duration::from_millis(self.stepped_ms.load(Ordering::Relaxed))
     }
 
     pub fn address(key: &str) -> Address {
