@@ -17,6 +17,10 @@ create function join_callers(purpose text) returns void language plpgsql volatil
 declare
     is_active boolean;
 begin
+    -- What nodes answer from is not lost in a crash.
+    if current_setting('synchronous_commit') in ('off', 'local') then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
     perform pg_advisory_xact_lock_shared(1279742547, latchgate.callers_lock(purpose));
     if current_setting('transaction_isolation') not in ('read committed', 'read uncommitted') then
         -- All statements of the transaction have one snapshot, which may be older than the lock. A row lock fails (40001) if the record
@@ -41,7 +45,9 @@ end
 $$;
 
 -- The state of a key as JSON, if its version is the one that the functions below can read. An absent version is 1.
-create function read_state(state text) returns jsonb language plpgsql immutable as $$
+create function read_state(state text) returns jsonb language plpgsql immutable
+set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off
+as $$
 declare
     read jsonb;
 begin
@@ -60,7 +66,10 @@ $$;
 -- The live leases of a state at a time in ms. One row without an owner if the state cannot be read.
 create function leases_of(state text, at bigint)
 returns table (lease_id text, owner text, mode text, permits bigint, token bigint, since bigint, until bigint)
-language plpgsql immutable as $$
+language plpgsql immutable
+-- The caller's own settings must not show what the view does not: lease ids are secret.
+set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off
+as $$
 #variable_conflict use_column
 begin
     return query
@@ -137,12 +146,12 @@ $$;
 
 -- Returns the token of a live lease. Until the transaction ends, the lock is granted to no other client. Fails unless the lease is live.
 create function guard(key text, lease_id text, app text default 'default') returns bigint
-language sql volatile security definer set search_path = latchgate, pg_temp
+language sql volatile security definer set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off
 as $$ select latchgate.guard_lease(app, key, lease_id, null) $$;
 
 -- The same for any lease with this token.
 create function guard(key text, token bigint, app text default 'default') returns bigint
-language sql volatile security definer set search_path = latchgate, pg_temp
+language sql volatile security definer set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off
 as $$ select latchgate.guard_lease(app, key, null, token) $$;
 
 revoke all on function guard(text, text, text), guard(text, bigint, text) from public;
@@ -150,6 +159,15 @@ revoke all on function guard(text, text, text), guard(text, bigint, text) from p
 -- What a caller has posted in a transaction of its own: stamp, report, result, retention_ms and the time. A node that reads the record
 -- applies it with the rule of the gate, before anything is answered; the next write of the record has it applied, and removes it here.
 alter table operations add column posted jsonb;
+
+-- A node of an earlier version does not know the column, and would write over what was posted.
+create function keep_posted() returns trigger language plpgsql as $$
+begin
+    raise exception 'a program that does not know latchgate.post may not write over what was posted';
+end
+$$;
+create trigger keep_posted before update on operations for each row
+    when (old.posted is not null and new.posted is not distinct from old.posted) execute function keep_posted();
 
 -- Why a stamp cannot post.
 create function refuse_post(code text, reason text, detail text) returns void language plpgsql volatile as $$
@@ -172,7 +190,7 @@ create function post(
     id text, stamp text, result text default null, outcome text default 'success', app text default 'default',
     retention_ms bigint default 86400000
 ) returns integer
-language plpgsql volatile security definer set search_path = latchgate, pg_temp as $$
+language plpgsql volatile security definer set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off as $$
 #variable_conflict use_variable
 declare
     given text := substr(stamp, 2);
@@ -200,6 +218,9 @@ begin
         or is_of_second_store and not (o.fallback or o.record ->> 'durability' = 'durable')
     then
         perform latchgate.refuse_post('LG004', 'operation-not-found: this Postgres has no such operation, or no longer', null);
+    elsif o.fallback then
+        -- A node may be carrying the record to the primary store, where no transaction of this database counts.
+        perform latchgate.refuse_post('LG002', 'not-active: the operation was claimed in the fallback store: post it over HTTP', null);
     elsif latchgate.holder_of(o.record, o.posted) is distinct from given then
         if o.record -> 'earlier' @> jsonb_build_array(jsonb_build_object('stamp', given, 'ending', 'failed')) then
             perform latchgate.refuse_post('LG006', 'operation-posted: this attempt has posted already', 'failure');
@@ -282,9 +303,11 @@ begin
     end if;
     if exists (select from pg_roles where rolname = 'latchgate_read') then
         grant select on latchgate.held, latchgate.running to latchgate_read;
+        grant execute on function latchgate.leases_of(text, bigint), latchgate.read_state(text), latchgate.now_ms() to latchgate_read;
         grant execute on function latchgate.now_ms(), latchgate.read_state(text), latchgate.leases_of(text, bigint) to latchgate_read;
     end if;
 end
 $$;
 
+revoke execute on all functions in schema latchgate from public;
 select grant_roles();

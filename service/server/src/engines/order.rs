@@ -9,7 +9,7 @@ use super::copy::bounded;
 use super::copying::Copying;
 use super::decide::{emptied, given_up, last_of, may_be_given_up};
 use super::engine::Engine;
-use super::pair::{Engines, Inner, LOOK_SOON, Looks};
+use super::pair::{CALLERS, Engines, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use crate::store::store_clock::{JUMP_MS_MIN, Jump};
@@ -51,6 +51,8 @@ pub enum OrderFailure {
 
 /// Tries of one order.
 const TRIES: usize = 20;
+/// How long an order waits for the transactions of callers. A copy would wait for them too, with the engine frozen, and be given up.
+const CALLERS_MAX: Duration = Duration::from_secs(5);
 
 impl<E: ?Sized + Engine> Engines<E> {
     /// Makes all nodes use another engine. Returns when this node uses it.
@@ -59,6 +61,9 @@ impl<E: ?Sized + Engine> Engines<E> {
     /// Says why the engine is not in use within `patience`; an order that was given goes on all the same.
     pub async fn switch(&self, order: &SwitchOrder, patience: Duration) -> Result<(), OrderFailure> {
         let inner = &self.inner;
+        if !order.is_stopped {
+            self.await_callers(order).await?;
+        }
         let (to, epoch) = inner.give(order).await?;
         let Some(to) = to else { return Ok(()) };
         let until = Instant::now() + patience;
@@ -83,6 +88,24 @@ impl<E: ?Sized + Engine> Engines<E> {
                 _ => sleep(LOOK_SOON).await,
             }
         }
+    }
+
+    /// # Errors
+    /// `GivenUp` if a transaction of a caller stays open that relies on the engine in use.
+    async fn await_callers(&self, order: &SwitchOrder) -> Result<(), OrderFailure> {
+        let Some(used) = self.standing() else { return Ok(()) };
+        if order.to.as_ref().is_some_and(|to| *to == self.inner.slots[used.index].spec.name) {
+            return Ok(());
+        }
+        let until = Instant::now() + CALLERS_MAX;
+        // An engine that does not answer is the business of the order.
+        while !bounded(used.store.callers_have_ended()).await.unwrap_or(true) {
+            if Instant::now() > until {
+                return Err(OrderFailure::GivenUp(format!("nothing was changed: {CALLERS}")));
+            }
+            sleep(LOOK_SOON).await;
+        }
+        Ok(())
     }
 
     /// Begins, shortens, extends or, with 0, ends a hold-off of the engine in use; `None`: of the longest lease. Returns how

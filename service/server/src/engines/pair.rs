@@ -21,7 +21,8 @@ use crate::store::store_clock::suspended_ms;
 /// How often a node reads the records while one engine serves, and while none does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const LOOK_SOON: Duration = Duration::from_millis(25);
-const CALLERS: &str = "a transaction of a caller that has used latchgate.guard or latchgate.post is still open";
+pub(super) const CALLERS: &str =
+    "a transaction of a caller that has used latchgate.guard or latchgate.post is still open";
 /// Changes that one look makes at most.
 const ROUNDS_MAX: usize = 16;
 /// How long a node that starts waits for an engine to serve.

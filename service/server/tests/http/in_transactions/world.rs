@@ -1,6 +1,5 @@
 //! A caller's connection to the database of the locks.
 
-use latchgate_testkit::until;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor as _, PgConnection};
 
@@ -71,12 +70,6 @@ impl Caller {
             where datname = current_database() and wait_event_type = 'Lock' and wait_event in ('tuple', 'transactionid')";
         while self.number(waiting).await.unwrap() == 0 {}
     }
-}
-
-pub async fn until_record_says(caller: &mut Caller, state: &str) {
-    let count = format!("select count(*) from latchgate.engine_records where state = '{state}'");
-    let caller = tokio::sync::Mutex::new(caller);
-    until(format!("the record says {state}"), || async { caller.lock().await.number(&count).await == Ok(1) }).await;
 }
 
 fn refused(error: &sqlx::Error) -> Refused {
