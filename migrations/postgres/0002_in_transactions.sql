@@ -7,7 +7,7 @@
 create function callers_lock(purpose text) returns integer language sql immutable
 as $$ select latchgate.record_lock(purpose) + 16 $$;
 
--- Whether no transaction of a caller is open that relies on the epoch before. Of meaning while the record is frozen.
+-- Whether no guard or post is open. While the record is frozen, none can begin afterwards.
 create function has_no_callers(purpose text) returns boolean language sql volatile
 as $$ select pg_try_advisory_xact_lock(1279742547, latchgate.callers_lock(purpose)) $$;
 
@@ -154,8 +154,6 @@ create function guard(key text, token bigint, app text default 'default') return
 language sql volatile security definer set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off
 as $$ select latchgate.guard_lease(app, key, null, token) $$;
 
-revoke all on function guard(text, text, text), guard(text, bigint, text) from public;
-
 -- What a caller has posted in a transaction of its own: stamp, report, result, retention_ms and the time. A node that reads the record
 -- applies it with the rule of the gate, before anything is answered; the next write of the record has it applied, and removes it here.
 alter table operations add column posted jsonb;
@@ -214,13 +212,11 @@ begin
     perform latchgate.join_callers(case when is_of_second_store then 'durable' else 'gate' end);
     select * into o from latchgate.operations r where r.app = app collate "C" and r.id = decode(id, 'hex') for update;
     at := latchgate.now_ms();
-    if o.id is null or o.goes_at + 100 <= at
-        or is_of_second_store and not (o.fallback or o.record ->> 'durability' = 'durable')
-    then
-        perform latchgate.refuse_post('LG004', 'operation-not-found: this Postgres has no such operation, or no longer', null);
-    elsif o.fallback then
+    if o.fallback then
         -- A node may be carrying the record to the primary store, where no transaction of this database counts.
         perform latchgate.refuse_post('LG002', 'not-active: the operation was claimed in the fallback store: post it over HTTP', null);
+    elsif o.id is null or o.goes_at + 100 <= at or is_of_second_store and o.record ->> 'durability' <> 'durable' then
+        perform latchgate.refuse_post('LG004', 'operation-not-found: this Postgres has no such operation, or no longer', null);
     elsif latchgate.holder_of(o.record, o.posted) is distinct from given then
         if o.record -> 'earlier' @> jsonb_build_array(jsonb_build_object('stamp', given, 'ending', 'failed')) then
             perform latchgate.refuse_post('LG006', 'operation-posted: this attempt has posted already', 'failure');
@@ -254,8 +250,6 @@ begin
     return (o.record ->> 'attempt')::integer;
 end
 $$;
-
-revoke all on function post(text, text, text, text, text, bigint) from public;
 
 -- The attempts that have started and have not posted.
 create view running as
@@ -303,7 +297,6 @@ begin
     end if;
     if exists (select from pg_roles where rolname = 'latchgate_read') then
         grant select on latchgate.held, latchgate.running to latchgate_read;
-        grant execute on function latchgate.leases_of(text, bigint), latchgate.read_state(text), latchgate.now_ms() to latchgate_read;
         grant execute on function latchgate.now_ms(), latchgate.read_state(text), latchgate.leases_of(text, bigint) to latchgate_read;
     end if;
 end

@@ -14,11 +14,11 @@ use crate::time::Timestamp;
 pub enum Command {
     /// Request to run an attempt.
     Pre(Claim),
-    /// Request for the outcome, by a caller that claims nothing and waits until then while an attempt runs. None: it does not wait.
+    /// A caller requests the outcome and claims nothing. While an attempt runs, the caller waits until then; with `None` it does not wait.
     Await { until: Option<Timestamp> },
     /// Report how an attempt has ended.
     Post(Post),
-    /// Say how an attempt has ended whose outcome is unknown, in its place.
+    /// An operator says how an attempt has ended whose outcome is unknown.
     Resolve(Resolve),
     /// Renew the lease by `lease_ms`, or by its own length.
     Heartbeat { stamp: Stamp, lease_ms: Option<u64> },

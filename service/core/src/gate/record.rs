@@ -111,7 +111,7 @@ pub struct Succeeded {
     pub resolved: Option<Arc<Resolution>>,
 }
 
-/// Who has said how an attempt ended, in its place.
+/// The person who has said, in place of the attempt, how it ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolution {
     pub reason: Arc<str>,

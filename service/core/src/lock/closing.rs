@@ -22,7 +22,7 @@ pub struct Closing {
 }
 
 impl Closing {
-    /// When a node may treat it as over, by its own estimate of the store's clock: early for no node.
+    /// When a node treats the closing as over, by its own estimate of the store's clock, which may be ahead by the clock bound.
     pub(super) fn ends_at(&self) -> Option<Timestamp> {
         self.until.map(|until| until.plus_ms(CLOCK_BOUND_MS))
     }

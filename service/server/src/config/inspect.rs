@@ -49,7 +49,7 @@ pub enum LocksCommand {
     },
     /// Show a lock with its holders.
     Show { key: String },
-    /// Show who holds a lock, who waits for it, and what its holders wait for themselves.
+    /// Show who holds a lock, who waits for it, and which locks its holders wait for.
     Who { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
     Watch { key: String },

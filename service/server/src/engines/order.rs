@@ -90,8 +90,10 @@ impl<E: ?Sized + Engine> Engines<E> {
         }
     }
 
+    /// Waits until no transaction of a caller relies on the engine in use.
+    ///
     /// # Errors
-    /// `GivenUp` if a transaction of a caller stays open that relies on the engine in use.
+    /// `GivenUp` if one stays open.
     async fn await_callers(&self, order: &SwitchOrder) -> Result<(), OrderFailure> {
         let Some(used) = self.standing() else { return Ok(()) };
         if order.to.as_ref().is_some_and(|to| *to == self.inner.slots[used.index].spec.name) {
@@ -289,6 +291,14 @@ impl<E: ?Sized + Engine> Inner<E> {
         let is_active = source.is(EngineState::Active) && source.epoch() >= looks.epoch;
         // Another order has begun the same switch. To begin again with the target could empty it after it has got all states.
         let is_begun = is_active && target.is(EngineState::Filling) && target.epoch() > source.epoch();
+        // It has got states already, so the source was frozen: what was read of that is old, or it has lost its last record.
+        if is_begun && target.copied > 0 {
+            let now = self.slots[from].read(self.patience).await.map_err(|error| self.failed(from, &error))?;
+            if now.revision != source.revision {
+                return Ok(None);
+            }
+        }
+        let is_begun = is_begun && target.copied == 0;
         let epoch = if is_begun && !target.is_after_fail_over {
             target.epoch()
         } else {
@@ -309,6 +319,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             return self.activate(looks, to, (source.epoch(), epoch), false).await;
         };
         looks.copying = Some(Copying::new(epoch, true));
+        looks.given_up = "";
         let frozen = self.slots[from].change(self.patience, source, &record.turned(EngineState::Moving, epoch)).await;
         Ok(frozen.map_err(|error| self.failed(from, &error))?.then_some(epoch))
     }

@@ -199,7 +199,7 @@ async fn succeeded(call: &Call, id: OperationId, wait: Duration) -> Result<Shown
 
 /// Say what became of an operation whose outcome is unknown.
 ///
-/// For a person who has found out: the attempt has posted `unknown`, or has let its lease pass. After `success` every later request gets
+/// A person who has found out says it here. The attempt has posted `unknown`, or has let its lease pass. After `success` every later request gets
 /// the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved: 409 `operation-in-progress`.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
