@@ -31,6 +31,7 @@ impl RequestIds {
             return sent.clone();
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        HeaderValue::try_from(format!("{}{number:x}", self.process)).unwrap_or(HeaderValue::from_static("-"))
+        let id = [self.process.as_str(), &number.to_string()].concat();
+        HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("-"))
     }
 }

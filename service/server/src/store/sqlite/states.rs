@@ -218,17 +218,20 @@ pub(super) fn collect(
 ) -> rusqlite::Result<Collected> {
     let now = now.as_ms().cast_signed();
     let mut statement = connection.prepare_cached(PAGE)?;
-    let rows = statement.query_map(params![app, key, limit_of(limit), now], |row| {
+    let mut rows = statement.query(params![app, key, limit_of(limit), now])?;
+    let (mut page, mut next) = (Vec::new(), None);
+    while let Some(row) = rows.next()? {
         // The token of an idle state. One that cannot be decoded stays.
         let token = read_state(row, 3).ok().map(|state| state.token());
         let (app, key) = read_names(row)?;
-        Ok((address_of(app, key), row.get(2)?, token, position_after(app, key)))
-    })?;
-    let page = rows.collect::<rusqlite::Result<Vec<(Option<Address>, bool, Option<u64>, String)>>>()?;
-    let next = page.last().filter(|_| page.len() == limit).map(|(.., position)| position.clone());
+        page.push((address_of(app, key), row.get(2)?, token));
+        if page.len() == limit {
+            next = Some(position_after(app, key));
+        }
+    }
     let mut collected = Collected { next, ..Collected::default() };
     let mut remove = connection.prepare_cached(REMOVE)?;
-    for (address, is_due, token, _) in page {
+    for (address, is_due, token) in page {
         match (address, token) {
             (None, _) => collected.unnamed += 1,
             (Some(address), _) if is_due => collected.due.push(address),
