@@ -79,13 +79,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         let (address, listener) = (bound.address(), bound.listen(CLIENT_TIMEOUT)?);
         tracing::info!(%address, "metrics are served there too");
         let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
-        let router = http::router(&stack(hosts, true));
         let one = Threads::start(1)?;
-        tokio::spawn(http::serve(listener, router, limits, one, stop.clone()));
+        tokio::spawn(http::serve(listener, stack(hosts, true), limits, one, stop.clone()));
     }
-    let router = http::router(&stack(args.http.hosts(&addresses), false));
+    let config = stack(args.http.hosts(&addresses), false);
     let threads = Threads::start(args.http.workers()).context("--workers")?;
-    let serving = http::serve(listener, router, server_limits, Arc::clone(&threads), stop.clone());
+    let serving = http::serve(listener, config, server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {

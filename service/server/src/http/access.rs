@@ -12,7 +12,7 @@ use latchgate_core::access::{ApiKey, Refusal, Scope};
 
 use super::audit;
 use super::context::Context;
-use super::endpoint::{Endpoint, Needs};
+use super::endpoint::Needs;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
 use crate::access::Denied;
@@ -22,8 +22,8 @@ use crate::audit::Actor;
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or `store-unavailable` while the API keys are not known.
-pub fn authenticate(context: &Context, endpoint: &'static Endpoint, request: &Request) -> Result<(), Problem> {
-    let exchange = Exchange::of(request.extensions())?;
+pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -> Result<(), Problem> {
+    let endpoint = exchange.endpoint();
     let count = |presented: Option<&str>, denied| count_failure(context, exchange, presented, denied);
     let presented = api_key(request.headers(), endpoint.allows_password);
     let presented = presented.inspect_err(|_| count(None, Denied::Refused(Refusal::Unknown)))?;
@@ -51,7 +51,7 @@ pub fn authenticate(context: &Context, endpoint: &'static Endpoint, request: &Re
 /// # Errors
 /// `quota-reached`.
 pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
-    let endpoint = exchange.endpoint()?;
+    let endpoint = exchange.endpoint();
     if !matches!(endpoint.needs, Needs::Scope(_)) {
         return Ok(());
     }

@@ -1,6 +1,5 @@
 //! Apps and their API keys: `/v1/admin/apps`, `/v1/admin/api-keys` and `/v1/me`.
 
-use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::response::Response;
 use latchgate_core::access::Scope;
@@ -10,6 +9,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
+use super::path::PathText;
 use super::query::Query;
 use crate::access::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::{AppChangeRequest, KeyRequest};
@@ -57,7 +57,7 @@ pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered
     request_body(content = ref("#/components/schemas/AppChangeRequest"), content_type = "application/json", example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000})),
     responses((status = 200, description = "The app is changed.", body = AppAnswer))
 )]
-pub async fn change_app(call: Call, Path(app): Path<String>, Json(request): Json<AppChangeRequest>) -> Answered {
+pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json<AppChangeRequest>) -> Answered {
     Ok(ok(&call.order()?.change_app(&app, request).await?))
 }
 
@@ -106,7 +106,7 @@ pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered
         (status = 200, description = "The API key is revoked.", body = RevokedAnswer),
     )
 )]
-pub async fn revoke_key(call: Call, Path(id): Path<String>) -> Answered {
+pub async fn revoke_key(call: Call, PathText(id): PathText) -> Answered {
     Ok(ok(&call.order()?.revoke_key(&id).await?))
 }
 

@@ -41,7 +41,7 @@ impl<T: DeserializeOwned> OptionalFromRequest<Shared> for Json<T> {
 
 async fn received(request: Request, context: &Shared) -> Result<Bytes, Problem> {
     let exchange = Arc::clone(Exchange::of(request.extensions())?);
-    let bytes_max = context.body_bytes_max(exchange.endpoint()?.body);
+    let bytes_max = context.body_bytes_max(exchange.endpoint().body);
     let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
     access::count(&exchange, body.len() / COUNTED_BYTES)?;
     Ok(body)

@@ -2,11 +2,11 @@
 
 use std::sync::LazyLock;
 
-use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
+use super::path::PathText;
 use super::problem::{Code, Problem};
 
 /// Nothing but the node's own files, and no text that becomes markup or script.
@@ -71,7 +71,7 @@ pub async fn index(headers: HeaderMap) -> Response {
     answer(&INDEX, &headers)
 }
 
-pub async fn file(Path(path): Path<String>, headers: HeaderMap) -> Response {
+pub async fn file(PathText(path): PathText, headers: HeaderMap) -> Response {
     match FILES.iter().find(|file| file.path == path) {
         Some(file) => answer(file, &headers),
         None => Problem::new(Code::NotFound, "The console has no such file.").into_response(),

@@ -2,7 +2,10 @@
 
 use std::borrow::Cow;
 
-use axum::routing::{MethodFilter, MethodRouter};
+use axum::extract::Request;
+use axum::handler::Handler;
+use axum::response::Response;
+use futures::future::BoxFuture;
 use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
 
@@ -13,7 +16,7 @@ pub struct Endpoint {
     pub method: &'static str,
     /// The same method by a name that only one tool uses, and that the router does not know.
     pub alias: Option<&'static str>,
-    /// With parameters in braces, as axum writes them.
+    /// Its parameter, if it has one, is in braces; one that begins with an asterisk is the rest of the path.
     pub path: &'static str,
     /// Its `operationId` in the OpenAPI description; empty if it is not described.
     pub id: &'static str,
@@ -30,7 +33,18 @@ pub struct Endpoint {
     pub metric: &'static str,
     /// Requests leave an audit record.
     pub action: Option<Action>,
-    pub handler: fn(MethodFilter) -> MethodRouter<Shared>,
+    pub handler: Answering,
+}
+
+/// Calls a handler.
+pub type Answering = fn(Request, Shared) -> BoxFuture<'static, Response>;
+
+/// The answer of a handler of axum.
+pub fn answering<H, T>(handler: H, request: Request, context: Shared) -> BoxFuture<'static, Response>
+where
+    H: Handler<T, Shared, Future = BoxFuture<'static, Response>>,
+{
+    handler.call(request, context)
 }
 
 /// What permits a request.
@@ -86,7 +100,7 @@ pub const fn row(
     id: &'static str,
     needs: Needs,
     metric: &'static str,
-    handler: fn(MethodFilter) -> MethodRouter<Shared>,
+    handler: Answering,
 ) -> Endpoint {
     Endpoint {
         method,
@@ -137,7 +151,9 @@ impl Endpoint {
     /// The parameter of a path; empty if the endpoint has none.
     pub fn parameter<'a>(&self, path: &'a str) -> Cow<'a, str> {
         let value = self.path.find('{').and_then(|start| path.get(start..));
-        let value = value.and_then(|value| value.split('/').next()).unwrap_or_default();
+        let is_rest = self.path.ends_with("*path}");
+        let value =
+            value.and_then(|value| if is_rest { Some(value) } else { value.split('/').next() }).unwrap_or_default();
         percent_decode_str(value).decode_utf8_lossy()
     }
 }

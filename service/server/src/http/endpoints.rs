@@ -1,26 +1,22 @@
-//! All endpoints, one row each. The router, the access check, quotas, metrics, the log, the audit and the OpenAPI description read the
+//! All endpoints, one row each, and how the endpoint of a request is found. The access check, quotas, metrics, the log, the audit and the OpenAPI description read the
 //! rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use axum::Router;
-use axum::extract::Request;
-use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::extract::Request as AnyRequest;
+use axum::http::{Method, Request, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodFilter, MethodRouter, on};
 use latchgate_core::access::Scope;
 use utoipa::OpenApi;
 
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
-use super::endpoint::{BodyLimit, Endpoint, Needs, row};
+use super::endpoint::{BodyLimit, Endpoint, Needs, answering, row};
 use super::locks::{acquire, closing, history, interventions, leases as lock, owners, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
-use super::stack;
-use super::stack_config::StackConfig;
 use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status, terraform};
 use crate::audit::Action;
 use crate::observe::metrics::Requests;
@@ -37,7 +33,7 @@ macro_rules! endpoints {
         others { $($other:expr,)+ }
     ) => {
         pub static ENDPOINTS: &[Endpoint] = &[
-            $(row($($what,)+ |m| on(m, $($handler)::+)) $(.$with($($value)?))*,)+
+            $(row($($what,)+ |request, context| answering($($handler)::+, request, context)) $(.$with($($value)?))*,)+
             $($other,)+
         ];
 
@@ -97,25 +93,29 @@ endpoints! {
         row("GET", METRICS, "getMetrics", Metrics, "other"; metrics::metrics),
     }
     others {
-        row("GET", "/", "", Nothing, "other", |m| on(m, console::index)).query(),
-        row("GET", "/console/{*path}", "", Nothing, "other", |m| on(m, console::file)).query(),
-        row("GET", "/errors/{code}", "", Nothing, "other", |m| on(m, pages::error)).query(),
-        row("GET", "/openapi.json", "", Nothing, "other", |m| on(m, async || openapi::serve(Described::openapi, ENDPOINTS))).query(),
-        row("GET", "/docs", "", Nothing, "other", |m| on(m, pages::docs_index)).query(),
-        row("GET", "/docs/", "", Nothing, "other", |m| on(m, pages::docs)).query(),
-        row("GET", "/docs/{*path}", "", Nothing, "other", |m| on(m, pages::docs)).query(),
+        row("GET", "/", "", Nothing, "other", |r, c| answering(console::index, r, c)).query(),
+        row("GET", "/console/{*path}", "", Nothing, "other", |r, c| answering(console::file, r, c)).query(),
+        row("GET", "/errors/{code}", "", Nothing, "other", |r, c| answering(pages::error, r, c)).query(),
+        row("GET", "/openapi.json", "", Nothing, "other", |r, c| answering(openapi_document, r, c)).query(),
+        row("GET", "/docs", "", Nothing, "other", |r, c| answering(pages::docs_index, r, c)).query(),
+        row("GET", "/docs/", "", Nothing, "other", |r, c| answering(pages::docs, r, c)).query(),
+        row("GET", "/docs/{*path}", "", Nothing, "other", |r, c| answering(pages::docs, r, c)).query(),
     }
 }
 
 const METRICS: &str = "/metrics";
 
-/// A request for no path or for no method of its path.
-static NO_ENDPOINT: Endpoint = row("GET", "", "", ApiKey, "other", |_| MethodRouter::new()).query().body(Operations);
+/// What is found for a request whose path no endpoint has.
+static NO_PATH: Endpoint =
+    row("GET", "", "", ApiKey, "other", |r, c| answering(no_path, r, c)).query().body(Operations);
+
+/// What is found for a request whose path has endpoints, but none with its method.
+static NO_METHOD: Endpoint = Endpoint { handler: |r, c| answering(no_method, r, c), ..NO_PATH };
 
 /// The values of the label `route` in the metrics. The last stands for every request that has none of its own.
 static ROUTES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     let mut routes: Vec<&'static str> = Vec::new();
-    for endpoint in ENDPOINTS.iter().chain([&NO_ENDPOINT]) {
+    for endpoint in ENDPOINTS.iter().chain([&NO_PATH]) {
         if !routes.contains(&endpoint.metric) {
             routes.push(endpoint.metric);
         }
@@ -133,29 +133,57 @@ pub fn openapi_json() -> String {
     openapi::text(Described::openapi, ENDPOINTS)
 }
 
-/// The router of all endpoints, or of `/metrics` alone.
-pub fn router(config: &Arc<StackConfig>) -> Router {
-    let mut paths: BTreeMap<&'static str, Vec<&'static Endpoint>> = BTreeMap::new();
-    for endpoint in ENDPOINTS.iter().filter(|endpoint| !config.is_metrics_alone || endpoint.path == METRICS) {
-        paths.entry(endpoint.path).or_default().push(endpoint);
-    }
-    let layered = |endpoint: &'static Endpoint, methods| {
+/// The endpoint of a request.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub endpoint: &'static Endpoint,
+    /// The index of its route in the metrics.
+    pub route: usize,
+}
+
+impl Found {
+    pub fn of(endpoint: &'static Endpoint) -> Self {
         let route = ROUTES.iter().position(|route| *route == endpoint.metric).unwrap_or_default();
-        stack::layered(config, endpoint, route, methods)
-    };
-    let mut router = Router::new();
-    for (path, endpoints) in paths {
-        let other_methods = MethodRouter::new().fallback(no_method(&endpoints));
-        let mut methods = layered(&NO_ENDPOINT, other_methods);
-        for endpoint in endpoints {
-            let filter = Method::from_bytes(endpoint.method.as_bytes()).ok().and_then(|method| method.try_into().ok());
-            let filter: MethodFilter = filter.expect("the router knows the methods of the table");
-            methods = methods.merge(layered(endpoint, (endpoint.handler)(filter)));
-        }
-        router = router.route(path, methods);
+        Self { endpoint, route }
     }
-    let no_path = layered(&NO_ENDPOINT, MethodRouter::new().fallback(no_path));
-    router.fallback_service(no_path.with_state(Arc::clone(&config.context))).with_state(Arc::clone(&config.context))
+}
+
+/// Finds the endpoint of a request: axum's handlers behind the tree of paths that axum's router has, too. The router itself would look the
+/// path up behind the layers, or clone them for each endpoint: measured in docs/PERFORMANCE.md.
+pub struct Router {
+    paths: matchit::Router<Vec<Found>>,
+    no_path: Found,
+    no_method: Found,
+}
+
+impl Router {
+    /// Of all endpoints, or of `/metrics` alone.
+    pub fn new(is_metrics_alone: bool) -> Self {
+        let mut by_path: BTreeMap<&'static str, Vec<Found>> = BTreeMap::new();
+        for endpoint in ENDPOINTS.iter().filter(|endpoint| !is_metrics_alone || endpoint.path == METRICS) {
+            by_path.entry(endpoint.path).or_default().push(Found::of(endpoint));
+        }
+        let mut paths = matchit::Router::new();
+        for (path, endpoints) in by_path {
+            paths.insert(path, endpoints).expect("the paths of the table differ");
+        }
+        Self { paths, no_path: Found::of(&NO_PATH), no_method: Found::of(&NO_METHOD) }
+    }
+
+    /// The endpoint of a request, whose path and method it brings into the form of the table.
+    pub fn find<B>(&self, request: &mut Request<B>) -> Found {
+        spellings().normalize(request);
+        let endpoints = self.at(request.uri().path());
+        if endpoints.is_empty() {
+            return self.no_path;
+        }
+        let method = if request.method() == Method::HEAD { &Method::GET } else { request.method() };
+        endpoints.iter().find(|found| found.endpoint.method == method.as_str()).copied().unwrap_or(self.no_method)
+    }
+
+    fn at(&self, path: &str) -> &[Found] {
+        self.paths.at(path).map_or(&[], |matched| matched.value)
+    }
 }
 
 /// How clients may write paths and methods.
@@ -164,7 +192,7 @@ pub fn spellings() -> &'static Spellings {
     &SPELLINGS
 }
 
-async fn no_path(request: Request) -> Problem {
+async fn no_path(request: AnyRequest) -> Problem {
     if request.uri().path().starts_with(path::LOCKS) {
         return path::invalid_key("");
     }
@@ -172,30 +200,27 @@ async fn no_path(request: Request) -> Problem {
 }
 
 /// Answers OPTIONS, and every method that the path does not have.
-fn no_method(
-    endpoints: &[&'static Endpoint],
-) -> impl Fn(Request) -> std::future::Ready<Response> + Clone + Send + Sync + 'static {
-    let names = endpoints.iter().flat_map(|endpoint| {
+async fn no_method(request: AnyRequest) -> Response {
+    static ALL: LazyLock<Router> = LazyLock::new(|| Router::new(false));
+    let path = request.uri().path();
+    let names = ALL.at(path).iter().flat_map(|Found { endpoint, .. }| {
         let head = (endpoint.method == "GET").then_some("HEAD");
         endpoint.alias.into_iter().chain([endpoint.method]).chain(head)
     });
     let allow = names.chain(["OPTIONS"]).collect::<Vec<_>>().join(",");
-    move |request: Request| {
-        let problem = match *request.method() {
-            Method::OPTIONS => None,
-            Method::POST if path::has_verb_in_key(request.uri().path()) => {
-                let detail =
-                    "After a key comes acquire, renew, release, revoke or fence. Send a slash inside a key as %2F.";
-                return std::future::ready(Problem::new(Code::NotFound, detail).into_response());
-            }
-            _ => Some(Problem::new(Code::MethodNotAllowed, format!("This path has only {allow}: see /docs."))),
-        };
-        let mut response = problem.map_or_else(|| StatusCode::NO_CONTENT.into_response(), IntoResponse::into_response);
-        if let Ok(allow) = HeaderValue::try_from(allow.as_str()) {
-            response.headers_mut().insert(header::ALLOW, allow);
-        }
-        std::future::ready(response)
+    if request.method() == Method::OPTIONS {
+        return (StatusCode::NO_CONTENT, [(header::ALLOW, allow)]).into_response();
     }
+    if request.method() == Method::POST && path::has_verb_in_key(path) {
+        let detail = "After a key comes acquire, renew, release, revoke or fence. Send a slash inside a key as %2F.";
+        return Problem::new(Code::NotFound, detail).into_response();
+    }
+    let problem = Problem::new(Code::MethodNotAllowed, format!("This path has only {allow}: see /docs."));
+    ([(header::ALLOW, allow)], problem).into_response()
+}
+
+async fn openapi_document() -> Response {
+    openapi::serve(Described::openapi, ENDPOINTS).into_response()
 }
 
 #[cfg(test)]

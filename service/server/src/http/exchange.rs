@@ -1,5 +1,6 @@
 //! A request and what is found out while it is served. Layers and handlers share it.
 
+use std::borrow::Cow;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -8,6 +9,7 @@ use axum::http::{Extensions, Uri};
 
 use super::client::Client;
 use super::endpoint::Endpoint;
+use super::endpoints::Found;
 use super::problem::Problem;
 use super::target;
 use crate::access::Caller;
@@ -19,8 +21,7 @@ pub struct Exchange {
     /// An API key is in the URL: the request is refused, and the URL is not logged.
     pub has_key_in_url: bool,
     pub client: Arc<Client>,
-    /// Set when the request has been routed.
-    pub endpoint: OnceLock<&'static Endpoint>,
+    pub found: Found,
     /// Set when the request has been permitted.
     pub caller: OnceLock<Arc<Caller>>,
     /// The audit record, if the request leaves one.
@@ -30,10 +31,10 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>) -> Arc<Self> {
+    pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>, found: Found) -> Arc<Self> {
         let has_key_in_url = target::has_api_key(uri);
-        let (endpoint, caller, record, counted) = Default::default();
-        Arc::new(Self { from, has_key_in_url, client, endpoint, caller, record, counted })
+        let (caller, record, counted) = Default::default();
+        Arc::new(Self { from, has_key_in_url, client, found, caller, record, counted })
     }
 
     /// # Errors
@@ -42,10 +43,13 @@ impl Exchange {
         extensions.get::<Arc<Self>>().ok_or_else(Problem::defect)
     }
 
-    /// # Errors
-    /// Never for a request that has been routed.
-    pub fn endpoint(&self) -> Result<&'static Endpoint, Problem> {
-        self.endpoint.get().copied().ok_or_else(Problem::defect)
+    pub fn endpoint(&self) -> &'static Endpoint {
+        self.found.endpoint
+    }
+
+    /// The parameter of the request's path; empty if its endpoint has none.
+    pub fn parameter<'a>(&self, uri: &'a Uri) -> Cow<'a, str> {
+        self.endpoint().parameter(uri.path())
     }
 
     /// Counts the request as so many more. Returns as how many it was counted before.

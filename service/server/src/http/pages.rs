@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::Path;
 use axum::http::header;
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
+use super::path::PathText;
 use super::problem::{self, Code, Problem};
 
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; \
@@ -22,8 +22,7 @@ pub async fn docs_index() -> Redirect {
 }
 
 /// Swagger UI, from files inside the binary. `web/docs.js` configures it.
-pub async fn docs(path: Option<Path<String>>) -> Response {
-    let path = path.map_or_else(String::new, |Path(path)| path);
+pub async fn docs(PathText(path): PathText) -> Response {
     if path == "swagger-initializer.js" {
         let script = include_str!("../../../../web/docs.js");
         return ([(header::CONTENT_TYPE, "text/javascript; charset=utf-8")], script).into_response();
@@ -41,7 +40,7 @@ pub async fn docs(path: Option<Path<String>>) -> Response {
 }
 
 /// The page of an error code, where the `type` of a problem points to.
-pub async fn error(Path(name): Path<String>) -> Response {
+pub async fn error(PathText(name): PathText) -> Response {
     match problem::page(&name) {
         Some(html) => ([(header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY)], Html(html)).into_response(),
         None => Problem::new(Code::NotFound, "No problem has this code.").into_response(),

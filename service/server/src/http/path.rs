@@ -1,6 +1,6 @@
 //! Paths with the key of a lock: `/v1/locks/{key}/{verb}`. The key may have slashes of its own.
 
-use axum::extract::{FromRequestParts, Path};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{Request, Uri};
 use latchgate_core::{Address, Key};
@@ -9,6 +9,7 @@ use utoipa::IntoParams;
 use super::call::Call;
 use super::context::Shared;
 use super::endpoint::Endpoint;
+use super::exchange::Exchange;
 use super::problem::{Code, Problem};
 
 pub const LOCKS: &str = "/v1/locks/";
@@ -33,9 +34,19 @@ impl FromRequestParts<Shared> for PathAddress {
 
     async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
         let call = Call::from_request_parts(parts, context).await?;
-        // Before the router, `target` has refused what is not percent-encoded UTF-8.
-        let Path(key) = Path::<String>::from_request_parts(parts, context).await.map_err(|_| Problem::defect())?;
-        address(&call, &key).map(Self)
+        address(&call, &call.exchange.parameter(&parts.uri)).map(Self)
+    }
+}
+
+/// The parameter of a path as text.
+pub struct PathText(pub String);
+
+impl<S: Sync> FromRequestParts<S> for PathText {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+        // `target` has refused what is not percent-encoded UTF-8.
+        Ok(Self(Exchange::of(&parts.extensions)?.parameter(&parts.uri).into_owned()))
     }
 }
 

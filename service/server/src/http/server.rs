@@ -1,12 +1,12 @@
 //! The accept loop, with what axum's own `serve` lacks: a time-out for headers, a limit of connections, clients that have gone,
 //! and a shutdown that ends.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use axum::http::Request;
 use hyper::body::Incoming;
@@ -20,10 +20,12 @@ use tower::Service;
 
 use super::client::{Client, ClientStream};
 use super::connections::Connections;
-use super::endpoints::spellings;
+use super::endpoints::Router;
 use super::exchange::Exchange;
 use super::proxies::TrustedProxies;
 use super::request_body::RequestBody;
+use super::stack::{Answer, stack};
+use super::stack_config::StackConfig;
 use super::threads::Threads;
 use super::tls::Tls;
 
@@ -50,7 +52,7 @@ pub struct ServerLimits {
 /// Serves until `stop`, then lets running requests end.
 pub async fn serve(
     listener: TcpListener,
-    router: Router,
+    config: Arc<StackConfig>,
     limits: ServerLimits,
     threads: Arc<Threads>,
     stop: CancellationToken,
@@ -62,7 +64,8 @@ pub async fn serve(
     tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
     let _ended = ended.drop_guard();
     let limits = Arc::new(limits);
-    let requests = Requests { router, limits: Arc::clone(&limits) };
+    let router = Arc::new(Router::new(config.is_metrics_alone));
+    let requests = Requests { router, stack: stack(&config), limits: Arc::clone(&limits) };
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -123,26 +126,30 @@ pub async fn serve(
 
 /// What answers the requests of a connection. Clones share it.
 #[derive(Clone)]
-struct Requests {
-    router: Router,
+struct Requests<S> {
+    router: Arc<Router>,
+    stack: S,
     limits: Arc<ServerLimits>,
 }
 
 /// `peer` sends the requests: the client, or a proxy.
-fn serving(
+fn serving<S>(
     stream: ClientStream,
     client: Arc<Client>,
     peer: IpAddr,
-    requests: Requests,
-) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static {
+    requests: Requests<S>,
+) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static
+where
+    S: Service<Request<Body>, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
+{
     let service = service_fn(move |mut request: Request<Incoming>| {
         client.begin();
-        spellings().normalize(&mut request);
+        let found = requests.router.find(&mut request);
         let from = requests.limits.proxies.client(peer, request.headers());
-        let exchange = Exchange::new(from, request.uri(), Arc::clone(&client));
+        let exchange = Exchange::new(from, request.uri(), Arc::clone(&client), found);
         request.extensions_mut().insert(exchange);
         let body_client = Arc::clone(&client);
-        requests.router.clone().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))
+        requests.stack.clone().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))
     });
     http1::Builder::new()
         .max_buf_size(HEADER_BYTES_MAX)

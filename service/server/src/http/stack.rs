@@ -1,52 +1,44 @@
-//! What every request passes on its way to its handler and back, from top to bottom. Each endpoint has these layers around its handler,
-//! behind the router, so each of them knows the endpoint.
+//! What every request passes on its way to its handler and back, from top to bottom. The layers find the request's endpoint in its
+//! `Exchange`.
 
 use std::any::Any;
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, Route};
+use bytes::Bytes;
 use tower::layer::layer_fn;
-use tower::{ServiceBuilder, service_fn};
+use tower::{Service, ServiceBuilder, service_fn};
+use tower_http::body::UnsyncBoxBody;
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::access;
-use super::context::{Context, Shared};
-use super::endpoint::{Endpoint, Needs};
+use super::endpoint::Needs;
 use super::exchange::Exchange;
 use super::layers::end;
-use super::layers::observe::{Observe, Observer, Panic};
+use super::layers::observe::{self, Panic};
 use super::problem::Problem;
 use super::stack_config::StackConfig;
 use super::{query, target};
 
-/// The handlers of an endpoint behind the layers. `route` is its index in the metrics.
+/// What the layers answer.
+pub type Answer = axum::http::Response<UnsyncBoxBody<Bytes, axum::BoxError>>;
+
+/// The handlers of all endpoints behind the layers.
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
-pub fn layered(
+pub fn stack(
     config: &Arc<StackConfig>,
-    endpoint: &'static Endpoint,
-    route: usize,
-    handlers: MethodRouter<Shared>,
-) -> MethodRouter<Shared> {
-    let is_open = endpoint.needs == Needs::Nothing
-        || config.is_metrics_alone
-        || (endpoint.needs == Needs::Metrics && config.context.limits.open_metrics);
-    // Caches do not keep answers to a POST.
-    let no_store = (endpoint.method != "POST")
-        .then(|| SetResponseHeaderLayer::if_not_present(header::CACHE_CONTROL, HeaderValue::from_static("no-store")));
-    let nosniff = HeaderValue::from_static("nosniff");
-    let (of_hosts, of_access) = (Arc::clone(config), Arc::clone(config));
-    let observer = Observer { config: Arc::clone(config), endpoint, route };
-    let body_timeout = config.context.limits.body_timeout;
-    let layers = ServiceBuilder::new()
+) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static + use<>
+{
+    let [observed, of_hosts, of_access, ended] = [(); 4].map(|()| Arc::clone(config));
+    ServiceBuilder::new()
         // tower-http would take any id that a client sends, of any length.
-        .layer(layer_fn(move |inner| Observe { observer: observer.clone(), inner }))
-        .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, nosniff))
-        .option_layer(no_store)
+        .layer(layer_fn(move |inner| observe::layer(Arc::clone(&observed), inner)))
+        .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         // A panic leaves nothing inconsistent: handlers share only channels and clocks.
         .layer(CatchPanicLayer::custom(panicked))
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
@@ -56,14 +48,10 @@ pub fn layered(
         }))
         .option_layer(config.cors.layer())
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
-            let permitted = permit(&of_access.context, endpoint, is_open, request);
-            permitted.map_err(IntoResponse::into_response)
+            permit(&of_access, request).map_err(IntoResponse::into_response)
         }))
         // The limit of the body is where `Json` reads it.
-        .layer(layer_fn(move |handler: Route| {
-            service_fn(move |request: Request| end::around(endpoint, body_timeout, handler.clone(), request))
-        }));
-    handlers.layer(layers)
+        .service(service_fn(move |request: Request| end::around(Arc::clone(&ended.context), request)))
 }
 
 /// The message goes to the log entry of the request.
@@ -77,11 +65,15 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
 
 /// # Errors
 /// Says why the request is refused.
-fn permit(context: &Context, endpoint: &'static Endpoint, is_open: bool, request: &Request) -> Result<(), Problem> {
+fn permit(config: &StackConfig, request: &Request) -> Result<(), Problem> {
     let exchange = Exchange::of(request.extensions())?;
+    let endpoint = exchange.endpoint();
     target::check(request.uri(), exchange.has_key_in_url)?;
+    let is_open = endpoint.needs == Needs::Nothing
+        || config.is_metrics_alone
+        || (endpoint.needs == Needs::Metrics && config.context.limits.open_metrics);
     if !is_open {
-        access::authenticate(context, endpoint, request)?;
+        access::authenticate(&config.context, exchange, request)?;
     }
     access::count(exchange, 1)?;
     if endpoint.has_query { Ok(()) } else { query::none(request.uri()) }
@@ -93,7 +85,6 @@ mod tests {
     use std::sync::Mutex;
 
     use axum::body::Body;
-    use axum::routing::{MethodFilter, on};
     use clap::Parser as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
@@ -102,7 +93,8 @@ mod tests {
     use crate::access::FixedKeys;
     use crate::config::{Cli, Command};
     use crate::http::client::Client;
-    use crate::http::endpoint::row;
+    use crate::http::endpoint::{Endpoint, answering, row};
+    use crate::http::endpoints::Found;
     use crate::http::request_ids::RequestIds;
 
     #[derive(Default)]
@@ -118,8 +110,8 @@ mod tests {
         }
     }
 
-    static PANICKING: Endpoint = row("GET", "/", "", Needs::Nothing, "other", |m| {
-        on(m, async || -> &'static str { panic!("it is {}", "broken") })
+    static PANICKING: Endpoint = row("GET", "/", "", Needs::Nothing, "other", |request, context| {
+        answering(async || -> &'static str { panic!("it is {}", "broken") }, request, context)
     });
 
     #[tokio::test]
@@ -131,17 +123,16 @@ mod tests {
         };
         let context = Arc::new(crate::serve::context(&args, FixedKeys::default(), 10, false).await.unwrap());
         let (hosts, cors, ids) = (args.http.hosts(&[]), args.http.cors(), RequestIds::default());
-        let config =
-            StackConfig { context: Arc::clone(&context), hosts, cors, ids, access_log: false, is_metrics_alone: false };
-        let handler = layered(&Arc::new(config), &PANICKING, 0, (PANICKING.handler)(MethodFilter::GET));
+        let config = StackConfig { context, hosts, cors, ids, access_log: false, is_metrics_alone: false };
+        let stack = stack(&Arc::new(config));
         let log = Arc::new(Log::default());
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();
         let logging = tracing::subscriber::set_default(json);
 
         let mut request = Request::builder().uri("/").header("x-request-id", "r-1").body(Body::empty()).unwrap();
-        let exchange = Exchange::new([127, 0, 0, 1].into(), request.uri(), Client::new());
+        let exchange = Exchange::new([127, 0, 0, 1].into(), request.uri(), Client::new(), Found::of(&PANICKING));
         request.extensions_mut().insert(exchange);
-        let answer = handler.with_state(context).oneshot(request).await.unwrap();
+        let answer = stack.oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 500);
         drop(logging);
         let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();

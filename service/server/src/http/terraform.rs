@@ -2,7 +2,6 @@
 //!
 //! Terraform does not renew a lock, and shows its id to users that are refused, so that they can unlock it by force.
 
-use axum::extract::Path;
 use latchgate_core::lock::{Lease, LeaseId, Metadata};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -14,9 +13,10 @@ use super::locks::answers::{ended, refusal};
 use super::locks::fields::{parse_metadata, parse_note, parse_owner};
 use super::locks::interventions::end_all;
 use super::locks::leases::ReleaseAnswer;
+use super::path::{self, PathText};
 use super::problem::Problem;
 use super::query::Query;
-use super::{answer, audit, path, quotas};
+use super::{answer, audit, quotas};
 use crate::audit::Action;
 use crate::format::rfc3339;
 use crate::locks::{Acquired, LockRequest, Refused};
@@ -64,7 +64,7 @@ pub struct LockQuery {
 )]
 pub async fn lock(
     call: Call,
-    Path(state): Path<String>,
+    PathText(state): PathText,
     Query(LockQuery { ttl_ms }): Query<LockQuery>,
     Json(info): Json<LockInfo>,
 ) -> Answered {
@@ -94,7 +94,7 @@ pub async fn lock(
 )]
 pub async fn unlock(
     call: Call,
-    Path(state): Path<String>,
+    PathText(state): PathText,
     Query(LockQuery { .. }): Query<LockQuery>,
     info: Option<Json<LockInfo>>,
 ) -> Answered {

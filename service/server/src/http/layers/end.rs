@@ -2,51 +2,45 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
-use axum::routing::Route;
 use futures::StreamExt;
-use tower::Service;
 
-use crate::http::endpoint::{BodyLimit, Endpoint, Wait};
+use crate::http::context::Shared;
+use crate::http::endpoint::{BodyLimit, Wait};
 use crate::http::exchange::Exchange;
 use crate::http::{access, audit, body};
 
 /// # Errors
 /// Never.
-pub async fn around(
-    endpoint: &'static Endpoint,
-    body_timeout: Duration,
-    mut handler: Route,
-    mut request: Request,
-) -> Result<Response, Infallible> {
-    if endpoint.body == BodyLimit::NoBody && !request.body().is_end_stream() {
-        let body = std::mem::take(request.body_mut());
-        if let Err(problem) = body::none(body, body_timeout).await {
-            return Ok(problem.into_response());
-        }
-    }
+pub async fn around(context: Shared, mut request: Request) -> Result<Response, Infallible> {
     let exchange = match Exchange::of(request.extensions()) {
         Ok(exchange) => Arc::clone(exchange),
         Err(problem) => return Ok(problem.into_response()),
     };
+    let endpoint = exchange.endpoint();
+    if endpoint.body == BodyLimit::NoBody && !request.body().is_end_stream() {
+        let body = std::mem::take(request.body_mut());
+        if let Err(problem) = body::none(body, context.limits.body_timeout).await {
+            return Ok(problem.into_response());
+        }
+    }
     audit::begin(endpoint, request.uri(), &exchange);
-    let answering = handler.call(request);
+    let answering = (endpoint.handler)(request, context);
     let response = match (endpoint.wait, exchange.caller.get()) {
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         (Wait::Poll, Some(caller)) => tokio::select! {
             biased;
             () = caller.ended().cancelled() => access::ended().into_response(),
-            response = answering => response?,
+            response = answering => response,
         },
-        (Wait::Stream, Some(caller)) => answering.await?.map(|body| {
+        (Wait::Stream, Some(caller)) => answering.await.map(|body| {
             let frames = body.into_data_stream().take_until(caller.ended().clone().cancelled_owned());
             Body::from_stream(frames)
         }),
-        _ => answering.await?,
+        _ => answering.await,
     };
     if let Some(entry) = exchange.record.get() {
         audit::end(entry, &response);

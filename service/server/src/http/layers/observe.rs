@@ -3,66 +3,41 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Instant;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
-use futures::future::BoxFuture;
-use futures::{FutureExt, TryFutureExt};
+use futures::TryFutureExt;
 use opentelemetry::trace::SpanContext;
-use tower::Service;
+use tower::{Service, service_fn};
 use tracing::{Instrument as _, Span};
 
 use crate::format::ms;
-use crate::http::endpoint::{Endpoint, Wait};
+use crate::http::endpoint::Wait;
 use crate::http::exchange::Exchange;
 use crate::http::request_ids::REQUEST_ID;
 use crate::http::stack_config::StackConfig;
 use crate::observe::traces;
 
-/// What answers the requests of one endpoint, observed.
-#[derive(Clone)]
-pub struct Observe<S> {
-    pub observer: Observer,
-    pub inner: S,
-}
-
-#[derive(Clone)]
-pub struct Observer {
-    pub config: Arc<StackConfig>,
-    pub endpoint: &'static Endpoint,
-    /// The index of its route in the metrics.
-    pub route: usize,
-}
-
-impl<S, B> Service<Request> for Observe<S>
+/// `inner`, observed.
+pub fn layer<S, B>(
+    config: Arc<StackConfig>,
+    mut inner: S,
+) -> impl Service<Request, Response = Response<B>, Error = Infallible, Future: Send> + Clone
 where
-    S: Service<Request, Response = Response<B>, Error = Infallible>,
-    S::Future: Send + 'static,
+    S: Service<Request, Response = Response<B>, Error = Infallible, Future: Send> + Clone,
 {
-    type Response = Response<B>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<B>, Infallible>>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        let Some(exchange) = Exchange::of(request.extensions()).ok().cloned() else {
-            return self.inner.call(request).boxed();
-        };
-        let observed = Observed::begin(&self.observer, &request, exchange);
-        let span = observed.span.clone();
-        let answering = span.in_scope(|| self.inner.call(request));
+    service_fn(move |request: Request| {
+        let observed = Exchange::of(request.extensions()).ok().cloned();
+        let observed = observed.map(|exchange| Observed::begin(Arc::clone(&config), &request, exchange));
+        let span = observed.as_ref().map_or_else(Span::none, |observed| observed.span.clone());
+        let answering = span.in_scope(|| inner.call(request));
         // An async block would have `answering` twice.
-        let observed = answering.instrument(span).map_ok(|mut response| {
-            observed.end(&mut response);
+        answering.instrument(span).map_ok(|mut response| {
+            observed.into_iter().for_each(|observed| observed.end(&mut response));
             response
-        });
-        observed.boxed()
-    }
+        })
+    })
 }
 
 /// An extension of the answer to a request whose handler has panicked: the message.
@@ -71,7 +46,7 @@ pub struct Panic(pub String);
 
 /// A request that is being answered.
 struct Observed {
-    observer: Observer,
+    config: Arc<StackConfig>,
     exchange: Arc<Exchange>,
     id: HeaderValue,
     span: Span,
@@ -82,10 +57,9 @@ struct Observed {
 }
 
 impl Observed {
-    fn begin(observer: &Observer, request: &Request, exchange: Arc<Exchange>) -> Self {
+    fn begin(config: Arc<StackConfig>, request: &Request, exchange: Arc<Exchange>) -> Self {
         let started = Instant::now();
-        let Observer { config, endpoint, .. } = observer;
-        let _ = exchange.endpoint.set(endpoint);
+        let endpoint = exchange.endpoint();
         exchange.client.end_with_client(match endpoint.wait {
             Wait::No => false,
             // Most look and do not wait: a client that has closed its own side still gets their answers.
@@ -99,21 +73,26 @@ impl Observed {
         let trace = traces::answered(&span, parent);
         let is_logged = config.access_log || tracing::enabled!(tracing::Level::WARN);
         let logged = is_logged.then(|| (request.method().clone(), request.uri().clone()));
-        Self { observer: observer.clone(), exchange, id, span, trace, logged, started }
+        Self { config, exchange, id, span, trace, logged, started }
     }
 
     fn end<B>(self, response: &mut Response<B>) {
         let status = response.status();
-        let requests = &self.observer.config.context.requests;
+        let requests = &self.config.context.requests;
         let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));
-        counted.count(self.observer.route, status.as_u16(), self.started.elapsed());
+        counted.count(self.exchange.found.route, status.as_u16(), self.started.elapsed());
         self.record(status);
         self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));
         // A client may read an answer late. A stream goes on.
-        if status != StatusCode::OK || self.observer.endpoint.wait != Wait::Stream {
+        let endpoint = self.exchange.endpoint();
+        if status != StatusCode::OK || endpoint.wait != Wait::Stream {
             self.exchange.client.end_with_client(false);
         }
         let headers = response.headers_mut();
+        // Caches do not keep answers to a POST.
+        if endpoint.method != "POST" {
+            headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        }
         if let Some(trace) = &self.trace {
             traces::name_in(headers, trace);
         }
@@ -161,7 +140,7 @@ impl Observed {
         // A node that is not ready is asked again and again, and has logged why.
         if status.is_server_error() && uri.path() != "/readyz" {
             write!(warn, "request failed");
-        } else if self.observer.config.access_log {
+        } else if self.config.access_log {
             write!(info, "request");
         } else {
             write!(debug, "request");

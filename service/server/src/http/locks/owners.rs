@@ -30,8 +30,7 @@ impl<S: Sync> FromRequestParts<S> for PathOwner {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
-        let text = endpoint.parameter(parts.uri.path());
+        let text = Exchange::of(&parts.extensions)?.parameter(&parts.uri);
         Owner::of_any(&text).map(Self).map_err(|error| Problem::field("owner", error))
     }
 }

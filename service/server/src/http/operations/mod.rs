@@ -39,8 +39,7 @@ impl<S: Sync> FromRequestParts<S> for PathId {
 
     /// A text that cannot be an id gets the same answer as an unknown id.
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
-        endpoint.parameter(parts.uri.path()).parse().map(Self).map_err(|_| refusals::not_found())
+        Exchange::of(&parts.extensions)?.parameter(&parts.uri).parse().map(Self).map_err(|_| refusals::not_found())
     }
 }
 
