@@ -154,6 +154,7 @@ impl Endpoint {
         let is_rest = self.path.ends_with("*path}");
         let value =
             value.and_then(|value| if is_rest { Some(value) } else { value.split('/').next() }).unwrap_or_default();
-        percent_decode_str(value).decode_utf8_lossy()
+        // Most have no escapes, and looking for one is cheaper than decoding.
+        if value.contains('%') { percent_decode_str(value).decode_utf8_lossy() } else { value.into() }
     }
 }

@@ -148,8 +148,8 @@ impl Found {
     }
 }
 
-/// Finds the endpoint of a request: axum's handlers behind the tree of paths that axum's router has, too. The router itself would look the
-/// path up behind the layers, or clone them for each endpoint: measured in docs/PERFORMANCE.md.
+/// Finds the endpoint of a request by the tree of paths that axum's router has, too. That router would clone the layers for each request:
+/// see docs/PERFORMANCE.md.
 pub struct Router {
     paths: matchit::Router<Vec<Found>>,
     no_path: Found,

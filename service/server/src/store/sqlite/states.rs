@@ -2,6 +2,7 @@
 
 use latchgate_core::lock::{Event, LockState, Mode};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, Row, Statement, params};
 
 use super::database::not_read;
@@ -222,7 +223,8 @@ pub(super) fn collect(
     let (mut page, mut next) = (Vec::new(), None);
     while let Some(row) = rows.next()? {
         // The token of an idle state. One that cannot be decoded stays.
-        let token = read_state(row, 3).ok().map(|state| state.token());
+        let is_kept = row.get_ref(3)? == ValueRef::Null;
+        let token = if is_kept { None } else { read_state(row, 3).ok().map(|state| state.token()) };
         let (app, key) = read_names(row)?;
         page.push((address_of(app, key), row.get(2)?, token));
         if page.len() == limit {
