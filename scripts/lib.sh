@@ -25,7 +25,7 @@ say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd envsubst etcd haproxy ip
-# iptables java javac jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
+# iptables java javac jdbc jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
 # systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()
@@ -58,6 +58,7 @@ has_tool() {
                 ((BASH_REMATCH[1] > 20 || (BASH_REMATCH[1] == 20 && BASH_REMATCH[2] >= 19)))
             ;;
         curator) [[ -e /usr/share/java/curator-recipes.jar ]] ;;
+        jdbc) [[ -e /usr/share/java/postgresql.jar ]] ;;
         zookeeper) [[ -e /usr/share/java/zookeeper.jar ]] ;;
         haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
         python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
@@ -75,6 +76,7 @@ package_of() {
         java | javac) echo default-jdk-headless ;;
         etcd) echo etcd-server ;;
         ip) echo iproute2 ;;
+        jdbc) echo libpostgresql-jdbc-java ;;
         node) echo nodejs ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;

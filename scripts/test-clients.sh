@@ -1,17 +1,33 @@
 #!/usr/bin/env bash
 # Tests the clients for Python and TypeScript against real nodes on a private Postgres: the scenarios of service/clients/SCENARIOS.md,
-# each language in its own test runner, and the types of the one for Python. The last line is the sum: `N passed, N failed, N skipped`.
+# each language in its own test runner, and the types of the one for Python. And the programs of docs/EXACT.md, in four languages; one whose
+# driver cannot be installed here is skipped. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages node postgres python3
+ensure_packages node pgbouncer postgres python3
 binary=${CLIENT_BINARY-}
 if [[ -z $binary ]]; then
-    cargo build --locked -p latchgate
+    cargo build --locked -p latchgate -p latchgate-testkit --bin latchgate --example guarded
     binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
 fi
 python_tools types mypy==2.4.1
+mypy=$TOOLS/mypy
+python_tools guard 'psycopg[binary]==3.2.10'
+
+# What the programs of docs/EXACT.md need.
+PROGRAM_NODE_MODULES=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/guard-node/node_modules")
+if [[ ! -e $PROGRAM_NODE_MODULES/pg ]]; then
+    npm install --prefix "${PROGRAM_NODE_MODULES%/*}" --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel=error pg@8.16.3 >&2 ||
+        PROGRAM_NODE_MODULES=
+fi
+[[ -z $PROGRAM_NODE_MODULES ]] || ln -sfn "$PWD/service/clients/typescript" "$PROGRAM_NODE_MODULES/latchgate"
+# In a subshell: a tool that cannot be installed is no failure.
+(ensure_packages java jdbc) || true
+PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
+PROGRAM_RUST=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/guarded" 2>/dev/null || true)
+export PROGRAM_NODE_MODULES PROGRAM_JDBC PROGRAM_RUST
 start_postgres
 CLIENT_BINARY=$(realpath "$binary")
 export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
@@ -26,12 +42,13 @@ run() {
     runners+=($!)
 }
 
+run programs "$TOOLS/python" -B scripts/guard/test_programs.py
 cd service/clients/python
 for file in tests/test_*.py; do
     file=${file##*/}
     run "python-${file%.py}" python3 -B -m unittest -b "tests.${file%.py}"
 done
-run python-types bash -c "'$TOOLS/mypy' --cache-dir /dev/null && echo 'Ran 1 test in all'"
+run python-types bash -c "'$mypy' --cache-dir /dev/null && echo 'Ran 1 test in all'"
 cd ../typescript
 for file in tests/*.test.js; do
     run "typescript-$(basename "$file" .test.js)" node --test --test-reporter=tap "$file"

@@ -31,11 +31,6 @@ say "sets, $seconds s without a guard"
 without=$(workload sets "$seconds")
 say "sets, $seconds s with a guard"
 with=$(workload sets "$seconds" guard)
-say "the program of docs/EXACT.md"
-awk '/^```python guarded$/ { on = 1; next } /^```$/ { on = 0 } on' docs/EXACT.md >"$SCRATCH/guarded.py"
-psql "$DATABASE_URL" -qc 'create table accounts (id int primary key, balance numeric not null); insert into accounts values (7, 50)'
-PYTHONPATH=service/clients/python "$TOOLS/python" "$SCRATCH/guarded.py" 7 10
-[[ $(psql "$DATABASE_URL" -XAtc 'select balance from accounts') == 60 ]] || die "the program of docs/EXACT.md does not work"
 say "posts"
 posts=$(workload posts 25)
 

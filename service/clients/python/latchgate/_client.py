@@ -144,7 +144,7 @@ class Client:
         checked: Any = None,
         ttl: float = 60.0,
         wait: float = 60.0,
-        on_expiry: OnExpiry = "retry",
+        on_expiry: OnExpiry = "block",
         durability: Literal["fast", "durable"] | None = None,
         on_outage: Literal["closed", "fallback", "open"] | None = None,
         retention: float | None = None,
@@ -155,8 +155,8 @@ class Client:
         If it has succeeded, returns the stored result. If another attempt runs, waits up to `wait` seconds for its end, and then
         raises `OperationInProgress`. Heartbeats keep the attempt while the work runs.
 
-        If the work raises an exception, the next caller may run it again; with `on_expiry="block"` the outcome is unknown instead,
-        and callers get `OperationUnknown` until an operator decides, unless the exception is a `NotDone`.
+        If the work raises an exception or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator
+        decides. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
         """
         request = {
             "operation": operation,

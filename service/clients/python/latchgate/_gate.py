@@ -115,8 +115,8 @@ def once(
     try:
         result = work(attempt)
     except BaseException as error:
-        # A second run is worse than none for `block`; and only the work can know that nothing was done.
-        unsure = request.get("on_expiry") == "block" and not isinstance(error, NotDone)
+        # For `block`, a second run is worse than none; and only the work can know that nothing was done.
+        unsure = request["on_expiry"] == "block" and not isinstance(error, NotDone)
         attempt._stop()
         _post_quietly(nodes, granted["id"], granted["stamp"], "unknown" if unsure else "failure")
         raise

@@ -108,7 +108,7 @@ class Faults(Scenario):
                     proxy.then_refuse["pre"] = refusal
                 client = self.client(proxy, retry_for=1)
                 with self.assertRaises(Error):
-                    client.once(contents, lambda _: self.fail("it runs"), operation="test", on_expiry="block", wait=0)
+                    client.once(contents, lambda _: self.fail("it runs"), operation="test", wait=0)
                 proxy.lose("pre", 0)
                 proxy.then_refuse.clear()
 

@@ -52,14 +52,14 @@ class Gate(Scenario):
             raise NotDone
 
         with self.assertRaises(ZeroDivisionError):
-            client.once(self.key, fail, operation="retry")
-        self.assertEqual(client.once(self.key, lambda _: 1, operation="retry").result, 1)
+            client.once(self.key, fail, operation="retry", on_expiry="retry")
+        self.assertEqual(client.once(self.key, lambda _: 1, operation="retry", on_expiry="retry").result, 1)
         with self.assertRaises(NotDone):
-            client.once(self.key, nothing_done, operation="block", on_expiry="block")
+            client.once(self.key, nothing_done, operation="block")
         with self.assertRaises(ZeroDivisionError):
-            client.once(self.key, fail, operation="block", on_expiry="block")
+            client.once(self.key, fail, operation="block")
         with self.assertRaises(OperationUnknown) as raised:
-            client.once(self.key, lambda _: 1, operation="block", on_expiry="block")
+            client.once(self.key, lambda _: 1, operation="block")
         self.assertEqual(raised.exception.fields["why"], "reported")
 
     def test_16_a_call_that_is_interrupted_before_the_work_lets_the_next_one_run(self) -> None:

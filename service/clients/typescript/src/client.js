@@ -95,7 +95,7 @@ export class Client {
    * @param {import("./index.js").OnceOptions} options
    */
   async once(contents, work, options) {
-    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "retry", signal } = options;
+    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "block", signal } = options;
     const request = {
       operation: options.operation,
       contents,

@@ -93,7 +93,7 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, k
     result = await work(new Attempt(granted, keeper));
   } catch (error) {
     keeper?.stop();
-    // A second run is worse than none for `block`; and only the work can know that nothing was done.
+    // For `block`, a second run is worse than none; and only the work can know that nothing was done.
     await postFailure(request.on_expiry === "block" && !(error instanceof NotDone) ? "unknown" : "failure");
     throw error;
   }

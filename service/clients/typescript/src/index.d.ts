@@ -64,8 +64,8 @@ export interface OnceOptions {
   ttlMs?: number;
   /** How long to wait for the end of another attempt: 60 000 if absent. */
   waitMs?: number;
-  /** Whether the next caller may run after an attempt that failed or vanished (`retry`, the default), or an operator decides. */
-  onExpiry?: "retry" | "block";
+  /** Whether an operator decides after an attempt that failed or vanished (`block`, the default), or the next caller runs (`retry`). */
+  onExpiry?: "block" | "retry";
   durability?: "fast" | "durable";
   onOutage?: "closed" | "fallback" | "open";
   /** How long a success is kept. */
@@ -133,8 +133,8 @@ export class Client {
   /** Runs `work` if this operation with these contents (JSON) has not succeeded yet, and stores its result (JSON). If it has succeeded,
    * resolves to the stored result. If another attempt runs, waits for its end, and then rejects with `OperationInProgress`.
    *
-   * If the work throws, the next caller may run it again; with `onExpiry: "block"` the outcome is unknown instead, and callers get
-   * `OperationUnknown` until an operator decides, unless the work throws a `NotDone`. */
+   * If the work throws or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator decides. If the work
+   * throws a `NotDone`, or with `onExpiry: "retry"`, the next caller runs it again. */
   once<T>(contents: unknown, work: (attempt: Attempt) => T | Promise<T>, options: OnceOptions): Promise<Done<T>>;
 }
 

@@ -120,7 +120,7 @@ test("23: a claim in doubt is given back", async () => {
     if (refusal) proxy.thenRefuse.set("pre", { status: refusal[0], code: refusal[1] });
     const work = () => assert.fail("it runs");
     const client = clientOf(proxy, { retryForMs: 1_000 });
-    await assert.rejects(client.once(contents, work, { operation: "test", onExpiry: "block", waitMs: 0 }));
+    await assert.rejects(client.once(contents, work, { operation: "test", waitMs: 0 }));
     proxy.lose("pre", 0);
     proxy.thenRefuse.clear();
     const isDone = async () => {

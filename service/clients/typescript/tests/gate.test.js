@@ -50,9 +50,9 @@ test("16: work that fails may run again, unless its outcome is unknown", async (
   const nothingDone = () => {
     throw new NotDone("the card is not known");
   };
-  await assert.rejects(client.once(contents, fail, { operation: "retry" }), RangeError);
-  assert.equal((await client.once(contents, () => 1, { operation: "retry" })).result, 1);
-  const block = { operation: "block", onExpiry: "block" };
+  await assert.rejects(client.once(contents, fail, { operation: "retry", onExpiry: "retry" }), RangeError);
+  assert.equal((await client.once(contents, () => 1, { operation: "retry", onExpiry: "retry" })).result, 1);
+  const block = { operation: "block" };
   await assert.rejects(client.once(contents, nothingDone, block), NotDone);
   await assert.rejects(client.once(contents, fail, block), RangeError);
   await assert.rejects(

@@ -30,7 +30,7 @@ export async function use(): Promise<number> {
   const c = new declared.Client(["http://node-1:7070"], { apiKey: "lgk_…", timeoutMs: 1_000 });
   await using lease = await c.lock("k", { ttlMs: 1_000, limit: 3 });
   lease.signal.throwIfAborted();
-  const done = await c.once({ order: 42 }, () => ({ receipt: 7 }), { operation: "charge", onExpiry: "block" });
+  const done = await c.once({ order: 42 }, () => ({ receipt: 7 }), { operation: "charge", onExpiry: "retry" });
   const text: string = await c.withLock("k", { shared: true }, async (held) => held.owner);
   const { leases, deadline } = await c.revoke("k", { reason: "deploy", graceMs: 1_000, token: lease.token });
   for await (const { id, kind } of c.events({ prefix: "orders/" }, { after: text })) if (kind === id + deadline) break;

@@ -46,8 +46,7 @@ impl LockState {
             // Permits never nest: a second request of the same owner takes more of them.
             Mode::Permits(permits) => {
                 let is_alike = self.holders.iter().all(|lease| lease.mode.permits() > 0);
-                let held = self.permits_held() - self.permits_kept();
-                match limit.unwrap_or_default().checked_sub(held).and_then(|left| left.checked_sub(permits)) {
+                match limit.unwrap_or_default().checked_sub(self.permits_leased()).and_then(|left| left.checked_sub(permits)) {
                     Some(left) if is_alike => self.free_of_kept(left),
                     _ => Access::Held,
                 }
@@ -83,7 +82,10 @@ impl LockState {
 
     /// How many permits are taken: by leases, or kept.
     pub fn permits_held(&self) -> u32 {
-        let held = self.holders.iter().map(|lease| lease.mode.permits());
-        held.fold(self.permits_kept(), u32::saturating_add)
+        self.permits_leased().saturating_add(self.permits_kept())
+    }
+
+    fn permits_leased(&self) -> u32 {
+        self.holders.iter().map(|lease| lease.mode.permits()).fold(0, u32::saturating_add)
     }
 }

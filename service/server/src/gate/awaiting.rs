@@ -57,12 +57,18 @@ impl Operations {
 }
 
 impl Inner {
-    /// What the record that counts says, and where it is. A record that an attempt has is marked as awaited for `left`.
+    /// What the record that counts says, and where it is. A record that an attempt has is marked as awaited for `left`, although the
+    /// caller only reads: the node that ends the attempt, which may be another one or a caller's transaction, notifies nodes only about marked
+    /// records, because in Postgres a notification makes commits wait for each other. A mark lasts a minute longer than the wait, so that
+    /// the calls of one caller write it about once a minute. If the record is locked, the caller waits without a mark and looks again each second.
     async fn look(&self, address: &OperationAddress, left: Duration) -> Result<(Home, apply::Reply), StoreError> {
         let look = async |home| {
             let clock = self.active(home).map(|active| active.target.gate.clock_now());
             let until = clock.filter(|_| !left.is_zero()).map(|now| now.plus_ms(ms(left)));
-            self.apply(home, address, &Command::Await { until }).await
+            match self.apply(home, address, &Command::Await { until }).await {
+                Err(StoreError::Contended(_)) => self.apply(home, address, &Command::Await { until: None }).await,
+                reply => reply,
+            }
         };
         let in_primary = look(Home::Primary).await;
         if self.second.is_none() || in_primary.as_ref().is_ok_and(|reply| reply.outcome != Outcome::NotFound) {

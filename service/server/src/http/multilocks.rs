@@ -12,7 +12,7 @@ use super::context::Context;
 use super::locks::acquire::{wait_failed, with_ticket};
 use super::locks::answers::{Volatility, ended, left_ms, permits, unanswered};
 use super::locks::fields::{
-    ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner,
+    ModeFields, ModeName, acquire_body, check_no_api_key, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
 use super::locks::ticket::{Requested, Resumed};
 use super::path::invalid_key;
@@ -142,6 +142,7 @@ impl MultilockRequest {
         for (index, LockedKeyRequest { key, mode, permits, limit }) in self.locks.iter().enumerate() {
             let with_index = |problem: Problem| problem.with("index", index);
             let key = Key::parse(key).map_err(|_| with_index(invalid_key(key).with("field", "locks")))?;
+            check_no_api_key("locks", key.as_str()).map_err(with_index)?;
             let address = call.address(key).map_err(with_index)?;
             if locks.iter().any(|lock| lock.address == address) {
                 return Err(with_index(Problem::field("locks", "must name each key once")));

@@ -8,8 +8,9 @@ use std::process::Command;
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// What a block may be. Another word after the fence is refused, so that no example escapes the test by a typo.
-/// `scripts/test-guard.sh` runs the program in Python.
-const FENCES: [&str; 6] = ["sh", "json", "text", "sql", "crontab", "python guarded"];
+/// `scripts/test-clients.sh` runs the programs that are called "guarded".
+const FENCES: [&str; 9] =
+    ["sh", "json", "text", "sql", "crontab", "python guarded", "js guarded", "java guarded", "rust guarded"];
 
 pub struct Page {
     /// `README.md` or `docs/….md`.

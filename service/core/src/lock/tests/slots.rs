@@ -118,6 +118,22 @@ fn permits_that_are_kept_have_their_numbers_until_then() {
 }
 
 #[test]
+fn a_kept_permit_counts_once_beside_those_of_live_leases() {
+    let mut world = world();
+    let request = world.start("ann", 2, 5, 1_000);
+    let early = world.hold_as(request);
+    world.pass(10);
+    world.release(&early);
+    world.numbers("ben", 1, 5);
+    assert_eq!((world.state.permits_held(), world.state.permits_kept()), (3, 2));
+    assert!(matches!(world.acquire("cid", Mode::Permits(3)), Outcome::Refused(Refusal::Delayed(_))));
+    let (_, numbers) = world.numbers("cid", 2, 5);
+    assert_eq!(numbers, [3, 4], "two of five are kept and one is held, so two are free");
+    assert!(matches!(world.acquire("dan", Mode::Permits(1)), Outcome::Refused(Refusal::Delayed(_))));
+    assert_eq!((world.state.permits_held(), world.state.permits_kept()), (5, 2));
+}
+
+#[test]
 fn a_start_that_was_given_back_or_ended_by_force_does_not_count() {
     let mut world = world();
     let request = world.start("ann", 1, 1, 1_000);

@@ -99,7 +99,13 @@ pub fn check_token(token: u64) -> Result<u64, Problem> {
     within("token", token, 0..=TOKEN_MAX)
 }
 
+/// For texts that answers show to other clients, and logs.
+pub fn check_no_api_key(field: &str, text: &str) -> Result<(), Problem> {
+    if has_api_key(text) { Err(Problem::field(field, "must not contain an API key")) } else { Ok(()) }
+}
+
 pub fn parse_owner(owner: Option<&str>) -> Result<Option<Owner>, Problem> {
+    owner.map_or(Ok(()), |owner| check_no_api_key("owner", owner))?;
     owner.map(Owner::parse).transpose().map_err(|error| Problem::field("owner", error))
 }
 
@@ -117,6 +123,7 @@ pub fn parse_metadata(field: &str, metadata: Map<String, Value>) -> Result<Metad
         let rule = format!("must be at most {METADATA_MAX_BYTES} bytes of compact JSON, not {}", text.len());
         return Err(Problem::field(field, rule));
     }
+    check_no_api_key(field, &text)?;
     Ok(Metadata::from_json_text(&text))
 }
 
@@ -125,10 +132,7 @@ pub fn parse_note(reason: Option<&str>, by: Option<&str>) -> Result<Note, Proble
         check_name(reason, REASON_MAX_BYTES).map_err(|error| Problem::field("reason", error))?;
     }
     for (field, text) in [("reason", reason), ("by", by)] {
-        // Both are listed and logged.
-        if text.is_some_and(has_api_key) {
-            return Err(Problem::field(field, "must not contain an API key"));
-        }
+        text.map_or(Ok(()), |text| check_no_api_key(field, text))?;
     }
     let by = by.map(Owner::parse).transpose().map_err(|error| Problem::field("by", error))?;
     Ok(Note { reason: reason.map(Into::into), by })

@@ -4,7 +4,6 @@ use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::access::has_api_key;
 use latchgate_core::gate::{
     AttemptId, CONTENTS_KEPT_MAX_BYTES, Canonical, ContentsError, Description, Durability, Fingerprint, Label,
     OnExpiry, OperationName, Report, Resolution, Resolve, Sha256Digest, State, check_result,
@@ -20,7 +19,7 @@ use crate::gate::{OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
-use crate::http::locks::fields::{parse_metadata, parse_note};
+use crate::http::locks::fields::{check_no_api_key, parse_metadata, parse_note};
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
 use crate::store::gate::Filter;
@@ -200,6 +199,7 @@ impl PreRequest {
     pub fn parse(self, call: &Call, stand_in: Option<&str>, prefix: &str) -> Result<PreCall, Problem> {
         let invalid = |field, error: &dyn Display| Problem::field(&format!("{prefix}{field}"), error);
         let operation = OperationName::parse(&self.operation).map_err(|error| invalid("operation", &error))?;
+        check_no_api_key(&format!("{prefix}operation"), operation.as_str())?;
         let contents = match (self.contents, stand_in) {
             (None, Some(text)) => Canonical::of_text(text),
             (contents, _) => parse_contents(contents.as_deref(), prefix)?,
@@ -341,10 +341,7 @@ impl OperationQuery {
 
 fn parse_label(text: &str, prefix: &str) -> Result<Label, Problem> {
     let field = format!("{prefix}label");
-    // It is listed.
-    if has_api_key(text) {
-        return Err(Problem::field(&field, "must not contain an API key"));
-    }
+    check_no_api_key(&field, text)?;
     Label::parse(text).map_err(|error| Problem::field(&field, error))
 }
 
@@ -358,7 +355,9 @@ fn kept(contents: &Canonical, prefix: &str) -> Result<Arc<str>, Problem> {
         );
         return Err(Problem::field(&format!("{prefix}contents"), rule));
     }
-    Ok(String::from_utf8_lossy(bytes).into())
+    let text = String::from_utf8_lossy(bytes);
+    check_no_api_key(&format!("{prefix}contents"), &text)?;
+    Ok(text.into())
 }
 
 /// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.

@@ -154,6 +154,37 @@ async fn an_api_key_in_a_url_is_refused_even_if_it_is_right() {
 }
 
 #[tokio::test]
+async fn an_api_key_in_a_field_that_other_clients_are_shown_is_refused() {
+    let node = guarded(&["--access-log"]).await;
+    let operator = Caller::operator(&node);
+    for (path, field, body) in [
+        ("locks/k/acquire", "owner", json!({ "owner": ADMIN })),
+        ("locks/k/acquire", "metadata", json!({ "metadata": { "sent_with": { "key": [ADMIN] } } })),
+        ("locks/k/acquire", "metadata", json!({ "metadata": { ADMIN: 1 } })),
+        ("multilocks/acquire", "metadata", json!({ "locks": [{ "key": "k" }], "metadata": { "key": ADMIN } })),
+        ("multilocks/acquire", "locks", json!({ "locks": [{ "key": ADMIN }] })),
+        ("operations/pre", "operation", json!({ "operation": ADMIN, "contents": 1 })),
+        ("operations/pre", "label", json!({ "operation": "o", "contents": 1, "label": ADMIN })),
+        ("operations/pre", "metadata", json!({ "operation": "o", "contents": 1, "metadata": { "key": ADMIN } })),
+        ("operations/pre", "contents", json!({ "operation": "o", "contents": [ADMIN], "keep_contents": true })),
+    ] {
+        let refused = operator.post(&format!("/v1/{path}"), body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+        assert!(!refused.body.to_string().contains(&ADMIN[17..]), "{}", refused.body);
+    }
+    let held = operator.post("/v1/locks/k/acquire", json!({ "lease_id": "mine" })).await;
+    assert_eq!(held.status, 200, "nothing was granted: {}", held.body);
+    let renewal = json!({ "lease_id": "mine", "metadata": { "key": ADMIN } });
+    operator.post("/v1/locks/k/renew", renewal).await.assert_problem(400, "invalid-request");
+    // Contents of which only hashes are stored may be anything.
+    let go = operator.post("/v1/operations/pre", json!({ "operation": "o", "contents": [ADMIN] })).await;
+    assert_eq!(go.status, 201, "{}", go.body);
+    until("the log has the last request", || async { node.log().contains("/v1/operations/pre") }).await;
+    assert!(!node.log().contains(&ADMIN[17..]));
+}
+
+#[tokio::test]
 async fn every_endpoint_needs_its_scope() {
     let node = guarded(&[]).await;
     let endpoints = [

@@ -186,6 +186,24 @@ async fn hold_off(node: &Node, for_ms: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_node_is_frozen_its_leases_are_guarded_until_they_expire_and_no_longer() {
+    let database = shared_database().await;
+    let mut frozen = on_postgres(&database).await;
+    let node = on_postgres(&database).await;
+    let mut caller = Caller::connect(&database).await;
+    let held = granted(&frozen, "k", json!({ "ttl_ms": 1_500 })).await.text("lease_id");
+    frozen.pause();
+    caller.guard("k", &held).await.unwrap();
+    caller.until_expired("k").await;
+    assert_eq!(code_of(caller.guard("k", &held).await), pair("LG001", "expired"), "no node has ended it yet");
+    let next = granted(&node, "k", json!({ "wait_ms": 20_000, "ttl_ms": 60_000 })).await.text("lease_id");
+    frozen.resume();
+    assert_eq!(code_of(caller.guard("k", &held).await), pair("LG001", "expired"));
+    renew(&frozen, "k", &held).await.assert_problem(410, "lease-lost");
+    caller.guard("k", &next).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_stopped_half_way_leaves_no_lock_that_a_guard_waits_for() {
     let database = shared_database().await;
     let mut node = Node::start(BIN, &["--locks", &database]).await;

@@ -2,12 +2,13 @@
 
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::json;
 
 use super::world::{Caller, code_of, pair};
 use crate::client::{BIN, acquire, begun, granted, pre, renew, request};
-use crate::engines::world::World;
+use crate::engines::world::{World, switched};
 use crate::gate_switch;
 
 const BOTH: [&str; 2] = ["pg", "one"];
@@ -43,6 +44,84 @@ async fn a_planned_switch_waits_for_the_end_of_a_guard_and_then_guards_are_refus
     assert_eq!(later.number("select count(*) from latchgate.held").await, Ok(0));
     assert_eq!(renew(node, "k", &held).await.status, 200);
     assert_eq!(later.number("select count(*) from done").await, Ok(1));
+}
+
+/// A guard that begins when the order has found none open, and before the engine is frozen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_waits_for_a_guard_that_began_between_the_check_and_the_freeze() {
+    let world = World::start(1).await;
+    let (database, redis) = (world.database(), format!("one=redis://127.0.0.1:{}", world.redis[0].port()));
+    let engines = ["--store-timeout", "10s", "--locks", &format!("pg={database}"), "--locks", &redis];
+    let node = Node::start(BIN, &engines).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
+    let ([commit, caller], mut observer) = (&mut callers, Caller::connect(&database).await);
+    caller.run("create table done (what text)").await;
+    // As a commit of a node in flight, for which the freeze waits.
+    commit.run("begin; select pg_advisory_xact_lock_shared(1279742547, latchgate.record_lock('locks'))").await;
+    let switching = {
+        let url = format!("{}/v1/admin/engines/locks", node.base_url());
+        tokio::spawn(crate::client::post(url, json!({ "engine": "one" }).to_string()))
+    };
+    observer.until_blocked_by_record().await;
+    caller.begin_guarded("k", &held).await;
+    caller.run("insert into done values ('work')").await;
+    commit.run("commit").await;
+    let state = |state: &str| {
+        format!("select count(*) from latchgate.engine_records where purpose = 'locks' and state = '{state}'")
+    };
+    while observer.number(&state("moving")).await == Ok(0) {}
+    assert_eq!(observer.guard("k", &held).await.unwrap_err().code, "LG002", "nothing begins after the freeze");
+    // Long enough for many copies of one state.
+    let began = std::time::Instant::now();
+    while began.elapsed() < std::time::Duration::from_secs(1) {
+        assert_eq!(observer.number(&state("moving")).await, Ok(1), "the copy has gone on beside an open guard");
+    }
+    assert!(!switching.is_finished());
+    caller.run("commit").await;
+    let switched = switching.await.unwrap();
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    assert_eq!(observer.number(&state("retired")).await, Ok(1));
+    assert_eq!(observer.number("select count(*) from done").await, Ok(1));
+    assert_eq!(renew(&node, "k", &held).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_switch_to_postgres_does_not_wait_for_a_transaction_that_reads_the_views() {
+    let world = World::start(1).await;
+    let nodes = world.nodes(1, &BOTH, &["--ttl-max", "60s"]).await;
+    let node = &nodes[0].node;
+    granted(node, "left", json!({ "ttl_ms": 60_000 })).await;
+    switched(&nodes[0], "one").await;
+    request(node, Method::DELETE, "/v1/locks/left", json!(null)).await;
+    let held = granted(node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    let mut reader = Caller::connect(&world.database()).await;
+    reader.run("begin; select * from latchgate.held").await;
+    switched(&nodes[0], "pg").await;
+    assert_eq!(reader.number("select count(*) from latchgate.held").await, Ok(1));
+    assert_eq!(reader.guard("k", &held).await.map(drop), Ok(()));
+    reader.run("commit").await;
+    granted(node, "left", json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_of_postgres_during_a_guard_rolls_the_work_back_and_the_lease_lasts() {
+    let mut postgres = Postgres::start().await;
+    let url = postgres.create_database().await;
+    let node = Node::start(BIN, &["--locks", &url]).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    let mut caller = Caller::connect(&url).await;
+    caller.run("create table done (what text)").await;
+    caller.begin_guarded("k", &held).await;
+    caller.run("insert into done values ('work')").await;
+    postgres.kill9();
+    assert!(caller.is_cut_off().await, "the transaction ends with its server");
+    postgres.start_again().await;
+    let mut caller = Caller::connect(&url).await;
+    assert_eq!(caller.number("select count(*) from done").await, Ok(0));
+    caller.guard("k", &held).await.unwrap();
+    until("the node has found the server again", || async { renew(&node, "k", &held).await.status == 200 }).await;
+    acquire(&node, "k", json!({})).await.assert_problem(423, "lock-held");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -192,34 +192,121 @@ async fn failures_and_unknown_outcomes_are_posted_too() {
     pre(&other, charge("unknown")).await.assert_problem(409, "operation-duplicate");
 }
 
-/// A worker crashes before each statement of its transaction, and after its commit. Each time another one goes on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_post_is_open_calls_for_other_operations_do_not_wait_for_it() {
+    let World { node, mut caller, database, .. } = World::start().await;
+    let mut observer = Caller::connect(&database).await;
+    let go = begun(&node, charge("open")).await;
+    caller.run("begin").await;
+    post(&mut caller, &go, "").await.unwrap();
+    pre(&node, charge("open")).await.assert_problem(503, "overloaded");
+    let call = |contents: &str| {
+        let url = format!("{}/v1/operations/pre", node.base_url());
+        tokio::spawn(crate::client::post(url, charge(contents).to_string()))
+    };
+    let mut faster = 0;
+    for round in 0..20 {
+        let first = call("open");
+        while !first.is_finished() && observer.blocked().await == 0 {}
+        let repeated = call("open");
+        // A second statement must not wait for the open post beside the first: a node writes with two.
+        while !repeated.is_finished() && observer.blocked().await < 2 {}
+        begun(&node, charge(format!("other-{round}"))).await;
+        faster += u32::from(!first.is_finished());
+        assert_eq!((first.await.unwrap().status.as_u16(), repeated.await.unwrap().status.as_u16()), (503, 503));
+    }
+    assert!(faster > 10, "in {faster} of 20 rounds only, another operation did not wait for the open one");
+    caller.run("commit").await;
+    pre(&node, charge("open")).await.assert_problem(409, "operation-duplicate");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_waits_for_the_outcome_waits_behind_an_open_post_too() {
+    let World { node, other, mut caller, database } = World::start().await;
+    let mut observer = Caller::connect(&database).await;
+    let go = begun(&node, charge("x")).await;
+    caller.run("begin").await;
+    post(&mut caller, &go, ", '[1]'").await.unwrap();
+    let path = format!("/v1/operations/{}?wait_ms=30000", go.text("id"));
+    let waiting = tokio::spawn(async move { get(&other, &path).await });
+    // It cannot say in the record that it waits.
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(500) {
+        assert!(!waiting.is_finished());
+        observer.run("select 1").await;
+    }
+    caller.run("commit").await;
+    let answer = waiting.await.unwrap();
+    assert_eq!((answer.status.as_u16(), &answer.body["result"]), (200, &json!([1])), "{}", answer.body);
+}
+
+/// The statements of an attempt that works and posts.
+fn statements(contents: &str, go: &Answer) -> [String; 4] {
+    ["begin".to_owned(), format!("insert into charges values ('{contents}')"), posting(go, ""), "commit".to_owned()]
+}
+
+/// Another worker goes on until the operation is done.
+async fn until_done(node: &Node, caller: &mut Caller, contents: &str) {
+    loop {
+        let answer = pre(node, charge(contents)).await;
+        match (answer.status.as_u16(), answer.code()) {
+            (409, "operation-in-progress") | (503, _) => {}
+            (409, "operation-duplicate") => break,
+            (201, _) => caller.run(&statements(contents, &answer).join(";")).await,
+            _ => panic!("{}", answer.body),
+        }
+    }
+}
+
+async fn each_was_done_once(caller: &mut Caller, count: i64) {
+    assert_eq!(caller.number("select count(*) from charges").await, Ok(count));
+    assert_eq!(caller.number("select count(distinct id) from charges").await, Ok(count));
+    assert_eq!(caller.number("select count(*) from latchgate.operations where state <> 'succeeded'").await, Ok(0));
+}
+
+/// A worker crashes before each statement of its transaction, and after its commit; or only its session does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_between_any_two_statements_leaves_no_unknown_outcome_and_no_second_run() {
     let World { node, other, mut caller, database } = World::start().await;
-    for crash in 0..=4 {
-        let contents = format!("crash-{crash}");
-        let work = format!("insert into charges values ('{contents}')");
-        let go = begun(&node, short(&contents)).await;
-        let statements = ["begin".to_owned(), work.clone(), posting(&go, ""), "commit".to_owned()];
-        let mut worker = Caller::connect(&database).await;
-        for statement in &statements[..crash] {
-            worker.run(statement).await;
-        }
-        // Nothing says goodbye to the server.
-        drop(worker);
-        loop {
-            let answer = pre(&other, charge(contents.as_str())).await;
-            match (answer.status.as_u16(), answer.code()) {
-                (409, "operation-in-progress") | (503, _) => {}
-                (409, "operation-duplicate") => break,
-                (201, _) => {
-                    let statements = ["begin".to_owned(), work.clone(), posting(&answer, ""), "commit".to_owned()];
-                    caller.run(&statements.join(";")).await;
-                }
-                _ => panic!("{}", answer.body),
+    for is_terminated in [false, true] {
+        for crash in 0..=4 {
+            let contents = format!("crash-{crash}-{is_terminated}");
+            let go = begun(&node, short(&contents)).await;
+            let mut worker = Caller::connect(&database).await;
+            for statement in &statements(&contents, &go)[..crash] {
+                worker.run(statement).await;
             }
+            if is_terminated {
+                let session = worker.number("select pg_backend_pid()").await.unwrap();
+                caller.run(&format!("select pg_terminate_backend({session})")).await;
+                assert!(worker.is_cut_off().await);
+            } else {
+                // Nothing says goodbye to the server.
+                drop(worker);
+            }
+            until_done(&other, &mut caller, &contents).await;
         }
     }
-    assert_eq!(caller.number("select count(*) from charges").await, Ok(5));
-    assert_eq!(caller.number("select count(distinct id) from charges").await, Ok(5));
+    each_was_done_once(&mut caller, 10).await;
+}
+
+/// The transaction needs no node: only the pre does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_of_the_node_between_any_two_statements_does_not_keep_the_work_from_being_committed() {
+    let World { mut node, other, mut caller, .. } = World::start().await;
+    for crash in 0..=4 {
+        let contents = format!("crash-{crash}");
+        let go = begun(&node, charge(contents.as_str())).await;
+        for (index, statement) in statements(&contents, &go).iter().enumerate() {
+            if index == crash {
+                node.kill9();
+            }
+            caller.run(statement).await;
+        }
+        node.kill9();
+        pre(&other, charge(contents.as_str())).await.assert_problem(409, "operation-duplicate");
+        node.start_again().await;
+        pre(&node, charge(contents.as_str())).await.assert_problem(409, "operation-duplicate");
+    }
+    each_was_done_once(&mut caller, 5).await;
 }

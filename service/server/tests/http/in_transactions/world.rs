@@ -66,9 +66,25 @@ impl Caller {
 
     /// Waits until a session waits for a row or a transaction.
     pub async fn until_blocked(&mut self) {
-        let waiting = "select count(*) from pg_stat_activity
-            where datname = current_database() and wait_event_type = 'Lock' and wait_event in ('tuple', 'transactionid')";
-        while self.number(waiting).await.unwrap() == 0 {}
+        while self.blocked().await == 0 {}
+    }
+
+    /// How many sessions wait for a row or a transaction.
+    pub async fn blocked(&mut self) -> i64 {
+        self.waiting("'tuple', 'transactionid'").await
+    }
+
+    /// Waits until a session waits for an advisory lock.
+    pub async fn until_blocked_by_record(&mut self) {
+        while self.waiting("'advisory'").await == 0 {}
+    }
+
+    async fn waiting(&mut self, events: &str) -> i64 {
+        let waiting = format!(
+            "select count(*) from pg_stat_activity
+            where datname = current_database() and wait_event_type = 'Lock' and wait_event in ({events})"
+        );
+        self.number(&waiting).await.unwrap()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Records in Postgres: one row per id, each verb one statement. Claims and replacements share statements and commits.
 
+mod busy;
 mod posted;
 mod statements;
 mod writes;

@@ -14,6 +14,7 @@ use sqlx::postgres::PgRow;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::busy::{Busy, Turn};
 use super::{CHANNEL, bind_fence, is_in_force, read_stored, read_timestamp, statements};
 use crate::store::engine_record::Purpose;
 use crate::store::gate::{At, Fence, Stored, Write, Written, fresh_version, is_off};
@@ -71,6 +72,8 @@ pub(super) struct Writer {
     sessions: Sessions,
     purpose: Purpose,
     queue: Mutex<Queue>,
+    /// Operations that do not share statements.
+    busy: Busy,
 }
 
 impl Encoded {
@@ -133,12 +136,17 @@ impl Queue {
 
 impl Writer {
     pub(super) fn new(sessions: Sessions, purpose: Purpose) -> Arc<Self> {
-        Arc::new(Self { sessions, purpose, queue: Mutex::default() })
+        Arc::new(Self { sessions, purpose, queue: Mutex::default(), busy: Busy::default() })
     }
 
     /// # Errors
     /// When the store does not answer, refuses the fence, or has a record there that cannot be read.
     pub(super) async fn write(self: &Arc<Self>, write: Encoded) -> Answer {
+        match self.busy.turn(&write.address).await {
+            Turn::Together => {}
+            Turn::Alone(_turn) => return self.write_one(&write).await,
+            Turn::Refused => return Err(faults::CONTENDED),
+        }
         let (answer, answered) = oneshot::channel();
         self.push(Waiting { write, answer });
         answered.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("the write was not finished".to_owned())))
@@ -206,17 +214,20 @@ impl Writer {
     async fn write_each(self: Arc<Self>, all: Vec<Waiting>) {
         let this = &self;
         let write = |Waiting { write, mut answer }: Waiting| async move {
-            let writing = this.write_together(std::slice::from_ref(&write));
+            let writing = this.write_one(&write);
             tokio::select! {
                 biased;
                 () = answer.closed() => {}
-                written = writing => {
-                    let given = written.map_or_else(|(error, _)| Err(error), |mut given| given.swap_remove(0));
-                    let _ = answer.send(given);
-                }
+                given = writing => drop(answer.send(given)),
             }
         };
         stream::iter(all).for_each_concurrent(ALONE_AT_ONCE, write).await;
+    }
+
+    /// A statement of its own.
+    async fn write_one(&self, write: &Encoded) -> Answer {
+        let written = self.write_together(std::slice::from_ref(write)).await;
+        written.map_or_else(|(error, _)| Err(error), |mut given| given.swap_remove(0))
     }
 
     /// One statement. The error comes with whether other sessions were its reason, and nothing was written.
@@ -243,6 +254,9 @@ impl Writer {
             .bind(sorted.iter().map(|write| write.wake_up.as_deref()).collect::<Vec<_>>());
         let rows = query.fetch_all(&mut *session).await.and_then(|rows| read_rows(&rows));
         let is_contention = rows.as_ref().is_err_and(faults::is_contention);
+        if let [write] = writes {
+            self.busy.note(&write.address, rows.as_ref().is_err_and(faults::is_lock_timeout));
+        }
         let rows = session.written(rows).await.map_err(|error| (error, is_contention))?;
         Ok(writes.iter().map(|write| rows.answer(write)).collect())
     }
