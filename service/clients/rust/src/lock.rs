@@ -231,7 +231,7 @@ impl LockRequest {
             let failure = match self.call(&path, &body, answer_max).await {
                 Ok(answer) => {
                     let grant = Grant::of(&pending.target, &pending.lease_id, sent, self.ttl, &answer)?;
-                    match self.confirmed(grant).await {
+                    match self.confirmed(grant, ends).await {
                         Ok(Some(grant)) => {
                             pending.is_over = true;
                             tracing::debug!(keys = ?grant.target, waited = ?started.elapsed(), "acquired");
@@ -300,13 +300,12 @@ impl LockRequest {
 
     /// A grant that surely has most of its length left: it is renewed after a wait, because it began at an unknown time.
     /// `None` if it has ended.
-    async fn confirmed(&self, mut grant: Grant) -> Result<Option<Grant>, Error> {
+    async fn confirmed(&self, mut grant: Grant, give_up: Moment) -> Result<Option<Grant>, Error> {
         if grant.sent.elapsed() <= self.ttl / 10 {
             return Ok(Some(grant));
         }
         let path = grant.target.path("renew");
         let body = grant.target.body(&grant.lease_id);
-        let give_up = Moment::now().plus(self.client.patience);
         let mut pause = self.pause();
         loop {
             let sent = Moment::now();

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::beside;
-use super::node::client;
+use super::node::{ORDER_MAX, client};
 use super::print::{list, one_line, out, said, text};
 use super::progress::shown;
 use super::who;
@@ -167,6 +167,8 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
 /// As [`locks`].
 pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>) -> anyhow::Result<()> {
     let node = || client(&show.node);
+    // It is carried out before the answer.
+    let orders = || Ok::<_, anyhow::Error>(client(&show.node)?.patience(ORDER_MAX));
     match command {
         EnginesCommand::List => {
             let answer = node()?.call(Method::GET, "/v1/admin/engines", None).await?;
@@ -174,7 +176,7 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
         }
         EnginesCommand::Lower { of, lease_ms_max } => {
             let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
-            show_engines(show.json, &node()?.call(Method::POST, &path, Some(&body)).await?);
+            show_engines(show.json, &orders()?.call(Method::POST, &path, Some(&body)).await?);
         }
         EnginesCommand::Switch { of, engine, stopped, force, beside } => {
             if beside.beside_store {
@@ -189,7 +191,8 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
                 body["engine"] = json!(engine);
             }
             let path = format!("/v1/admin/engines/{of}");
-            let switching = client.call(Method::POST, &path, Some(&body));
+            let ordering = orders()?;
+            let switching = ordering.call(Method::POST, &path, Some(&body));
             let answer = shown(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
             show_engines(show.json, &answer);
         }
@@ -200,7 +203,7 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
                 beside::hold_off(beside, *of, for_ms).await?
             } else {
                 let body = json!({ "of": of.as_str(), "for_ms": for_ms });
-                node()?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
+                orders()?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
             };
             said(show.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
         }

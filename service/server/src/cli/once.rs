@@ -13,6 +13,7 @@ use latchgate_core::gate::LABEL_MAX_BYTES;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tokio::time::timeout;
 
 use super::lock::margin;
 use super::node::{LOST, UNKNOWN, client, failed};
@@ -38,7 +39,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let begun = tokio::select! {
         begun = begin.begin(&contents) => begun,
         signal = signals.end() => {
-            settle(&client, &mut signals).await;
+            settle(&client, args.node.retry_for, &mut signals).await;
             return Ok(work::code_of(signal).into());
         }
     };
@@ -47,7 +48,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
         Err(error) => {
             let code = failed(&error);
-            settle(&client, &mut signals).await;
+            settle(&client, args.node.retry_for, &mut signals).await;
             return Ok(code.into());
         }
     };
@@ -73,10 +74,11 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     report(args, attempt, code, is_cut, output).await
 }
 
-/// CMD was not run: a claim that may have been made is given back, until a signal ends that.
-async fn settle(client: &Client, signals: &mut Signals) {
+/// CMD was not run: a claim that may have been made is given back, until a signal ends that, or no node has answered for `max` again. A
+/// node that was only frozen gives it back by itself, because this client has gone.
+async fn settle(client: &Client, max: Duration, signals: &mut Signals) {
     tokio::select! {
-        () = client.settled() => {}
+        _ = timeout(max, client.settled()) => {}
         _ = signals.end() => {}
     }
 }

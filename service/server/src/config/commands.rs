@@ -24,6 +24,11 @@ pub struct NodeArgs {
     /// A PEM file with the certificates of the authorities that sign for https://. If absent: those that the system trusts.
     #[arg(long, value_name = "PATH", env = "LATCHGATE_CA")]
     pub ca: Option<PathBuf>,
+
+    /// When no node answers, a call ends after this time in all. A wait that has begun goes on through an outage, and ends this time
+    /// after --wait at the latest.
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_RETRY_FOR", default_value = "2s", value_parser = some_duration)]
+    pub retry_for: Duration,
 }
 
 impl NodeArgs {

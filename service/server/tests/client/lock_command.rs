@@ -206,3 +206,38 @@ async fn latchgate_ends_soon_after_its_lease_when_no_server_answers() {
         std::fs::remove_file(desk.path("id")).unwrap();
     }
 }
+
+#[tokio::test]
+async fn each_command_ends_in_time_when_the_node_is_frozen() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    let run = desk.run(&["lock", "held", "--retry-for", "2s", "--", "sh", "-c", "echo $$ >id; until [ -e go ]; do sleep 0.1; done"]);
+    let id = desk.number("id").await;
+    node.pause();
+    desk.touch("go");
+    until_gone(id).await;
+    let began = Instant::now();
+    let mut commands = vec![("release", 0, run)];
+    for (args, code) in [
+        ("lock k -- echo ran", 69),
+        ("lock k --wait 3s -- echo ran", 69),
+        ("once k -- echo ran", 69),
+        ("locks list", 1),
+        ("locks force k", 1),
+        ("events", 1),
+        ("app list", 1),
+    ] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let at = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+        let args_with_bound = [&words[..at], &["--retry-for", "2s"], &words[at..]].concat();
+        commands.push((args, code, desk.run(&args_with_bound)));
+    }
+    for (name, code, run) in commands {
+        let ended = run.ends().await;
+        // 2 s, and as long again for a claim that is given back; the machine may be busy. Before, it took from 10 s to 70 s.
+        assert!(began.elapsed() < seconds(9), "{name}: {:?}", began.elapsed());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{name}: {}", ended.err);
+        assert!(ended.err.contains(&node.base_url()), "{name} names no URL: {}", ended.err);
+    }
+    node.resume();
+}
