@@ -111,22 +111,24 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
 pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
     let client = client(&show.node)?;
     match command {
-        OperationsCommand::List { operation, state, suspect } => {
-            let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}");
+        OperationsCommand::List { operation, state, older_than, suspect } => {
+            let older_than_ms = ms(*older_than);
+            let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}&older_than_ms={older_than_ms}");
             for (name, value) in [("operation", operation), ("state", state)] {
                 if let Some(value) = value {
                     path += &format!("&{name}={}", encode(value));
                 }
             }
-            let operations = pages(&client, &path, "operations").await?;
+            let mut operations = pages(&client, &path, "operations").await?;
+            operations.sort_by_key(since);
             list(
                 show.json,
                 &operations,
                 &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "SINCE", "LABEL"],
                 |operation| {
-                    let fields =
-                        ["id", "operation", "state", "attempt", "suspected_double_runs", "created_at", "label"];
-                    fields.iter().map(|name| one_line(&operation[name])).collect()
+                    let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
+                    let cells = fields.iter().map(|name| one_line(&operation[name]));
+                    cells.chain([since(operation), one_line(&operation["label"])]).collect()
                 },
             );
         }
@@ -209,6 +211,12 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
         }
     }
     Ok(())
+}
+
+/// When the present state of an operation began.
+fn since(operation: &Value) -> String {
+    let at = ["ended_at", "started_at", "created_at"].iter().find_map(|name| operation[name].as_str());
+    at.unwrap_or_default().to_owned()
 }
 
 /// The time so long from now, by this machine's clock.
