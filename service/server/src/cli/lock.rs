@@ -1,11 +1,12 @@
 //! `latchgate lock`: runs a program while holding a lock.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use latchgate_client::clock::Moment;
-use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
+use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wanted};
 
 use super::node::{LOST, client, failed};
 use super::print::{complain, plain};
@@ -43,13 +44,24 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         environment.push(("LATCHGATE_SLOT", slots.join(";")));
     }
     let work = Work { command: &args.command, environment, output_max: None, grace, margin: margin(args.ttl) };
-    let ended = work::run(&work, lease.state(), hold_of, &mut signals).await;
+    let revoked = RefCell::new(None);
+    let noting = |state: &LeaseState| {
+        if let LeaseState::Held { revocation: Some(revocation), .. } = state {
+            *revoked.borrow_mut() = Some(revocation.clone());
+        }
+        hold_of(state)
+    };
+    let ended = work::run(&work, lease.state(), noting, &mut signals).await;
     let (loss, until) = (lease.check().err(), lease.until());
     let released = lease.release().await;
     let (code, is_cut) = match ended? {
         Ended::NotRun(code) => return Ok(code.into()),
         Ended::Ran { code, is_cut, .. } => (code, is_cut),
     };
+    if is_cut && let Some(revocation) = revoked.take() {
+        complain(format!("CMD was ended, because {}", said(&revocation)));
+        return Ok(LOST.into());
+    }
     match (loss, released) {
         (Some(loss), _) => complain(loss),
         (None, Err(latchgate_client::Error::LeaseLost(loss))) => complain(format!("{loss}, before CMD had ended")),
@@ -63,6 +75,13 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(LOST.into())
+}
+
+/// Who has revoked the lock, and why.
+fn said(revocation: &Revocation) -> String {
+    let by = revocation.by.as_deref().unwrap_or("an operator");
+    let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{by} has revoked the lock{reason}")
 }
 
 fn listed(numbers: &[impl ToString]) -> String {
@@ -92,9 +111,7 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
     if let Some(priority) = args.priority {
         request = request.priority(priority);
     }
-    if let Some(owner) = &args.owner {
-        request = request.owner(owner);
-    }
+    request = request.owner(args.owner.clone().unwrap_or_else(|| work::name_of(&args.command)));
     if let Some(min_hold) = args.min_hold {
         request = request.min_hold(min_hold);
     }
@@ -124,7 +141,9 @@ struct Notice {
 
 impl Notice {
     fn new(args: &LockRunArgs) -> Self {
-        let bar = if args.quiet { ProgressBar::hidden() } else { spinner("") };
+        // Nothing is drawn before there is something to say.
+        let bar = spinner("");
+        bar.set_draw_target(ProgressDrawTarget::hidden());
         Self { names: args.keys.join(", "), bar, is_quiet: args.quiet }
     }
 
@@ -141,13 +160,16 @@ impl Notice {
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
         let held_by = closed.unwrap_or(held_by);
         let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
-        if self.bar.is_hidden() && !self.is_quiet && self.bar.message().is_empty() {
-            complain(&line);
+        let is_first = self.bar.message().is_empty();
+        self.bar.set_message(line.clone());
+        if is_first && !self.is_quiet {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            if self.bar.is_hidden() {
+                complain(&line);
+            } else {
+                self.bar.enable_steady_tick(Duration::from_millis(200));
+            }
         }
-        if self.bar.message().is_empty() {
-            self.bar.enable_steady_tick(Duration::from_millis(200));
-        }
-        self.bar.set_message(line);
     }
 
     fn end(&self) {

@@ -57,13 +57,13 @@ Exit codes:
   130   Ctrl-C while waiting for the lock: CMD was not run (143 after SIGTERM)
 
 The end of CMD:
-  The lock is held as long as CMD runs. When CMD has ended, processes of its process group that are left get SIGTERM, and SIGKILL
+  The lock is held as long as CMD runs. When CMD has ended, processes of its process group that are left get SIGTERM, and SIGKILL \
   after --grace. Then the lock is released. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the process group.
 
-  If no renewal is answered, the process group gets SIGTERM so early that --grace passes before the lease ends, and SIGKILL
-  before the lease ends by the server's clock. If the lease has ended already, because an operator ended it, it gets SIGKILL at
-  once. If an operator revokes the lock, it gets SIGTERM at once. A small second process does this even if latchgate itself
-  is stopped or killed. CMD can be paused anywhere, so where a late write would do harm, let CMD send LATCHGATE_TOKEN with each
+  If no renewal is answered, the process group gets SIGTERM so early that --grace passes before the lease ends, and SIGKILL \
+  before the lease ends by the server's clock. If the lease has ended already, because an operator ended it, it gets SIGKILL at \
+  once. If an operator revokes the lock, it gets SIGTERM at once. A small second process does this even if latchgate itself \
+  is stopped or killed. CMD can be paused anywhere, so where a late write would do harm, let CMD send LATCHGATE_TOKEN with each \
   write, and let the resource refuse a lower one.
 
 Examples:
@@ -110,7 +110,8 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "1-10", value_parser = clap::value_parser!(u8).range(1..=10))]
     pub priority: Option<u8>,
 
-    /// The holder's name, which other clients see. If absent: the name of this machine and the process id.
+    /// The holder's name, which other clients see. If absent: the name of this machine, the process id and the name of CMD, without its
+    /// arguments.
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
 
@@ -160,8 +161,8 @@ Exit codes:
   127   CMD does not exist
 
 How the end of CMD is reported:
-  Exit code 0 is a success. CMD's standard output is passed through, and kept as the result if it is text of at most 48 KiB.
-  With --on-expiry block, any other code leaves the outcome unknown, unless --failure-exit names the code: then nothing was done,
+  Exit code 0 is a success. CMD's standard output is passed through, and kept as the result if it is text of at most 48 KiB. \
+  With --on-expiry block, any other code leaves the outcome unknown, unless --failure-exit names the code: then nothing was done, \
   and the next run begins. With --on-expiry retry, any other code is a failure, and the next run begins.
 
 Examples:

@@ -133,6 +133,19 @@ impl Operations {
         Ok(found)
     }
 
+    /// Whether the app has operations; also if it has too many records to look through.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn has_records(&self, app: &App) -> Answer<bool> {
+        let found = match self.list_by_time(app, &Filter::default(), ByTime::Oldest, 1).await {
+            Ok(found) => found,
+            Err(ListFailure::Failure(failure)) => return Err(failure),
+            Err(ListFailure::InvalidCursor) => return Ok(true),
+        };
+        Ok(!found.records.is_empty() || !found.unreadable.is_empty() || found.is_incomplete)
+    }
+
     /// Forgets a record; one whose attempt runs, or may have run, or that cannot be decoded, only by `force`.
     ///
     /// # Errors
