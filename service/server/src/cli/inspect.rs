@@ -230,9 +230,14 @@ fn show_lock(is_json: bool, lock: &Value) {
     if is_json {
         return out(lock);
     }
-    let state = if lock["held"] == true { "held" } else { "free" };
+    let state = match lock {
+        lock if lock["held"] == true => "held",
+        lock if lock["closed"].is_object() => "closed",
+        lock if !lock["delayed_until"].is_null() => "not held, but not granted yet",
+        _ => "free",
+    };
     out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
-    for (name, what) in [("delayed_until", "lock-delay until"), ("limit", "limit of permits"), ("fence", "fence")] {
+    for (name, what) in [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")] {
         if !lock[name].is_null() {
             out(format_args!("{what} {}", text(&lock[name])));
         }
