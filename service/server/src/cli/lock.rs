@@ -11,6 +11,7 @@ use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wan
 use super::node::{LOST, client, failed};
 use super::print::{complain, plain};
 use super::progress::spinner;
+use super::terraform;
 use super::work::{self, Ended, Hold, Signals, Work};
 use crate::config::LockRunArgs;
 
@@ -43,6 +44,20 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         let slots: Vec<String> = lease.slots().iter().map(|slots| listed(slots)).collect();
         environment.push(("LATCHGATE_SLOT", slots.join(";")));
     }
+    let terraform = match args.terraform.as_ref().map(|_| terraform::serve(lease.state())) {
+        Some(serving) => match serving.await {
+            Ok(serving) => Some(serving),
+            Err(error) => {
+                let _ = lease.release().await;
+                return Err(error);
+            }
+        },
+        None => None,
+    };
+    if let Some((address, _)) = &terraform {
+        environment.push(("TF_HTTP_LOCK_ADDRESS", address.clone()));
+        environment.push(("TF_HTTP_UNLOCK_ADDRESS", address.clone()));
+    }
     let work = Work { command: &args.command, environment, output_max: None, grace, margin: margin(args.ttl) };
     let revoked = RefCell::new(None);
     let noting = |state: &LeaseState| {
@@ -52,6 +67,9 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         hold_of(state)
     };
     let ended = work::run(&work, lease.state(), noting, &mut signals).await;
+    if let Some((_, serving)) = terraform {
+        serving.abort();
+    }
     let (loss, until) = (lease.check().err(), lease.until());
     let released = lease.release().await;
     let (code, is_cut) = match ended? {
@@ -94,12 +112,13 @@ pub fn margin(ttl: Duration) -> Duration {
 }
 
 fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest {
-    let wanted = args.keys.iter().map(|key| match args.permits {
+    let keys = args.locked_keys();
+    let wanted = keys.iter().map(|key| match args.permits {
         Some((permits, limit)) => Wanted::permits(key, permits, Some(limit)),
         None if args.shared => Wanted::shared(key),
         None => Wanted::exclusive(key),
     });
-    let mut request = match &args.keys[..] {
+    let mut request = match &keys[..] {
         [key] => match args.permits {
             Some((permits, limit)) => client.lock(key).permits(permits, limit),
             None if args.shared => client.lock(key).shared(),
@@ -144,7 +163,7 @@ impl Notice {
         // Nothing is drawn before there is something to say.
         let bar = spinner("");
         bar.set_draw_target(ProgressDrawTarget::hidden());
-        Self { names: args.keys.join(", "), bar, is_quiet: args.quiet }
+        Self { names: args.locked_keys().join(", "), bar, is_quiet: args.quiet }
     }
 
     fn show(&self, problem: &Problem) {

@@ -71,6 +71,7 @@ Examples:
   latchgate lock stock --shared --wait 10s -- ./report
   latchgate lock encoders --permits 1/3 -- ffmpeg -i in.mkv out.mp4
   latchgate lock accounts/1 accounts/2 -- ./transfer 1 2
+  latchgate lock --terraform network -- terraform apply
 ";
 
 /// Run a program while holding a lock.
@@ -83,7 +84,7 @@ Examples:
 #[command(after_long_help = EXIT_CODES_OF_LOCK, after_help = "`latchgate lock --help` has the exit codes and examples.")]
 pub struct LockRunArgs {
     /// The names of the locks.
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required_unless_present = "terraform", conflicts_with = "terraform")]
     pub keys: Vec<String>,
 
     /// The program to run, with its arguments.
@@ -115,6 +116,11 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
 
+    /// Lock this Terraform state, the key terraform/STATE: Terraform's `http` backend in CMD locks under the lease of this command, by the
+    /// variables TF_HTTP_LOCK_ADDRESS and TF_HTTP_UNLOCK_ADDRESS.
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["shared", "permits"])]
+    pub terraform: Option<String>,
+
     /// Keep the lock at least this long from its grant on, even if CMD ends sooner; up to a day. For jobs that machines with different
     /// clocks begin at the same time; with --permits N/LIMIT, a rate: LIMIT permits in each such time.
     #[arg(long, value_name = "DURATION", value_parser = some_duration, conflicts_with = "shared")]
@@ -137,6 +143,10 @@ pub struct LockRunArgs {
 }
 
 impl LockRunArgs {
+    pub fn locked_keys(&self) -> Vec<String> {
+        self.terraform.as_ref().map_or_else(|| self.keys.clone(), |state| vec![format!("terraform/{state}")])
+    }
+
     /// # Errors
     /// When --grace does not fit into --ttl.
     pub fn grace(&self) -> anyhow::Result<Duration> {
