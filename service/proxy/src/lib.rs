@@ -83,7 +83,7 @@ impl Proxy {
     /// `client` calls the nodes whose gate the proxy uses.
     #[must_use]
     pub fn new(client: Client, settings: Settings) -> Arc<Self> {
-        let client = client.answer_max(settings.gate_timeout).patience(settings.gate_timeout * 2);
+        let client = client.answer_max(settings.gate_timeout);
         let gate = client.operation(&settings.operation).ttl(settings.lease).retention(settings.retention);
         let (gate, upstream) = (gate.on_expiry(OnExpiry::Block), upstream::client(settings.client_timeout));
         let memory = Arc::new(Semaphore::new(BODIES_KIB_MAX));

@@ -29,6 +29,7 @@ pub enum Action {
     HoldOff,
     CreateApp,
     ChangeApp,
+    DeleteApp,
     CreateKey,
     RevokeKey,
 }
@@ -46,6 +47,7 @@ impl Action {
             Self::HoldOff => "hold-off",
             Self::CreateApp => "create-app",
             Self::ChangeApp => "change-app",
+            Self::DeleteApp => "delete-app",
             Self::CreateKey => "create-key",
             Self::RevokeKey => "revoke-key",
         }

@@ -55,7 +55,9 @@ function appsTable(apps, refresh) {
       hasQuotas && button("Quotas…", () => changeQuotas(app, refresh), { "data-focus": `quotas-${app.app}`, "aria-label": `Quotas of ${app.app}` }),
       app.disabled
         ? button("Enable", () => enable(app.app, refresh), { "data-focus": `able-${app.app}`, "aria-label": `Enable ${app.app}` })
-        : app.app !== "default" && button("Disable…", () => disable(app.app, refresh), { class: "danger", "data-focus": `able-${app.app}`, "aria-label": `Disable ${app.app}` })) },
+        : app.app !== "default" && button("Disable…", () => disable(app.app, refresh), { class: "danger", "data-focus": `able-${app.app}`, "aria-label": `Disable ${app.app}` }),
+      app.app !== "default" && app.api_keys === 0 &&
+        button("Delete…", () => remove(app.app, refresh), { class: "danger", "data-focus": `delete-${app.app}`, "aria-label": `Delete ${app.app}` })) },
   ].filter(Boolean), apps);
 }
 
@@ -116,14 +118,30 @@ function disable(app, refresh) {
   });
 }
 
+function remove(app, refresh) {
+  ask({
+    title: `Delete ${app}`,
+    text: "Only an empty app is deleted: without API keys, locks in use, and operations.",
+    action: "Delete",
+    isDanger: true,
+    run: async () => {
+      await call("DELETE", `/v1/admin/apps/${encodeURIComponent(app)}`);
+      toast(`The app ${app} is deleted.`);
+      refresh();
+    },
+  });
+}
+
 function keysTable(view, keys, refresh) {
   return table("API keys", [
     { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")) },
+    { label: "Name", cell: (key) => key.name, class: "key" },
     { label: "App", cell: (key) => key.app, class: "key" },
     { label: "Scopes", cell: (key) => key.scopes.join(", ") },
     { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key" },
     { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
-    { label: "Used", cell: (key) => time(key.used_at), class: "hide" },
+    { label: "Created by", cell: (key) => key.created_by && h("span", { class: "mono" }, key.created_by), class: "hide" },
+    { label: "Used in the hour from", cell: (key) => (key.used_at ? time(key.used_at) : "never"), class: "hide" },
     { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never") },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
       { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
@@ -158,14 +176,15 @@ function createKey(apps, app, refresh) {
     text: "It belongs to one app. No scope includes another one.",
     fields: [
       { name: "app", label: "App", type: "select", options: apps, value: app },
+      { name: "name", label: "What it is for", placeholder: "billing workers", hint: "Shown in this list" },
       { name: "scopes", label: "Scopes", type: "checks", options: SCOPES, value: ["read", "locks", "operations"] },
       { name: "prefixes", label: "Only keys that begin with", placeholder: "jobs/, reports/", hint: "Several with commas; all keys if empty" },
       { name: "days", label: "Expires after days", type: "number", hint: "Never if empty" },
     ],
     action: "Create",
-    run: async ({ app: chosen, scopes, prefixes, days }) => {
+    run: async ({ app: chosen, name, scopes, prefixes, days }) => {
       const named = prefixes.split(",").map((prefix) => prefix.trim()).filter(Boolean);
-      const body = { app: chosen, scopes, prefixes: named, ...(days !== null && { expires_in_ms: days * DAY_MS }) };
+      const body = { app: chosen, scopes, prefixes: named, ...(name && { name }), ...(days !== null && { expires_in_ms: days * DAY_MS }) };
       const { api_key: key } = await post("/v1/admin/api-keys", body);
       refresh();
       reveal("The new API key", "Copy it now: it is not shown again, and the store keeps only its hash.", key);

@@ -3,60 +3,73 @@
 import { Problem, call, post, textOf } from "../api.js";
 import { h, replace } from "../dom.js";
 import { plural, time } from "../format.js";
-import { Pages, ask, badge, button, countdown, empty, facts, head, panel, problemBox, table, toast } from "../widgets.js";
+import { Pages, ask, badge, button, countdown, empty, facts, head, panel, problemBox, since, table, toast } from "../widgets.js";
 
 const PAGE = 50;
+const AGES = [["", "any time"], ["60000", "a minute"], ["3600000", "an hour"], ["86400000", "a day"]];
 const STATES = { started: "held", succeeded: "good", unknown: "bad", vacant: "" };
 
 export function operations(view) {
-  const { operation: name = "", state = "", suspect = "" } = view.query;
+  const { operation: name = "", state = "", age = "", sort = "", suspect = "" } = view.query;
   const inputs = {
     operation: h("input", { type: "search", value: name, autocomplete: "off", spellcheck: "false" }),
-    state: h("select", {}, [["", "any"], ...Object.keys(STATES).map((known) => [known, known])].map(([value, label]) =>
-      h("option", { value, selected: value === state }, label))),
+    state: choice([["", "any"], ...Object.keys(STATES).map((known) => [known, known])], state),
+    age: choice(AGES, age),
+    sort: choice([["", "store"], ["oldest", "oldest state first"], ["newest", "newest state first"]], sort),
     suspect: h("input", { type: "checkbox", checked: suspect === "true" }),
   };
-  let query = { operation: name, state, suspect };
+  let query = { operation: name, state, age, sort, suspect };
   const list = h("div", {});
   const pages = new Pages(() => refresh());
   const search = (event) => {
     event.preventDefault();
-    query = { operation: inputs.operation.value, state: inputs.state.value, suspect: inputs.suspect.checked ? "true" : "" };
+    const { operation, state: chosen, age: least, sort: order, suspect: suspected } = inputs;
+    query = { operation: operation.value, state: chosen.value, age: least.value, sort: order.value, suspect: suspected.checked ? "true" : "" };
     view.remember(query);
     pages.reset();
     refresh();
   };
-  inputs.state.addEventListener("change", search);
-  inputs.suspect.addEventListener("change", search);
+  for (const input of [inputs.state, inputs.age, inputs.sort, inputs.suspect]) input.addEventListener("change", search);
   view.show(
     head("Operations"),
     finder(view),
     h("form", { class: "filters", role: "search", onsubmit: search },
       h("label", {}, "Operation", inputs.operation),
       h("label", {}, "State", inputs.state),
+      h("label", {}, "For at least", inputs.age),
+      h("label", {}, "Sort by", inputs.sort),
       h("label", { class: "check" }, inputs.suspect, "only suspected double runs"),
       h("button", { type: "submit", class: "primary" }, "Search")),
     list, pages.element);
-  const refresh = view.every(() => (query.operation || query.state || query.suspect ? 30_000 : 4000), async () => {
-    const answer = await view.get("/v1/operations", { ...query, limit: PAGE, cursor: pages.cursor });
+  const refresh = view.every(() => (isFiltered(query) ? 30_000 : 4000), async () => {
+    const { age: least, ...filter } = query;
+    const answer = await view.get("/v1/operations", { ...filter, older_than_ms: least, limit: PAGE, cursor: pages.cursor });
     replace(list, listed(answer, query));
     pages.show(answer.next_cursor, answer.operations.length > 0 && `, ${plural(answer.operations.length, "operation")}`);
   });
 }
 
-function listed({ operations: rows, unreadable = [], next_cursor: next }, query) {
+function choice(options, chosen) {
+  return h("select", {}, options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+}
+
+function isFiltered({ operation, state, age, sort, suspect }) {
+  return Boolean(operation || state || age || sort || suspect);
+}
+
+function listed({ operations: rows, unreadable = [], next_cursor: next, incomplete }, query) {
   const broken = unreadable.length > 0 && h("p", { class: "problem" }, "The records of these operations cannot be read: ", unreadable.join(", "));
+  const part = incomplete && h("p", { class: "about" }, "There are more operations than one request looks through: some that belong here may be missing.");
   if (rows.length === 0) {
-    const isFiltered = query.operation || query.state || query.suspect;
-    return [broken, empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered ? "No operation fits." : "No operation has been claimed yet.")];
+    return [broken, part, empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered(query) ? "No operation fits." : "No operation has been claimed yet.")];
   }
-  return [broken, table("Operations", [
+  return [broken, part, table("Operations", [
     { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },
     { label: "Operation", cell: (row) => row.operation, class: "key" },
     { label: "State", cell: stateOf },
     { label: "Label", cell: (row) => row.label, class: "key" },
     { label: "Attempt", cell: (row) => row.attempt, class: "number" },
-    { label: "First attempt", cell: (row) => time(row.created_at), class: "hide" },
+    { label: "Since", cell: (row) => since(row.ended_at ?? row.started_at ?? row.created_at) },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
     { label: "Durability", cell: (row) => row.durability, class: "hide" },
   ], rows)];

@@ -209,7 +209,8 @@ class Client:
                 first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
                 # After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
                 if first.until - now() < ttl * 2 / 3:
-                    first = target.renew(now() + min(ttl, self._nodes.retry_for))
+                    ends = max(until, wait_until + self._nodes.retry_for)
+                    first = target.renew(min(now() + min(ttl, self._nodes.retry_for), ends))
                 return Lease(target, answer.body, ttl, first, self._renewals, named is not None)
             except LeaseLost:
                 # It was granted in an answer that was lost, and has ended since.

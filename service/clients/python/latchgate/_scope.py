@@ -49,7 +49,7 @@ def owner_of(nodes: Nodes, keys: tuple[str, ...], reentrant: bool) -> tuple[str,
     owners = {lease.owner for lease in outer}
     if len(owners) > 1:
         raise ValueError("a multilock cannot be nested in several leases: name one owner for all of them")
-    return (owners.pop(), True) if owners else (f"{_host()}:{os.getpid()}/{uuid.uuid4().hex[:12]}", False)
+    return (owners.pop(), True) if owners else (f"{_host()}:{os.getpid()}{_program()}/{uuid.uuid4().hex[:12]}", False)
 
 
 def _task() -> Any:
@@ -58,6 +58,12 @@ def _task() -> Any:
         return asyncio and asyncio.current_task()
     except RuntimeError:
         return None
+
+
+def _program() -> str:
+    """The name of the script, after a space; nothing in an interactive session."""
+    name = "".join(letter for letter in os.path.basename(sys.argv[0] if sys.argv else "") if letter.isprintable())[:40]
+    return f" {name}" if name and not name.startswith("-") else ""
 
 
 def _host() -> str:

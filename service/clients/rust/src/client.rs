@@ -15,7 +15,7 @@ use crate::events::Events;
 use crate::lock::{LockRequest, Wanted, ms};
 use crate::operation::Operation;
 use crate::renewals::Renewals;
-use crate::transport::{ANSWER_MAX, Failure, Transport, TransportSettings};
+use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Transport, TransportSettings};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -97,7 +97,7 @@ impl Client {
         self
     }
 
-    /// How long a node may take to answer a call about an operation, beyond what the call asks it to wait; 10 s unless set. Then the call is
+    /// How long a node may take to answer a call about an operation, beyond what the call asks it to wait; 5 s unless set. Then the call is
     /// repeated at the next node. It is less if the call must end before.
     #[must_use]
     pub fn answer_max(mut self, answer_max: Duration) -> Self {
@@ -164,7 +164,7 @@ impl Client {
             let until = Moment::now().plus(self.patience);
             self.transport.repeat(&Method::POST, &path, Some(&body), self.answer_max, until).await?
         } else {
-            self.call_once(&Method::POST, &path, Some(&body), self.answer_max.min(self.patience)).await?
+            self.call_once(&Method::POST, &path, Some(&body), self.answer_max).await?
         };
         let deadline = answer["deadline"].as_str().map(str::to_owned);
         Ok(Revoking { leases: answer["leases"].as_u64().unwrap_or(0), deadline })
@@ -195,7 +195,7 @@ impl Client {
     }
 
     /// Any endpoint. A GET is repeated while no node answers; another call is sent to one node at a time, and to the next one only if it
-    /// was certainly not carried out.
+    /// was certainly not carried out. It ends after the client's patience: an order that takes a node longer needs more.
     ///
     /// # Errors
     /// Each answer but 2xx is an error.
@@ -203,7 +203,7 @@ impl Client {
         if method == Method::GET {
             return self.transport.repeat(&method, path, body, ANSWER_MAX, Moment::now().plus(self.patience)).await;
         }
-        self.call_once(&method, path, body, ANSWER_MAX * 6).await
+        self.call_once(&method, path, body, self.patience).await
     }
 
     /// Calls the next node only if a node has certainly not carried out the call.
@@ -214,10 +214,10 @@ impl Client {
         body: Option<&Value>,
         answer_max: Duration,
     ) -> Result<Value, Error> {
-        let mut nodes = self.transport.nodes();
+        let (mut nodes, until) = (self.transport.nodes(), Moment::now().plus(self.patience));
         loop {
             nodes -= 1;
-            match self.transport.call(method, path, body, answer_max).await {
+            match self.transport.call(method, path, body, answer_max.min(until.left()).max(ANSWER_MIN)).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Decided(problem)) => return Err(Error::Refused(problem)),
                 Err(failure) if nodes == 0 || failure.may_have_run() => return Err(failure.into_error()),

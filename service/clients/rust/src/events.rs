@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::transport::{Failure, Pause};
+use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Longest line of a stream.
 const LINE_MAX: usize = 1024 * 1024;
@@ -101,7 +101,10 @@ impl Events {
         let until = Moment::now().plus(self.client.patience);
         let mut pause = Pause::new(self.client.transport.nodes());
         loop {
-            let failure = match self.client.transport.stream(&self.path, self.last_id.as_deref()).await {
+            let transport = &self.client.transport;
+            // A node begins a stream at once.
+            let within = transport.share(ANSWER_MAX, until);
+            let failure = match transport.stream(&self.path, self.last_id.as_deref(), within).await {
                 Ok(stream) => {
                     self.stream = Some(stream);
                     return Ok(());

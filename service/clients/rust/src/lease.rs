@@ -13,7 +13,7 @@ use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Loss};
 use crate::lock::Target;
-use crate::transport::ANSWER_MAX;
+use crate::transport::{ANSWER_MAX, ANSWER_MIN};
 
 /// How long a release goes on after the lease has ended by itself.
 const RELEASE_AFTER_END: Duration = Duration::from_secs(1);
@@ -273,7 +273,8 @@ async fn release(client: Client, grant: Grant, ends: Moment) -> Result<(), Error
     let until = now.plus(client.patience).min(ends.max(now).plus(RELEASE_AFTER_END));
     let released = tokio::select! {
         released = client.transport.repeat(&Method::POST, &path, Some(&body), answer_max, until) => released,
-        () = sleep_until(until) => Err(Error::Unreachable("no node has answered the release".to_owned())),
+        // The last request says which node has not answered, and ends by then.
+        () = sleep_until(until.plus(ANSWER_MIN * 5)) => Err(Error::Unreachable("no node has answered the release".to_owned())),
     };
     match released {
         Ok(_) => Ok(()),

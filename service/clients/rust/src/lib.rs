@@ -46,6 +46,6 @@ pub use client::{Client, Revoke, Revoking, encode};
 pub use error::{Error, Loss, LossReason, Problem};
 pub use events::{Event, Events};
 pub use lease::{Lease, LeaseState, Revocation};
-pub use lock::{LockRequest, Wanted, process_name};
+pub use lock::{LockRequest, Wanted, process_name, program_name};
 pub use operation::{Begun, Done, Duplicate, Failed, OnExpiry, OnOutage, OnceError, Operation};
 pub use reqwest::Method;

@@ -1,6 +1,8 @@
 //! Acquiring a lock, or several together.
 
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -127,7 +129,7 @@ impl LockRequest {
         self
     }
 
-    /// The holder's name, which refused clients see; unless set, `host:pid/…` with an end of its own for each lease.
+    /// The holder's name, which refused clients see; unless set, `host:pid program/…` with an end of its own for each lease.
     pub fn owner(self, owner: impl Into<String>) -> Self {
         self.field("owner", owner.into())
     }
@@ -231,7 +233,7 @@ impl LockRequest {
             let failure = match self.call(&path, &body, answer_max).await {
                 Ok(answer) => {
                     let grant = Grant::of(&pending.target, &pending.lease_id, sent, self.ttl, &answer)?;
-                    match self.confirmed(grant).await {
+                    match self.confirmed(grant, ends).await {
                         Ok(Some(grant)) => {
                             pending.is_over = true;
                             tracing::debug!(keys = ?grant.target, waited = ?started.elapsed(), "acquired");
@@ -300,13 +302,12 @@ impl LockRequest {
 
     /// A grant that surely has most of its length left: it is renewed after a wait, because it began at an unknown time.
     /// `None` if it has ended.
-    async fn confirmed(&self, mut grant: Grant) -> Result<Option<Grant>, Error> {
+    async fn confirmed(&self, mut grant: Grant, give_up: Moment) -> Result<Option<Grant>, Error> {
         if grant.sent.elapsed() <= self.ttl / 10 {
             return Ok(Some(grant));
         }
         let path = grant.target.path("renew");
         let body = grant.target.body(&grant.lease_id);
-        let give_up = Moment::now().plus(self.client.patience);
         let mut pause = self.pause();
         loop {
             let sent = Moment::now();
@@ -410,9 +411,17 @@ pub fn process_name() -> String {
     format!("{host}:{}", std::process::id())
 }
 
-/// The owner of a lease whose request names none. A nested lease has its owner, and must not open a lock that other code of this process
+/// The last part of a program's path, as it fits into a name that people read.
+#[must_use]
+pub fn program_name(program: &OsStr) -> String {
+    let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
+    name.chars().filter(|letter| !letter.is_control()).take(40).collect()
+}
+
+/// The owner of a lease whose request names none: `host:pid program/…`. A nested lease has its owner, and must not open a lock that other code of this process
 /// holds.
 fn new_owner() -> String {
     let id = uuid::Uuid::new_v4().simple().to_string();
-    format!("{}/{}", process_name(), &id[..12])
+    let program = std::env::args_os().next().unwrap_or_default();
+    format!("{} {}/{}", process_name(), program_name(&program), &id[..12])
 }

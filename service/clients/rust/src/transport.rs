@@ -14,11 +14,9 @@ use crate::error::{Error, Problem};
 /// Longest time for a connection to a node.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
 /// Longest time for an answer, beyond what the call asks the node to wait.
-pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(10);
+pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Shortest time for an answer.
 pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
-/// Longest time until a stream begins: a node begins it at once.
-const STREAM_MAX: Duration = Duration::from_secs(5);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// Longest `Retry-After` that is obeyed.
@@ -138,7 +136,12 @@ impl Transport {
     }
 
     /// A response whose body is read by the caller, without a time limit.
-    pub(crate) async fn stream(&self, path: &str, last_event_id: Option<&str>) -> Result<Response, Failure> {
+    pub(crate) async fn stream(
+        &self,
+        path: &str,
+        last_event_id: Option<&str>,
+        begins_within: Duration,
+    ) -> Result<Response, Failure> {
         let index = self.preferred.load(Ordering::Relaxed);
         let add = |request: reqwest::RequestBuilder| match last_event_id {
             Some(id) => request.header("last-event-id", id),
@@ -153,8 +156,8 @@ impl Transport {
                 Err(failure) => Err(failure),
             }
         };
-        let answer = timeout(STREAM_MAX, called).await;
-        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer("no answer in time".to_owned())));
+        let answer = timeout(begins_within, called).await;
+        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, "no answer in time"))));
         if matches!(&answer, Err(failure) if !matches!(failure, Failure::Decided(_))) {
             self.avoid(index);
         }
@@ -175,9 +178,16 @@ impl Transport {
             request = request.json(body);
         }
         request.send().await.map_err(|error| {
-            let reason = reason_of(&error);
+            let reason = self.says(index, &reason_of(&error));
             if error.is_connect() { Failure::NotSent(reason) } else { Failure::NoAnswer(reason) }
         })
+    }
+
+    /// A reason with the base URL of the node, without the login that it may have.
+    fn says(&self, index: usize, reason: &str) -> String {
+        let mut url = self.urls[index].clone();
+        let _ = url.set_username("").and_then(|()| url.set_password(None));
+        format!("{}: {reason}", url.as_str().trim_end_matches('/'))
     }
 
     /// After a stream that has ended: the next call goes to another node.
@@ -306,7 +316,7 @@ async fn read(response: Response) -> Result<Value, Failure> {
     }
 }
 
-/// The error with its causes, without the URL.
+/// The error with its causes, without the URL. An answer without TLS is the usual one to `https://` at the wrong port.
 fn reason_of(error: &reqwest::Error) -> String {
     let mut reason = if error.is_timeout() { "no answer in time".to_owned() } else { String::new() };
     let mut cause = std::error::Error::source(error);
@@ -317,5 +327,9 @@ fn reason_of(error: &reqwest::Error) -> String {
         reason.push_str(&error.to_string());
         cause = error.source();
     }
-    if reason.is_empty() { "the request failed".to_owned() } else { reason }
+    match reason {
+        reason if reason.is_empty() => "the request failed".to_owned(),
+        reason if reason.contains("InvalidContentType") => format!("the answer is not TLS: is it http:// there? ({reason})"),
+        reason => reason,
+    }
 }

@@ -171,7 +171,11 @@ export class Client {
         /** @type {import("./renewals.js").Renewed} */
         let first = { sent, leftMs: granted.ttl_ms, body: granted };
         // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-        if (untilOf(first) - now() < (ttlMs * 2) / 3) first = await target.renew(now() + Math.min(ttlMs, this.#nodes.retryForMs), signal);
+        if (untilOf(first) - now() < (ttlMs * 2) / 3) {
+          const { retryForMs } = this.#nodes;
+          const ends = Math.max(until, waitUntil + retryForMs);
+          first = await target.renew(Math.min(now() + Math.min(ttlMs, retryForMs), ends), signal);
+        }
         return new Lease(target, granted, ttlMs, first, this.#renewals, hasNamedOwner);
       } catch (error) {
         if (error instanceof LeaseLost && now() < Math.max(until, waitUntil)) {

@@ -46,5 +46,7 @@ export function ownerOf(nodes, keys, reentrant) {
 function freshOwner() {
   const host = String(builtin("node:os").hostname?.() ?? process?.env?.HOSTNAME ?? "client");
   const name = host.replace(/[^\x21-\x7e]/g, "").slice(0, 60);
-  return `${name}${process?.pid ? `:${process.pid}` : ""}/${crypto.randomUUID().slice(-12)}`;
+  const script = String(process?.argv?.[1] ?? "").split(/[\\/]/).at(-1) ?? "";
+  const program = script.replace(/[^\x21-\x7e]/g, "").slice(0, 40);
+  return `${name}${process?.pid ? `:${process.pid}` : ""}${program && ` ${program}`}/${crypto.randomUUID().slice(-12)}`;
 }

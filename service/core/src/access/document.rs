@@ -74,6 +74,12 @@ pub struct KeyEntry {
     pub expires_at: Option<Timestamp>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revoked_at: Option<Timestamp>,
+    /// For people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The API key of the operator who created it; absent if that operator needed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<KeyId>,
     /// Rounded down to the hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub used_at: Option<Timestamp>,
@@ -102,6 +108,8 @@ pub enum ChangeRefused {
     UnknownApp,
     #[error("There is no API key with this id.")]
     UnknownKey,
+    #[error("The app has API keys: revoke them first.")]
+    AppHasKeys,
     #[error("There are already {APPS_MAX} apps.")]
     TooManyApps,
     #[error("There are already {KEYS_MAX} API keys: revoke some. A revoked one is listed, and counted, for 30 days.")]
@@ -113,6 +121,8 @@ pub enum ChangeRefused {
 pub struct NewKey {
     pub permissions: Permissions,
     pub expires_at: Option<Timestamp>,
+    pub name: Option<String>,
+    pub created_by: Option<KeyId>,
 }
 
 impl Document {
@@ -178,6 +188,19 @@ impl Document {
         Ok(())
     }
 
+    /// Removes an app without API keys; revoked ones go with it.
+    ///
+    /// # Errors
+    /// [`ChangeRefused::UnknownApp`], [`ChangeRefused::AppHasKeys`].
+    pub fn delete_app(&mut self, app: &App) -> Result<(), ChangeRefused> {
+        if self.keys.values().any(|entry| entry.permissions.app == *app && entry.revoked_at.is_none()) {
+            return Err(ChangeRefused::AppHasKeys);
+        }
+        self.apps.remove(app).ok_or(ChangeRefused::UnknownApp)?;
+        self.keys.retain(|_, entry| entry.permissions.app != *app);
+        Ok(())
+    }
+
     /// Enters an API key.
     ///
     /// # Errors
@@ -191,13 +214,15 @@ impl Document {
             return Err(ChangeRefused::TooManyKeys);
         }
         self.needs_key = true;
-        let NewKey { permissions, expires_at } = new;
+        let NewKey { permissions, expires_at, name, created_by } = new;
         let entry = KeyEntry {
             permissions,
             sha256: key.digest(),
             created_at: now,
             expires_at,
             revoked_at: None,
+            name,
+            created_by,
             used_at: None,
         };
         self.keys.insert(key.id(), entry);

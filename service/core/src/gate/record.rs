@@ -209,6 +209,16 @@ impl OperationRecord {
         }
     }
 
+    /// When its present state began.
+    pub fn since(&self) -> Timestamp {
+        match &self.phase {
+            Phase::Started(started) => started.at,
+            Phase::Succeeded(succeeded) => succeeded.at,
+            Phase::Unknown { at, .. } => *at,
+            Phase::Vacant { .. } => self.created_at,
+        }
+    }
+
     /// Whether two attempts may both have done the work.
     pub fn is_suspect(&self) -> bool {
         self.double_runs > 0

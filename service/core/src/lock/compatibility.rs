@@ -67,7 +67,8 @@ impl LockState {
             (Some(in_force), Some(limit)) if in_force != limit => None,
             (in_force, limit) => in_force.or(limit),
         };
-        agreed.filter(|limit| permits <= *limit).map(Some).ok_or(LimitMismatch { limit: in_force })
+        let is_set = self.limit.is_some_and(|limit| limit.is_set);
+        agreed.filter(|limit| permits <= *limit).map(Some).ok_or(LimitMismatch { limit: in_force, is_set })
     }
 
     /// The key's limit of permits, while permits are held or waited for, or if an operator has set it.

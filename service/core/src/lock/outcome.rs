@@ -116,6 +116,8 @@ pub enum Refusal {
 pub struct LimitMismatch {
     /// The limit in force; `None` if there is none and the request named none.
     pub limit: Option<u32>,
+    /// An operator has set it.
+    pub is_set: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

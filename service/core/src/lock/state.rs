@@ -101,6 +101,13 @@ impl LockState {
         &self.turns
     }
 
+    /// Whether it is held, waited for, delayed, closed, or limited by an operator.
+    pub fn is_in_use(mut self, now: Timestamp) -> bool {
+        let _ = self.settle(now);
+        let is_taken = !self.holders.is_empty() || self.delayed_until(now).is_some() || self.closing(now).is_some();
+        is_taken || !self.turns.is_empty() || self.limit_in_force().is_some()
+    }
+
     /// The highest token presented to the fence register; 0 if none was.
     pub fn fence(&self) -> u64 {
         self.fence

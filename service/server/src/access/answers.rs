@@ -44,6 +44,13 @@ impl From<Quotas> for QuotasAnswer {
     }
 }
 
+answers! {
+    pub struct DeletedAppAnswer {
+        #[schema(example = "billing")]
+        pub app: String,
+    }
+}
+
 #[derive(Serialize, ToSchema)]
 pub struct AppsAnswer {
     apps: Vec<AppAnswer>,
@@ -81,11 +88,18 @@ answers! {
         /// `active`, `revoked`, `expired`, or `app_disabled`.
         #[schema(value_type = ApiKeyState)]
         state: &'static str,
+        /// What it is for, as the operator who created it said.
+        #[schema(example = "billing workers")]
+        name?: Option<String>,
+        /// The id of the API key of the operator who created it; absent if that operator needed none.
+        #[schema(example = "0123456789ab")]
+        created_by?: Option<String>,
         /// Absent for an API key of the node's configuration.
         created_at?: Option<DateTime>,
+        /// Absent if it does not expire.
         expires_at?: Option<DateTime>,
         revoked_at?: Option<DateTime>,
-        /// The hour of the last use; entered with a delay of some minutes.
+        /// The beginning of the hour in which it was last used; entered with a delay of some minutes. Absent: never.
         used_at?: Option<DateTime>,
     }
 
@@ -156,6 +170,8 @@ impl KeyAnswer {
                 Err(Refusal::Expired) => "expired",
                 Err(Refusal::AppDisabled) => "app_disabled",
             },
+            name: entry.name.clone(),
+            created_by: entry.created_by.map(|id| id.to_string()),
             created_at: Some(entry.created_at).filter(|at| *at != Timestamp::default()).map(rfc3339),
             expires_at: entry.expires_at.map(rfc3339),
             revoked_at: entry.revoked_at.map(rfc3339),

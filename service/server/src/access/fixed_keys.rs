@@ -116,6 +116,8 @@ fn enter(document: &mut Document, key: &ApiKey, permissions: Permissions) {
         created_at: Timestamp::default(),
         expires_at: None,
         revoked_at: None,
+        name: None,
+        created_by: None,
         used_at: None,
     };
     document.keys.insert(key.id(), entry);

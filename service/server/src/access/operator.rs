@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use latchgate_core::access::{
-    ApiKey, AppChange, ChangeRefused, Document, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
-    Quota, Scope,
+    ApiKey, AppChange, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
+    Quota, Scope, has_api_key,
 };
 use latchgate_core::key::check_name;
 use latchgate_core::{App, Timestamp};
@@ -18,6 +18,9 @@ use crate::audit::Entry;
 
 /// Longest life of an API key that expires, and longest time before a notice, in ms.
 const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
+
+/// Longest name of an API key.
+const NAME_MAX_BYTES: usize = 64;
 
 /// Why an order was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +116,9 @@ pub struct KeyRequest {
     #[serde(default)]
     #[schema(max_items = 16)]
     prefixes: Vec<String>,
+    /// What it is for, as operators see it. 1 to 64 bytes without control characters.
+    #[schema(example = "billing workers", min_length = 1, max_length = 64)]
+    name: Option<String>,
     /// When the API key expires, in ms from now; never if absent.
     #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
     expires_in_ms: Option<u64>,
@@ -160,11 +166,26 @@ impl Order<'_> {
         Ok(self.shown(&app))
     }
 
+    /// Only for an app without locks and operations, which the caller has looked for.
+    ///
+    /// # Errors
+    /// Says why the app is still there.
+    pub async fn delete_app(self, app: &App) -> Result<(), OrderRefused> {
+        // An API key of the configuration cannot be revoked.
+        let known = self.access.document();
+        let is_used = |key: &KeyEntry| key.permissions.app == *app && key.revoked_at.is_none();
+        if known.keys.values().any(is_used) {
+            return Err(ChangeFailure::Refused(ChangeRefused::AppHasKeys).into());
+        }
+        Ok(self.access.change(self.by, |document, _| document.delete_app(app)).await?)
+    }
+
     /// `may_lock_out`: also if it is the first API key and cannot make others, as an operator who can open the store may.
     ///
     /// # Errors
     /// Says why there is no new API key.
     pub async fn create_key(self, request: KeyRequest, may_lock_out: bool) -> Result<NewKeyAnswer, OrderRefused> {
+        let name = request.name.clone();
         let (permissions, expires_in_ms) = request.parse()?;
         if !may_lock_out && !self.access.needs_key() && !permissions.is_operator() {
             let rule = "must have admin, and app must be default: with the first API key every request needs one, and no \
@@ -176,7 +197,8 @@ impl Order<'_> {
         self.record.detail(shown_key(&permissions, expires_in_ms));
         let create = |document: &mut Document, now: Timestamp| {
             let expires_at = expires_in_ms.map(|ms| now.plus_ms(ms));
-            document.create_key(&key, NewKey { permissions: permissions.clone(), expires_at }, now)
+            let (permissions, name, created_by) = (permissions.clone(), name.clone(), self.by.key_id);
+            document.create_key(&key, NewKey { permissions, expires_at, name, created_by }, now)
         };
         self.access.change(self.by, create).await?;
         let made = NewKeyAnswer::of(&self.access.document(), &key, self.access.now());
@@ -242,6 +264,12 @@ impl KeyRequest {
         }
         for prefix in &self.prefixes {
             check_name(prefix, PREFIX_MAX_BYTES).map_err(|error| OrderRefused::invalid("prefixes", error))?;
+        }
+        if let Some(name) = &self.name {
+            check_name(name, NAME_MAX_BYTES).map_err(|error| OrderRefused::invalid("name", error))?;
+            if has_api_key(name) {
+                return Err(OrderRefused::invalid("name", "must not contain an API key"));
+            }
         }
         if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
             return Err(OrderRefused::invalid("expires_in_ms", format!("must be from 1 to {MS_MAX}")));

@@ -39,6 +39,10 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
             let answer = call(args, Request::ChangeApp(app, json!({ "disabled": true }))).await?;
             said(is_json, &answer, || format!("The app {app:?} is disabled: its API keys are refused."));
         }
+        AppCommand::Delete { app } => {
+            let answer = call(args, Request::DeleteApp(app)).await?;
+            said(is_json, &answer, || format!("The app {app:?} is deleted."));
+        }
         AppCommand::WarnAfter { app, after } => {
             let answer = call(args, Request::ChangeApp(app, json!({ "warn_after_ms": after }))).await?;
             said(is_json, &answer, || match after {
@@ -81,12 +85,16 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
         }
         KeyCommand::List { app } => {
             let answer = call(args, Request::Keys(app.as_deref())).await?;
-            let columns = ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "LAST USED"];
+            let columns =
+                ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "EXPIRES", "USED IN THE HOUR FROM", "NAME", "CREATED BY"];
             list(is_json, items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
-                let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
-                let (prefixes, used_at) = (or_dash(all("prefixes")), or_dash(text(&key["used_at"])));
-                vec![text(&key["id"]), text(&key["app"]), all("scopes"), prefixes, text(&key["state"]), used_at]
+                let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
+                let (prefixes, name) = (or(all("prefixes"), "-"), or(text(&key["name"]), "-"));
+                let (expires_at, used_at) = (or(text(&key["expires_at"]), "never"), or(text(&key["used_at"]), "never"));
+                let created_by = or(text(&key["created_by"]), "-");
+                let (id, app, scopes, state) = (text(&key["id"]), text(&key["app"]), all("scopes"), text(&key["state"]));
+                vec![id, app, scopes, prefixes, state, expires_at, used_at, name, created_by]
             });
         }
         KeyCommand::Generate => out(ApiKey::of_random(rand::random(), rand::random()).as_str()),
@@ -97,7 +105,8 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
 /// Prints the API key alone, or the answer with --json, so that a script can take it.
 async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyhow::Result<()> {
     let scopes: Vec<&str> = key.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
-    let body = json!({ "app": key.app, "scopes": scopes, "prefixes": key.prefix, "expires_in_ms": key.expires });
+    let body =
+        json!({ "app": key.app, "scopes": scopes, "prefixes": key.prefix, "name": key.name, "expires_in_ms": key.expires });
     let answer = call(args, Request::CreateKey(body)).await?;
     let shown = if args.show.json { answer.to_string() } else { text(&answer["api_key"]) };
     if let Err(error) = printed(shown) {
@@ -118,6 +127,7 @@ enum Request<'a> {
     Apps,
     CreateApp(&'a str),
     ChangeApp(&'a str, Value),
+    DeleteApp(&'a str),
     Keys(Option<&'a str>),
     CreateKey(Value),
     RevokeKey(String),
@@ -132,6 +142,7 @@ impl Request<'_> {
             Self::ChangeApp(app, change) => {
                 (Method::PATCH, format!("/v1/admin/apps/{}", encode(app)), Some(change.clone()))
             }
+            Self::DeleteApp(app) => (Method::DELETE, format!("/v1/admin/apps/{}", encode(app)), None),
             Self::Keys(None) => (Method::GET, "/v1/admin/api-keys".to_owned(), None),
             Self::Keys(Some(app)) => (Method::GET, format!("/v1/admin/api-keys?app={}", encode(app)), None),
             Self::CreateKey(key) => (Method::POST, "/v1/admin/api-keys".to_owned(), Some(key.clone())),
@@ -150,6 +161,8 @@ impl Request<'_> {
             Self::Keys(app) => return value(access.api_keys(*app)),
             Self::CreateApp(app) => (Action::CreateApp, *app),
             Self::ChangeApp(app, _) => (Action::ChangeApp, *app),
+            // Whether its locks are in use, nodes can tell.
+            Self::DeleteApp(_) => bail!("an app is deleted through a node, without --beside-store"),
             Self::CreateKey(_) => (Action::CreateKey, ""),
             Self::RevokeKey(id) => (Action::RevokeKey, id.as_str()),
         };
@@ -157,7 +170,7 @@ impl Request<'_> {
         let (by, record) = (Arc::new(Caller::without_key(App::default())), begin_record(action, resource));
         let order = Order { access, by: &by, record: &record };
         let carried_out = match self {
-            Self::Apps | Self::Keys(_) => Ok(Value::Null),
+            Self::Apps | Self::Keys(_) | Self::DeleteApp(_) => Ok(Value::Null),
             Self::CreateApp(app) => value(order.create_app(app).await.map(|(app, _)| app)),
             Self::ChangeApp(app, change) => value(order.change_app(app, serde_json::from_value(change)?).await),
             Self::CreateKey(key) => value(order.create_key(serde_json::from_value(key)?, true).await),

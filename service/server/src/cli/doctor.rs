@@ -153,7 +153,7 @@ fn answers<E: ?Sized + Engine>(engines: &Engines<E>, of: &str, findings: &mut Fi
 }
 
 async fn node(args: &DoctorArgs, node: &NodeArgs, findings: &mut Findings) -> anyhow::Result<()> {
-    let client = client(node)?.patience(Duration::from_secs(2));
+    let client = client(node)?;
     let url = &node.places();
     let key = format!("latchgate-doctor/{}", uuid::Uuid::new_v4());
     let before = OffsetDateTime::now_utc();

@@ -10,7 +10,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use super::beside;
-use super::node::client;
+use super::node::{ORDER_MAX, client};
 use super::print::{list, one_line, out, said, text};
 use super::progress::shown;
 use super::who;
@@ -111,22 +111,24 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
 pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
     let client = client(&show.node)?;
     match command {
-        OperationsCommand::List { operation, state, suspect } => {
-            let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}");
+        OperationsCommand::List { operation, state, older_than, suspect } => {
+            let older_than_ms = ms(*older_than);
+            let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}&older_than_ms={older_than_ms}");
             for (name, value) in [("operation", operation), ("state", state)] {
                 if let Some(value) = value {
                     path += &format!("&{name}={}", encode(value));
                 }
             }
-            let operations = pages(&client, &path, "operations").await?;
+            let mut operations = pages(&client, &path, "operations").await?;
+            operations.sort_by_key(since);
             list(
                 show.json,
                 &operations,
                 &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "SINCE", "LABEL"],
                 |operation| {
-                    let fields =
-                        ["id", "operation", "state", "attempt", "suspected_double_runs", "created_at", "label"];
-                    fields.iter().map(|name| one_line(&operation[name])).collect()
+                    let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
+                    let cells = fields.iter().map(|name| one_line(&operation[name]));
+                    cells.chain([since(operation), one_line(&operation["label"])]).collect()
                 },
             );
         }
@@ -167,6 +169,8 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
 /// As [`locks`].
 pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>) -> anyhow::Result<()> {
     let node = || client(&show.node);
+    // It is carried out before the answer.
+    let orders = || Ok::<_, anyhow::Error>(client(&show.node)?.patience(ORDER_MAX));
     match command {
         EnginesCommand::List => {
             let answer = node()?.call(Method::GET, "/v1/admin/engines", None).await?;
@@ -174,7 +178,7 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
         }
         EnginesCommand::Lower { of, lease_ms_max } => {
             let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
-            show_engines(show.json, &node()?.call(Method::POST, &path, Some(&body)).await?);
+            show_engines(show.json, &orders()?.call(Method::POST, &path, Some(&body)).await?);
         }
         EnginesCommand::Switch { of, engine, stopped, force, beside } => {
             if beside.beside_store {
@@ -189,7 +193,8 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
                 body["engine"] = json!(engine);
             }
             let path = format!("/v1/admin/engines/{of}");
-            let switching = client.call(Method::POST, &path, Some(&body));
+            let ordering = orders()?;
+            let switching = ordering.call(Method::POST, &path, Some(&body));
             let answer = shown(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
             show_engines(show.json, &answer);
         }
@@ -200,12 +205,18 @@ pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>
                 beside::hold_off(beside, *of, for_ms).await?
             } else {
                 let body = json!({ "of": of.as_str(), "for_ms": for_ms });
-                node()?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
+                orders()?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
             };
             said(show.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
         }
     }
     Ok(())
+}
+
+/// When the present state of an operation began.
+fn since(operation: &Value) -> String {
+    let at = ["ended_at", "started_at", "created_at"].iter().find_map(|name| operation[name].as_str());
+    at.unwrap_or_default().to_owned()
 }
 
 /// The time so long from now, by this machine's clock.
@@ -219,9 +230,14 @@ fn show_lock(is_json: bool, lock: &Value) {
     if is_json {
         return out(lock);
     }
-    let state = if lock["held"] == true { "held" } else { "free" };
+    let state = match lock {
+        lock if lock["held"] == true => "held",
+        lock if lock["closed"].is_object() => "closed",
+        lock if !lock["delayed_until"].is_null() => "not held, but not granted yet",
+        _ => "free",
+    };
     out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
-    for (name, what) in [("delayed_until", "lock-delay until"), ("limit", "limit of permits"), ("fence", "fence")] {
+    for (name, what) in [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")] {
         if !lock[name].is_null() {
             out(format_args!("{what} {}", text(&lock[name])));
         }

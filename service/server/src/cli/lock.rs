@@ -1,15 +1,17 @@
 //! `latchgate lock`: runs a program while holding a lock.
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use latchgate_client::clock::Moment;
-use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
+use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wanted};
 
 use super::node::{LOST, client, failed};
 use super::print::{complain, plain};
 use super::progress::spinner;
+use super::terraform;
 use super::work::{self, Ended, Hold, Signals, Work};
 use crate::config::LockRunArgs;
 
@@ -42,14 +44,42 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         let slots: Vec<String> = lease.slots().iter().map(|slots| listed(slots)).collect();
         environment.push(("LATCHGATE_SLOT", slots.join(";")));
     }
+    let terraform = match args.terraform.as_ref().map(|_| terraform::serve(lease.state())) {
+        Some(serving) => match serving.await {
+            Ok(serving) => Some(serving),
+            Err(error) => {
+                let _ = lease.release().await;
+                return Err(error);
+            }
+        },
+        None => None,
+    };
+    if let Some((address, _)) = &terraform {
+        environment.push(("TF_HTTP_LOCK_ADDRESS", address.clone()));
+        environment.push(("TF_HTTP_UNLOCK_ADDRESS", address.clone()));
+    }
     let work = Work { command: &args.command, environment, output_max: None, grace, margin: margin(args.ttl) };
-    let ended = work::run(&work, lease.state(), hold_of, &mut signals).await;
+    let revoked = RefCell::new(None);
+    let noting = |state: &LeaseState| {
+        if let LeaseState::Held { revocation: Some(revocation), .. } = state {
+            *revoked.borrow_mut() = Some(revocation.clone());
+        }
+        hold_of(state)
+    };
+    let ended = work::run(&work, lease.state(), noting, &mut signals).await;
+    if let Some((_, serving)) = terraform {
+        serving.abort();
+    }
     let (loss, until) = (lease.check().err(), lease.until());
     let released = lease.release().await;
     let (code, is_cut) = match ended? {
         Ended::NotRun(code) => return Ok(code.into()),
         Ended::Ran { code, is_cut, .. } => (code, is_cut),
     };
+    if is_cut && let Some(revocation) = revoked.take() {
+        complain(format!("CMD was ended, because {}", said(&revocation)));
+        return Ok(LOST.into());
+    }
     match (loss, released) {
         (Some(loss), _) => complain(loss),
         (None, Err(latchgate_client::Error::LeaseLost(loss))) => complain(format!("{loss}, before CMD had ended")),
@@ -65,6 +95,13 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
     Ok(LOST.into())
 }
 
+/// Who has revoked the lock, and why.
+fn said(revocation: &Revocation) -> String {
+    let by = revocation.by.as_deref().unwrap_or("an operator");
+    let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();
+    format!("{by} has revoked the lock{reason}")
+}
+
 fn listed(numbers: &[impl ToString]) -> String {
     numbers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
@@ -75,12 +112,13 @@ pub fn margin(ttl: Duration) -> Duration {
 }
 
 fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest {
-    let wanted = args.keys.iter().map(|key| match args.permits {
+    let keys = args.locked_keys();
+    let wanted = keys.iter().map(|key| match args.permits {
         Some((permits, limit)) => Wanted::permits(key, permits, Some(limit)),
         None if args.shared => Wanted::shared(key),
         None => Wanted::exclusive(key),
     });
-    let mut request = match &args.keys[..] {
+    let mut request = match &keys[..] {
         [key] => match args.permits {
             Some((permits, limit)) => client.lock(key).permits(permits, limit),
             None if args.shared => client.lock(key).shared(),
@@ -92,9 +130,7 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
     if let Some(priority) = args.priority {
         request = request.priority(priority);
     }
-    if let Some(owner) = &args.owner {
-        request = request.owner(owner);
-    }
+    request = request.owner(args.owner.clone().unwrap_or_else(|| work::name_of(&args.command)));
     if let Some(min_hold) = args.min_hold {
         request = request.min_hold(min_hold);
     }
@@ -124,8 +160,10 @@ struct Notice {
 
 impl Notice {
     fn new(args: &LockRunArgs) -> Self {
-        let bar = if args.quiet { ProgressBar::hidden() } else { spinner("") };
-        Self { names: args.keys.join(", "), bar, is_quiet: args.quiet }
+        // Nothing is drawn before there is something to say.
+        let bar = spinner("");
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+        Self { names: args.locked_keys().join(", "), bar, is_quiet: args.quiet }
     }
 
     fn show(&self, problem: &Problem) {
@@ -141,13 +179,16 @@ impl Notice {
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
         let held_by = closed.unwrap_or(held_by);
         let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
-        if self.bar.is_hidden() && !self.is_quiet && self.bar.message().is_empty() {
-            complain(&line);
+        let is_first = self.bar.message().is_empty();
+        self.bar.set_message(line.clone());
+        if is_first && !self.is_quiet {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            if self.bar.is_hidden() {
+                complain(&line);
+            } else {
+                self.bar.enable_steady_tick(Duration::from_millis(200));
+            }
         }
-        if self.bar.message().is_empty() {
-            self.bar.enable_steady_tick(Duration::from_millis(200));
-        }
-        self.bar.set_message(line);
     }
 
     fn end(&self) {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Write as _, stdout};
 
+use super::print::not_printed;
 use crate::config::{CompletionsArgs, ManArgs, command};
 
 /// # Errors
@@ -10,7 +11,7 @@ use crate::config::{CompletionsArgs, ManArgs, command};
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "latchgate", &mut script);
-    stdout().write_all(&script)?;
+    print(&script);
     Ok(())
 }
 
@@ -22,7 +23,18 @@ pub fn man(args: &ManArgs) -> anyhow::Result<()> {
             fs::create_dir_all(directory)?;
             clap_mangen::generate_to(command(), directory)?;
         }
-        None => clap_mangen::Man::new(command()).render(&mut stdout())?,
+        None => {
+            let mut page = Vec::new();
+            clap_mangen::Man::new(command()).render(&mut page)?;
+            print(&page);
+        }
     }
     Ok(())
+}
+
+fn print(text: &[u8]) {
+    let mut stdout = stdout();
+    if let Err(error) = stdout.write_all(text).and_then(|()| stdout.flush()) {
+        not_printed(&error);
+    }
 }

@@ -13,6 +13,7 @@ mod once;
 mod print;
 mod progress;
 mod proxy;
+mod terraform;
 mod who;
 mod work;
 

@@ -15,13 +15,13 @@ pub const NOT_HAD: u8 = 75;
 pub const LOST: u8 = 76;
 pub const NOT_PERMITTED: u8 = 77;
 
-/// How long a command goes on while no node answers: longer than the restart of a node takes.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Longest time for an order that a node carries out before it answers, such as the switch to another engine.
+pub const ORDER_MAX: Duration = Duration::from_secs(60);
 
 /// # Errors
 /// When a URL, the API key or a certificate has the wrong form, or the certificates cannot be read.
 pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
-    let mut client = Client::new(args.url.split(',').filter(|url| !url.trim().is_empty()))?.patience(PATIENCE);
+    let mut client = Client::new(args.url.split(',').filter(|url| !url.trim().is_empty()))?.patience(args.retry_for);
     if let Some(ca) = &args.ca {
         let read = std::fs::read(ca).with_context(|| format!("cannot read the certificates in {}", ca.display()))?;
         client = client.authorities(&read)?;

@@ -1,18 +1,15 @@
 //! `latchgate once`: runs a program once for its contents.
 
-use std::ffi::OsString;
 use std::io::Write as _;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation, process_name};
-use latchgate_core::access::has_api_key;
-use latchgate_core::gate::LABEL_MAX_BYTES;
+use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tokio::time::timeout;
 
 use super::lock::margin;
 use super::node::{LOST, UNKNOWN, client, failed};
@@ -38,7 +35,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let begun = tokio::select! {
         begun = begin.begin(&contents) => begun,
         signal = signals.end() => {
-            settle(&client, &mut signals).await;
+            settle(&client, args.node.retry_for, &mut signals).await;
             return Ok(work::code_of(signal).into());
         }
     };
@@ -47,7 +44,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
         Err(error) => {
             let code = failed(&error);
-            settle(&client, &mut signals).await;
+            settle(&client, args.node.retry_for, &mut signals).await;
             return Ok(code.into());
         }
     };
@@ -73,10 +70,11 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     report(args, attempt, code, is_cut, output).await
 }
 
-/// CMD was not run: a claim that may have been made is given back, until a signal ends that.
-async fn settle(client: &Client, signals: &mut Signals) {
+/// CMD was not run: a claim that may have been made is given back, until a signal ends that, or no node has answered for `max` again. A
+/// node that was only frozen gives it back by itself, because this client has gone.
+async fn settle(client: &Client, max: Duration, signals: &mut Signals) {
     tokio::select! {
-        () = client.settled() => {}
+        _ = timeout(max, client.settled()) => {}
         _ = signals.end() => {}
     }
 }
@@ -92,8 +90,16 @@ async fn report(
     let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
     let is_printed = output.as_ref().is_none_or(|output| !output.is_lost);
     let reported = if code == 0 && !is_cut {
-        let output = output.and_then(|output| String::from_utf8(output.kept?).ok());
-        attempt.succeed(&output.map_or(Value::Null, Value::from)).await
+        let kept = match output.map(|output| output.kept.map(String::from_utf8)) {
+            Some(Some(Ok(text))) => Ok(Value::from(text)),
+            Some(Some(Err(_))) => Err("is not text (UTF-8)".to_owned()),
+            Some(None) => Err(format!("is longer than {} KiB, or has no end", OUTPUT_BYTES_MAX / 1_024)),
+            None => Ok(Value::Null),
+        };
+        if let Err(why) = &kept {
+            eprintln!("latchgate: the output of CMD {why}: it is not kept, and a later run prints nothing");
+        }
+        attempt.succeed(&kept.unwrap_or(Value::Null)).await
     } else if may_repeat {
         attempt.fail().await
     } else {
@@ -135,7 +141,7 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
         .ttl(args.lease)
         .wait(args.wait)
         .retention(retention)
-        .label(args.label.clone().unwrap_or_else(|| own_label(&args.command)))
+        .label(args.label.clone().unwrap_or_else(|| work::name_of(&args.command)))
         .on_expiry(match args.on_expiry {
             OnExpiryChoice::Retry => OnExpiry::Retry,
             OnExpiryChoice::Block => OnExpiry::Block,
@@ -155,15 +161,6 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
         operation = operation.durable();
     }
     operation
-}
-
-/// Which run it is, for a person who must find out what became of it. Arguments can be secret.
-fn own_label(command: &[OsString]) -> String {
-    let program = command.first().and_then(|program| Path::new(program).file_name()).unwrap_or_default();
-    let program: String = program.to_string_lossy().chars().filter(|letter| !letter.is_control()).take(40).collect();
-    let label = format!("{} {program}", process_name());
-    // A server refuses such a label.
-    if has_api_key(&label) || label.len() > LABEL_MAX_BYTES { process_name() } else { label }
 }
 
 /// JSON if it begins as an object or an array; else a text.
@@ -219,16 +216,6 @@ fn hold_of(state: &AttemptState) -> Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_label_of_a_run_names_its_program_without_arguments_and_is_always_accepted() {
-        let label = |program: &str| own_label(&[program.into(), "--password=secret".into()]);
-        assert_eq!(label("/usr/bin/report"), format!("{} report", process_name()));
-        for program in ["a\nb", &"é".repeat(400), &"🔒".repeat(400), "lgk_0123456789ab_c0ffee", ".."] {
-            let label = label(program);
-            assert!(latchgate_core::gate::Label::parse(&label).is_ok() && !has_api_key(&label), "{label}");
-        }
-    }
 
     #[test]
     fn a_run_shortly_before_a_period_counts_for_it() {

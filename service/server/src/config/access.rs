@@ -55,6 +55,11 @@ pub enum AppCommand {
         /// The app's name.
         app: String,
     },
+    /// Delete an app that has no API keys, no locks in use and no operations.
+    Delete {
+        /// The app's name.
+        app: String,
+    },
     /// Set after what time a lock that is held is a notice, `held_too_long`.
     WarnAfter {
         /// The app's name.
@@ -92,6 +97,9 @@ pub struct KeyCreateArgs {
     /// `read`, `locks`, `operations`, `admin`, separated by commas.
     #[arg(long, value_delimiter = ',', required = true)]
     pub scope: Vec<Scope>,
+    /// What the API key is for, as operators see it in lists.
+    #[arg(long)]
+    pub name: Option<String>,
     /// Only locks whose keys begin with this. May be given several times.
     #[arg(long)]
     pub prefix: Vec<String>,

@@ -24,6 +24,11 @@ pub struct NodeArgs {
     /// A PEM file with the certificates of the authorities that sign for https://. If absent: those that the system trusts.
     #[arg(long, value_name = "PATH", env = "LATCHGATE_CA")]
     pub ca: Option<PathBuf>,
+
+    /// When no node answers, a call ends after this time in all. A wait that has begun goes on through an outage, and ends this time
+    /// after --wait at the latest.
+    #[arg(long, value_name = "DURATION", env = "LATCHGATE_RETRY_FOR", default_value = "2s", value_parser = some_duration)]
+    pub retry_for: Duration,
 }
 
 impl NodeArgs {
@@ -52,13 +57,13 @@ Exit codes:
   130   Ctrl-C while waiting for the lock: CMD was not run (143 after SIGTERM)
 
 The end of CMD:
-  The lock is held as long as CMD runs. When CMD has ended, processes of its process group that are left get SIGTERM, and SIGKILL
+  The lock is held as long as CMD runs. When CMD has ended, processes of its process group that are left get SIGTERM, and SIGKILL \
   after --grace. Then the lock is released. SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the process group.
 
-  If no renewal is answered, the process group gets SIGTERM so early that --grace passes before the lease ends, and SIGKILL
-  before the lease ends by the server's clock. If the lease has ended already, because an operator ended it, it gets SIGKILL at
-  once. If an operator revokes the lock, it gets SIGTERM at once. A small second process does this even if latchgate itself
-  is stopped or killed. CMD can be paused anywhere, so where a late write would do harm, let CMD send LATCHGATE_TOKEN with each
+  If no renewal is answered, the process group gets SIGTERM so early that --grace passes before the lease ends, and SIGKILL \
+  before the lease ends by the server's clock. If the lease has ended already, because an operator ended it, it gets SIGKILL at \
+  once. If an operator revokes the lock, it gets SIGTERM at once. A small second process does this even if latchgate itself \
+  is stopped or killed. CMD can be paused anywhere, so where a late write would do harm, let CMD send LATCHGATE_TOKEN with each \
   write, and let the resource refuse a lower one.
 
 Examples:
@@ -66,6 +71,7 @@ Examples:
   latchgate lock stock --shared --wait 10s -- ./report
   latchgate lock encoders --permits 1/3 -- ffmpeg -i in.mkv out.mp4
   latchgate lock accounts/1 accounts/2 -- ./transfer 1 2
+  latchgate lock --terraform network -- terraform apply
 ";
 
 /// Run a program while holding a lock.
@@ -78,7 +84,7 @@ Examples:
 #[command(after_long_help = EXIT_CODES_OF_LOCK, after_help = "`latchgate lock --help` has the exit codes and examples.")]
 pub struct LockRunArgs {
     /// The names of the locks.
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(value_name = "KEY", required_unless_present = "terraform", conflicts_with = "terraform")]
     pub keys: Vec<String>,
 
     /// The program to run, with its arguments.
@@ -105,9 +111,15 @@ pub struct LockRunArgs {
     #[arg(long, value_name = "1-10", value_parser = clap::value_parser!(u8).range(1..=10))]
     pub priority: Option<u8>,
 
-    /// The holder's name, which other clients see. If absent: the name of this machine and the process id.
+    /// The holder's name, which other clients see. If absent: the name of this machine, the process id and the name of CMD, without its
+    /// arguments.
     #[arg(long, value_name = "NAME")]
     pub owner: Option<String>,
+
+    /// Lock this Terraform state, the key terraform/STATE: Terraform's `http` backend in CMD locks under the lease of this command, by the
+    /// variables TF_HTTP_LOCK_ADDRESS and TF_HTTP_UNLOCK_ADDRESS.
+    #[arg(long, value_name = "STATE", conflicts_with_all = ["shared", "permits"])]
+    pub terraform: Option<String>,
 
     /// Keep the lock at least this long from its grant on, even if CMD ends sooner; up to a day. For jobs that machines with different
     /// clocks begin at the same time; with --permits N/LIMIT, a rate: LIMIT permits in each such time.
@@ -131,6 +143,10 @@ pub struct LockRunArgs {
 }
 
 impl LockRunArgs {
+    pub fn locked_keys(&self) -> Vec<String> {
+        self.terraform.as_ref().map_or_else(|| self.keys.clone(), |state| vec![format!("terraform/{state}")])
+    }
+
     /// # Errors
     /// When --grace does not fit into --ttl.
     pub fn grace(&self) -> anyhow::Result<Duration> {
@@ -155,8 +171,8 @@ Exit codes:
   127   CMD does not exist
 
 How the end of CMD is reported:
-  Exit code 0 is a success. CMD's standard output is passed through, and kept as the result if it is text of at most 48 KiB.
-  With --on-expiry block, any other code leaves the outcome unknown, unless --failure-exit names the code: then nothing was done,
+  Exit code 0 is a success. CMD's standard output is passed through, and kept as the result if it is text of at most 48 KiB. \
+  With --on-expiry block, any other code leaves the outcome unknown, unless --failure-exit names the code: then nothing was done, \
   and the next run begins. With --on-expiry retry, any other code is a failure, and the next run begins.
 
 Examples:

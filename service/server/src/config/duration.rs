@@ -7,7 +7,12 @@ use crate::format::ms;
 /// # Errors
 /// Says what a duration looks like.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let error = |error| format!("{error}; a duration is a number with a unit, for example 30s, 5m or 90d");
+    let error = |error| match text.trim() {
+        number if !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("a duration has a unit: {number}s is {number} seconds, {number}m minutes, {number}ms milliseconds")
+        }
+        _ => format!("{error}; a duration is a number with a unit, for example 30s, 5m or 90d"),
+    };
     humantime::parse_duration(text).map_err(error)
 }
 
@@ -40,5 +45,6 @@ mod tests {
         for text in ["", "90", "d", "0d", "0", "-1d", "1us", "99999999999999999999d", "1é"] {
             assert!(duration_ms(text).is_err(), "{text}");
         }
+        assert!(duration("30").unwrap_err().starts_with("a duration has a unit: 30s is"));
     }
 }

@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue};
 
 const PREFIX: &str = "LATCHGATE_";
 /// What `latchgate lock` sets for the program that it runs. No setting reads them.
-const OF_LOCK: [&str; 2] = ["LATCHGATE_TOKEN", "LATCHGATE_LEASE"];
+const OF_LOCK: [&str; 3] = ["LATCHGATE_TOKEN", "LATCHGATE_LEASE", "LATCHGATE_SLOT"];
 
 /// The variable of a flag.
 pub fn variable(flag: &str) -> String {

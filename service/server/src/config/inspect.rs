@@ -120,6 +120,9 @@ pub enum OperationsCommand {
         /// Only those in this state.
         #[arg(long, value_parser = ["started", "succeeded", "unknown", "vacant"])]
         state: Option<String>,
+        /// Only those whose state began at least so long ago.
+        #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
+        older_than: Duration,
         /// Only those that may have been done twice.
         #[arg(long)]
         suspect: bool,

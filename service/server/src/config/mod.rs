@@ -18,6 +18,7 @@ mod store;
 
 use std::time::Duration;
 
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -153,7 +154,7 @@ impl Cli {
     /// Names a `LATCHGATE_…` variable that no setting reads.
     pub fn read() -> anyhow::Result<Self> {
         let command = command();
-        let matches = command.clone().get_matches();
+        let matches = command.clone().try_get_matches().unwrap_or_else(|error| end(&error));
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, matches)) = matches.subcommand()
             && let Command::Serve(args) = &mut cli.command
@@ -165,6 +166,18 @@ impl Cli {
         }
         Ok(cli)
     }
+}
+
+/// Ends the process: after `--help` too. A program that stands behind a key without `--` is what beginners try first.
+fn end(error: &clap::Error) -> ! {
+    let command = std::env::args().nth(1).filter(|command| ["lock", "once"].contains(&command.as_str()));
+    let is_misread = matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
+    let _ = error.print();
+    if let Some(command) = command.filter(|_| is_misread && std::env::args().all(|argument| argument != "--")) {
+        let what = if command == "lock" { "KEY" } else { "CONTENTS" };
+        eprintln!("\n`--` stands before the program: latchgate {command} {what} -- CMD");
+    }
+    std::process::exit(error.exit_code())
 }
 
 /// The whole command line. Each flag of `serve` is also read from the environment, in every command that has it.

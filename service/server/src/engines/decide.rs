@@ -111,6 +111,9 @@ fn write(engine: usize, record: EngineRecord, why: &'static str) -> Next {
     Next::Write(Change { engine, record, why })
 }
 
+/// Why a record is changed at the first start.
+pub(super) const NEW: &str = "the store is new";
+
 /// The engine has no record. It becomes active.
 fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[String], known: Known) -> Next {
     if known.epoch > Epoch::NONE {
@@ -119,7 +122,7 @@ fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[Strin
     let epoch = Epoch::NONE.next(reading.now);
     let founded = |epoch| EngineRecord { founded: epoch, ..known.first_record(Active, epoch, pair) };
     if !engine.may_forget || engine.is_new {
-        return write(index, founded(epoch), "the store is new");
+        return write(index, founded(epoch), NEW);
     }
     // Its last epoch may have been ahead of the clock, and its tokens with it.
     let record = founded(epoch.ahead_of(reading.now)).with_loss();

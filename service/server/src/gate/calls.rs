@@ -107,6 +107,8 @@ pub struct ShownPage {
     /// Operations whose record cannot be decoded.
     pub unreadable: Vec<OperationId>,
     pub next: Option<String>,
+    /// A sorted listing ended before it had looked at all records.
+    pub is_incomplete: bool,
 }
 
 /// The replies to a batch of pres, in the order of the batch.

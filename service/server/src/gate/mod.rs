@@ -32,7 +32,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use self::apply::Gate;
 pub use self::calls::{Awaited, BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
 use self::outage::Outage;
-pub use self::records::ListFailure;
+pub use self::records::{ByTime, ListFailure};
 use self::stamp::Signer;
 pub use self::stamp::{STAMP_MAX_BYTES, StampText};
 use self::waits::Waits;

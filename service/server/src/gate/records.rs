@@ -1,13 +1,32 @@
 //! Reading, listing and deleting records of either store.
 
+use std::time::Duration;
+
 use latchgate_core::gate::{Command, Durability, OperationAddress, OperationId, OperationRecord, Outcome, State};
 use latchgate_core::{App, Timestamp};
+use serde::Deserialize;
+use tokio::time::Instant;
+use utoipa::ToSchema;
 
 use super::stamp::Home;
 use super::{Inner, Operations, Shown, ShownPage, apply};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
 use crate::store::gate::{At, Filter, ListError};
+
+/// A sorted listing looks at so many pages of the stores, each of which examines a bounded number of records, ...
+const SORTED_PAGES_MAX: usize = 40;
+const SORTED_PAGE: usize = 500;
+/// ... and takes no longer than this, but for its last page.
+const SORTED_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// In which order a sorted listing has the operations: by the time at which their present state began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ByTime {
+    Oldest,
+    Newest,
+}
 
 /// Why there is no listing.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -69,13 +88,62 @@ impl Operations {
         for (id, record) in page.records {
             match record {
                 Some(record) if is_copy(&record) || is_left_behind(&record) => {}
+                Some(record) if now.ms_since(record.since()) < filter.older_than_ms => {}
                 Some(record) => records.push(Shown { id, record, now }),
                 None => unreadable.push(id),
             }
         }
         inner.metrics.unreadable.inc_by(unreadable.len() as u64);
         let then = (letter == 'p' && inner.second.is_some()).then(|| "s".to_owned());
-        Ok(ShownPage { records, unreadable, next: page.next.map(|next| format!("{letter}{next}")).or(then) })
+        let next = page.next.map(|next| format!("{letter}{next}")).or(then);
+        Ok(ShownPage { records, unreadable, next, is_incomplete: false })
+    }
+
+    /// The first `limit` records by time, of those that a bounded walk along the stores finds: no store has an index by time, which each
+    /// claim would have to pay for.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn list_by_time(
+        &self,
+        app: &App,
+        filter: &Filter,
+        order: ByTime,
+        limit: usize,
+    ) -> Result<ShownPage, ListFailure> {
+        let began = Instant::now();
+        let mut found = ShownPage { records: Vec::new(), unreadable: Vec::new(), next: None, is_incomplete: false };
+        for _ in 0..SORTED_PAGES_MAX {
+            let page = self.list(app, filter, found.next.as_deref(), SORTED_PAGE).await?;
+            found.records.extend(page.records);
+            found.unreadable.extend(page.unreadable);
+            found.next = page.next;
+            found.records.sort_by_key(|shown| (shown.record.since(), shown.id));
+            // A store may have listed one twice.
+            found.records.dedup_by_key(|shown| shown.id);
+            if order == ByTime::Newest {
+                found.records.reverse();
+            }
+            found.records.truncate(limit);
+            if found.next.is_none() || began.elapsed() > SORTED_TIME_MAX {
+                break;
+            }
+        }
+        found.is_incomplete = found.next.take().is_some();
+        Ok(found)
+    }
+
+    /// Whether the app has operations; also if it has too many records to look through.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub async fn has_records(&self, app: &App) -> Answer<bool> {
+        let found = match self.list_by_time(app, &Filter::default(), ByTime::Oldest, 1).await {
+            Ok(found) => found,
+            Err(ListFailure::Failure(failure)) => return Err(failure),
+            Err(ListFailure::InvalidCursor) => return Ok(true),
+        };
+        Ok(!found.records.is_empty() || !found.unreadable.is_empty() || found.is_incomplete)
     }
 
     /// Forgets a record; one whose attempt runs, or may have run, or that cannot be decoded, only by `force`.

@@ -2,6 +2,7 @@
 
 use axum::http::StatusCode;
 use axum::response::Response;
+use latchgate_core::App;
 use latchgate_core::access::Scope;
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -10,8 +11,9 @@ use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::path::PathText;
+use super::problem::{Code, Problem};
 use super::query::Query;
-use crate::access::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
+use crate::access::answers::{AppAnswer, AppsAnswer, DeletedAppAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::{AppChangeRequest, KeyRequest};
 use crate::format::answers;
 
@@ -59,6 +61,29 @@ pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered
 )]
 pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json<AppChangeRequest>) -> Answered {
     Ok(ok(&call.order()?.change_app(&app, request).await?))
+}
+
+/// Delete an empty app.
+///
+/// Without API keys (revoked ones go with it), locks that are in use, and operations.
+#[utoipa::path(
+    delete, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "deleteApp",
+    params(("app" = String, Path, min_length = 1, max_length = 64, description = "The app's name", example = "billing")),
+    responses((status = 200, description = "The app is deleted.", body = DeletedAppAnswer))
+)]
+pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
+    let order = call.order()?;
+    let app = App::parse(&app).map_err(|error| Problem::field("app", error))?;
+    if app == App::default() {
+        return Err(Problem::field("app", "must not be default, which is always there"));
+    }
+    // Once its API keys are revoked, no client claims more.
+    let context = &call.context;
+    if context.locks.has_locks(&app).await? || context.operations.has_records(&app).await? {
+        return Err(Problem::new(Code::AppNotEmpty, "The app has locks in use, or operations."));
+    }
+    order.delete_app(&app).await?;
+    Ok(ok(&DeletedAppAnswer { app: app.as_str().to_owned() }))
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]

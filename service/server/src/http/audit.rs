@@ -54,7 +54,8 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
         | Action::Open
         | Action::ForgetOperation
         | Action::ResolveOperation
-        | Action::ChangeApp => endpoint.parameter(uri.path()).into_owned(),
+        | Action::ChangeApp
+        | Action::DeleteApp => endpoint.parameter(uri.path()).into_owned(),
     };
     Entry::begin(action, actor(exchange, caller), &resource)
 }

@@ -85,6 +85,7 @@ endpoints! {
         row("GET", "/v1/admin/apps", "listApps", Operator, "admin"; apps::list_apps),
         row("POST", "/v1/admin/apps", "createApp", Operator, "admin"; apps::create_app).audit(Action::CreateApp),
         row("PATCH", "/v1/admin/apps/{app}", "changeApp", Operator, "admin"; apps::change_app).audit(Action::ChangeApp),
+        row("DELETE", "/v1/admin/apps/{app}", "deleteApp", Operator, "admin"; apps::delete_app).audit(Action::DeleteApp),
         row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin"; apps::list_keys).query(),
         row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin"; apps::create_key).audit(Action::CreateKey),
         row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin"; apps::revoke_key).audit(Action::RevokeKey),

@@ -232,7 +232,13 @@ impl Shard {
                 continue;
             }
             let event = Event::waited(lease.owner.clone(), lease.mode, now.ms_since(position.arrival), now);
-            self.node.history.log(address, event);
+            let logged = match self.node.closing.is_cancelled() {
+                true => Some((address.clone(), event)),
+                false => self.ended_waits.hold(address, *position, event),
+            };
+            if let Some((address, event)) = logged {
+                self.node.history.log(&address, event);
+            }
             let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
             let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));

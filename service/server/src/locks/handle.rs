@@ -32,6 +32,9 @@ use crate::store::{LOCKED_AT_ONCE, Page, StoreError};
 
 /// Listings that run at once at a node.
 const LISTS_MAX: usize = 4;
+/// How many keys of an app are looked through to find one in use: so many pages of so many.
+const LOOK_PAGES_MAX: usize = 50;
+const LOOK_PAGE: usize = 200;
 /// Acquires of many keys that use the store at once. The rest is left for renewals and releases of many keys.
 const ACQUIRE_MANY_AT_ONCE: usize = LOCKED_AT_ONCE * 3 / 4;
 
@@ -209,6 +212,26 @@ impl Locks {
         };
         let page = self.read(list).await?;
         Ok((page, self.node.clock.now().unwrap_or_default()))
+    }
+
+    /// Whether a lock of the app is held, waited for, delayed, closed or limited; also if the app has too many keys to look through.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn has_locks(&self, app: &App) -> Answer<bool> {
+        let mut after = None;
+        for _ in 0..LOOK_PAGES_MAX {
+            let (page, now) = self.list(app, "", after.as_ref(), LOOK_PAGE).await?;
+            let is_last = page.len() < LOOK_PAGE;
+            after = page.last().map(|(key, _)| key.clone());
+            if page.into_iter().any(|(_, state)| state.is_none_or(|state| state.is_in_use(now))) {
+                return Ok(true);
+            }
+            if is_last {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Reads from the store what may be large. Only some such reads run at once.

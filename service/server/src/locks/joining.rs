@@ -24,6 +24,9 @@ impl Shard {
         // Without a clock the load fails too, and the arrival orders nothing.
         let arrival = self.node.clock.arrival(requested_at).unwrap_or_default();
         let position = Position { priority: request.priority, arrival, serial: id };
+        if let Some(position) = request.position {
+            self.ended_waits.goes_on(&address, position);
+        }
         let waiter = Waiter {
             id,
             request: Acquire {

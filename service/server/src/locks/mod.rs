@@ -12,6 +12,7 @@ mod blocking;
 mod cache;
 mod call;
 mod collector;
+mod ended_waits;
 mod feed;
 mod handle;
 mod health;

@@ -17,6 +17,7 @@ use super::batch::{self, Apart, Done, Failed, Work};
 use super::batch_input::{BatchInput, Inputs};
 use super::cache::Cache;
 use super::call::{Call, Envelope, Failure};
+use super::ended_waits::EndedWaits;
 use super::key_queue::{KeyQueue, WaitQueue};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
@@ -36,6 +37,7 @@ pub(super) struct Shard {
     schedule: Schedule,
     pub(super) cache: Cache,
     pub(super) apart: ApartKeys,
+    pub(super) ended_waits: EndedWaits,
     pub(super) waiters: usize,
     /// How many of the waiters are in the node's count.
     counted: usize,
@@ -50,7 +52,8 @@ impl Shard {
     ) -> Self {
         let cache = Cache::new(node.limits.cached_keys_per_shard, node.limits.cached_bytes_per_shard);
         let (queues, schedule, apart) = (HashMap::default(), Schedule::default(), ApartKeys::default());
-        Self { node, calls, home, wake_ups, queues, schedule, cache, apart, waiters: 0, counted: 0 }
+        let ended_waits = EndedWaits::default();
+        Self { node, calls, home, wake_ups, queues, schedule, cache, apart, ended_waits, waiters: 0, counted: 0 }
     }
 
     /// Serves until every handle on the shard has been dropped.
@@ -61,13 +64,14 @@ impl Shard {
         loop {
             let mut inputs = Inputs::new();
             let mut returned = Vec::new();
-            let next = self.schedule.next();
+            let next = self.schedule.next().into_iter().chain(self.ended_waits.next()).min();
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
                 Some(wake_up) = self.wake_ups.recv() => self.wake(wake_up, &mut inputs),
                 count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
                     if count == 0 {
+                        self.log_ended_waits(far());
                         return;
                     }
                 }
@@ -105,11 +109,18 @@ impl Shard {
             if is_closing {
                 self.end_waits(&mut inputs);
             }
+            self.log_ended_waits(if is_closing { far() } else { now });
             self.recheck_due(&mut inputs);
             if !inputs.is_empty() {
                 self.serve(inputs).await;
             }
             self.count_waiters();
+        }
+    }
+
+    fn log_ended_waits(&mut self, until: Instant) {
+        while let Some((address, event)) = self.ended_waits.pop(until) {
+            self.node.history.log(&address, event);
         }
     }
 

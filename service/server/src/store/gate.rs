@@ -84,6 +84,8 @@ pub struct Filter {
     pub state: Option<State>,
     /// Only those of which a double run is suspected.
     pub suspect: bool,
+    /// Only those whose state began at least so long ago. Not a store, but the gate looks at it: no store has a column for it.
+    pub older_than_ms: u64,
 }
 
 /// One page of a listing. A page may be short, even empty, and still have a `next`: a store looks at a bounded number

@@ -43,6 +43,8 @@ async fn with_a_least_hold_the_lock_stays_taken_after_the_program() {
     desk.run(&["lock", "k", "--min-hold", "10h", "--", "true"]).ends().await.assert(0, "");
     let delayed = look(&node, "k").await;
     assert!(delayed["held"] == false && delayed["delayed_until"].is_string(), "{delayed}");
+    let shown = desk.run(&["locks", "show", "k"]).ends().await;
+    assert!(shown.out.starts_with("k: not held, but not granted yet"), "{shown:?}");
     desk.run(&["lock", "k", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(75, "");
 }
 
@@ -164,9 +166,11 @@ async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revo
     let script = "trap 'echo asked; exit 0' TERM; echo $$ >revoked; while :; do sleep 0.1; done";
     let run = desk.run(&["lock", "k", "--ttl", "6s", "--", "bash", "-c", script]);
     desk.number("revoked").await;
-    let body = json!({ "grace_ms": 30_000 });
+    let body = json!({ "grace_ms": 30_000, "reason": "a deploy", "by": "ann" });
     client(&[&node]).call(latchgate_client::Method::POST, "/v1/locks/k/revoke", Some(&body)).await.unwrap();
-    run.ends().await.assert(76, "asked\n");
+    let ended = run.ends().await;
+    ended.assert(76, "asked\n");
+    assert!(ended.err.contains("ann has revoked the lock: a deploy"), "{}", ended.err);
     until("the lock is free", || async { look(&node, "k").await["held"] == false }).await;
 }
 
@@ -205,4 +209,87 @@ async fn latchgate_ends_soon_after_its_lease_when_no_server_answers() {
         node.resume();
         std::fs::remove_file(desk.path("id")).unwrap();
     }
+}
+
+#[tokio::test]
+async fn each_command_ends_in_time_when_the_node_is_frozen() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    let run = desk.run(&["lock", "held", "--retry-for", "2s", "--", "sh", "-c", "echo $$ >id; until [ -e go ]; do sleep 0.1; done"]);
+    let id = desk.number("id").await;
+    node.pause();
+    desk.touch("go");
+    until_gone(id).await;
+    let began = Instant::now();
+    let mut commands = vec![("release", 0, run)];
+    for (args, code) in [
+        ("lock k -- echo ran", 69),
+        ("lock k --wait 3s -- echo ran", 69),
+        ("once k -- echo ran", 69),
+        ("locks list", 1),
+        ("locks force k", 1),
+        ("events", 1),
+        ("app list", 1),
+    ] {
+        let words: Vec<&str> = args.split(' ').collect();
+        let at = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+        let args_with_bound = [&words[..at], &["--retry-for", "2s"], &words[at..]].concat();
+        commands.push((args, code, desk.run(&args_with_bound)));
+    }
+    for (name, code, run) in commands {
+        let ended = run.ends().await;
+        // 2 s, and as long again for a claim that is given back; the machine may be busy. Before, it took from 10 s to 70 s.
+        assert!(began.elapsed() < seconds(9), "{name}: {:?}", began.elapsed());
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{name}: {}", ended.err);
+        assert!(ended.err.contains(&node.base_url()), "{name} names no URL: {}", ended.err);
+    }
+    node.resume();
+}
+
+#[tokio::test]
+async fn a_command_that_is_refused_says_what_the_user_has_to_know() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let says = async |code: i32, args: &[&str]| -> String {
+        let ended = desk.run(args).ends().await;
+        assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{args:?}: {}", ended.err);
+        ended.err
+    };
+    let said = says(2, &["lock", "deploy", "echo", "hi"]).await;
+    assert!(said.contains("latchgate lock KEY -- CMD"), "{said}");
+    let said = says(2, &["once", "order-7", "echo", "hi"]).await;
+    assert!(said.contains("latchgate once CONTENTS -- CMD"), "{said}");
+    let said = says(2, &["lock", "k", "--ttl", "30", "--", "true"]).await;
+    assert!(said.contains("30s is 30 seconds"), "{said}");
+    let said = says(69, &["lock", "k", "--retry-for", "1s", "--url", "http://127.0.0.1:1", "--", "true"]).await;
+    assert!(said.contains("http://127.0.0.1:1"), "{said}");
+    let https = node.base_url().replace("http://", "https://");
+    let said = says(69, &["lock", "k", "--retry-for", "1s", "--url", &https, "--", "true"]).await;
+    assert!(said.contains("is it http:// there?"), "{said}");
+    desk.run(&["locks", "limit", "p", "3"]).ends().await;
+    let said = says(64, &["lock", "p", "--permits", "1/5", "--", "true"]).await;
+    assert!(said.contains("An operator has set the limit of this key to 3"), "{said}");
+    let _held = client(&[&node]).lock("k").owner("ann").acquire().await.unwrap();
+    let said = says(75, &["lock", "k", "--wait", "1500ms", "--", "true"]).await;
+    let waited = said.split("waited ").nth(1).and_then(|rest| rest.split(' ').next()?.parse::<u64>().ok());
+    assert!(waited.is_some_and(|ms| ms >= 1_400), "the whole wait: {said}");
+    // Commands that print pages end quietly when their reader has gone.
+    let piped = desk.shell("{ latchgate man; echo $? >code; } | head -c 1").ends().await;
+    assert!(piped.err.is_empty() && ["0\n", "74\n"].contains(&desk.read("code").as_str()), "{piped:?}");
+}
+
+#[tokio::test]
+async fn terraform_locks_under_the_lease_of_the_command() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let script = r#"call() { curl -s -o /dev/null -w '%{http_code} ' -X $1 "$2" -d "{\"ID\":\"$3\"}"; }
+        call LOCK $TF_HTTP_LOCK_ADDRESS a; call LOCK $TF_HTTP_LOCK_ADDRESS b; call UNLOCK $TF_HTTP_UNLOCK_ADDRESS b
+        call UNLOCK $TF_HTTP_UNLOCK_ADDRESS a; call LOCK $TF_HTTP_LOCK_ADDRESS b; call LOCK ${TF_HTTP_LOCK_ADDRESS}x b
+        curl -s -o /dev/null -w '%{http_code} ' -X LOCK $LATCHGATE_URL/v1/terraform/network -d '{"ID":"c","Who":"ann"}'
+        echo $TF_HTTP_LOCK_ADDRESS >address"#;
+    let run = desk.run(&["lock", "--terraform", "network", "--", "bash", "-c", script]);
+    run.ends().await.assert(0, "200 423 409 200 200 404 423 ");
+    assert_eq!(look(&node, "terraform%2Fnetwork").await["held"], false);
+    let after = desk.shell("curl -s -X LOCK $(cat address) -d '{}'; echo $?").ends().await;
+    assert_ne!(after.out, "0\n", "the address ends with the command");
 }

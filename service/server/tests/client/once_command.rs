@@ -108,3 +108,15 @@ async fn a_success_whose_output_cannot_be_printed_is_kept_and_the_exit_code_says
     once("reader-gone", "| true; exit ${PIPESTATUS[0]}").await;
     once("reader-gone", "").await.assert(0, "receipt 1\nreceipt 2\nreceipt 3\n");
 }
+
+#[tokio::test]
+async fn an_output_that_is_not_kept_is_named_by_the_first_run() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let binary = desk.run(&["once", "a", "--", "sh", "-c", "printf '\\377'"]).ends().await;
+    assert!(binary.code == Some(0) && binary.err.contains("is not text (UTF-8): it is not kept"), "{}", binary.err);
+    let long = desk.run(&["once", "b", "--", "sh", "-c", "head -c 60000 /dev/zero | tr '\\0' a"]).ends().await;
+    assert!(long.code == Some(0) && long.err.contains("is longer than 48 KiB"), "{}", long.err);
+    let none = desk.run(&["once", "c", "--", "true"]).ends().await;
+    assert_eq!((none.code, none.err.as_str()), (Some(0), ""));
+}

@@ -129,6 +129,8 @@ impl Desk {
     fn start(&self, mut command: Command) -> Run {
         let child = command
             .env("LATCHGATE_URL", &self.url)
+            // The machine may be busy.
+            .env("LATCHGATE_RETRY_FOR", "30s")
             .current_dir(self.dir.path())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

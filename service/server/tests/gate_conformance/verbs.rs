@@ -249,7 +249,7 @@ async fn every_visible_record_is_listed_once_over_all_pages(world: World) {
         list_all(&world, &App::default(), &by_state, 4).await.0,
         expected(&|record| record.state() == State::Unknown)
     );
-    let by_both = Filter { state: Some(State::Unknown), operation: Some(mail), suspect: false };
+    let by_both = Filter { state: Some(State::Unknown), operation: Some(mail), ..Filter::default() };
     assert_eq!(list_all(&world, &App::default(), &by_both, 4).await.0, BTreeMap::new());
 }
 

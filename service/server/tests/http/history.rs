@@ -72,6 +72,27 @@ impl Events {
     }
 }
 
+#[tokio::test]
+async fn a_wait_in_several_calls_is_one_event_when_it_ends_for_good() {
+    let node = embedded().await;
+    granted(&node, "k", json!({ "lease_id": "a" })).await;
+    let mut ticket = None;
+    for _ in 0..3 {
+        let body = json!({ "owner": "bob", "lease_id": "b", "wait_ms": 200, "ticket": ticket });
+        let refused = acquire(&node, "k", body).await;
+        refused.assert_problem(423, "wait-timeout");
+        ticket = Some(refused.body["ticket"].clone());
+    }
+    let waits = async || -> Vec<u64> {
+        let history = get(&node, "/v1/locks/k/history").await.body;
+        let events = history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "waited");
+        events.map(|event| event["waited_ms"].as_u64().unwrap()).collect()
+    };
+    assert!(eventually(LONG, async || !waits().await.is_empty()).await);
+    let waits = waits().await;
+    assert!(waits.len() == 1 && waits[0] >= 550, "{waits:?}");
+}
+
 fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(kind, key)| ((*kind).to_owned(), (*key).to_owned())).collect()
 }

@@ -563,6 +563,28 @@ async fn a_listing_filters_and_pages() {
     }
 }
 
+#[tokio::test]
+async fn operations_are_listed_by_time_and_by_age() {
+    let node = embedded().await;
+    let mut begun_now = Vec::new();
+    for number in 0..4 {
+        begun_now.push(begun(&node, json!({ "operation": "a", "contents": number })).await);
+    }
+    // The present state of the first one begins last.
+    report(&node, &begun_now[0], json!({ "outcome": "success" })).await;
+    begun_now.rotate_left(1);
+    let ids: Vec<String> = begun_now.iter().map(|go| go.text("id")).collect();
+    let mut newest = ids.clone();
+    newest.reverse();
+    assert_eq!(listed(&node, "sort=oldest").await, ids);
+    assert_eq!(listed(&node, "sort=newest").await, newest);
+    assert_eq!(listed(&node, "sort=newest&state=started&limit=2").await, newest[1..3]);
+    assert_eq!(listed(&node, "older_than_ms=3600000").await, [""; 0]);
+    assert_eq!(listed(&node, "sort=oldest&older_than_ms=0&state=succeeded").await, newest[..1]);
+    let refused = send(Client::new().get(format!("{}/v1/operations?sort=oldest&cursor=p", node.base_url()))).await;
+    assert_eq!((refused.status.as_u16(), refused.text("field").as_str()), (400, "cursor"));
+}
+
 /// The ids on all pages. Results are not shown in a listing.
 async fn listed(node: &Node, query: &str) -> Vec<String> {
     const PAGES_MAX: usize = 100;

@@ -106,7 +106,7 @@ pub async fn a_small_request_does_not_overtake_a_large_one(world: &World) {
 
 fn mismatch(answer: Answer<Acquired>) -> Option<u32> {
     match answer {
-        Ok(Acquired::LimitMismatch(LimitMismatch { limit })) => limit,
+        Ok(Acquired::LimitMismatch(LimitMismatch { limit, .. })) => limit,
         other => panic!("no mismatch: {other:?}"),
     }
 }

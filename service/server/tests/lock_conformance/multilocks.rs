@@ -216,7 +216,7 @@ pub async fn a_request_that_can_never_be_granted_is_refused_at_once_and_holds_no
         ..waiting(all("me", &[]))
     };
     let (index, ended) = one_ended(node.acquire_many(wrong_limit).await);
-    assert!(matches!(ended, Acquired::LimitMismatch(LimitMismatch { limit: Some(3) })), "{ended:?}");
+    assert!(matches!(ended, Acquired::LimitMismatch(LimitMismatch { limit: Some(3), .. })), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
     let reused = with_all(waiting(all("me", &["a", "b"])), |terms| terms.lease_id = id("holder"));
     let (index, ended) = one_ended(node.acquire_many(reused).await);

@@ -37,7 +37,7 @@ fn a_small_wish_waits_behind_a_large_one() {
 #[test]
 fn the_limit_is_that_of_the_first_as_long_as_anybody_holds_or_waits() {
     let mut world = world();
-    let mismatch = |limit| Outcome::LimitMismatch(LimitMismatch { limit });
+    let mismatch = |limit| Outcome::LimitMismatch(LimitMismatch { limit, is_set: false });
     assert_eq!(world.acquire("ann", Mode::Permits(1)), mismatch(None));
     let request = world.of("ann", 3, 2);
     assert_eq!(world.run(Command::Acquire(request)), mismatch(None));
@@ -79,7 +79,7 @@ fn whoever_waits_for_more_than_a_lowered_limit_is_told() {
     assert_eq!(world.next(), None);
     world.run(Command::SetLimit(Some(2)));
     assert_eq!(world.next(), Some("ben"), "it waits for nothing");
-    let mismatch = Outcome::LimitMismatch(LimitMismatch { limit: Some(2) });
+    let mismatch = Outcome::LimitMismatch(LimitMismatch { limit: Some(2), is_set: true });
     assert_eq!(world.run(Command::Acquire(waiting)), mismatch);
 }
 

@@ -15,6 +15,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use latchgate_client::clock::{Moment, sleep_until};
+use latchgate_client::{process_name, program_name};
+use latchgate_core::access::has_api_key;
+use latchgate_core::gate::LABEL_MAX_BYTES;
+use latchgate_core::lock::OWNER_MAX_BYTES;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
@@ -202,6 +206,13 @@ async fn end_left_over(work: &Work<'_>, tree: Tree, warden: &mut Warden, kill_at
     warden.dismiss();
 }
 
+/// Which run it is, for people who see it as the owner of a lock or as the label of an operation. Arguments can be secret.
+pub fn name_of(command: &[OsString]) -> String {
+    let name = format!("{} {}", process_name(), program_name(command.first().map_or("".as_ref(), OsString::as_os_str)));
+    // A server refuses such a name.
+    if has_api_key(&name) || name.len() > LABEL_MAX_BYTES.min(OWNER_MAX_BYTES) { process_name() } else { name }
+}
+
 /// The program in front of the terminal, if there is one.
 struct Front {
     terminal: Option<Terminal>,
@@ -304,5 +315,20 @@ impl Warden {
     fn dismiss(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_run_has_its_program_without_arguments_and_is_always_accepted() {
+        let name = |program: &str| name_of(&[program.into(), "--password=secret".into()]);
+        assert_eq!(name("/usr/bin/report"), format!("{} report", process_name()));
+        for program in ["a\nb", &"é".repeat(400), &"🔒".repeat(400), "lgk_0123456789ab_c0ffee", ".."] {
+            let name = name(program);
+            assert!(latchgate_core::gate::Label::parse(&name).is_ok() && !has_api_key(&name), "{name}");
+        }
     }
 }

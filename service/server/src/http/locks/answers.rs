@@ -134,7 +134,8 @@ pub fn refusal(refused: &Refused) -> Problem {
             delayed(until, format!("{why}: a hold-off grants nothing for {} ms more.", left_ms(until)))
         }
         RefusedBecause::WaitTimeout => {
-            let waited_ms = ms(refused.waited);
+            // From the first arrival, over all calls with a ticket, as in a grant.
+            let waited_ms = ms(refused.waited).max(refused.now.ms_since(refused.position.arrival));
             let detail = format!("The request waited {waited_ms} ms and did not get the lock.");
             problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
         }
@@ -187,7 +188,8 @@ pub fn key_full(full: KeyFull) -> Problem {
 fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     let detail = match mismatch.limit {
         Some(limit) => {
-            format!("The limit of this key is {limit}: the request names another limit or more permits.")
+            let by = if mismatch.is_set { "An operator has set the limit of this key to" } else { "The limit of this key is" };
+            format!("{by} {limit}: the request names another limit or more permits.")
         }
         None => "This key has no limit of permits yet: send limit.".to_owned(),
     };

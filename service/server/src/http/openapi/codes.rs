@@ -70,6 +70,7 @@ fn own(id: &str) -> &'static [Code] {
         "forgetOperation" => &[C::OperationNotFound, C::OperationInProgress, C::OperationUnknown],
         "createApp" => &[C::AccessFull, C::OutcomeUnknown],
         "changeApp" => &[C::UnknownApp, C::OutcomeUnknown],
+        "deleteApp" => &[C::UnknownApp, C::AppNotEmpty, C::OutcomeUnknown],
         "createApiKey" => &[C::UnknownApp, C::AccessFull, C::OutcomeUnknown],
         "revokeApiKey" => &[C::UnknownApiKey, C::OutcomeUnknown],
         "switchLocksEngine" | "switchGateEngine" => {

@@ -249,7 +249,7 @@ pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force })
 
 /// List operations.
 ///
-/// In the store's own order, without results.
+/// Without results; in the store's own order, or by time.
 #[utoipa::path(
     get, path = "/v1/operations", tag = "operations", operation_id = "listOperations", params(OperationsQuery),
     responses(
@@ -258,12 +258,16 @@ pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force })
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;
-    let page = call.context.operations.list(call.app(), &filter, query.cursor.as_deref(), limit).await;
+    let gate = &call.context.operations;
+    let page = match query.sort {
+        Some(order) => gate.list_by_time(call.app(), &filter, order, limit).await,
+        None => gate.list(call.app(), &filter, query.cursor.as_deref(), limit).await,
+    };
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => failure.into(),
     })?;
     let operations = page.records.iter().map(|shown| records::listed(call.app(), shown)).collect();
     let unreadable = page.unreadable.iter().map(ToString::to_string).collect();
-    Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next }))
+    Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next, incomplete: page.is_incomplete }))
 }

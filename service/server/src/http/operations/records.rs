@@ -84,6 +84,8 @@ answers! {
         pub unreadable?: Vec<String>,
         /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
         pub next_cursor?: Option<String>,
+        /// With `sort`: there are more operations than one request looks through (up to 80 000), so that earlier or later ones may be missing.
+        pub incomplete?: bool,
     }
 
     /// How long an attempt or a success lasts.

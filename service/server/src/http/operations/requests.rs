@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
 
 use crate::config::YEAR_MS;
-use crate::gate::{OnOutage, PostCall, PreCall, StampText};
+use crate::gate::{ByTime, OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
@@ -186,10 +186,16 @@ pub struct OperationsQuery {
     state: Option<State>,
     /// Only operations with a suspected double run.
     suspect: bool,
+    /// Only operations whose present state began at least so many ms ago.
+    older_than_ms: u64,
+    /// By the time at which their present state began: `oldest` or `newest` first. One page, without a cursor. If absent: all of them in
+    /// the store's own order, page by page.
+    #[param(inline)]
+    pub sort: Option<ByTime>,
     /// Most operations in the answer: 1 to 1 000; 100 if absent.
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
-    /// `next_cursor` of the page before.
+    /// `next_cursor` of the page before. Not with `sort`.
     #[param(min_length = 1, max_length = 512)]
     pub cursor: Option<String>,
 }
@@ -327,7 +333,11 @@ impl OperationsQuery {
         let limit = page_limit(self.limit)?;
         let operation = self.operation.as_deref().map(OperationName::parse).transpose();
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
-        Ok((Filter { operation, state: self.state, suspect: self.suspect }, limit))
+        if self.sort.is_some() && self.cursor.is_some() {
+            return Err(Problem::field("cursor", "must be absent with sort"));
+        }
+        let (state, suspect, older_than_ms) = (self.state, self.suspect, self.older_than_ms);
+        Ok((Filter { operation, state, suspect, older_than_ms }, limit))
     }
 }
 

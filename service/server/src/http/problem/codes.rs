@@ -81,6 +81,7 @@ codes! {
     // Apps and API keys
     UnknownApp: "unknown-app", NOT_FOUND, "The app does not exist";
     UnknownApiKey: "unknown-api-key", NOT_FOUND, "The API key does not exist";
+    AppNotEmpty: "app-not-empty", CONFLICT, "The app is not empty";
     AccessFull: "access-full", CONFLICT, "There are too many apps or API keys";
     // The service
     QuotaReached: "quota-reached", TOO_MANY_REQUESTS, "The app has reached a quota";

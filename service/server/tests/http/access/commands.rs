@@ -34,13 +34,14 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     printed(&["app", "create", "a b/c"], &env).await;
     assert!(printed(&["app", "list"], &env).await.contains("a b/c\tenabled\t0 API keys"));
     let create =
-        ["api-key", "create", "--app", "a b/c", "--scope", "read,locks", "--prefix", "jobs/", "--expires", "90d"];
+        ["api-key", "create", "--app", "a b/c", "--scope", "read,locks", "--prefix", "jobs/", "--expires", "90d", "--name", "night jobs"];
     let caller = Caller::new(&node, &printed(&create, &env).await);
     caller.granted("jobs%2F1").await;
     caller.acquire("other", serde_json::json!({})).await.assert_problem(403, "forbidden");
     let list = printed(&["api-key", "list", "--app", "a b/c"], &env).await;
     assert_eq!(list.lines().count(), 1, "{list}");
-    assert!(list.starts_with(&format!("{}\ta b/c\tread,locks\tjobs/\tactive\t", caller.id())), "{list}");
+    assert!(list.starts_with(&format!("{}\ta b/c\tread,locks\tjobs/\tactive\t2", caller.id())), "{list}");
+    assert!(list.ends_with(&format!("\tnight jobs\t{}", &ADMIN[4..16])), "{list}");
     let quota = ["app", "quota", "a b/c", "--leases", "7", "--waiters", "none", "--requests-per-second", "200"];
     assert_eq!(printed(&quota, &env).await, "a b/c\trequests_per_second 200, leases 7");
     assert_eq!(printed(&["app", "quota", "a b/c", "--leases", "none"], &env).await, "a b/c\trequests_per_second 200");
@@ -56,6 +57,8 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     printed(&["app", "create", "a b/c"], &env).await;
     printed(&["api-key", "revoke", caller.id()], &env).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
+    printed(&["app", "create", "empty"], &env).await;
+    assert_eq!(printed(&["app", "delete", "empty"], &env).await, "The app \"empty\" is deleted.");
 
     let refused = run(&["app", "list"], &[("LATCHGATE_URL", &url), ("LATCHGATE_API_KEY", &caller.key)]).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -327,3 +327,33 @@ async fn wrong_requests_for_apps_and_api_keys_are_refused_by_field() {
     }
     post(format!("{}/v1/admin/api-keys", node.base_url()), "{}").await.assert_problem(401, "unauthorized");
 }
+
+#[tokio::test]
+async fn only_an_empty_app_is_deleted() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let delete = || operator.call(Method::DELETE, "/v1/admin/apps/billing", Value::Null);
+    delete().await.assert_problem(404, "unknown-app");
+    operator.call(Method::DELETE, "/v1/admin/apps/default", Value::Null).await.assert_problem(400, "invalid-request");
+    let caller = Caller::of_app(&node, "billing").await;
+    delete().await.assert_problem(409, "app-not-empty");
+    let lease = caller.granted("k").await;
+    let go = caller.ok(Method::POST, "/v1/operations/pre", json!({ "operation": "a", "contents": 1 })).await;
+    let post = format!("/v1/operations/{}/post", go.text("id"));
+    let other = Caller::of_app(&node, "billing").await;
+    operator.revoke(caller.id()).await;
+    delete().await.assert_problem(409, "app-not-empty");
+    other.ok(Method::POST, &post, json!({ "stamp": go.text("stamp"), "outcome": "failure" })).await;
+    operator.revoke(other.id()).await;
+    delete().await.assert_problem(409, "app-not-empty");
+    // Without API keys, the lease is released by another one of the app.
+    let last = Caller::of_app(&node, "billing").await;
+    last.ok(Method::POST, "/v1/locks/k/release", json!({ "lease_id": lease.text("lease_id") })).await;
+    operator.revoke(last.id()).await;
+    assert_eq!(delete().await.body, json!({ "app": "billing" }));
+    delete().await.assert_problem(404, "unknown-app");
+    let apps = operator.get("/v1/admin/apps").await.body["apps"].clone();
+    assert!(apps.as_array().unwrap().iter().all(|app| app["app"] != "billing"), "{apps}");
+    let keys = operator.get("/v1/admin/api-keys?app=billing").await;
+    assert_eq!(keys.body["api_keys"], json!([]));
+}
