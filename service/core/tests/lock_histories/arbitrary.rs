@@ -28,7 +28,7 @@ struct Flavour {
 
 pub fn histories() -> impl Strategy<Value = History> {
     let flavour = |exclusive, shared, permits| {
-        let grouped = prop_oneof![2 => Just(0_u32), 1 => Just(5), 2 => Just(10)];
+        let grouped = prop_oneof![2 => Just(0_u32), 1 => Just(5), 2 => Just(9)];
         (1..=LIMIT_MAX, grouped)
             .prop_map(move |(limit, grouped)| Flavour { exclusive, shared, permits, limit, grouped })
     };
@@ -125,9 +125,11 @@ fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>,
     let usual = Just(Some(flavour.limit));
     let limit = prop_oneof![14 => usual, 3 => Just(None), 1 => (1..=LIMIT_MAX).prop_map(Some)];
     let permits = prop_oneof![4 => 1..=flavour.limit, 1 => 1..=LIMIT_MAX];
-    let share = option::weighted(f64::from(flavour.grouped.min(9)) / 10.0, (0..GROUPS, option::weighted(0.6, 1..=LIMIT_MAX)));
+    let grouped = (0..GROUPS, option::weighted(0.6, 1..=LIMIT_MAX)).prop_map(Some);
+    let share = prop_oneof![10 - flavour.grouped.min(9) => Just(None), flavour.grouped.max(1) => grouped];
     // A request for more than its group may have would wait for ever.
-    let permits = (permits, limit, share).prop_map(|(permits, limit, share)| {
+    let permits = (permits, limit, share).prop_map(move |(permits, limit, share)| {
+        let share = share.filter(|_| flavour.grouped > 0);
         let share = share.map(|(group, limit)| (group, limit.map(|limit: u32| limit.max(permits))));
         (Mode::Permits(permits), limit, share)
     });
