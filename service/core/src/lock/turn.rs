@@ -1,11 +1,11 @@
 //! Turns: the order in which nodes, and through them their waiters, may take a free lock.
 
-use super::TURN_REFRESH_BEFORE_MS;
 use super::closing::Closing;
 use super::compatibility::Access;
 use super::lease::Lease;
 use super::position::{NodeId, Position, Turn};
 use super::state::{Limit, LockState};
+use super::{TURN_REFRESH_BEFORE_MS, TURNS_PER_NODE_MAX};
 use crate::time::Timestamp;
 
 impl Turn {
@@ -51,8 +51,15 @@ impl LockState {
         // If no limit is in force, that of the waiter now is.
         let named = turns.iter().find_map(|turn| turn.limit).filter(|_| self.limit_in_force().is_none());
         let mut changed = false;
+        // A node of an older version leaves the groups out when it writes the state: turns of several groups are alike then.
+        let mut has_kept = [false; TURNS_PER_NODE_MAX];
         self.turns.retain(|own| {
-            let is_left = own.node != *node || turns.iter().any(|turn| turn.group() == own.group());
+            if own.node != *node {
+                return true;
+            }
+            let index = turns.iter().position(|turn| turn.group() == own.group());
+            let kept = index.and_then(|index| has_kept.get_mut(index));
+            let is_left = kept.is_some_and(|kept| !std::mem::replace(kept, true));
             changed |= !is_left;
             is_left
         });

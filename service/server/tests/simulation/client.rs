@@ -72,7 +72,7 @@ enum Ended {
 
 /// The group of a request for permits, if it has one.
 fn share(random: &Random, mode: Mode) -> Option<Share> {
-    let group = Group::parse(random.one_of(&["group-0", "group-1", "group-2", "group-3"])).unwrap();
+    let group = Group::parse(&format!("group-{}", random.below(4))).unwrap();
     let limit = shares::limit_of(Some(&group));
     let is_named = mode.permits() > 0 && random.percent(70) && limit.is_none_or(|limit| mode.permits() <= limit);
     is_named.then_some(Share { group, limit })

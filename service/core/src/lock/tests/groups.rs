@@ -259,3 +259,26 @@ fn a_state_without_groups_is_written_as_before_and_one_with_groups_is_read() {
     assert_eq!(serde_json::from_str::<LockState>(&text).unwrap(), world.state);
     assert!(text.contains(r#""share":{"group":"b","limit":1}"#), "{text}");
 }
+
+/// An older node has written the state, so that the turns of two groups are alike.
+#[test]
+fn turns_that_have_lost_their_groups_are_replaced_by_those_of_their_node() {
+    let mut world = world();
+    let holder = world.member("held", 1, None);
+    world.hold_as(holder);
+    let mut node = Node::new("node");
+    for group in ["a", "b"] {
+        let request = world.member(group, 1, None);
+        node.wait(request);
+    }
+    node.serve(&mut world);
+    for turn in &mut world.state.turns {
+        turn.share = None;
+    }
+    let plain = with(world.request("plain", Mode::Permits(1)), |_| {});
+    node.wait(plain);
+    node.serve(&mut world);
+    let groups: Vec<_> = world.state.turns().iter().map(|turn| turn.group().map(Group::as_str)).collect();
+    assert_eq!(groups, [None, Some("a"), Some("b")]);
+    assert!(world.state.are_published(&node.id, &world.state.turns.clone(), world.now));
+}
