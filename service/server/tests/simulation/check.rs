@@ -252,6 +252,9 @@ impl Checker {
         };
         let new: Vec<&Lease> =
             after.holders().iter().filter(|lease| !is_in(before, &lease.lease_id, lease.token)).collect();
+        if shares::lets_pass(before, after) {
+            self.log.saw("granted ahead of an earlier request of another group");
+        }
         let mut wrong = shares::wrong(before, after, &facts.barging, now);
         let closed = facts.closed.get(key).copied().flatten().filter(|until| *until > now);
         if let (Some(until), Some(lease)) = (closed, new.first()) {

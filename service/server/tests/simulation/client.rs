@@ -72,10 +72,12 @@ enum Ended {
 
 /// The group of a request for permits, if it has one.
 fn share(random: &Random, mode: Mode) -> Option<Share> {
+    if mode.permits() == 0 || random.percent(30) {
+        return None;
+    }
     let group = Group::parse(&format!("group-{}", random.below(4))).unwrap();
     let limit = shares::limit_of(Some(&group));
-    let is_named = mode.permits() > 0 && random.percent(70) && limit.is_none_or(|limit| mode.permits() <= limit);
-    is_named.then_some(Share { group, limit })
+    limit.is_none_or(|limit| mode.permits() <= limit).then_some(Share { group, limit })
 }
 
 impl Client {

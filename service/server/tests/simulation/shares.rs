@@ -21,6 +21,16 @@ fn permits_of(state: &LockState, group: Option<&Group>, but: Option<&Lease>) -> 
     leases.map(|lease| lease.mode.permits()).sum::<u32>() + kept.map(|kept| kept.permits).sum::<u32>()
 }
 
+/// Whether a group that has permits waits longer than another group that is granted one.
+pub fn lets_pass(before: &LockState, after: &LockState) -> bool {
+    let is_new = |lease: &&Lease| !before.holders().iter().any(|other| other.token == lease.token);
+    let arrival = |lease: &Lease| Timestamp::from_ms(lease.granted_at.as_ms().saturating_sub(lease.waited_ms));
+    after.holders().iter().filter(is_new).filter(|lease| lease.mode.permits() > 0).any(|lease| {
+        let is_passed = |turn: &&Turn| turn.group() != lease.group.as_ref() && turn.position.arrival < arrival(lease);
+        before.turns().iter().filter(is_passed).any(|turn| permits_of(after, turn.group(), None) > 0)
+    })
+}
+
 /// What is wrong in a commit. A group that has nothing and waits through the commit is passed only by groups that had nothing either and
 /// have waited longer. `barging`: requests that need not wait.
 pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>, now: Timestamp) -> Vec<String> {
