@@ -137,7 +137,7 @@ where
     fn admit(&mut self) {
         let answered: HashSet<Rank> = self.evaluation.answered.iter().map(|(rank, _)| *rank).collect();
         let is_open = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !answered.contains(&rank);
-        if self.queue.is_grouped() {
+        if self.is_grouped() {
             return self.admit_by_groups(is_open);
         }
         for (rank, waiter) in self.queue.iter().filter(|(rank, waiter)| is_open(*rank, waiter)) {
@@ -151,9 +151,15 @@ where
         }
     }
 
+    /// Whether groups are to be compared: of waiters here or at other nodes.
+    fn is_grouped(&self) -> bool {
+        self.queue.is_grouped() || self.evaluation.state.turns_of_others(self.node).any(|turn| turn.share.is_some())
+    }
+
     /// As [`Evaluator::admit`], with the first waiter of each group in turn. A group that is at its limit stops only its own waiters.
     fn admit_by_groups(&mut self, is_open: impl Fn(Rank, &Waiter<R, I>) -> bool) {
         let mut lanes = Lanes::new(&self.evaluation.state, self.queue, self.node, &is_open);
+        let mut tried = HashSet::new();
         // If a turn of another node or a reserved position comes first, it is not for this batch to serve it.
         while let Some((lane, Some(rank))) = lanes.pop() {
             let Some(waiter) = self.queue.get(rank) else { continue };
@@ -169,7 +175,9 @@ where
             {
                 lanes.granted(lane, lease.mode.permits(), self.now);
             }
-            lanes.advance(lane, &self.evaluation.state, self.queue, Some(rank), &is_open);
+            tried.insert(rank);
+            let is_left = |rank: Rank, waiter: &Waiter<R, I>| is_open(rank, waiter) && !tried.contains(&rank);
+            lanes.advance(lane, &self.evaluation.state, self.queue, Some(rank), is_left);
         }
     }
 
@@ -243,7 +251,7 @@ where
         }
         let answered = evaluation.answered.iter().map(|(rank, _)| rank);
         let leaving: HashSet<Rank> = answered.chain(ended).copied().collect();
-        if queue.is_grouped() {
+        if self.is_grouped() {
             return self.publish_groups(&leaving);
         }
         let Some(first) = queue.first_waiting(|rank| leaving.contains(&rank), &evaluation.state) else {
@@ -261,11 +269,15 @@ where
     fn publish_groups(&mut self, leaving: &HashSet<Rank>) {
         let (queue, node, evaluation) = (self.queue, self.node, &self.evaluation);
         let (state, shares) = (&evaluation.state, evaluation.state.shares());
-        let first = |group: Option<&'_ Group>| queue.first_of_group(group, |rank| leaving.contains(&rank), state);
+        let is_leaving = |rank: Rank| leaving.contains(&rank);
+        let first = |group: Option<&'_ Group>| {
+            let first = queue.first_of_group(group, is_leaving, state)?;
+            Some((first, queue.earliest_of_group(group, is_leaving).unwrap_or(first.position.arrival)))
+        };
         let mut firsts: Vec<_> = queue.groups().into_iter().filter_map(first).collect();
-        let order = |request: &&Acquire| {
+        let order = |(request, earliest): &(&Acquire, Timestamp)| {
             let (held, mode) = (shares.of(request.lease.group()), request.lease.mode);
-            (held.is_at_limit(mode, request.lease.group_limit()), held.order(mode, request.position))
+            (held.is_at_limit(mode, request.lease.group_limit()), held.order(mode, *earliest))
         };
         let groups = firsts.len();
         if groups > TURNS_PER_NODE_MAX {
@@ -280,10 +292,11 @@ where
         };
         let mut bytes = state.bytes_beside(node);
         let mut turns = Vec::with_capacity(firsts.len());
-        for request in firsts {
+        for (request, earliest) in firsts {
             let group = request.lease.group();
             let waiting = queue.len_of_group(group).saturating_sub(gone(group)).max(1);
-            let turn = Turn::of(request, count(waiting), until);
+            let since = Some(earliest).filter(|earliest| *earliest < request.position.arrival);
+            let turn = Turn { since, ..Turn::of(request, count(waiting), until) };
             bytes += turn.bytes();
             if bytes > TURNS_BYTES_MAX && !turns.is_empty() {
                 break;

@@ -1,9 +1,9 @@
 //! Groups: permits are shared fairly among the groups that wait for them, for example among tenants.
 //!
-//! The first request of each group competes for the next free permit, in the order of the group: by priority, then by arrival. Of
-//! these requests, that of the group with the fewest permits comes first. Groups with as many permits take turns: a group waits since
-//! its first request arrived, or since it was last granted a permit, if that is later. A group whose first request would exceed the
-//! limit of its group lets the other groups pass. Requests that name no group are one group.
+//! The first request of each group competes for the next free permit: by priority, then by arrival. Of these requests, that of the
+//! group with the fewest permits comes first. Groups with as many permits take turns: a group waits since its earliest request
+//! arrived, or since it was last granted a permit, if that is later. A group whose first request would exceed the limit of its group
+//! lets the other groups pass. Requests that name no group are one group.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::command::{Acquire, LeaseTerms};
 use super::kept::Kept;
 use super::lease::{Lease, Mode, OWNER_MAX_BYTES};
-use super::position::{NodeId, Position, Turn};
+use super::position::{NodeId, Turn};
 use super::state::LockState;
 use crate::key::{InvalidName, check_name};
 use crate::time::Timestamp;
@@ -54,14 +54,14 @@ pub(super) struct Held {
     pub served: Timestamp,
 }
 
-/// The order of the first requests of different groups: the smaller comes first. A request in another mode than permits counts as of
-/// a group without permits; otherwise groups that come later could pass it for ever.
-pub(super) type GroupOrder = (u32, Timestamp, u64);
+/// The order of groups: the smaller comes first, and among equals that with the smaller name.
+pub(super) type GroupOrder = (u32, Timestamp);
 
 impl Held {
-    pub(super) fn order(self, mode: Mode, position: Position) -> GroupOrder {
-        let Position { arrival, serial, .. } = position;
-        if mode.permits() == 0 { (0, arrival, serial) } else { (self.permits, arrival.max(self.served), serial) }
+    /// The order of a group whose first request has this mode, and whose earliest request arrived then. A request in another mode than
+    /// permits counts as of a group without permits; otherwise groups that come later could pass it for ever.
+    pub(super) fn order(self, mode: Mode, earliest: Timestamp) -> GroupOrder {
+        if mode.permits() == 0 { (0, earliest) } else { (self.permits, earliest.max(self.served)) }
     }
 
     /// Whether the group would have more permits than its limit allows.
@@ -83,11 +83,11 @@ impl Shares<'_> {
         self.0.get(&group).copied().unwrap_or_default()
     }
 
-    fn order(&self, turn: &Turn) -> GroupOrder {
-        self.of(turn.group()).order(turn.mode, turn.position)
+    fn order(&self, first: &FirstTurn<'_>) -> GroupOrder {
+        self.of(first.turn.group()).order(first.turn.mode, first.earliest)
     }
 
-    fn is_at_limit(&self, turn: &Turn) -> bool {
+    fn is_at_limit(&self, FirstTurn { turn, .. }: &FirstTurn<'_>) -> bool {
         self.of(turn.group()).is_at_limit(turn.mode, turn.share.as_ref().and_then(|share| share.limit))
     }
 }
@@ -155,8 +155,9 @@ impl LockState {
     /// The first turn of all groups.
     pub(super) fn first_of_groups(&self) -> Option<&Turn> {
         let shares = self.shares();
-        let first = first_of_each(self.turns.iter()).into_values().filter(|turn| !shares.is_at_limit(turn));
-        first.min_by(|a, b| (shares.order(a), &a.node).cmp(&(shares.order(b), &b.node)))
+        let firsts = first_of_each(self.turns.iter()).into_values().filter(|first| !shares.is_at_limit(first));
+        // Of equals the first: they are in the order of their names.
+        firsts.min_by_key(|first| shares.order(first)).map(|first| first.turn)
     }
 
     /// Whether a turn of another node comes before this request, by the state alone.
@@ -167,12 +168,14 @@ impl LockState {
             return others().any(|turn| turn.position.rank() < position.rank());
         }
         let mut firsts = first_of_each(others());
-        if firsts.remove(&lease.group()).is_some_and(|turn| turn.position.rank() < position.rank()) {
+        let in_group = firsts.remove(&lease.group());
+        if in_group.as_ref().is_some_and(|first| first.turn.position.rank() < position.rank()) {
             return true;
         }
         let shares = self.shares();
-        let order = shares.of(lease.group()).order(lease.mode, *position);
-        firsts.into_values().any(|turn| !shares.is_at_limit(turn) && shares.order(turn) < order)
+        let earliest = in_group.map_or(position.arrival, |first| first.earliest.min(position.arrival));
+        let order = (shares.of(lease.group()).order(lease.mode, earliest), lease.group());
+        firsts.iter().any(|(group, first)| !shares.is_at_limit(first) && (shares.order(first), *group) < order)
     }
 
     pub(super) fn turns_of_others<'a>(&'a self, node: &'a NodeId) -> impl Iterator<Item = &'a Turn> {
@@ -180,13 +183,21 @@ impl LockState {
     }
 }
 
+/// The first turn of a group, and when the earliest request of the group arrived.
+pub(super) struct FirstTurn<'a> {
+    pub turn: &'a Turn,
+    pub earliest: Timestamp,
+}
+
 /// The first turn of each group.
-pub(super) fn first_of_each<'a>(turns: impl Iterator<Item = &'a Turn>) -> BTreeMap<Option<&'a Group>, &'a Turn> {
-    let mut firsts: BTreeMap<Option<&Group>, &Turn> = BTreeMap::new();
+pub(super) fn first_of_each<'a>(turns: impl Iterator<Item = &'a Turn>) -> BTreeMap<Option<&'a Group>, FirstTurn<'a>> {
+    let mut firsts: BTreeMap<Option<&Group>, FirstTurn<'a>> = BTreeMap::new();
     for turn in turns {
-        let first = firsts.entry(turn.group()).or_insert(turn);
-        if (turn.position.rank(), &turn.node) < (first.position.rank(), &first.node) {
-            *first = turn;
+        let earliest = turn.earliest();
+        let first = firsts.entry(turn.group()).or_insert(FirstTurn { turn, earliest });
+        first.earliest = first.earliest.min(earliest);
+        if (turn.position.rank(), &turn.node) < (first.turn.position.rank(), &first.turn.node) {
+            first.turn = turn;
         }
     }
     firsts

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::group::{Group, GroupOrder, Held, first_of_each};
+use super::group::{FirstTurn, Group, GroupOrder, Held, first_of_each};
 use super::lease::Mode;
 use super::position::{NodeId, Position, Turn};
 use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
@@ -33,6 +33,8 @@ struct Lane {
     held: Held,
     /// The first turn of other nodes.
     elsewhere: Option<First>,
+    /// When the earliest request of the group at other nodes arrived.
+    earliest_elsewhere: Option<Timestamp>,
     first: Option<First>,
 }
 
@@ -52,13 +54,17 @@ impl Lanes {
         is_open: impl Fn(Rank, &Waiter<R, I>) -> bool,
     ) -> Self {
         let shares = state.shares();
-        let elsewhere: BTreeMap<Option<&Group>, &Turn> = first_of_each(state.turns_of_others(node));
+        let elsewhere: BTreeMap<Option<&Group>, FirstTurn<'_>> = first_of_each(state.turns_of_others(node));
         let groups = queue.groups().into_iter().chain(elsewhere.keys().copied()).collect::<BTreeSet<_>>();
-        let lane = |group: Option<&Group>| Lane {
-            group: group.cloned(),
-            held: shares.of(group),
-            elsewhere: elsewhere.get(&group).map(|turn| First::of_turn(turn)),
-            first: None,
+        let lane = |group: Option<&Group>| {
+            let other = elsewhere.get(&group);
+            Lane {
+                group: group.cloned(),
+                held: shares.of(group),
+                elsewhere: other.map(|first| First::of_turn(first.turn)),
+                earliest_elsewhere: other.map(|first| first.earliest),
+                first: None,
+            }
         };
         let mut lanes = Self { lanes: groups.into_iter().map(lane).collect(), order: BTreeSet::new() };
         for index in 0..lanes.lanes.len() {
@@ -128,7 +134,10 @@ impl Lanes {
             (_, other) => other,
         };
         if let Some(first) = lane.first {
-            self.order.insert((lane.held.order(first.mode, first.position), index));
+            let is_answered = |rank: Rank| queue.get(rank).is_none_or(|waiter| !is_open(rank, waiter));
+            let here = queue.earliest_of_group(group, is_answered);
+            let earliest = here.into_iter().chain(lane.earliest_elsewhere).min().unwrap_or(first.position.arrival);
+            self.order.insert((lane.held.order(first.mode, earliest), index));
         }
     }
 }

@@ -29,13 +29,14 @@ pub fn queue_number<R: ReplyHandle, I: Copy + Ord>(
     let here = rank.map_or(0, |rank| queue.of_group(group, None).take_while(|(other, _)| *other < rank).count());
     let in_group = others().filter(of_group(group)).filter(is_before).map(waiting).sum::<u64>() + here as u64;
     // Permits that its group has once it is granted its own, less its own.
-    let (own, since, _) = shares.of(group).order(request.lease.mode, request.position);
+    let (own, since) = shares.of(group).order(request.lease.mode, request.position.arrival);
     let level = u64::from(own) + in_group;
     let mut number = in_group + 1;
     let firsts = first_of_each(others());
     let groups: std::collections::BTreeSet<Option<&Group>> = queue.groups().into_iter().chain(firsts.keys().copied()).collect();
     for other in groups.into_iter().filter(|other| *other != group) {
-        let elsewhere = firsts.get(&other).map(|turn| (turn.position, turn.mode, turn.share.as_ref().and_then(|it| it.limit)));
+        let elsewhere = firsts.get(&other).map(|first| first.turn);
+        let elsewhere = elsewhere.map(|turn| (turn.position, turn.mode, turn.share.as_ref().and_then(|it| it.limit)));
         let here = queue.first_of_group(other, |_| false, state);
         let here = here.map(|first| (first.position, first.lease.mode, first.lease.group_limit()));
         let first = elsewhere.into_iter().chain(here).min_by_key(|(position, ..)| position.rank());
@@ -44,7 +45,7 @@ pub fn queue_number<R: ReplyHandle, I: Copy + Ord>(
         if held.is_at_limit(mode, limit) {
             continue;
         }
-        let (permits, other_since, _) = held.order(mode, position);
+        let (permits, other_since) = held.order(mode, position.arrival);
         let is_earlier = other_since < since && u64::from(permits) <= level;
         let before = level.saturating_sub(permits.into()) + u64::from(is_earlier);
         let count = queue.len_of_group(other) as u64 + others().filter(of_group(other)).map(waiting).sum::<u64>();

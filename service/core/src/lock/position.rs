@@ -62,6 +62,9 @@ pub struct Turn {
     pub limit: Option<u32>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<Share>,
+    /// When the earliest request of its group at the node arrived, if that is not the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
     /// When its group was last granted a permit, as far as the state remembers. Kept by the rules: see [`super::Group`].
     #[serde(default, skip_serializing_if = "is_never")]
     pub served: Timestamp,
@@ -86,11 +89,17 @@ impl Turn {
             mode: request.lease.mode,
             limit: request.lease.limit,
             share: request.lease.share.clone(),
+            since: None,
             served: Timestamp::default(),
             waiting,
             stands_for_more: false,
             until,
         }
+    }
+
+    /// When the earliest request of its group at the node arrived.
+    pub fn earliest(&self) -> Timestamp {
+        self.since.unwrap_or(self.position.arrival)
     }
 
     /// A turn that would last longer than any is published for was published before the store's clock went back: it has

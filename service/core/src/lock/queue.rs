@@ -60,6 +60,14 @@ enum Mark {
     Owner(Owner),
 }
 
+/// The waiters of one group.
+#[derive(Debug, Default)]
+struct GroupQueue {
+    ranks: BTreeSet<Rank>,
+    /// Those with a deadline, by their arrival.
+    arrivals: BTreeSet<(Timestamp, Rank)>,
+}
+
 /// Before every other rank.
 const FIRST: Rank = (Reverse(u8::MAX), Timestamp::from_ms(0), 0, 0);
 
@@ -72,7 +80,7 @@ pub struct WaitQueue<R, I> {
     deadlines: BTreeSet<(I, Rank)>,
     reserved: BTreeMap<Rank, Reserved<I>>,
     /// The waiters by group, as soon as one names a group. Empty until then: all waiters are of the group without a name.
-    groups: BTreeMap<Option<Group>, BTreeSet<Rank>>,
+    groups: BTreeMap<Option<Group>, GroupQueue>,
     arrivals: u64,
     latest_arrival: Timestamp,
 }
@@ -146,8 +154,9 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         }
         if !self.groups.is_empty() {
             let group = waiter.request.lease.group().cloned();
-            if let Some(ranks) = self.groups.get_mut(&group) {
+            if let Some(GroupQueue { ranks, arrivals }) = self.groups.get_mut(&group) {
                 ranks.remove(&rank);
+                arrivals.remove(&(waiter.request.position.arrival, rank));
                 if ranks.is_empty() {
                     self.groups.remove(&group);
                 }
@@ -239,28 +248,52 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         let ranks: Vec<Rank> =
             if self.groups.is_empty() { self.waiters.keys().copied().collect() } else { vec![rank] };
         for rank in ranks {
-            let group = self.waiters.get(&rank).and_then(|waiter| waiter.request.lease.group().cloned());
-            self.groups.entry(group).or_default().insert(rank);
+            let Some(waiter) = self.waiters.get(&rank) else { continue };
+            let group = self.groups.entry(waiter.request.lease.group().cloned()).or_default();
+            group.ranks.insert(rank);
+            if waiter.deadline.is_some() {
+                group.arrivals.insert((waiter.request.position.arrival, rank));
+            }
         }
     }
 
     /// The groups of waiters and reserved positions.
     pub(super) fn groups(&self) -> BTreeSet<Option<&Group>> {
         let reserved = self.reserved.values().map(|reserved| reserved.request.lease.group());
-        self.groups.keys().map(Option::as_ref).chain(reserved).collect()
+        let plain = (self.groups.is_empty() && !self.waiters.is_empty()).then_some(None);
+        self.groups.keys().map(Option::as_ref).chain(plain).chain(reserved).collect()
     }
 
-    /// The waiters of a group behind `after`, in the order of the group. Only of a queue with groups.
+    /// The waiters of a group behind `after`, in the order of the group.
     pub(super) fn of_group(&self, group: Option<&Group>, after: Option<Rank>) -> impl Iterator<Item = (Rank, &Waiter<R, I>)> {
-        let ranks = self.groups.get(&group.cloned());
-        let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let ranks = ranks.into_iter().flat_map(move |ranks| ranks.range((behind, Bound::Unbounded)));
-        ranks.filter_map(|rank| Some((*rank, self.get(*rank)?)))
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let ranks = self.groups.get(&group.cloned()).into_iter().flat_map(move |group| group.ranks.range(behind));
+        let of_group = ranks.filter_map(|rank| Some((*rank, self.get(*rank)?)));
+        let are_all = self.groups.is_empty() && group.is_none();
+        let all = are_all.then(|| self.waiters.range(behind)).into_iter().flatten();
+        of_group.chain(all.map(|(rank, waiter)| (*rank, &**waiter)))
     }
 
     /// How many waiters a group has.
     pub(super) fn len_of_group(&self, group: Option<&Group>) -> usize {
-        self.groups.get(&group.cloned()).map_or(0, BTreeSet::len)
+        if self.groups.is_empty() && group.is_none() {
+            return self.len();
+        }
+        self.groups.get(&group.cloned()).map_or(0, |group| group.ranks.len())
+    }
+
+    /// When the earliest of the waiters and reserved positions of a group arrived. `skip` leaves out waiters.
+    pub(super) fn earliest_of_group(&self, group: Option<&Group>, skip: impl Fn(Rank) -> bool) -> Option<Timestamp> {
+        let is_waiting = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !skip(rank);
+        let indexed = self.groups.get(&group.cloned()).into_iter().flat_map(|group| &group.arrivals);
+        let mut of_group = indexed.filter(|(_, rank)| self.get(*rank).is_some_and(|waiter| is_waiting(*rank, waiter)));
+        // Without an index, all waiters are of one group, and compared with others only while other nodes have groups.
+        let are_all = self.groups.is_empty() && group.is_none();
+        let all = self.iter().filter(|(rank, waiter)| are_all && waiter.deadline.is_some() && is_waiting(*rank, waiter));
+        let all = all.map(|(_, waiter)| waiter.request.position.arrival).min();
+        let reserved = self.reserved().filter(|(_, request)| request.lease.group() == group);
+        let reserved = reserved.map(|(_, request)| request.position.arrival);
+        of_group.next().map(|(arrival, _)| *arrival).into_iter().chain(all).chain(reserved).min()
     }
 
     /// As [`WaitQueue::first_waiting`], of one group.

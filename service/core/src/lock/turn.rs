@@ -30,7 +30,7 @@ impl LockState {
     /// As [`LockState::is_published`], of the turns of several groups.
     pub(super) fn are_published(&self, node: &NodeId, turns: &[Turn], now: Timestamp) -> bool {
         let own = || self.turns.iter().filter(|turn| turn.node == *node);
-        let request = |turn: &Turn| (turn.position, turn.stands_for_more);
+        let request = |turn: &Turn| (turn.position, turn.since, turn.stands_for_more);
         let is_one = |own: &Turn| {
             let is_alike = |turn: &&Turn| turn.share == own.share && request(turn) == request(own);
             turns.iter().find(is_alike).is_some_and(|turn| own.is_current(u64::from(turn.waiting), now))

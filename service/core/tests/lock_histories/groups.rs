@@ -2,7 +2,7 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
+    self, Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
 };
 
 use crate::node::Client;
@@ -32,17 +32,22 @@ impl<'a> Request<'a> {
         self.share.map(|share| &share.group)
     }
 
+    fn earliest(&self) -> Timestamp {
+        self.turn.and_then(|turn| turn.since).unwrap_or(self.position.arrival)
+    }
+
     /// Fewest permits first; among equals, the group that has waited longest without a permit.
-    fn order(&self, state: &LockState) -> (u32, Timestamp, u64) {
-        let Position { arrival, serial, .. } = self.position;
+    fn order(&self, state: &LockState, requests: &[Self]) -> (u32, Timestamp, Option<&'a Group>) {
+        let of_group = requests.iter().filter(|other| other.group() == self.group());
+        let arrival = of_group.map(Self::earliest).min().unwrap();
         if self.mode.permits() == 0 {
-            return (0, arrival, serial);
+            return (0, arrival, self.group());
         }
         let is_of = |lease: &&latchgate_core::lock::Lease| lease.mode.permits() > 0 && lease.group.as_ref() == self.group();
         let granted = state.holders().iter().filter(is_of).map(|lease| lease.granted_at);
         let served = state.turns().iter().filter(|turn| turn.group() == self.group()).map(|turn| turn.served);
         let since = granted.chain(served).chain([arrival]).max().unwrap();
-        (held(state, self.group()), since, serial)
+        (held(state, self.group()), since, self.group())
     }
 }
 
@@ -63,7 +68,7 @@ fn first<'a>(state: &LockState, requests: &[Request<'a>]) -> Option<Request<'a>>
         requests.iter().all(|other| other.group() != one.group() || other.position.rank() >= one.position.rank())
     };
     let of_groups = requests.iter().filter(is_first).filter(|one| !is_at_limit(state, one.share, one.mode));
-    of_groups.min_by_key(|one| (one.order(state), one.turn.map(|turn| turn.node.as_str()))).cloned()
+    of_groups.min_by_key(|one| (one.order(state, requests), one.turn.map(|turn| turn.node.as_str()))).cloned()
 }
 
 pub fn first_turn(state: &LockState) -> Option<&Turn> {
@@ -93,7 +98,7 @@ fn comes_before(state: &LockState, others: Vec<Request<'_>>, request: &Acquire) 
         .iter()
         .any(|other| other.group() == own.group() && other.position.rank() < own.position.rank());
     let first = first(state, &requests);
-    is_behind_own || first.is_some_and(|first| first.order(state) < own.order(state))
+    is_behind_own || first.is_some_and(|first| first.order(state, &requests) < own.order(state, &requests))
 }
 
 /// A grant keeps the limit of its group, and says the group.
@@ -126,7 +131,11 @@ pub fn check_first(
     };
     let waiting = queue.iter().map(|(_, waiter)| waiter).filter(|waiter| !waiter.reply.is_gone);
     let waiting = waiting.filter(|waiter| !is_tried(&waiter.request, waiter.deadline.is_some()));
-    let waiting = waiting.map(|waiter| Request::of(&waiter.request));
+    // What does not wait counts for no group.
+    let is_counted = |waiter: &&lock::Waiter<Client, Timestamp>| {
+        waiter.deadline.is_some() || waiter.request.lease.lease_id == request.lease.lease_id
+    };
+    let waiting = waiting.filter(is_counted).map(|waiter| Request::of(&waiter.request));
     let elsewhere = state.turns().iter().filter(|turn| turn.node != request.node).map(Request::of_turn);
     let others = waiting.chain(elsewhere).collect();
     broken.expect(!comes_before(state, others, request), Promise::GroupsTakeTurns, || {

@@ -47,7 +47,9 @@ pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>,
         }
     }
     let still_waits = |turn: &&Turn| {
-        let is_same = |other: &&Turn| other.node == turn.node && other.position == turn.position;
+        let is_same = |other: &&Turn| {
+            (&other.node, other.position, other.since) == (&turn.node, turn.position, turn.since)
+        };
         after.turns().iter().any(|other| is_same(&other)) && turn.until > now.plus_ms(2 * CLOCK_BOUND_MS)
     };
     let has_nothing = |turn: &&Turn| {
@@ -61,19 +63,14 @@ pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>,
         let others = after.holders().iter().filter(|other| other.group == lease.group && other.token > lease.token);
         // Those that were granted later in the same commit do not count.
         let had = had - others.map(|other| other.mode.permits()).sum::<u32>();
+        let of_group = before.turns().iter().filter(|turn| turn.group() == lease.group.as_ref());
+        let earliest = of_group.map(Turn::earliest).chain([arrival]).min().unwrap();
         for turn in waiting.iter().filter(|turn| turn.group() != lease.group.as_ref()) {
-            let since = turn.position.arrival.max(turn.served);
-            let is_first_of_group = first_of(before, turn.group()) == first_of(after, turn.group())
-                && first_of(after, turn.group()) == Some(turn.position);
-            if is_first_of_group && (had > 0 || arrival > since.plus_ms(CLOCK_BOUND_MS)) {
+            let since = turn.earliest().max(turn.served);
+            if had > 0 || earliest > since.plus_ms(CLOCK_BOUND_MS) {
                 wrong.push(format!("{lease:?} passes {turn:?}, whose group has nothing: {before:?} -> {after:?}"));
             }
         }
     }
     wrong
-}
-
-fn first_of(state: &LockState, group: Option<&Group>) -> Option<latchgate_core::lock::Position> {
-    let of_group = state.turns().iter().filter(|turn| turn.group() == group);
-    of_group.map(|turn| turn.position).min_by_key(|position| position.rank())
 }
