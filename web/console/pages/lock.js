@@ -156,7 +156,7 @@ function nowOf(shown, pages) {
 function holdersTable(holders) {
   return table("Holders", [
     { label: "Owner", cell: ownerOf, class: "key" },
-    { label: "Mode", cell: ({ mode, permits, slots }) => (permits ? `${plural(permits, "permit")}${slots ? `: ${slots.join(", ")}` : ""}` : mode) },
+    { label: "Mode", cell: ({ mode, permits, slots, group }) => (permits ? `${plural(permits, "permit")}${slots ? `: ${slots.join(", ")}` : ""}${group ? ` for ${group}` : ""}` : mode) },
     { label: "Token", cell: ({ token }) => token, class: "number" },
     { label: "Held for", cell: heldFor },
     { label: "Time left", cell: ({ ttl_ms: ms, granted_at: from, expires_at: to }) => countdown(ms, Math.max(Date.parse(to) - Date.parse(from), ms)) },

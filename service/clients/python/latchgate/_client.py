@@ -37,12 +37,14 @@ class Revoking:
 
 @dataclass(frozen=True)
 class Key:
-    """A key of a multilock, with its mode: exclusive, or `shared`, or `permits` out of `limit`."""
+    """A key of a multilock, with its mode: exclusive, or `shared`, or `permits` out of `limit`, for a `group`."""
 
     key: str
     shared: bool = False
     permits: int | None = None
     limit: int | None = None
+    group: str | None = None
+    group_limit: int | None = None
 
 
 class Client:
@@ -85,6 +87,8 @@ class Client:
         shared: bool = False,
         permits: int | None = None,
         limit: int | None = None,
+        group: str | None = None,
+        group_limit: int | None = None,
         owner: str | None = None,
         priority: int | None = None,
         reentrant: bool = False,
@@ -98,13 +102,14 @@ class Client:
 
         Waits in the queue for `wait` seconds (`math.inf`: without a limit), and then raises `WaitTimeout`; without a wait, a lock
         that is held raises `LockHeld`. With `shared`, other readers may hold it too; with `permits` (of `limit`) it is a
-        semaphore. With `min_hold` the lock stays taken until so long after the grant, also after an earlier release. The other
+        semaphore: free permits go to the waiting `group` that has fewest, and with `group_limit` the lock is not granted if the
+        group would have more. With `min_hold` the lock stays taken until so long after the grant, also after an earlier release. The other
         fields are those of Latchgate's API.
 
         With `reentrant`, a thread or asyncio task that is inside of `with client.lock(key)` gets a nested lease with the same token
         at once. With a named `owner`, so does every caller that names it.
         """
-        lock = {**_mode(shared, permits, limit), "barge": barge or None}
+        lock = {**_mode(shared, permits, limit, group, group_limit), "barge": barge or None}
         common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
         return self._acquire((key,), False, ttl, wait, owner, reentrant, {**lock, **common})
 
@@ -131,7 +136,10 @@ class Client:
     ) -> Lease:
         """Takes all locks or none, up to 64. A `Key` says in which mode. Otherwise like `lock`."""
         each = [key if isinstance(key, Key) else Key(key) for key in keys]
-        locks = [_present({"key": key.key, **_mode(key.shared, key.permits, key.limit)}) for key in each]
+        locks = [
+            _present({"key": key.key, **_mode(key.shared, key.permits, key.limit, key.group, key.group_limit)})
+            for key in each
+        ]
         common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
         return self._acquire(tuple(key.key for key in each), True, ttl, wait, owner, reentrant, {"locks": locks, **common})
 
@@ -242,12 +250,15 @@ def _path(key: str, verb: str) -> str:
     return f"/v1/locks/{quote(key, safe='')}/{verb}"
 
 
-def _mode(shared: bool, permits: int | None, limit: int | None) -> dict[str, Any]:
-    if permits is None and limit is None:
+def _mode(
+    shared: bool, permits: int | None, limit: int | None, group: str | None, group_limit: int | None
+) -> dict[str, Any]:
+    fields = {"permits": permits, "limit": limit, "group": group, "group_limit": group_limit}
+    if all(value is None for value in fields.values()):
         return {"mode": "shared" if shared else None}
     if shared:
         raise ValueError("a lock is either shared or has permits")
-    return {"mode": "permits", "permits": permits, "limit": limit}
+    return {"mode": "permits", **fields}
 
 
 def _common(

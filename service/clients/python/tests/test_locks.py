@@ -121,6 +121,16 @@ class Locks(Scenario):
             self.assertIsNone(client.try_lock(permits, limit=3))
         self.free(permits)
 
+    def test_12_a_group_has_no_more_permits_than_its_limit(self) -> None:
+        client = self.client()
+        with client.lock(self.key, limit=3, group="a", group_limit=1):
+            self.assertIsNone(client.try_lock(self.key, limit=3, group="a", group_limit=1))
+            with client.lock(self.key, limit=3, group="b", group_limit=1):
+                pass
+            with client.multilock([Key(self.key, limit=3, group="c"), self.key + "/other"]):
+                pass
+        self.free(self.key)
+
     def test_12_a_multilock_is_renewed_and_released_as_one(self) -> None:
         client = self.client()
         other = self.key + "/other"

@@ -31,12 +31,14 @@ pub struct Wanted {
     mode: &'static str,
     permits: Option<u32>,
     limit: Option<u32>,
+    group: Option<String>,
+    group_limit: Option<u32>,
 }
 
 impl Wanted {
     /// No other lease at the same time.
     pub fn exclusive(key: impl Into<String>) -> Self {
-        Self { key: key.into(), mode: "exclusive", permits: None, limit: None }
+        Self { key: key.into(), mode: "exclusive", permits: None, limit: None, group: None, group_limit: None }
     }
 
     /// Together with other shared leases.
@@ -49,13 +51,24 @@ impl Wanted {
         Self { mode: "permits", permits: Some(permits), limit, ..Self::exclusive(key) }
     }
 
+    /// The group that permits count for, for example a tenant: free permits go to the waiting group that has fewest. With `limit`, the
+    /// lock is not granted if the group would have more permits.
+    #[must_use]
+    pub fn group(mut self, group: impl Into<String>, limit: Option<u32>) -> Self {
+        (self.group, self.group_limit) = (Some(group.into()), limit);
+        self
+    }
+
     fn fields(&self) -> Map<String, Value> {
         let mut fields = Map::new();
         fields.insert("mode".to_owned(), self.mode.into());
-        for (name, number) in [("permits", self.permits), ("limit", self.limit)] {
+        for (name, number) in [("permits", self.permits), ("limit", self.limit), ("group_limit", self.group_limit)] {
             if let Some(number) = number {
                 fields.insert(name.to_owned(), number.into());
             }
+        }
+        if let Some(group) = &self.group {
+            fields.insert("group".to_owned(), group.as_str().into());
         }
         fields
     }
@@ -143,6 +156,13 @@ impl LockRequest {
     /// `permits` of a semaphore with `limit` permits.
     pub fn permits(mut self, permits: u32, limit: u32) -> Self {
         self.wanted = self.wanted.into_iter().map(|wanted| Wanted::permits(wanted.key, permits, Some(limit))).collect();
+        self
+    }
+
+    /// The group that the permits count for: see [`Wanted::group`]. After [`LockRequest::permits`].
+    pub fn group(mut self, group: impl Into<String>, limit: Option<u32>) -> Self {
+        let group = group.into();
+        self.wanted = self.wanted.into_iter().map(|wanted| wanted.group(group.clone(), limit)).collect();
         self
     }
 

@@ -203,9 +203,10 @@ function pathOf(key, verb) {
   return `/v1/locks/${encodeURIComponent(key)}/${verb}`;
 }
 
-/** @param {{shared?: boolean, permits?: number, limit?: number}} options */
-function mode({ shared, permits, limit }) {
-  if (permits === undefined && limit === undefined) return { mode: shared ? "shared" : undefined };
+/** @param {import("./index.js").Mode} options */
+function mode({ shared, permits, limit, group, groupLimit }) {
+  const isPlain = [permits, limit, group, groupLimit].every((value) => value === undefined);
+  if (isPlain) return { mode: shared ? "shared" : undefined };
   if (shared) throw new TypeError("a lock is either shared or has permits");
-  return { mode: "permits", permits, limit };
+  return { mode: "permits", permits, limit, group, group_limit: groupLimit };
 }

@@ -40,11 +40,15 @@ export interface MultilockOptions {
   signal?: AbortSignal;
 }
 
-/** Which share of the lock: all of it, or `shared`, or `permits` out of `limit`. */
+/** Which share of the lock: all of it, or `shared`, or `permits` out of `limit`, for a group. */
 export interface Mode {
   shared?: boolean;
   permits?: number;
   limit?: number;
+  /** Free permits go to the waiting group that has fewest, for example a tenant. */
+  group?: string;
+  /** The lock is not granted if the group would have more permits than this. */
+  groupLimit?: number;
 }
 
 export interface LockOptions extends MultilockOptions, Mode {

@@ -152,6 +152,17 @@ test("12: shared leases and permits", async () => {
   await isFree(nodes.b, permits);
 });
 
+test("12: a group has no more permits than its limit", async () => {
+  const key = freshKey();
+  const client = both();
+  const holder = await client.lock(key, { limit: 3, group: "a", groupLimit: 1 });
+  assert.equal(await client.tryLock(key, { limit: 3, group: "a", groupLimit: 1 }), undefined);
+  await (await client.lock(key, { limit: 3, group: "b", groupLimit: 1 })).release();
+  await (await client.multilock([{ key, limit: 3, group: "c" }, freshKey()])).release();
+  await holder.release();
+  await isFree(nodes.b, key);
+});
+
 test("12: a multilock is renewed and released as one", async () => {
   const key = freshKey();
   const other = freshKey();

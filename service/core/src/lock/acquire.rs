@@ -1,6 +1,6 @@
 //! Granting.
 
-use super::command::{Acquire, Terms};
+use super::command::{Acquire, Precedence, Terms};
 use super::compatibility::Access;
 use super::event::{Event, EventKind};
 use super::lease::{Lease, Mode, Owner, Revocation};
@@ -21,6 +21,10 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
     // Nested leases and upgrades, too: a holder that keeps taking the lock again would never end its work.
     if state.closing(now).is_some() {
         return Step::unchanged(Outcome::Refused(Refusal::Closed));
+    }
+    // Whatever else keeps the lock: a request that its group keeps from it does not stop the waiters of other groups.
+    if state.is_at_group_limit(&request.lease) {
+        return Step::unchanged(Outcome::Refused(Refusal::GroupAtLimit));
     }
     let owner = request.lease.owner.as_ref().filter(|_| request.lease.reentrant);
     let access = state.access(request.lease.mode, limit, owner, now);
@@ -66,7 +70,11 @@ impl LockState {
         if let Some(until) = self.delayed_until(now) {
             return Some(Refusal::Delayed(until));
         }
-        let is_behind = request.behind || self.turns_before(&request.node, request.position).next().is_some();
+        let is_behind = match request.precedence {
+            Precedence::First => false,
+            Precedence::Behind => true,
+            Precedence::ByTurns => self.is_behind_turns(request),
+        };
         (is_behind && !request.lease.barge).then_some(Refusal::Reserved)
     }
 
@@ -121,6 +129,7 @@ fn grant(
         owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
         mode: terms.mode,
         slots,
+        group: terms.group().filter(|_| terms.mode.permits() > 0).cloned(),
         token,
         ttl_ms,
         granted_at: now,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::group::Share;
 use super::lease::{GrantId, LeaseId, Metadata, Mode, Note, Owner};
 use super::position::{NodeId, Position, Turn};
 use crate::time::Timestamp;
@@ -22,9 +23,11 @@ pub enum Command {
     Open,
     /// Presents a token to the fence register.
     Fence(u64),
-    /// A node publishes or refreshes its turn.
+    /// A node publishes or refreshes its turn, in place of all that it has.
     Publish(Turn),
-    /// A node without waiters removes its turn.
+    /// As [`Command::Publish`], of several turns of one node, each of another group; at least one.
+    PublishAll(Vec<Turn>),
+    /// A node without waiters removes its turns.
     Withdraw(NodeId),
     /// Only let time pass.
     Tick,
@@ -39,6 +42,8 @@ pub struct LeaseTerms {
     pub mode: Mode,
     /// The number of permits that the key has, as the caller believes; `None` accepts the key's limit.
     pub limit: Option<u32>,
+    /// The group that shares the permits, only in mode permits.
+    pub share: Option<Share>,
     pub ttl_ms: u64,
     /// The owner may take the lock again while it holds it.
     pub reentrant: bool,
@@ -64,6 +69,7 @@ impl LeaseTerms {
             owner: None,
             mode: Mode::Exclusive,
             limit: None,
+            share: None,
             ttl_ms,
             reentrant: false,
             barge: false,
@@ -84,9 +90,20 @@ pub struct Acquire {
     pub lease: LeaseTerms,
     pub node: NodeId,
     pub position: Position,
-    /// Another waiter of the same node comes first. The request is refused a free lock, but can nest, and gets an earlier
-    /// grant of its lease id again.
-    pub behind: bool,
+    pub precedence: Precedence,
+}
+
+/// How a request stands to the other waiters of the key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Precedence {
+    /// It comes first at its node. The turns of other nodes decide whether it comes first.
+    #[default]
+    ByTurns,
+    /// It comes first: its node has compared it with the waiters of all groups, its own and those of the turns.
+    First,
+    /// Another waiter comes first. The request is refused a free lock, but can nest, and gets an earlier grant of its lease id
+    /// again.
+    Behind,
 }
 
 /// On what terms the server grants new leases.

@@ -2,15 +2,17 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::TURN_MS;
-use super::command::{Acquire, Command, Terms};
+use super::command::{Acquire, Command, Precedence, Terms};
 use super::event::Event;
-use super::lease::{GrantId, Mode, Owner};
-use super::outcome::{Outcome, Refusal, Step};
+use super::group::Group;
+use super::lanes::{Lanes, blocks};
+use super::lease::{GrantId, Owner};
+use super::outcome::{Grant, Outcome, Refusal, Step};
 use super::position::{NodeId, Turn};
 use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
 use super::state::LockState;
 use super::step::step;
+use super::{TURN_MS, TURNS_BYTES_MAX, TURNS_PER_NODE_MAX};
 use crate::time::Timestamp;
 
 /// What one batch brings to one key.
@@ -73,7 +75,7 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
         notified: Vec::new(),
         refusals: HashMap::new(),
     };
-    let mut evaluator = Evaluator { take_step, queue, now, terms, evaluation };
+    let mut evaluator = Evaluator { take_step, queue, node, now, terms, evaluation };
     // What time has changed is written even if no command and no waiter is left to take a step.
     evaluator.step(&Command::Tick);
     for command in batch.commands {
@@ -83,13 +85,14 @@ pub fn evaluate_with<R: ReplyHandle, I: Copy + Ord>(
     evaluator.answer_uncertain(batch.uncertain);
     evaluator.admit();
     evaluator.answer_repetitions(batch);
-    evaluator.update_turn(node, batch.ended);
+    evaluator.update_turns(batch.ended);
     evaluator.evaluation
 }
 
 struct Evaluator<'q, R, I, F> {
     take_step: F,
     queue: &'q WaitQueue<R, I>,
+    node: &'q NodeId,
     now: Timestamp,
     terms: Terms,
     evaluation: Evaluation,
@@ -113,8 +116,8 @@ where
         self.queue.len() == self.evaluation.answered.len()
     }
 
-    fn request(&self, waiter: &Waiter<R, I>, behind: bool) -> Acquire {
-        Acquire { behind, ..waiter.request.clone() }
+    fn request(&self, waiter: &Waiter<R, I>, precedence: Precedence) -> Acquire {
+        Acquire { precedence, ..waiter.request.clone() }
     }
 
     /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
@@ -134,38 +137,82 @@ where
     fn admit(&mut self) {
         let answered: HashSet<Rank> = self.evaluation.answered.iter().map(|(rank, _)| *rank).collect();
         let is_open = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !answered.contains(&rank);
+        if self.is_grouped() {
+            return self.admit_by_groups(is_open);
+        }
         for (rank, waiter) in self.queue.iter().filter(|(rank, waiter)| is_open(*rank, waiter)) {
-            let behind = waiter.request.behind || self.is_behind_reserved(rank, waiter);
-            let request = self.request(waiter, behind);
-            if waiter.is_probe {
-                self.notify(rank, request);
+            let is_behind = self.is_behind_reserved(rank, waiter);
+            let precedence = if is_behind { Precedence::Behind } else { Precedence::ByTurns };
+            let is_refused = self.serve(rank, waiter, precedence).is_some();
+            // A request that does not wait blocks no waiter: it leaves with the reply.
+            if waiter.is_probe || is_refused && waiter.deadline.is_some() {
                 return;
             }
-            match self.step(&Command::Acquire(request)) {
-                // It blocks no waiter: it leaves with this reply.
-                Outcome::Refused(_) if waiter.deadline.is_none() => {}
-                Outcome::Refused(_) => return,
-                outcome => self.evaluation.answered.push((rank, outcome)),
-            }
         }
+    }
+
+    /// Whether groups are to be compared: of waiters here or at other nodes.
+    fn is_grouped(&self) -> bool {
+        self.queue.is_grouped() || self.evaluation.state.turns_of_others(self.node).any(|turn| turn.share.is_some())
+    }
+
+    /// As [`Evaluator::admit`], with the first waiter of each group in turn. A group that is at its limit stops only its own waiters.
+    fn admit_by_groups(&mut self, is_open: impl Fn(Rank, &Waiter<R, I>) -> bool) {
+        let mut lanes = Lanes::new(&self.evaluation.state, self.queue, self.node, &is_open);
+        let mut tried = HashSet::new();
+        // If a turn of another node or a reserved position comes first, it is not for this batch to serve it.
+        while let Some((lane, Some(rank))) = lanes.pop() {
+            let Some(waiter) = self.queue.get(rank) else { continue };
+            let refusal = self.serve(rank, waiter, Precedence::First);
+            if refusal == Some(Refusal::GroupAtLimit) && waiter.deadline.is_some() {
+                continue;
+            }
+            if waiter.is_probe || refusal.is_some() && waiter.deadline.is_some() {
+                return;
+            }
+            if refusal.is_none()
+                && let Some((_, Outcome::Granted(Grant { lease, repeated: false, .. }))) = self.evaluation.answered.last()
+            {
+                lanes.granted(lane, lease.mode.permits(), self.now);
+            }
+            tried.insert(rank);
+            let is_left = |rank: Rank, waiter: &Waiter<R, I>| is_open(rank, waiter) && !tried.contains(&rank);
+            lanes.advance(lane, &self.evaluation.state, self.queue, Some(rank), is_left);
+        }
+    }
+
+    /// Answers a waiter, or notifies a probe, unless the request is refused for now. Returns why it is.
+    fn serve(&mut self, rank: Rank, waiter: &Waiter<R, I>, precedence: Precedence) -> Option<Refusal> {
+        let request = self.request(waiter, precedence);
+        if waiter.is_probe {
+            return self.notify(rank, request);
+        }
+        match self.step(&Command::Acquire(request)) {
+            Outcome::Refused(refusal) => return Some(refusal),
+            outcome => self.evaluation.answered.push((rank, outcome)),
+        }
+        None
     }
 
     /// Notifies a probe if its key could be granted now. The multilock then tries all its keys.
-    fn notify(&mut self, rank: Rank, request: Acquire) {
+    fn notify(&mut self, rank: Rank, request: Acquire) -> Option<Refusal> {
         let outcome =
             step(&mut self.evaluation.state.clone(), &Command::Acquire(request), self.now, self.terms).outcome;
-        if !matches!(outcome, Outcome::Refused(_)) && !self.evaluation.notified.contains(&rank) {
+        if let Outcome::Refused(refusal) = outcome {
+            return Some(refusal);
+        }
+        if !self.evaluation.notified.contains(&rank) {
             self.evaluation.notified.push(rank);
         }
+        None
     }
 
-    /// Whether a reserved position blocks this waiter. Shared requests do not block each other; a probe is always blocked,
-    /// because the multilock that tries its keys next respects the published turn of the reserved position.
+    /// Whether a reserved position blocks this waiter.
     fn is_behind_reserved(&self, rank: Rank, waiter: &Waiter<R, I>) -> bool {
-        let is_shared = waiter.request.lease.mode == Mode::Shared && !waiter.is_probe;
-        let is_compatible = |reserved: &Acquire| reserved.lease.mode == Mode::Shared && is_shared;
         let mut before = self.queue.reserved().take_while(|(reserved, _)| *reserved < rank);
-        before.any(|(_, reserved)| !is_compatible(reserved) && !self.evaluation.state.knows(&reserved.lease.lease_id))
+        before.any(|(_, reserved)| {
+            blocks(reserved.lease.mode, waiter) && !self.evaluation.state.knows(&reserved.lease.lease_id)
+        })
     }
 
     /// Answers waiters that need not wait for the front of the queue. A waiter whose lease id is known gets its earlier
@@ -188,29 +235,25 @@ where
         let answered: HashSet<Rank> = evaluation.answered.iter().map(|(rank, _)| *rank).collect();
         for rank in ranks.into_iter().filter(|rank| !answered.contains(rank)) {
             let Some(waiter) = queue.get(rank) else { continue };
-            let request = self.request(waiter, true);
-            if waiter.is_probe {
-                self.notify(rank, request);
-                continue;
-            }
-            match self.step(&Command::Acquire(request)) {
-                Outcome::Refused(refusal) => {
-                    self.evaluation.refusals.insert(rank, refusal);
-                }
-                outcome => self.evaluation.answered.push((rank, outcome)),
+            let refusal = self.serve(rank, waiter, Precedence::Behind);
+            if let Some(refusal) = refusal.filter(|_| !waiter.is_probe) {
+                self.evaluation.refusals.insert(rank, refusal);
             }
         }
     }
 
-    /// Publishes the turn of the first waiter that is left, or withdraws the node's turn if none is. An unchanged turn is
-    /// refreshed only near its end, or when the state is written anyway.
-    fn update_turn(&mut self, node: &NodeId, ended: &[Rank]) {
-        let (queue, evaluation) = (self.queue, &self.evaluation);
+    /// Publishes the turns of the first waiters that are left, or withdraws the node's turns if none is. Unchanged turns are
+    /// refreshed only near their end, or when the state is written anyway.
+    fn update_turns(&mut self, ended: &[Rank]) {
+        let (queue, node, evaluation) = (self.queue, self.node, &self.evaluation);
         if self.are_all_answered() && queue.reserved_len() == 0 && evaluation.state.turns().is_empty() {
             return;
         }
         let answered = evaluation.answered.iter().map(|(rank, _)| rank);
         let leaving: HashSet<Rank> = answered.chain(ended).copied().collect();
+        if self.is_grouped() {
+            return self.publish_groups(&leaving);
+        }
         let Some(first) = queue.first_waiting(|rank| leaving.contains(&rank), &evaluation.state) else {
             self.step(&Command::Withdraw(node.clone()));
             return;
@@ -219,16 +262,66 @@ where
         if !evaluation.changed && evaluation.state.is_published(node, first.position, waiting, self.now) {
             return;
         }
-        let turn = Turn {
-            node: node.clone(),
-            position: first.position,
-            mode: first.lease.mode,
-            limit: first.lease.limit,
-            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
-            until: self.now.plus_ms(TURN_MS),
-        };
-        self.step(&Command::Publish(turn));
+        self.step(&Command::Publish(Turn::of(first, count(waiting), self.now.plus_ms(TURN_MS))));
     }
+
+    /// Publishes the turns of the groups that come first. The last turn counts the waiters of those that have none.
+    fn publish_groups(&mut self, leaving: &HashSet<Rank>) {
+        let (queue, node, evaluation) = (self.queue, self.node, &self.evaluation);
+        let (state, shares) = (&evaluation.state, evaluation.state.shares());
+        let is_leaving = |rank: Rank| leaving.contains(&rank);
+        let first = |group: Option<&'_ Group>| {
+            let first = queue.first_of_group(group, is_leaving, state)?;
+            Some((first, queue.earliest_of_group(group, is_leaving).unwrap_or(first.position.arrival)))
+        };
+        let mut firsts: Vec<_> = queue.groups().into_iter().filter_map(first).collect();
+        let order = |(request, earliest): &(&Acquire, Timestamp)| {
+            let (held, mode) = (shares.of(request.lease.group()), request.lease.mode);
+            (held.is_at_limit(mode, request.lease.group_limit()), held.order(mode, *earliest))
+        };
+        let groups = firsts.len();
+        if groups > TURNS_PER_NODE_MAX {
+            firsts.select_nth_unstable_by_key(TURNS_PER_NODE_MAX, order);
+            firsts.truncate(TURNS_PER_NODE_MAX);
+        }
+        firsts.sort_by_key(order);
+        let until = self.now.plus_ms(TURN_MS);
+        let gone = |group: Option<&Group>| {
+            let of_group = |rank: &&Rank| queue.get(**rank).is_some_and(|waiter| waiter.request.lease.group() == group);
+            leaving.iter().filter(of_group).count()
+        };
+        let mut bytes = state.bytes_beside(node);
+        let mut turns = Vec::with_capacity(firsts.len());
+        for (request, earliest) in firsts {
+            let group = request.lease.group();
+            let waiting = queue.len_of_group(group).saturating_sub(gone(group)).max(1);
+            let since = Some(earliest).filter(|earliest| *earliest < request.position.arrival);
+            let turn = Turn { since, ..Turn::of(request, count(waiting), until) };
+            bytes += turn.bytes();
+            if bytes > TURNS_BYTES_MAX && !turns.is_empty() {
+                break;
+            }
+            turns.push(turn);
+        }
+        let published: usize = turns.iter().map(|turn| turn.waiting as usize).sum();
+        let is_complete = turns.len() == groups;
+        let Some(last) = turns.last_mut() else {
+            self.step(&Command::Withdraw(node.clone()));
+            return;
+        };
+        if !is_complete {
+            let more = queue.waiting().saturating_sub(leaving.len()).saturating_sub(published);
+            (last.waiting, last.stands_for_more) = (last.waiting.saturating_add(count(more)), true);
+        }
+        if evaluation.changed || !state.are_published(node, &turns, self.now) {
+            self.step(&Command::PublishAll(turns));
+        }
+    }
+}
+
+/// As it is published.
+fn count(waiting: usize) -> u32 {
+    u32::try_from(waiting).unwrap_or(u32::MAX)
 }
 
 /// Whether waiters that arrive can join the queue without a read or a write: the node's turn is published in `state`, and
@@ -248,7 +341,8 @@ pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
         let may_hold = waiter.may_be_granted || (lease.reentrant && lease.owner.is_some());
         waiter.deadline.is_some() && !may_hold && !lease.barge && lease.mode.permits() == 0
     };
-    arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))
+    !queue.is_grouped()
+        && arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))
         && state.admissible_turn(now).is_none()
         && state.holders().iter().all(|lease| !lease.has_expired(now))
         && state.is_published(node, first.position, queue.waiting().max(1), now)

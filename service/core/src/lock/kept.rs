@@ -6,6 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::group::Group;
 use super::lease::Lease;
 use super::slots::Slots;
 use super::state::LockState;
@@ -17,6 +18,9 @@ pub struct Kept {
     pub permits: u32,
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
+    /// They count as permits of the group still.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Group>,
     /// When a node may grant them again, by its own estimate of the store's clock.
     pub until: Timestamp,
 }
@@ -44,7 +48,7 @@ impl LockState {
     /// Keeps the permits of a lease that has just ended.
     pub(super) fn keep(&mut self, lease: &Lease, now: Timestamp) {
         let Some(until) = lease.kept_until().filter(|until| *until > now) else { return };
-        self.kept.push(Kept { permits: lease.mode.permits(), slots: lease.slots.clone(), until });
+        self.kept.push(Kept { permits: lease.mode.permits(), slots: lease.slots.clone(), group: lease.group.clone(), until });
     }
 
     /// Frees the kept permits whose time is over. Returns whether there were any.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::group::Group;
 use super::slots::Slots;
 use crate::key::{InvalidName, check_name};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
@@ -162,6 +163,9 @@ pub struct Lease {
     /// The numbers of its permits, if it has any.
     #[serde(default, skip_serializing_if = "Slots::is_empty")]
     pub slots: Slots,
+    /// The group that its permits count for; `None` in other modes, too.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<Group>,
     pub token: u64,
     /// The requested length, in ms. A renewal without a length uses it again.
     pub ttl_ms: u64,

@@ -1,7 +1,7 @@
 //! Locks: one small state per key and one pure function, [`step()`], that changes it.
 //!
-//! Each node keeps the waiters of a key in a [`WaitQueue`]. The state has one [`Turn`] per node: the position of the node's
-//! first waiter. Only the first turn may take a free lock. [`evaluate()`] applies one batch of a node to one key: its commands,
+//! Each node keeps the waiters of a key in a [`WaitQueue`]. The state has one [`Turn`] per node and [`Group`]: the position of the
+//! node's first waiter of the group. Only the first turn may take a free lock. [`evaluate()`] applies one batch of a node to one key: its commands,
 //! its waiters, its turn.
 
 mod acquire;
@@ -14,10 +14,13 @@ mod event;
 mod expiry;
 mod fence;
 mod give_back;
+mod group;
 mod intervention;
 mod kept;
+mod lanes;
 mod lease;
 mod lock_delay;
+mod number;
 mod outcome;
 mod position;
 mod queue;
@@ -36,15 +39,19 @@ mod turn;
 mod upgrade;
 
 pub use closing::Closing;
-pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Release, Renew, Revoke, Terms};
+pub use command::{
+    Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms,
+};
 pub use cycle::{Blocked, CYCLE_MAX, cycle_of, cycles};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
+pub use group::{Group, Share};
 pub use kept::Kept;
 pub use lease::{
     EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,
     Owner, Revocation,
 };
+pub use number::queue_number;
 pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
@@ -61,6 +68,12 @@ pub const RECENT_MAX: usize = 8;
 
 /// How long a node's turn lasts unless the node refreshes it, in ms.
 pub const TURN_MS: u64 = 5_000;
+
+/// How many turns a node publishes for one key at most, one for each group: those of the groups that come first.
+pub const TURNS_PER_NODE_MAX: usize = 16;
+
+/// A node with turns of several groups publishes only its first in a state that is longer than this, in bytes.
+pub const TURNS_BYTES_MAX: usize = STATE_BYTES_MAX / 2;
 
 /// A node refreshes its turn this long before its end, in ms: each 2 s.
 pub const TURN_REFRESH_BEFORE_MS: u64 = TURN_MS - 2_000;

@@ -101,6 +101,8 @@ pub struct Grant {
 pub enum Refusal {
     /// The lock is held.
     Held,
+    /// The group of the request would have more permits than it allows.
+    GroupAtLimit,
     /// The lock is free, but another waiter comes first.
     Reserved,
     /// The lock is free, but its last lease expired with a lock-delay or was released before its shortest hold; or permits that the

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::TURN_MS;
+use super::command::Acquire;
+use super::group::Share;
 use super::lease::{Mode, is_zero};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
@@ -48,7 +50,7 @@ impl Position {
     }
 }
 
-/// A node's turn: the position and the request of its first waiter. It lapses unless the node refreshes it, so a dead node
+/// A node's turn: the position and the request of its first waiter of a group. It lapses unless the node refreshes it, so a dead node
 /// blocks other waiters for no longer than [`super::TURN_MS`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
@@ -58,12 +60,48 @@ pub struct Turn {
     pub mode: Mode,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<u32>,
-    /// How many waiters the node has, as of its last commit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<Share>,
+    /// When the earliest request of its group at the node arrived, if that is not the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<Timestamp>,
+    /// When its group was last granted a permit, as far as the state remembers. Kept by the rules: see [`super::Group`].
+    #[serde(default, skip_serializing_if = "is_never")]
+    pub served: Timestamp,
+    /// How many waiters of the group the node has, as of its last commit.
     pub waiting: u32,
+    /// The node has waiters of groups without a turn, because a node publishes few. They are counted here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub stands_for_more: bool,
     pub until: Timestamp,
 }
 
+fn is_never(at: &Timestamp) -> bool {
+    *at == Timestamp::default()
+}
+
 impl Turn {
+    /// The turn of a waiter's request.
+    pub fn of(request: &Acquire, waiting: u32, until: Timestamp) -> Self {
+        Self {
+            node: request.node.clone(),
+            position: request.position,
+            mode: request.lease.mode,
+            limit: request.lease.limit,
+            share: request.lease.share.clone(),
+            since: None,
+            served: Timestamp::default(),
+            waiting,
+            stands_for_more: false,
+            until,
+        }
+    }
+
+    /// When the earliest request of its group at the node arrived.
+    pub fn earliest(&self) -> Timestamp {
+        self.since.unwrap_or(self.position.arrival)
+    }
+
     /// A turn that would last longer than any is published for was published before the store's clock went back: it has
     /// lapsed too.
     pub(super) const fn has_lapsed(&self, now: Timestamp) -> bool {

@@ -5,8 +5,10 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::command::Acquire;
+use super::group::Group;
 use super::lease::{LeaseId, Owner};
 use super::state::LockState;
 use crate::time::Timestamp;
@@ -58,6 +60,14 @@ enum Mark {
     Owner(Owner),
 }
 
+/// The waiters of one group.
+#[derive(Debug, Default)]
+struct GroupQueue {
+    ranks: BTreeSet<Rank>,
+    /// Those with a deadline, by their arrival.
+    arrivals: BTreeSet<(Timestamp, Rank)>,
+}
+
 /// Before every other rank.
 const FIRST: Rank = (Reverse(u8::MAX), Timestamp::from_ms(0), 0, 0);
 
@@ -69,6 +79,8 @@ pub struct WaitQueue<R, I> {
     index: BTreeSet<(Mark, Rank)>,
     deadlines: BTreeSet<(I, Rank)>,
     reserved: BTreeMap<Rank, Reserved<I>>,
+    /// The waiters by group, as soon as one names a group. Empty until then: all waiters are of the group without a name.
+    groups: BTreeMap<Option<Group>, GroupQueue>,
     arrivals: u64,
     latest_arrival: Timestamp,
 }
@@ -80,6 +92,7 @@ impl<R, I> Default for WaitQueue<R, I> {
             index: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             reserved: BTreeMap::new(),
+            groups: BTreeMap::new(),
             arrivals: 0,
             latest_arrival: Timestamp::default(),
         }
@@ -123,7 +136,11 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
             self.deadlines.insert((deadline, rank));
         }
         self.index.extend(marks(&waiter).map(|mark| (mark, rank)));
+        let names_group = waiter.request.lease.share.is_some();
         self.waiters.insert(rank, Box::new(waiter));
+        if names_group || self.is_grouped() {
+            self.add_to_groups(rank);
+        }
         rank
     }
 
@@ -134,6 +151,16 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         }
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, rank));
+        }
+        if !self.groups.is_empty() {
+            let group = waiter.request.lease.group().cloned();
+            if let Some(GroupQueue { ranks, arrivals }) = self.groups.get_mut(&group) {
+                ranks.remove(&rank);
+                arrivals.remove(&(waiter.request.position.arrival, rank));
+                if ranks.is_empty() {
+                    self.groups.remove(&group);
+                }
+            }
         }
         Some(waiter)
     }
@@ -179,12 +206,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     /// reserved position, whichever comes first. `skip` leaves out waiters, and a reserved position is left out if its
     /// lease id is known to `state`.
     pub fn first_waiting(&self, skip: impl Fn(Rank) -> bool, state: &LockState) -> Option<&Acquire> {
-        let is_waiting =
-            |rank: Rank, waiter: &Waiter<R, I>| waiter.deadline.is_some() && !waiter.reply.is_closed() && !skip(rank);
-        let waiting = self.iter().find(|(rank, waiter)| is_waiting(*rank, waiter));
-        let waiting = waiting.map(|(rank, waiter)| (rank, &waiter.request));
-        let reserved = self.reserved().find(|(_, request)| !state.knows(&request.lease.lease_id));
-        waiting.into_iter().chain(reserved).min_by_key(|(rank, _)| *rank).map(|(_, request)| request)
+        first(self.iter(), self.reserved(), skip, state)
     }
 
     /// The waiters whose deadline has passed, in the order of their deadlines.
@@ -211,6 +233,78 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     pub fn next_deadline(&self) -> Option<I> {
         let reserved = self.reserved.values().map(|reserved| reserved.until);
         self.deadlines.first().map(|(deadline, _)| *deadline).into_iter().chain(reserved).min()
+    }
+}
+
+/// Groups.
+impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
+    /// Whether a waiter or a reserved position has a group with a name.
+    pub fn is_grouped(&self) -> bool {
+        !self.groups.is_empty() || self.reserved.values().any(|reserved| reserved.request.lease.share.is_some())
+    }
+
+    fn add_to_groups(&mut self, rank: Rank) {
+        // With the first name, the waiters before it are added too.
+        let ranks: Vec<Rank> =
+            if self.groups.is_empty() { self.waiters.keys().copied().collect() } else { vec![rank] };
+        for rank in ranks {
+            let Some(waiter) = self.waiters.get(&rank) else { continue };
+            let group = self.groups.entry(waiter.request.lease.group().cloned()).or_default();
+            group.ranks.insert(rank);
+            if waiter.deadline.is_some() {
+                group.arrivals.insert((waiter.request.position.arrival, rank));
+            }
+        }
+    }
+
+    /// The groups of waiters and reserved positions.
+    pub(super) fn groups(&self) -> BTreeSet<Option<&Group>> {
+        let reserved = self.reserved.values().map(|reserved| reserved.request.lease.group());
+        let plain = (self.groups.is_empty() && !self.waiters.is_empty()).then_some(None);
+        self.groups.keys().map(Option::as_ref).chain(plain).chain(reserved).collect()
+    }
+
+    /// The waiters of a group behind `after`, in the order of the group.
+    pub(super) fn of_group(&self, group: Option<&Group>, after: Option<Rank>) -> impl Iterator<Item = (Rank, &Waiter<R, I>)> {
+        let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
+        let ranks = self.groups.get(&group.cloned()).into_iter().flat_map(move |group| group.ranks.range(behind));
+        let of_group = ranks.filter_map(|rank| Some((*rank, self.get(*rank)?)));
+        let are_all = self.groups.is_empty() && group.is_none();
+        let all = are_all.then(|| self.waiters.range(behind)).into_iter().flatten();
+        of_group.chain(all.map(|(rank, waiter)| (*rank, &**waiter)))
+    }
+
+    /// How many waiters a group has.
+    pub(super) fn len_of_group(&self, group: Option<&Group>) -> usize {
+        if self.groups.is_empty() && group.is_none() {
+            return self.len();
+        }
+        self.groups.get(&group.cloned()).map_or(0, |group| group.ranks.len())
+    }
+
+    /// When the earliest of the waiters and reserved positions of a group arrived. `skip` leaves out waiters.
+    pub(super) fn earliest_of_group(&self, group: Option<&Group>, skip: impl Fn(Rank) -> bool) -> Option<Timestamp> {
+        let is_waiting = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !skip(rank);
+        let indexed = self.groups.get(&group.cloned()).into_iter().flat_map(|group| &group.arrivals);
+        let mut of_group = indexed.filter(|(_, rank)| self.get(*rank).is_some_and(|waiter| is_waiting(*rank, waiter)));
+        // Without an index, all waiters are of one group, and compared with others only while other nodes have groups.
+        let are_all = self.groups.is_empty() && group.is_none();
+        let all = self.iter().filter(|(rank, waiter)| are_all && waiter.deadline.is_some() && is_waiting(*rank, waiter));
+        let all = all.map(|(_, waiter)| waiter.request.position.arrival).min();
+        let reserved = self.reserved().filter(|(_, request)| request.lease.group() == group);
+        let reserved = reserved.map(|(_, request)| request.position.arrival);
+        of_group.next().map(|(arrival, _)| *arrival).into_iter().chain(all).chain(reserved).min()
+    }
+
+    /// As [`WaitQueue::first_waiting`], of one group.
+    pub(super) fn first_of_group(
+        &self,
+        group: Option<&Group>,
+        skip: impl Fn(Rank) -> bool,
+        state: &LockState,
+    ) -> Option<&Acquire> {
+        let reserved = self.reserved().filter(|(_, request)| request.lease.group() == group);
+        first(self.of_group(group, None), reserved, skip, state)
     }
 }
 
@@ -257,6 +351,21 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         self.reserved.retain(|_, reserved| !is_over(reserved));
         self.reserved.len() != before
     }
+}
+
+/// See [`WaitQueue::first_waiting`].
+fn first<'q, R: ReplyHandle + 'q, I: 'q>(
+    mut waiters: impl Iterator<Item = (Rank, &'q Waiter<R, I>)>,
+    mut reserved: impl Iterator<Item = (Rank, &'q Acquire)>,
+    skip: impl Fn(Rank) -> bool,
+    state: &LockState,
+) -> Option<&'q Acquire> {
+    let is_waiting =
+        |rank: Rank, waiter: &Waiter<R, I>| waiter.deadline.is_some() && !waiter.reply.is_closed() && !skip(rank);
+    let waiting = waiters.find(|(rank, waiter)| is_waiting(*rank, waiter));
+    let waiting = waiting.map(|(rank, waiter)| (rank, &waiter.request));
+    let reserved = reserved.find(|(_, request)| !state.knows(&request.lease.lease_id));
+    waiting.into_iter().chain(reserved).min_by_key(|(rank, _)| *rank).map(|(_, request)| request)
 }
 
 fn marks<R, I>(Waiter { id, request, .. }: &Waiter<R, I>) -> impl Iterator<Item = Mark> {

@@ -6,12 +6,15 @@
 use super::STATE_BYTES_MAX;
 use super::command::LeaseTerms;
 use super::lease::{Lease, Metadata, Note, Owner, Revocation};
+use super::group::{Group, Share};
 use super::outcome::KeyFull;
+use super::position::{NodeId, Turn};
 use super::state::LockState;
+use crate::time::Timestamp;
 
 /// The fields that every state has.
 const STATE_BYTES: usize = 100;
-/// A turn with its names.
+/// A turn with its names, without its group.
 const TURN_BYTES: usize = 180;
 /// The fields that every lease has, without its texts.
 const LEASE_BYTES: usize = 150;
@@ -23,6 +26,10 @@ const REVOCATION_BYTES: usize = 60;
 const KEPT_BYTES: usize = 46;
 /// A closing without its reason.
 const CLOSING_BYTES: usize = 75;
+/// The name of a group, without its text.
+const GROUP_BYTES: usize = 12;
+/// What a turn of a group has beside its name.
+const SHARE_BYTES: usize = 30;
 /// The longest owner that the rules make.
 const OWNER_MADE_BYTES: usize = 30;
 
@@ -30,9 +37,16 @@ impl LockState {
     /// The length of this state.
     pub fn bytes(&self) -> usize {
         let leases = self.holders.iter().map(Lease::bytes).sum::<usize>();
-        let kept = self.kept.iter().map(|kept| KEPT_BYTES + kept.slots.bytes()).sum::<usize>();
+        let kept = self.kept.iter().map(|kept| KEPT_BYTES + kept.slots.bytes() + group_bytes(kept.group.as_ref())).sum::<usize>();
         let closed = self.closed.as_ref().map_or(0, |closing| CLOSING_BYTES + closing.reason.len());
-        STATE_BYTES + leases + kept + closed + self.turns.len() * TURN_BYTES + self.recent.bytes()
+        let turns = self.turns.iter().map(Turn::bytes).sum::<usize>();
+        STATE_BYTES + leases + kept + closed + turns + self.recent.bytes()
+    }
+
+    /// The length of this state without the turns of a node.
+    pub(super) fn bytes_beside(&self, node: &NodeId) -> usize {
+        let own = self.turns.iter().filter(|turn| turn.node == *node).map(Turn::bytes).sum();
+        self.bytes().saturating_sub(own)
     }
 
     /// # Errors
@@ -60,6 +74,7 @@ impl Lease {
             + options
             + revocation
             + self.slots.bytes()
+            + group_bytes(self.group.as_ref())
     }
 }
 
@@ -68,7 +83,18 @@ impl LeaseTerms {
     pub(super) fn bytes(&self) -> usize {
         let named = [self.delay_ms > 0, self.min_hold_ms > 0, self.max_hold_ms.is_some(), self.warn_after_ms.is_some()];
         let options = 2 + named.into_iter().filter(|is_set| *is_set).count();
-        lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref()) + options * OPTION_BYTES
+        lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref())
+            + options * OPTION_BYTES
+            + group_bytes(self.group())
+    }
+}
+
+impl Turn {
+    pub(super) fn bytes(&self) -> usize {
+        let share = |share: &Share| SHARE_BYTES + group_bytes(Some(&share.group));
+        let options = usize::from(self.served > Timestamp::default()) + usize::from(self.stands_for_more);
+        let options = options + usize::from(self.since.is_some());
+        TURN_BYTES + options * OPTION_BYTES + self.share.as_ref().map_or(0, share)
     }
 }
 
@@ -89,6 +115,10 @@ impl Note {
 fn lease_bytes(lease_id: &str, owner: Option<&Owner>, metadata: Option<&Metadata>) -> usize {
     let owner = owner.map_or(OWNER_MADE_BYTES, |owner| owner.as_str().len());
     LEASE_BYTES + lease_id.len() + owner + metadata_bytes(metadata)
+}
+
+fn group_bytes(group: Option<&Group>) -> usize {
+    group.map_or(0, |group| GROUP_BYTES + group.as_str().len())
 }
 
 /// Inside the state, the quotation marks of the metadata are written as two characters.

@@ -155,6 +155,7 @@ impl LockState {
     pub(super) fn end(&mut self, index: usize, why: EndReason, at: Timestamp, now: Timestamp) -> Event {
         let lease = self.holders.remove(index);
         self.keep(&lease, now);
+        self.note_served(&lease);
         self.recent.push(&lease.lease_id, why, at);
         Event::of_lease(why.into(), &lease, at)
     }

@@ -1,64 +1,91 @@
 //! Turns: the order in which nodes, and through them their waiters, may take a free lock.
 
-use super::TURN_REFRESH_BEFORE_MS;
 use super::closing::Closing;
 use super::compatibility::Access;
 use super::lease::Lease;
 use super::position::{NodeId, Position, Turn};
 use super::state::{Limit, LockState};
+use super::{TURN_REFRESH_BEFORE_MS, TURNS_PER_NODE_MAX};
 use crate::time::Timestamp;
 
+impl Turn {
+    /// Whether it says about as many waiters and need not be refreshed yet. Other nodes count with the number, and to publish each waiter
+    /// would be a write for each.
+    fn is_current(&self, waiting: u64, now: Timestamp) -> bool {
+        let published = u64::from(self.waiting);
+        let is_about = waiting * 2 <= published * 3 && published <= waiting * 2;
+        is_about && self.until.ms_since(now) > TURN_REFRESH_BEFORE_MS
+    }
+}
+
 impl LockState {
-    /// The turns of other nodes that come before `position` at `node`.
-    pub(super) fn turns_before<'a>(&'a self, node: &'a NodeId, position: Position) -> impl Iterator<Item = &'a Turn> {
-        self.turns.iter().filter(move |turn| turn.node != *node && turn.position.rank() < position.rank())
+    /// Whether the node's only turn is published with this position and about as many waiters, and need not be refreshed yet.
+    pub fn is_published(&self, node: &NodeId, position: Position, waiting: usize, now: Timestamp) -> bool {
+        let mut own = self.turns.iter().filter(|turn| turn.node == *node);
+        let is_own =
+            |turn: &Turn| turn.share.is_none() && turn.position == position && turn.is_current(waiting as u64, now);
+        own.next().is_some_and(is_own) && own.next().is_none()
     }
 
-    /// Whether the node's turn is published with this position and about as many waiters, and need not be refreshed yet.
-    pub fn is_published(&self, node: &NodeId, position: Position, waiting: usize, now: Timestamp) -> bool {
-        // Other nodes count with it. To publish each waiter would be a write for each.
-        let is_about = |published: usize| waiting * 2 <= published * 3 && published <= waiting * 2;
-        self.turns.iter().find(|turn| turn.node == *node).is_some_and(|turn| {
-            turn.position == position
-                && is_about(turn.waiting as usize)
-                && turn.until.ms_since(now) > TURN_REFRESH_BEFORE_MS
-        })
+    /// As [`LockState::is_published`], of the turns of several groups.
+    pub(super) fn are_published(&self, node: &NodeId, turns: &[Turn], now: Timestamp) -> bool {
+        let own = || self.turns.iter().filter(|turn| turn.node == *node);
+        let request = |turn: &Turn| (turn.position, turn.since, turn.stands_for_more);
+        let is_one = |own: &Turn| {
+            let is_alike = |turn: &&Turn| turn.share == own.share && request(turn) == request(own);
+            turns.iter().find(is_alike).is_some_and(|turn| own.is_current(u64::from(turn.waiting), now))
+        };
+        own().count() == turns.len() && own().all(is_one)
     }
 
     /// The first turn.
     pub fn first_turn(&self) -> Option<&Turn> {
+        if self.has_grouped_turns() {
+            return self.first_of_groups();
+        }
         self.turns.iter().min_by(|a, b| (a.position.rank(), &a.node).cmp(&(b.position.rank(), &b.node)))
     }
 
-    /// Replaces the node's turn, or adds it. Returns whether that changed the state.
-    pub(super) fn set_turn(&mut self, turn: &Turn) -> bool {
+    /// Replaces the turns of the node by these, one for each group. Returns whether that changed the state.
+    pub(super) fn set_turns(&mut self, node: &NodeId, turns: &[Turn]) -> bool {
         // If no limit is in force, that of the waiter now is.
-        let limit = turn.limit.filter(|_| self.limit_in_force().is_none());
-        let set = self.put_turn(turn);
-        let Some(permits) = limit else { return set };
+        let named = turns.iter().find_map(|turn| turn.limit).filter(|_| self.limit_in_force().is_none());
+        let mut changed = false;
+        // A node of an older version leaves the groups out when it writes the state: turns of several groups are alike then.
+        let mut has_kept = [false; TURNS_PER_NODE_MAX];
+        self.turns.retain(|own| {
+            if own.node != *node {
+                return true;
+            }
+            let index = turns.iter().position(|turn| turn.group() == own.group());
+            let kept = index.and_then(|index| has_kept.get_mut(index));
+            let is_left = kept.is_some_and(|kept| !std::mem::replace(kept, true));
+            changed |= !is_left;
+            is_left
+        });
+        for turn in turns {
+            changed |= self.put_turn(turn);
+        }
+        let Some(permits) = named else { return changed };
         let before = self.limit.replace(Limit { permits, is_set: false });
-        set || self.limit != before
+        changed || self.limit != before
     }
 
     fn put_turn(&mut self, turn: &Turn) -> bool {
-        match self.turns.iter_mut().find(|other| other.node == turn.node) {
-            Some(own) if own == turn => false,
+        let is_alike = |other: &&Turn| other.group() == turn.group();
+        let served = self.turns.iter().filter(is_alike).map(|other| other.served).max().unwrap_or_default();
+        let turn = Turn { served, ..turn.clone() };
+        match self.turns.iter_mut().find(|other| other.node == turn.node && other.group() == turn.group()) {
+            Some(own) if *own == turn => false,
             Some(own) => {
-                *own = turn.clone();
+                *own = turn;
                 true
             }
             None => {
-                self.turns.push(turn.clone());
+                self.turns.push(turn);
                 true
             }
         }
-    }
-
-    /// Removes the node's turn. Returns whether there was one.
-    pub(super) fn remove_turn(&mut self, node: &NodeId) -> bool {
-        let before = self.turns.len();
-        self.turns.retain(|turn| turn.node != *node);
-        self.turns.len() != before
     }
 
     /// Removes the turns that were not refreshed. Returns whether there were any.
@@ -87,15 +114,22 @@ impl LockState {
         self.turns.iter().filter(|turn| turn.node != *node).map(|turn| u64::from(turn.waiting)).sum()
     }
 
-    /// How many waiters the nodes have whose turn comes before `position` at `node`.
-    pub fn waiting_before(&self, node: &NodeId, position: Position) -> u64 {
-        self.turns_before(node, position).map(|turn| u64::from(turn.waiting)).sum()
+    /// Whether the lock could be granted now to a waiter that has no turn, because its node publishes few. Then the nodes of these turns
+    /// must be notified.
+    pub fn may_admit_more(&self, now: Timestamp) -> bool {
+        let has_permits = || self.limit_in_force().is_some_and(|limit| self.permits_held() < limit);
+        self.turns.iter().any(|turn| turn.stands_for_more)
+            && self.closing(now).is_none()
+            && self.delayed_until(now).is_none()
+            && has_permits()
     }
 
     /// When time next changes this state in a way that may admit a waiter of `node` at `position`.
     pub fn next_change(&self, node: &NodeId, position: Position, now: Timestamp) -> Option<Timestamp> {
         let expiries = self.holders.iter().map(Lease::ends_at);
-        let lapses = self.turns_before(node, position).map(|turn| turn.until);
+        let is_grouped = self.has_grouped_turns();
+        let is_before = |turn: &&Turn| is_grouped || turn.position.rank() < position.rank();
+        let lapses = self.turns_of_others(node).filter(is_before).map(|turn| turn.until);
         // Those of live leases, too: another node may have ended such a lease by then.
         let shortest = self.holders.iter().flat_map(|lease| [lease.kept_until(), lease.taken_until()]).flatten();
         let kept = self.kept.iter().map(|kept| kept.until).chain(shortest).filter(|until| *until > now);
@@ -107,17 +141,22 @@ impl LockState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Mode;
+    use crate::lock::{Acquire, LeaseId, LeaseTerms, Precedence};
 
     #[test]
     fn a_turn_is_published_again_when_the_number_of_waiters_is_another_one() {
         let (node, position) = (NodeId::new("a"), Position { priority: 1, arrival: Timestamp::default(), serial: 0 });
         let until = Timestamp::from_ms(TURN_REFRESH_BEFORE_MS + 1);
         let counted = |published, waiting| {
-            let (node, limit) = (node.clone(), None);
-            let turn = Turn { node: node.clone(), position, mode: Mode::Exclusive, limit, waiting: published, until };
+            let request = Acquire {
+                lease: LeaseTerms::new(LeaseId::parse("one").unwrap(), 1),
+                node: node.clone(),
+                position,
+                precedence: Precedence::ByTurns,
+            };
+            let turn = Turn::of(&request, published, until);
             let mut state = LockState::default();
-            state.set_turn(&turn);
+            state.set_turns(&node, &[turn]);
             state.is_published(&node, position, waiting, Timestamp::default())
         };
         assert!(counted(1, 1) && counted(4, 6) && counted(4, 2));

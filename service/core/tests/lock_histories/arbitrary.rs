@@ -12,6 +12,7 @@ use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Reque
 const LEASES: usize = 16;
 const NODES_MAX: usize = 4;
 const LIMIT_MAX: u32 = 4;
+const GROUPS: usize = 3;
 
 /// Which modes meet in a history. With all of them, few requests are compatible.
 #[derive(Clone, Copy, Debug)]
@@ -21,11 +22,15 @@ struct Flavour {
     permits: u32,
     /// The limit that most requests for permits name.
     limit: u32,
+    /// In how many of ten requests for permits a group is named.
+    grouped: u32,
 }
 
 pub fn histories() -> impl Strategy<Value = History> {
     let flavour = |exclusive, shared, permits| {
-        (1..=LIMIT_MAX).prop_map(move |limit| Flavour { exclusive, shared, permits, limit })
+        let grouped = prop_oneof![2 => Just(0_u32), 1 => Just(5), 2 => Just(9)];
+        (1..=LIMIT_MAX, grouped)
+            .prop_map(move |(limit, grouped)| Flavour { exclusive, shared, permits, limit, grouped })
     };
     let flavours =
         prop_oneof![2 => flavour(1, 0, 0), 3 => flavour(2, 3, 0), 3 => flavour(0, 0, 1), 1 => flavour(1, 1, 2)];
@@ -93,7 +98,7 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
         |(
             lease,
             caller,
-            (mode, limit),
+            (mode, limit, share),
             ttl_ms,
             priority,
             (waits, reentrant, barge),
@@ -103,6 +108,7 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
             caller,
             mode,
             limit,
+            share,
             ttl_ms,
             priority,
             waits,
@@ -115,14 +121,22 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
     )
 }
 
-fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>)> {
+fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>, Option<(usize, Option<u32>)>)> {
     let usual = Just(Some(flavour.limit));
     let limit = prop_oneof![14 => usual, 3 => Just(None), 1 => (1..=LIMIT_MAX).prop_map(Some)];
     let permits = prop_oneof![4 => 1..=flavour.limit, 1 => 1..=LIMIT_MAX];
+    let grouped = (0..GROUPS, option::weighted(0.6, 1..=LIMIT_MAX)).prop_map(Some);
+    let share = prop_oneof![10 - flavour.grouped.min(9) => Just(None), flavour.grouped.max(1) => grouped];
+    // A request for more than its group may have would wait for ever.
+    let permits = (permits, limit, share).prop_map(move |(permits, limit, share)| {
+        let share = share.filter(|_| flavour.grouped > 0);
+        let share = share.map(|(group, limit)| (group, limit.map(|limit: u32| limit.max(permits))));
+        (Mode::Permits(permits), limit, share)
+    });
     prop_oneof![
-        flavour.exclusive => Just((Mode::Exclusive, None)),
-        flavour.shared => Just((Mode::Shared, None)),
-        flavour.permits => (permits, limit).prop_map(|(permits, limit)| (Mode::Permits(permits), limit)),
+        flavour.exclusive => Just((Mode::Exclusive, None, None)),
+        flavour.shared => Just((Mode::Shared, None, None)),
+        flavour.permits => permits,
     ]
 }
 

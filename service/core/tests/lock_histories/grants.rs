@@ -2,9 +2,10 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, Grant, Lease, LeaseId, LockState, Mode, Outcome, Refusal, Renew, Terms, step,
+    Acquire, Command, Grant, Lease, LeaseId, LockState, Mode, Outcome, Precedence, Refusal, Renew, Terms, step,
 };
 
+use crate::groups;
 use crate::promise::{Broken, Promise};
 use crate::steps::{Context, closing};
 
@@ -35,6 +36,7 @@ enum Due {
     Upgrade,
     UpgradeBlocked,
     Closed,
+    GroupAtLimit,
     Held,
     Delayed(Timestamp),
     Reserved,
@@ -57,6 +59,7 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
     broken.expect(due != Due::Nested || is_granted, Promise::HoldersWaitForNobody, || context.describe());
     let is_true = match outcome {
         Outcome::Refused(Refusal::Closed) => due == Due::Closed,
+        Outcome::Refused(Refusal::GroupAtLimit) => due == Due::GroupAtLimit,
         Outcome::Refused(Refusal::Held) => due == Due::Held,
         Outcome::Refused(Refusal::Delayed(until)) => due == Due::Delayed(*until),
         Outcome::Refused(Refusal::Reserved) => due == Due::Reserved,
@@ -96,6 +99,9 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     if closing(state).is_some() {
         return Due::Closed;
     }
+    if groups::is_at_limit(state, request.lease.share.as_ref(), request.lease.mode) {
+        return Due::GroupAtLimit;
+    }
     match request.lease.mode {
         Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) => return Due::Nested,
         Mode::Shared if has_own(Mode::Shared) => return Due::Nested,
@@ -115,9 +121,11 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
             is_alike && limit.is_some_and(|limit| taken + permits <= limit)
         }
     };
-    // A turn with the same position belongs to the same waiter, at its earlier node.
-    let is_behind = request.behind
-        || state.turns().iter().any(|turn| turn.node != request.node && turn.position.rank() < request.position.rank());
+    let is_behind = match request.precedence {
+        Precedence::First => false,
+        Precedence::Behind => true,
+        Precedence::ByTurns => groups::is_behind_turns(state, request),
+    };
     let left = match request.lease.mode {
         Mode::Permits(permits) => limit.unwrap_or_default().saturating_sub(taken + permits),
         _ => 0,
@@ -205,6 +213,7 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     let is_in_force = new.limit == after.limit_in_force().filter(|_| lease.mode.permits() > 0);
     broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.describe());
     check_numbers(broken, new, context);
+    groups::check_grant(broken, request, lease, context);
     if new.way == Way::Nested {
         // Its last, which a resource may have seen.
         let last = others.iter().filter(|other| is_own(other, request, *now)).map(|other| other.token).max();

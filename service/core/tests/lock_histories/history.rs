@@ -90,6 +90,8 @@ pub struct Request {
     pub caller: Caller,
     pub mode: Mode,
     pub limit: Option<u32>,
+    /// The group and its limit.
+    pub share: Option<(usize, Option<u32>)>,
     pub ttl_ms: u64,
     pub priority: u8,
     pub waits: bool,
@@ -186,6 +188,11 @@ impl fmt::Debug for Request {
         write!(f, "acquire lease {lease} by {caller:?} {mode:?}")?;
         if let Some(limit) = self.limit {
             write!(f, " of {limit}")?;
+        }
+        match self.share {
+            Some((group, Some(limit))) => write!(f, " for group {group} with at most {limit}")?,
+            Some((group, None)) => write!(f, " for group {group}")?,
+            None => {}
         }
         write!(f, " for {ttl_ms} ms at priority {priority}")?;
         let unusual = [

@@ -6,6 +6,7 @@
 mod arbitrary;
 mod calm;
 mod grants;
+mod groups;
 mod history;
 mod interventions;
 mod ledger;
@@ -42,6 +43,8 @@ promises! {
     no_two_leases_have_the_same_number_and_none_that_is_kept: NumbersAreDistinct;
     a_grant_has_the_lowest_free_numbers_below_the_limit: NumbersAreLowest;
     a_lease_keeps_its_numbers_until_it_ends: NumbersStay;
+    no_grant_gives_a_group_more_permits_than_its_request_allows: GroupWithinLimit;
+    free_permits_go_to_the_group_that_has_fewest_and_no_group_waits_twice_as_others_take_turns: GroupsTakeTurns;
     a_closed_key_is_granted_to_no_client: ClosedGrantsNothing;
     closing_takes_no_lease_and_no_position: ClosingTakesNothing;
     tokens_strictly_rise_over_all_grants: TokensRise;

@@ -3,10 +3,11 @@
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     self, Acquire, Batch, Command, Evaluation, Event, GiveBack, LeaseId, LeaseTerms, LockState, Mode, NodeId, Outcome,
-    Position, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
+    Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
 
 use crate::grants::NewGrant;
+use crate::groups;
 use crate::ledger::Ledger;
 use crate::promise::Promise;
 use crate::steps::{Ending, checked_step};
@@ -111,8 +112,15 @@ impl Node {
         let batch = Batch { commands, arrived: &arrived, uncertain: &[], ended: &ended };
         let now = self.estimate(store_now);
         let (mut endings, mut grants) = (Vec::new(), Vec::new());
+        let mut attempted = Vec::new();
         let take_step = |state: &mut LockState, command: &Command, now: Timestamp, _: Terms| {
+            let mut before = state.clone();
+            let _ = before.settle(now);
             let taken = checked_step(&mut ledger.broken, state, command, now);
+            if let Command::Acquire(request) = command {
+                groups::check_first(&mut ledger.broken, &before, &self.queue, &attempted, request, &taken);
+                attempted.push((request.lease.lease_id.clone(), request.position, taken.done.outcome.clone()));
+            }
             endings.extend(taken.endings);
             grants.extend(taken.grant);
             taken.done
@@ -138,6 +146,11 @@ impl Node {
 
     /// Readers that wait one behind the other are admitted together.
     fn check_readers(&self, ledger: &mut Ledger, evaluated: &Evaluated, now: Timestamp) {
+        let is_grouped = self.queue.is_grouped() || evaluated.state.turns().iter().any(|turn| turn.share.is_some());
+        // Another group may come first.
+        if is_grouped {
+            return;
+        }
         let Some(front) = self.waiters().find(|waiter| !evaluated.answers(waiter)) else { return };
         let state = &evaluated.state;
         let position = front.request.position;
@@ -156,16 +169,20 @@ impl Node {
 /// The turn whose node is notified is the first, and its request is granted or refused for good.
 fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
     let notified = state.admissible_turn(now);
-    let Some(first) = state.first_turn() else { return };
+    let first = state.first_turn();
+    let naive = groups::first_turn(state);
+    ledger.broken.expect(first == naive, Promise::GroupsTakeTurns, || format!("{first:?}, not {naive:?}: {state:?}"));
+    let Some(first) = first else { return };
     let request = Acquire {
         lease: LeaseTerms {
             mode: first.mode,
             limit: first.limit,
+            share: first.share.clone(),
             ..LeaseTerms::new(LeaseId::parse("unknown").unwrap(), 1)
         },
         node: first.node.clone(),
         position: Position { ..first.position },
-        behind: false,
+        precedence: Precedence::First,
     };
     let outcome = step(&mut state.clone(), &Command::Acquire(request), now, Terms::FREE).outcome;
     let is_admitted = !matches!(outcome, Outcome::Refused(_));

@@ -23,9 +23,15 @@ impl World {
         let Some(winner) = node.waiter(winner) else { return };
         let waits = |waiter: &&Waiter| waiter.deadline.is_some();
         let (position, id) = (winner.request.position, winner.id);
+        let group = winner.request.lease.group();
+        // Requests of other groups have an order of their own: see `groups`.
+        let is_of_group = |other: &&Waiter| other.request.lease.group() == group;
+        let overtaken = node.waiters().filter(waits).filter(|other| !is_of_group(other) && other.id < id);
+        let overtaken = overtaken.filter(|other| !evaluated.answers(other)).count();
+        self.seen.note_if(overtaken > 0, "granted ahead of an earlier request of another group");
         let broken = &mut self.ledger.broken;
         for other in
-            node.waiters().filter(waits).filter(|other| !evaluated.answers(other) && !ended.contains(&other.id))
+            node.waiters().filter(waits).filter(is_of_group).filter(|other| !evaluated.answers(other) && !ended.contains(&other.id))
         {
             let how = || format!("{winner:?} overtook {other:?} at {:?}", node.id);
             let priority = other.request.position.priority;
@@ -39,9 +45,10 @@ impl World {
         }
         for other_node in self.nodes.iter().filter(|other| other.is_alive && other.id != node.id) {
             // A turn that was not written, or was about to lapse, protects no waiter.
-            let turn = old.state.turns().iter().find(|turn| turn.node == other_node.id);
+            let mut turns = old.state.turns().iter();
+            let turn = turns.find(|turn| turn.node == other_node.id && turn.group() == group);
             let Some(turn) = turn.filter(|turn| turn.until > at.plus_ms(CLOCK_BOUND_MS)) else { continue };
-            let protected = other_node.waiters().filter(waits);
+            let protected = other_node.waiters().filter(waits).filter(is_of_group);
             let protected = protected.filter(|other| turn.position.rank() <= other.request.position.rank());
             for other in protected {
                 let how = || format!("{winner:?} at {:?} overtook {other:?} at {:?}", node.id, other_node.id);
@@ -54,6 +61,8 @@ impl World {
                 self.seen.note("granted while others wait at another node");
             }
         }
+        let has_served = |turn: &latchgate_core::lock::Turn| turn.served > turn.position.arrival;
+        self.seen.note_if(old.state.turns().iter().any(has_served), "groups took turns");
         let stood_before = old.state.turns().iter().any(|turn| turn.node != node.id && turn.until <= at);
         self.seen.note_if(stood_before, "granted to a node before which another stood");
     }

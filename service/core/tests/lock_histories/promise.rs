@@ -9,6 +9,8 @@ pub enum Promise {
     NumbersAreDistinct,
     NumbersAreLowest,
     NumbersStay,
+    GroupWithinLimit,
+    GroupsTakeTurns,
     ClosedGrantsNothing,
     ClosingTakesNothing,
     TokensRise,

@@ -8,7 +8,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    const ALL: [&'static str; 45] = [
+    const ALL: [&'static str; 48] = [
         "granted at once",
         "granted after a wait",
         "granted as the wait ends",
@@ -33,6 +33,9 @@ impl Seen {
         "permits kept",
         "delayed by permits that are kept",
         "refused while closed",
+        "refused by the limit of its group",
+        "granted ahead of an earlier request of another group",
+        "groups took turns",
         "opened by an operator",
         "opened by time",
         "limit mismatch",

@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Close, Command, Force, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome, Owner,
-    Position, Refusal, Release, Renew, Revoke, WaiterId,
+    Acquire, Close, Command, Force, GiveBack, Group, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome,
+    Owner, Position, Precedence, Refusal, Release, Renew, Revoke, Share, WaiterId,
 };
 
 use crate::grants::Way;
@@ -200,6 +200,7 @@ impl World {
         self.waiters += 1;
         let now = self.store.now;
         let node = &mut self.nodes[index];
+        let share = asking.share.map(|(group, limit)| Share { group: group_of(group), limit });
         let Request { lease, mode, limit, ttl_ms, reentrant, barge, delay_ms, min_hold_ms, max_hold_ms, .. } = *asking;
         let request = Acquire {
             lease: LeaseTerms {
@@ -207,6 +208,7 @@ impl World {
                 owner: owner_of(lease, asking.caller),
                 mode,
                 limit,
+                share,
                 ttl_ms,
                 reentrant,
                 barge,
@@ -218,7 +220,7 @@ impl World {
             },
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
-            behind: false,
+            precedence: Precedence::ByTurns,
         };
         let id = self.waiters;
         node.queue.insert(Waiter {
@@ -303,6 +305,8 @@ impl World {
         let is_by_kept = |refusal: &Refusal| kept.iter().any(|kept| *refusal == Refusal::Delayed(kept.until));
         self.seen.note_if(evaluated.refusals.iter().any(is_by_kept), "delayed by permits that are kept");
         self.seen.note_if(evaluated.refusals.contains(&Refusal::Closed), "refused while closed");
+        let is_at_limit = evaluated.refusals.contains(&Refusal::GroupAtLimit);
+        self.seen.note_if(is_at_limit, "refused by the limit of its group");
         for (command, outcome) in evaluated.outcomes {
             if let (Command::Fence(token), Outcome::Fenced) = (&command, &outcome) {
                 self.ledger.answered_fenced(*token, had.contains(token));
@@ -410,6 +414,10 @@ fn winners(evaluated: &Evaluated) -> Vec<(WaiterId, Lease, Way)> {
     };
     let winner = |grant: &crate::grants::NewGrant| Some((id_of(&grant.lease)?, grant.lease.clone(), grant.way));
     evaluated.grants.iter().filter_map(winner).collect()
+}
+
+fn group_of(number: usize) -> Group {
+    Group::parse(&format!("group-{number}")).unwrap()
 }
 
 pub fn lease_id(number: usize) -> LeaseId {

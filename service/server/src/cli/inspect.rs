@@ -251,12 +251,13 @@ fn show_lock(is_json: bool, lock: &Value) {
         list(
             is_json,
             &holders,
-            &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED", "NUMBERS"],
+            &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED", "NUMBERS", "GROUP"],
             |holder| {
                 let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
                 let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
                 cells.push(text(&holder["revocation"]["deadline"]));
                 cells.push(text(&holder["slots"]));
+                cells.push(text(&holder["group"]));
                 cells
             },
         );

@@ -112,9 +112,13 @@ pub fn margin(ttl: Duration) -> Duration {
 }
 
 fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest {
+    let in_group = |wanted: Wanted| match &args.group {
+        Some(group) => wanted.group(group, args.group_limit),
+        None => wanted,
+    };
     let keys = args.locked_keys();
     let wanted = keys.iter().map(|key| match args.permits {
-        Some((permits, limit)) => Wanted::permits(key, permits, Some(limit)),
+        Some((permits, limit)) => in_group(Wanted::permits(key, permits, Some(limit))),
         None if args.shared => Wanted::shared(key),
         None => Wanted::exclusive(key),
     });
@@ -126,6 +130,9 @@ fn request(client: &Client, args: &LockRunArgs, notice: &Notice) -> LockRequest 
         },
         _ => client.multilock(wanted),
     };
+    if let ([_], Some(group)) = (&args.keys[..], &args.group) {
+        request = request.group(group, args.group_limit);
+    }
     request = request.ttl(args.ttl).wait(args.wait.unwrap_or(FOR_EVER));
     if let Some(priority) = args.priority {
         request = request.priority(priority);
@@ -177,7 +184,10 @@ impl Notice {
             (None, _) => "reserved for another waiter".to_owned(),
         };
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
-        let held_by = closed.unwrap_or(held_by);
+        let number = |name| problem.field(name).as_u64();
+        let is_at_limit = number("group_limit").is_some_and(|limit| number("group_held") >= Some(limit));
+        let at_limit = is_at_limit.then(|| "its group is at its limit".to_owned());
+        let held_by = closed.or(at_limit).unwrap_or(held_by);
         let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
         let is_first = self.bar.message().is_empty();
         self.bar.set_message(line.clone());

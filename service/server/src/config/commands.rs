@@ -70,6 +70,7 @@ Examples:
   latchgate lock deploy -- ./deploy.sh
   latchgate lock stock --shared --wait 10s -- ./report
   latchgate lock encoders --permits 1/3 -- ffmpeg -i in.mkv out.mp4
+  latchgate lock workers --permits 1/10 --group tenant-42 --group-limit 2 -- ./work
   latchgate lock accounts/1 accounts/2 -- ./transfer 1 2
   latchgate lock --terraform network -- terraform apply
 ";
@@ -106,6 +107,14 @@ pub struct LockRunArgs {
     /// Take N of LIMIT permits: at most LIMIT are held at a time.
     #[arg(long, value_name = "N/LIMIT", value_parser = permits)]
     pub permits: Option<(u32, u32)>,
+
+    /// The group that the permits count for, for example a tenant: a free permit goes to the waiting group that has fewest.
+    #[arg(long, value_name = "NAME", requires = "permits")]
+    pub group: Option<String>,
+
+    /// Do not take the permits if the group would then have more than this.
+    #[arg(long, value_name = "N", requires = "group", value_parser = clap::value_parser!(u32).range(1..))]
+    pub group_limit: Option<u32>,
 
     /// Position in the queue: 1 to 10, higher first.
     #[arg(long, value_name = "1-10", value_parser = clap::value_parser!(u8).range(1..=10))]

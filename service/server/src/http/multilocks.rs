@@ -42,6 +42,11 @@ pub struct LockedKeyRequest {
     permits: Option<u32>,
     #[schema(minimum = 1, maximum = 1_000_000_000)]
     limit: Option<u32>,
+    /// As in an acquire of one lock.
+    #[schema(min_length = 1, max_length = 256)]
+    group: Option<String>,
+    #[schema(minimum = 1, maximum = 1_000_000_000)]
+    group_limit: Option<u32>,
 }
 
 answers! {
@@ -70,6 +75,8 @@ answers! {
         limit?: Option<u32>,
         /// The numbers of the permits.
         slots?: Vec<u32>,
+        /// The group that the permits count for.
+        group?: Option<String>,
         token: u64,
     }
 }
@@ -91,9 +98,9 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     call.count(request.locks.len() - 1)?;
     let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
     let locks: Vec<(Address, Requested)> =
-        request.locks.iter().map(|wanted| (wanted.address.clone(), (wanted.mode, wanted.limit))).collect();
+        request.locks.iter().map(|wanted| (wanted.address.clone(), requested(wanted))).collect();
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys: Vec<(&Address, Requested)> = locks.iter().map(|(address, requested)| (address, *requested)).collect();
+    let keys: Vec<(&Address, Requested)> = locks.iter().map(|(address, requested)| (address, requested.clone())).collect();
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
     let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
     match call.context.locks.acquire_many(request).await {
@@ -110,6 +117,7 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
                 permits: permits(lease),
                 limit: *limit,
                 slots: lease.slots.iter().collect(),
+                group: lease.group.as_ref().map(|group| group.as_str().to_owned()),
                 token: lease.token,
             });
             Ok(answer::ok(&MultilockAnswer {
@@ -135,11 +143,16 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     }
 }
 
+fn requested(RequestedLock { mode, limit, share, .. }: &RequestedLock) -> Requested {
+    Requested { mode: *mode, limit: *limit, share: share.clone() }
+}
+
 impl MultilockRequest {
     fn parse(self, call: &Call) -> Result<LockManyRequest, Problem> {
         within("locks", self.locks.len(), 1..=MANY_MAX)?;
         let mut locks: Vec<RequestedLock> = Vec::with_capacity(self.locks.len());
-        for (index, LockedKeyRequest { key, mode, permits, limit }) in self.locks.iter().enumerate() {
+        for (index, wanted) in self.locks.iter().enumerate() {
+            let LockedKeyRequest { key, mode, permits, limit, group, group_limit } = wanted;
             let with_index = |problem: Problem| problem.with("index", index);
             let key = Key::parse(key).map_err(|_| with_index(invalid_key(key).with("field", "locks")))?;
             check_no_api_key("locks", key.as_str()).map_err(with_index)?;
@@ -147,9 +160,10 @@ impl MultilockRequest {
             if locks.iter().any(|lock| lock.address == address) {
                 return Err(with_index(Problem::field("locks", "must name each key once")));
             }
-            let fields = ModeFields { mode: *mode, permits: *permits, limit: *limit };
-            let (mode, limit) = fields.parse().map_err(with_index)?;
-            locks.push(RequestedLock { address, mode, limit });
+            let (group, group_limit) = (group.as_deref(), *group_limit);
+            let fields = ModeFields { mode: *mode, permits: *permits, limit: *limit, group, group_limit };
+            let Requested { mode, limit, share } = fields.parse().map_err(with_index)?;
+            locks.push(RequestedLock { address, mode, limit, share });
         }
         let resumed = self.resumed(&call.context, &locks)?;
         let modes: Vec<Mode> = locks.iter().map(|lock| lock.mode).collect();
@@ -161,7 +175,7 @@ impl MultilockRequest {
     fn resumed(&self, context: &Context, locks: &[RequestedLock]) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let keys: Vec<(&Address, Option<Requested>)> =
-            locks.iter().map(|wanted| (&wanted.address, Some((wanted.mode, wanted.limit)))).collect();
+            locks.iter().map(|wanted| (&wanted.address, Some(requested(wanted)))).collect();
         context.tickets.redeem(ticket, &keys, context.locks.now()).map(Some)
     }
 }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use latchgate_core::lock::{Acquire, EndReason, Evaluation, Event, LockState, Outcome, Rank, Refusal, ReplyHandle};
+use latchgate_core::lock::{
+    Acquire, EndReason, Evaluation, Event, LockState, Outcome, Rank, Refusal, ReplyHandle, queue_number,
+};
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -11,7 +13,7 @@ use super::answers::{acquired, refused};
 use super::batch::{Done, Failed, Work};
 use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
-use super::key_queue::{KeyQueue, Waiter};
+use super::key_queue::{KeyQueue, WaitQueue, Waiter};
 use super::shard::Shard;
 use crate::observe::metrics::LockMetrics;
 
@@ -41,11 +43,17 @@ pub(super) fn waiting(queue: &KeyQueue) -> Vec<Waiting> {
     let shown = live.take(WAITING_SHOWN_MAX).map(|(_, waiter)| Waiting {
         owner: waiter.request.lease.owner.clone(),
         mode: waiter.request.lease.mode,
+        group: waiter.request.lease.group().cloned(),
         priority: waiter.request.position.priority,
         since: waiter.request.position.arrival,
         is_multilock: waiter.is_probe,
     });
     shown.collect()
+}
+
+/// The number of a waiter in the queue.
+fn number_of(queue: &WaitQueue, rank: Rank, state: &LockState) -> u64 {
+    queue.get(rank).map_or(1, |waiter| queue_number(queue, Some(rank), &waiter.request, state))
 }
 
 impl Reply {
@@ -163,11 +171,11 @@ impl Shard {
                 continue;
             }
             // It does not wait, and was not granted the lock.
-            let before = queue.before(rank);
+            let number = number_of(queue, rank, state);
             let Some(waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
             let refusal = refusals.get(&rank).copied().unwrap_or(Refusal::Held);
-            let refused = refused(state, refusal.into(), &waiter, before, waiters, &self.node.id, now);
+            let refused = refused(state, refusal.into(), &waiter, number, waiters, now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
     }
@@ -214,7 +222,7 @@ impl Shard {
         let unknown = LockState::default();
         let state = self.cache.last_known(address).unwrap_or(&unknown);
         for rank in ended {
-            let before = queue.before(*rank);
+            let number = number_of(queue, *rank, state);
             let Some(waiter) = queue.remove(*rank) else { continue };
             self.waiters -= 1;
             if !waiter.is_probe {
@@ -240,7 +248,7 @@ impl Shard {
                 self.node.history.log(&address, event);
             }
             let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
-            let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, before, waiters, &self.node.id, now);
+            let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, number, waiters, now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Grant, LockState, NodeId, Outcome};
+use latchgate_core::lock::{Grant, LockState, Outcome};
 
-use super::call::{Acquired, Answer, Failure, Granted, Refused, RefusedBecause, Released, Renewed};
+use super::call::{Acquired, Answer, Failure, Granted, GroupHeld, Refused, RefusedBecause, Released, Renewed};
 use super::key_queue::Waiter;
 
 pub(super) fn renewed(outcome: Outcome, now: Timestamp) -> Answer<Renewed> {
@@ -56,19 +56,19 @@ pub(super) fn refused(
     state: &LockState,
     why: RefusedBecause,
     waiter: &Waiter,
-    before: usize,
+    queue_number: u64,
     waiters: u64,
-    node: &NodeId,
     now: Timestamp,
 ) -> Refused {
     Refused {
         why,
         holders: state.holders().to_vec(),
         waiters,
-        queue_number: state.waiting_before(node, waiter.request.position) + before as u64 + 1,
+        queue_number,
         waited: waiter.reply.requested_at.elapsed(),
         position: waiter.request.position,
         closed: state.closing(now).cloned(),
+        group: GroupHeld::of(state, &waiter.request.lease),
         now,
     }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Closing, Command, GiveBack, GrantId, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost, Mode,
-    Outcome, Owner, PRIORITY_MIN, Position, Refusal, WaiterId,
+    Closing, Command, GiveBack, GrantId, Group, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost,
+    Mode, Outcome, Owner, PRIORITY_MIN, Position, Refusal, Share, WaiterId,
 };
 use latchgate_core::{Address, App, Timestamp};
 use tokio::runtime::Handle;
@@ -81,12 +81,31 @@ pub struct Refused {
     pub position: Position,
     /// Set while the key is closed.
     pub closed: Option<Closing>,
+    /// Set if the request names a group.
+    pub group: Option<GroupHeld>,
     pub now: Timestamp,
+}
+
+/// The group of a request, and how many permits it has.
+#[derive(Clone, Debug)]
+pub struct GroupHeld {
+    pub group: Group,
+    pub limit: Option<u32>,
+    pub held: u32,
+}
+
+impl GroupHeld {
+    pub(super) fn of(state: &LockState, lease: &LeaseTerms) -> Option<Self> {
+        let Share { group, limit } = lease.share.as_ref()?;
+        Some(Self { group: group.clone(), limit: *limit, held: state.permits_of(Some(group)) })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusedBecause {
     Held,
+    /// The group of the request has as many permits as the request allows.
+    GroupAtLimit,
     Reserved,
     /// The lock-delay or the shortest hold ends then.
     Delayed(Timestamp),
@@ -101,6 +120,7 @@ impl From<Refusal> for RefusedBecause {
     fn from(refusal: Refusal) -> Self {
         match refusal {
             Refusal::Held => Self::Held,
+            Refusal::GroupAtLimit => Self::GroupAtLimit,
             Refusal::Reserved => Self::Reserved,
             Refusal::Delayed(until) => Self::Delayed(until),
             Refusal::HeldOff(until) => Self::HeldOff(until),
@@ -143,6 +163,7 @@ pub struct Inspected {
 pub struct Waiting {
     pub owner: Option<Owner>,
     pub mode: Mode,
+    pub group: Option<Group>,
     pub priority: u8,
     /// When it arrived. A client that returned with a ticket arrived with its first request.
     pub since: Timestamp,

@@ -1,7 +1,7 @@
 //! How waiters join and leave the queues of a shard.
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Acquire, Position, WaiterId};
+use latchgate_core::lock::{Acquire, Position, Precedence, WaiterId};
 
 use super::batch_input::Inputs;
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
@@ -33,7 +33,7 @@ impl Shard {
                 lease: request.lease,
                 node: self.node.id.clone(),
                 position: request.position.unwrap_or(position),
-                behind: false,
+                precedence: Precedence::ByTurns,
             },
             deadline: waits.then(|| requested_at + request.wait),
             is_returning: request.position.is_some(),

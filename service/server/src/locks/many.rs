@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, Command, GiveBack, GrantId, Lease, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Refusal, Terms,
-    WaiterId, step,
+    Acquire, Command, GiveBack, GrantId, Lease, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Precedence,
+    Refusal, Share, Terms, WaiterId, queue_number, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
 use super::answers::{acquired, too_late};
-use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused, RefusedBecause};
+use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, GroupHeld, LockRequest, Refused, RefusedBecause};
 use super::handle::{Locks, left_of, unanswered};
-use super::node::Node;
+use super::key_queue::WaitQueue;
 use super::together::{Decision, Undone};
 
 /// Keys that one multilock has at most.
@@ -35,6 +35,8 @@ pub struct RequestedLock {
     pub mode: Mode,
     /// How many permits the key has, as the caller believes; `None` accepts the key's limit.
     pub limit: Option<u32>,
+    /// The group that shares the permits.
+    pub share: Option<Share>,
 }
 
 /// A request for leases on many keys.
@@ -42,7 +44,7 @@ pub struct RequestedLock {
 pub struct LockManyRequest {
     /// At most [`MANY_MAX`], none twice.
     pub locks: Vec<RequestedLock>,
-    /// Of each lock, except for mode and limit.
+    /// Of each lock, except for mode, limit and group.
     pub lease: LeaseTerms,
     pub priority: u8,
     pub wait: Duration,
@@ -188,7 +190,7 @@ impl<'a> Multilock<'a> {
                 }
                 Ok(Attempt::Granted { leases, is_new }) => return Some(self.granted(leases, is_new)),
                 Ok(Attempt::Refused { index, refusal, state, now }) => {
-                    (index, refused(&locks.node, &state, refusal, position, requested_at, now))
+                    (index, refused(&state, refusal, request.acquire(index, &locks.node.id, position), requested_at, now))
                 }
             };
             let now = Instant::now();
@@ -268,7 +270,7 @@ async fn attempt(
     let request = Arc::clone(request);
     let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
-        for (index, (key, mut state)) in request.locks.iter().zip(states).enumerate() {
+        for (index, mut state) in states.into_iter().enumerate() {
             // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
             let mut earlier = uncertain.iter().map(|grants| grants[index]);
             if let Some(grant) = earlier.find_map(|grant| state.unused_grant(&request.lease.lease_id, grant, now)) {
@@ -276,7 +278,7 @@ async fn attempt(
                 leases.push((grant.lease, grant.limit));
                 continue;
             }
-            let acquire = Acquire { lease: request.lease_of(key), node: node.clone(), position, behind: false };
+            let acquire = request.acquire(index, &node, position);
             let done = step(&mut state, &Command::Acquire(acquire), now, terms);
             let result = match done.outcome {
                 Outcome::Granted(grant) => {
@@ -305,9 +307,15 @@ async fn attempt(
 }
 
 impl LockManyRequest {
+    /// The request for one key.
+    fn acquire(&self, index: usize, node: &NodeId, position: Position) -> Acquire {
+        let (lease, node) = (self.lease_of(&self.locks[index]), node.clone());
+        Acquire { lease, node, position, precedence: Precedence::ByTurns }
+    }
+
     /// The lease of one key.
     fn lease_of(&self, key: &RequestedLock) -> LeaseTerms {
-        LeaseTerms { mode: key.mode, limit: key.limit, ..self.lease.clone() }
+        LeaseTerms { mode: key.mode, limit: key.limit, share: key.share.clone(), ..self.lease.clone() }
     }
 }
 
@@ -341,10 +349,9 @@ async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Grant
 }
 
 fn refused(
-    node: &Node,
     state: &LockState,
     refusal: Refusal,
-    position: Position,
+    request: Acquire,
     requested_at: Instant,
     now: Timestamp,
 ) -> Refused {
@@ -352,10 +359,11 @@ fn refused(
         why: refusal.into(),
         holders: state.holders().to_vec(),
         waiters: state.turns().iter().map(|turn| u64::from(turn.waiting)).sum(),
-        queue_number: state.waiting_before(&node.id, position) + 1,
+        queue_number: queue_number(&WaitQueue::default(), None, &request, state),
         waited: requested_at.elapsed(),
-        position,
+        position: request.position,
         closed: state.closing(now).cloned(),
+        group: GroupHeld::of(state, &request.lease),
         now,
     }
 }

@@ -41,7 +41,16 @@ pub(super) struct Node {
 impl Node {
     /// Notifies the node whose turn it is, if that is another node and the lock can be granted now.
     pub(super) fn notify_next(&self, address: &Address, state: &LockState, now: Timestamp) {
-        let Some(first) = state.admissible_turn(now) else { return };
+        let Some(first) = state.admissible_turn(now) else {
+            // The turns of a node are bounded: perhaps a waiter without one may be admitted.
+            if state.may_admit_more(now) {
+                let stands_for_more = |turn: &&Turn| turn.stands_for_more && turn.node != self.id;
+                for turn in state.turns().iter().filter(stands_for_more) {
+                    self.waker.wake(turn.node.clone(), address.clone());
+                }
+            }
+            return;
+        };
         // A waiter that resumed with a ticket may have turns with one position at several nodes: any may have it now.
         let is_first = |turn: &&Turn| turn.position == first.position && turn.node != self.id;
         for turn in state.turns().iter().filter(is_first) {

@@ -52,8 +52,8 @@ impl Schedule {
 
 /// When time next changes the state in a way that may admit the node's first waiter, or the node's turn must be refreshed.
 pub(super) fn next_recheck(node: &Node, state: &LockState, first: Position, now: Instant) -> Instant {
-    let own = state.turns().iter().find(|turn| turn.node == node.id);
-    let refresh = own.map(|turn| Timestamp::from_ms(turn.until.as_ms().saturating_sub(TURN_REFRESH_BEFORE_MS)));
+    let own = state.turns().iter().filter(|turn| turn.node == node.id).map(|turn| turn.until).min();
+    let refresh = own.map(|until| Timestamp::from_ms(until.as_ms().saturating_sub(TURN_REFRESH_BEFORE_MS)));
     let change = state.next_change(&node.id, first, node.clock.now().unwrap_or_default());
     let hold_off = node.clock.now().and_then(|now| node.store.standing()?.hold_off(now));
     let next = refresh.into_iter().chain(change).chain(hold_off).min();

@@ -58,6 +58,12 @@ async fn a_program_with_permits_is_told_their_numbers() {
     desk.run(&with(&["lock", "pool", "--permits", "2/4"])).ends().await.assert(0, "1,2\n");
     desk.run(&with(&["lock", "pool", "other", "--permits", "1/4"])).ends().await.assert(0, "1;0\n");
     desk.run(&with(&["lock", "plain"])).ends().await.assert(0, "\n");
+    // Its group is at its limit, although permits are free.
+    let tenant = ["lock", "shared-pool", "--permits", "1/4", "--group", "a", "--group-limit", "1", "--wait", "0", "--"];
+    let _member = client(&[&node]).lock("shared-pool").permits(1, 4).group("a", Some(1)).acquire().await.unwrap();
+    desk.run(&[&tenant[..], &["echo", "ran"]].concat()).ends().await.assert(75, "");
+    let other = ["lock", "shared-pool", "other", "--permits", "1/4", "--group", "b", "--", "echo", "ran"];
+    desk.run(&other).ends().await.assert(0, "ran\n");
     // A rate: one start in ten hours.
     desk.run(&["lock", "rate", "--permits", "1/1", "--min-hold", "10h", "--", "true"]).ends().await.assert(0, "");
     desk.run(&["lock", "rate", "--permits", "1/1", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(75, "");

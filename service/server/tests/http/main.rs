@@ -22,6 +22,7 @@ mod gate_switch;
 mod history;
 mod hold_off;
 mod in_transactions;
+mod groups;
 mod interventions;
 mod leases;
 mod many_leases;

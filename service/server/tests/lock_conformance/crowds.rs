@@ -116,7 +116,7 @@ async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random:
 }
 
 fn requested(key: &str, mode: Mode) -> RequestedLock {
-    RequestedLock { address: at(key), mode, limit: None }
+    RequestedLock { address: at(key), mode, limit: None, share: None }
 }
 
 pub async fn a_multilock_on_one_node_gets_a_key_released_on_the_other_before_later_waiters(world: &World) {

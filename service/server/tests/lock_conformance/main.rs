@@ -12,6 +12,7 @@ mod faults;
 mod faulty;
 mod fence;
 mod give_backs;
+mod groups;
 mod leaving;
 mod limits;
 mod many;
@@ -169,6 +170,11 @@ every_store! {
         a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_waiter,
         no_more_starts_than_permits_in_any_window,
     ];
+    groups: [
+        a_waiter_of_another_group_behind_twenty_of_one_is_second,
+        a_group_never_has_more_permits_than_its_limit_and_does_not_stop_others,
+        a_multilock_counts_for_its_group_and_waits_for_it,
+    ];
     closing: [
         a_closed_key_keeps_its_holders_and_its_waiters_and_opens_for_the_first,
         a_closing_ends_by_itself_and_the_waiter_is_granted,
@@ -240,6 +246,11 @@ shared_stores! {
     numbers: [
         two_nodes_never_give_one_number_twice,
         a_shortest_hold_on_one_counts_on_the_other,
+    ];
+    groups: [
+        a_waiter_of_another_group_on_the_other_node_is_second,
+        a_waiter_kept_back_by_its_group_is_granted_when_a_permit_of_the_group_ends_on_the_other,
+        groups_without_a_turn_are_granted_as_well,
     ];
     closing: [
         a_key_closed_on_one_is_opened_on_the_other_for_its_waiter,

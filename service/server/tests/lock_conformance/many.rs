@@ -30,7 +30,7 @@ pub fn with_all(mut request: LockManyRequest, change: impl FnOnce(&mut LeaseTerm
 }
 
 pub fn alone(key: &str) -> RequestedLock {
-    RequestedLock { address: at(key), mode: Mode::Exclusive, limit: None }
+    RequestedLock { address: at(key), mode: Mode::Exclusive, limit: None, share: None }
 }
 
 /// The same request, with a long wait.

@@ -11,6 +11,8 @@ mod arbitrary;
 mod calm;
 #[path = "../../../core/tests/lock_histories/grants.rs"]
 mod grants;
+#[path = "../../../core/tests/lock_histories/groups.rs"]
+mod groups;
 #[path = "../../../core/tests/lock_histories/history.rs"]
 mod history;
 #[path = "../../../core/tests/lock_histories/interventions.rs"]

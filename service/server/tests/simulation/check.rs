@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use latchgate_core::lock::{EndReason, Event, EventKind, Lease, LeaseId, LockState, Mode, Owner, RECENT_MAX};
+use latchgate_core::lock::{EndReason, Event, EventKind, Group, Lease, LeaseId, LockState, Mode, Owner, RECENT_MAX};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::log::Log;
+use crate::shares;
 
 /// By how much a copy to another engine may prolong a lease.
 const CUT_MARGIN_MS: u64 = 500;
@@ -28,6 +29,7 @@ pub struct Claim {
     pub limit: Option<u32>,
     /// The numbers of its permits.
     pub slots: Vec<u32>,
+    pub group: Option<Group>,
 }
 
 /// What there was when a client sent an order to end leases.
@@ -93,6 +95,8 @@ struct Facts {
     /// The most permits of each key; 0 for a key without.
     limits: BTreeMap<String, u32>,
     exclusive_only: BTreeSet<String>,
+    /// Requests that take a free lock ahead of the queue.
+    barging: BTreeSet<LeaseId>,
     /// The true time of each expiry that was committed, and of each end of a grace, by the time that the database has.
     ends: BTreeMap<(String, LeaseId, Timestamp), Timestamp>,
     /// Leases, with their tokens, that no engine has any more: one of a pair was emptied, or left because it was stopped.
@@ -235,6 +239,11 @@ impl Checker {
         }
     }
 
+    /// A request takes a free lock ahead of the queue.
+    pub fn barges(&self, lease_id: LeaseId) {
+        self.facts.lock().unwrap().barging.insert(lease_id);
+    }
+
     /// No commit grants a closed key, or more permits in any window of their shortest hold than there are.
     fn check_grants(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
         let mut facts = self.facts.lock().unwrap();
@@ -243,7 +252,10 @@ impl Checker {
         };
         let new: Vec<&Lease> =
             after.holders().iter().filter(|lease| !is_in(before, &lease.lease_id, lease.token)).collect();
-        let mut wrong = Vec::new();
+        if shares::lets_pass(before, after) {
+            self.log.saw("granted ahead of an earlier request of another group");
+        }
+        let mut wrong = shares::wrong(before, after, &facts.barging, now);
         let closed = facts.closed.get(key).copied().flatten().filter(|until| *until > now);
         if let (Some(until), Some(lease)) = (closed, new.first()) {
             wrong.push(format!("{key} is closed until {until:?}, and {lease:?} is granted at {now:?}"));
@@ -477,6 +489,11 @@ impl Checker {
         let has_number = |other: &&Claim| other.slots.iter().any(|number| claim.slots.contains(number));
         if let Some(other) = claims.iter().find(has_number) {
             broken.push(format!("{key}: {claim:?} has a number of {other:?}"));
+        }
+        let in_group = claims.iter().chain([&claim]).filter(|other| other.group == claim.group);
+        let in_group: u32 = in_group.map(|claim| claim.mode.permits()).sum();
+        if shares::limit_of(claim.group.as_ref()).is_some_and(|limit| in_group > limit) {
+            broken.push(format!("{key}: its group has {in_group} permits with {claim:?}"));
         }
         let permits: u32 = claims.iter().chain([&claim]).map(|claim| claim.mode.permits()).sum();
         let limit = claim.limit.unwrap_or(limit);

@@ -9,13 +9,15 @@ use latchgate::locks::{
     RequestedLock,
 };
 use latchgate_core::lock::{
-    Close, Command, EndReason, Force, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position, Refusal, Revoke,
+    Close, Command, EndReason, Force, Group, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position, Refusal,
+    Revoke, Share,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Claim;
 use crate::random::Random;
+use crate::shares;
 use crate::world::{Node, World};
 
 /// A client is sure of a lease for at least this long, whatever a node believes about the time.
@@ -66,6 +68,16 @@ enum Ended {
     Failed,
     /// The client hung up.
     Left,
+}
+
+/// The group of a request for permits, if it has one.
+fn share(random: &Random, mode: Mode) -> Option<Share> {
+    if mode.permits() == 0 || random.percent(30) {
+        return None;
+    }
+    let group = Group::parse(&format!("group-{}", random.below(4))).unwrap();
+    let limit = shares::limit_of(Some(&group));
+    limit.is_none_or(|limit| mode.permits() <= limit).then_some(Share { group, limit })
 }
 
 impl Client {
@@ -131,6 +143,7 @@ impl Client {
                 (Mode::Permits(permits), Some(limit).filter(|_| random.percent(50)))
             }
         };
+        let share = share(random, mode);
         let wait = match random.between(0..=9) {
             0..=2 => Duration::ZERO,
             3..=7 => self.ms(50, 3_000),
@@ -145,6 +158,7 @@ impl Client {
             owner: Some(self.owner()).filter(|_| !random.percent(15)),
             mode,
             limit,
+            share,
             reentrant: random.percent(25),
             barge: random.percent(5),
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
@@ -158,6 +172,9 @@ impl Client {
         };
         let priority = if random.percent(25) { 2 } else { 1 };
         let lease = LeaseTerms { lease_id: self.lease_id(), ..lease };
+        if lease.barge {
+            self.world.checker.barges(lease.lease_id.clone());
+        }
         LockRequest { lease, priority, wait, position: None, is_new_lease: false }
     }
 
@@ -211,6 +228,9 @@ impl Client {
                 if refused.why == RefusedBecause::Closed {
                     self.world.log.saw("refused while closed");
                 }
+                if refused.why == RefusedBecause::GroupAtLimit {
+                    self.world.log.saw("refused by the limit of its group");
+                }
                 if self.world.checker.is_held(key, &request.lease.lease_id, now, MARGIN_MS) {
                     self.world.checker.broken(format!("{id} was refused {key} while it holds it: {refused:?}"));
                 }
@@ -247,6 +267,9 @@ impl Client {
         if !lease.slots.is_empty() {
             log.saw("grant with numbers");
         }
+        if lease.group.is_some() {
+            log.saw("grant for a group");
+        }
         if limit.is_some() {
             log.saw("grant under a limit that was set");
             if granted.limit != limit {
@@ -275,6 +298,7 @@ impl Client {
             is_forced: node.locks.forced_ms().is_some(),
             limit: None,
             slots: lease.slots.iter().collect(),
+            group: lease.group.clone(),
         }
     }
 
@@ -525,7 +549,7 @@ impl Client {
                 Flavour::Permits(limit) => (Mode::Permits(1), Some(*limit)),
                 Flavour::Exclusive | Flavour::Shared => (Mode::Exclusive, None),
             };
-            RequestedLock { address: World::address(key), mode, limit }
+            RequestedLock { address: World::address(key), mode, limit, share: share(&self.random, mode) }
         };
         let wait = self.ms(1, 1) * *self.random.one_of(&[0, 500, 3_000]);
         let wait_ms = wait.as_millis();

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use latchgate::store::engine_record::{EngineRecord, EngineState};
 use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore};
-use latchgate_core::lock::{EventKind, Lease, LockState, Mode, Turn};
+use latchgate_core::lock::{EventKind, Group, Lease, LockState, Mode, Turn};
 use latchgate_core::{Address, Timestamp};
 use latchgate_testkit::memory::{self, MemoryStore};
 
@@ -155,13 +155,15 @@ fn summary(state: &LockState) -> String {
             Mode::Shared => "s".to_owned(),
             Mode::Permits(permits) => format!("p{permits}"),
         };
-        format!("{}:{mode}:{}..{}", lease_id.as_str(), token % 100_000_000, expires_at.ms_since(EPOCH))
+        let group = lease.group.as_ref().map_or("", Group::as_str);
+        format!("{}:{mode}:{group}:{}..{}", lease_id.as_str(), token % 100_000_000, expires_at.ms_since(EPOCH))
     };
     let holders: Vec<String> = state.holders().iter().map(holder).collect();
     let turn = |turn: &Turn| {
         let (priority, arrival, until) =
             (turn.position.priority, turn.position.arrival.ms_since(EPOCH), turn.until.ms_since(EPOCH));
-        format!("{}:{priority}@{arrival}x{}..{until}", turn.node.as_str(), turn.waiting)
+        let group = turn.group().map_or("", Group::as_str);
+        format!("{}:{group}:{priority}@{arrival}x{}..{until}", turn.node.as_str(), turn.waiting)
     };
     let turns: Vec<String> = state.turns().iter().map(turn).collect();
     format!("held by [{}], turns [{}]", holders.join(" "), turns.join(" "))

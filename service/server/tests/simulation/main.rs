@@ -24,6 +24,7 @@ mod pair;
 mod random;
 mod reader;
 mod run;
+mod shares;
 mod store;
 mod world;
 

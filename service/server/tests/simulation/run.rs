@@ -19,7 +19,7 @@ use crate::reader::Reader;
 use crate::world::{Node, World};
 
 /// What a batch of runs must have seen.
-pub const SITUATIONS: [&str; 48] = [
+pub const SITUATIONS: [&str; 51] = [
     "granted",
     "granted after a wait",
     "resumed wait",
@@ -59,6 +59,9 @@ pub const SITUATIONS: [&str; 48] = [
     "forced end",
     "limit set",
     "grant with numbers",
+    "grant for a group",
+    "granted ahead of an earlier request of another group",
+    "refused by the limit of its group",
     "permits kept",
     "closed",
     "refused while closed",

@@ -12,7 +12,7 @@ use latchgate::store::{
     Change, CommitResult, EventCursor, EventQuery, LockStore, LoggedEvent, Rule, Stored, Version, Watched,
 };
 use latchgate_core::lock::{
-    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Terms, step,
+    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence, Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::memory::MemoryStore;
@@ -323,7 +323,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         },
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
-        behind: false,
+        precedence: Precedence::ByTurns,
     });
     let mut state = LockState::default();
     assert!(step(&mut state, &acquire, now, Terms::FREE).changed);

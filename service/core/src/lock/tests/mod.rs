@@ -2,6 +2,7 @@
 
 mod closing;
 mod fence;
+mod groups;
 mod hold_off;
 mod interventions;
 mod reentrancy;
@@ -61,7 +62,7 @@ impl World {
             lease: LeaseTerms { owner: named, mode, reentrant: true, ..LeaseTerms::new(lease_id, TTL_MS) },
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
-            behind: false,
+            precedence: Precedence::ByTurns,
         }
     }
 
@@ -102,14 +103,7 @@ impl World {
 
     /// Publishes the turn of a node that has only this waiter.
     fn publish(&mut self, request: &Acquire) {
-        let turn = Turn {
-            node: request.node.clone(),
-            position: request.position,
-            mode: request.lease.mode,
-            limit: request.lease.limit,
-            waiting: 1,
-            until: self.now.plus_ms(TURN_MS),
-        };
+        let turn = Turn::of(request, 1, self.now.plus_ms(TURN_MS));
         self.run(Command::Publish(turn));
     }
 

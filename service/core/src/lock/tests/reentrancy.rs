@@ -49,7 +49,7 @@ fn a_nested_request_waits_behind_no_waiter() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
     world.wait("ben", Mode::Exclusive);
-    let request = Acquire { behind: true, ..world.request("ann", Mode::Exclusive) };
+    let request = Acquire { precedence: Precedence::Behind, ..world.request("ann", Mode::Exclusive) };
     world.hold_as(request);
 }
 

@@ -116,7 +116,7 @@ fn who_barges_takes_what_is_free_and_nothing_more() {
     world.wait("ben", Mode::Exclusive);
     world.pass(1);
     let barge = |world: &mut World, mode| {
-        with(Acquire { behind: true, ..world.request("cid", mode) }, |terms| terms.barge = true)
+        with(Acquire { precedence: Precedence::Behind, ..world.request("cid", mode) }, |terms| terms.barge = true)
     };
     let request = barge(&mut world, Mode::Shared);
     let barged = world.hold_as(request);

@@ -27,6 +27,13 @@ acquire_body! {
         /// the key's limit applies.
         #[schema(minimum = 1, maximum = 1_000_000_000)]
         limit: Option<u32>,
+        /// With mode `permits`: the group that the permits count for, for example a tenant; at most 256 bytes. A free permit goes to the
+        /// waiting group that has fewest. Requests without it are one group.
+        #[schema(example = "tenant-42", min_length = 1, max_length = 256)]
+        group: Option<String>,
+        /// With `group`: the request is granted only if the group then has no more permits than this. At least `permits`.
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        group_limit: Option<u32>,
         /// Take a free lock ahead of the queue.
         #[serde(default)]
         barge: bool,
@@ -47,6 +54,8 @@ answers! {
         /// The numbers of the permits, each below the limit: the lowest that no other lease has. They stay the lease's until it
         /// ends. A lease of more than 256 permits has none.
         slots?: Vec<u32>,
+        /// The group that the permits count for.
+        group?: Option<String>,
         /// The fencing token: higher than every token granted for this key before (a nested lease of the same owner keeps its
         /// token). Let the protected resource refuse lower tokens.
         #[schema(example = 1_784_000_000_000_000_u64)]
@@ -80,8 +89,8 @@ answers! {
 pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
     let request = request.parse(&call.context, &address)?;
     let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
-    let (lease_id, requested) = (request.lease.lease_id.clone(), (request.lease.mode, request.lease.limit));
-    let (keys, wait) = ([(&address, requested)], request.wait);
+    let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
+    let keys = [(&address, Requested::of_lease(&request.lease))];
     match quotas::acquire(&call, &address, request).await? {
         Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&call.context, &address, &granted))),
         Acquired::Refused(refused) => {
@@ -125,22 +134,25 @@ pub fn wait_failed(
 impl AcquireRequest {
     fn parse(self, context: &Context, address: &Address) -> Result<LockRequest, Problem> {
         let resumed = self.resumed(context, address)?;
-        let (mode, limit) = match resumed.as_ref().and_then(|resumed| resumed.requested) {
+        let named = resumed.as_ref().and_then(|resumed| resumed.requested.clone());
+        let Requested { mode, limit, share } = match named {
             Some(requested) => requested,
             None => self.mode_fields().parse()?,
         };
         let barge = self.barge;
         let request = self.lock_request(context, &address.app, &[mode], resumed)?;
-        Ok(LockRequest { lease: LeaseTerms { mode, limit, barge, ..request.lease }, ..request })
+        Ok(LockRequest { lease: LeaseTerms { mode, limit, share, barge, ..request.lease }, ..request })
     }
 
-    fn mode_fields(&self) -> ModeFields {
-        ModeFields { mode: self.mode, permits: self.permits, limit: self.limit }
+    fn mode_fields(&self) -> ModeFields<'_> {
+        let Self { mode, permits, limit, group_limit, .. } = *self;
+        ModeFields { mode, permits, limit, group: self.group.as_deref(), group_limit }
     }
 
     fn resumed(&self, context: &Context, address: &Address) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let is_named = self.mode.is_some() || self.permits.is_some() || self.limit.is_some();
+        let is_named = is_named || self.group.is_some() || self.group_limit.is_some();
         let requested = if is_named { Some(self.mode_fields().parse()?) } else { None };
         context.tickets.redeem(ticket, &[(address, requested)], context.locks.now()).map(Some)
     }
@@ -156,6 +168,7 @@ pub fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a 
         permits: permits(lease),
         limit: granted.limit,
         slots: lease.slots.iter().collect(),
+        group: lease.group.as_ref().map(|group| group.as_str().to_owned()),
         token: lease.token,
         ttl_ms: left_ms(lease, granted.now),
         expires_at: rfc3339(lease.expires_at),

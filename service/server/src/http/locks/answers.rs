@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::fields::ModeName;
 use crate::format::{DateTime, answers, ms, rfc3339};
 use crate::http::problem::{Code, Problem};
-use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
+use crate::locks::{Acquired, Failure, GroupHeld, Refused, RefusedBecause};
 
 /// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
@@ -27,6 +27,8 @@ answers! {
         permits?: Option<u32>,
         /// The numbers of its permits.
         slots?: Vec<u32>,
+        /// The group that its permits count for.
+        group?: Option<String>,
         token: u64,
         granted_at: DateTime,
         expires_at: DateTime,
@@ -94,6 +96,7 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
         mode: lease.mode.as_str(),
         permits: permits(lease),
         slots: lease.slots.iter().collect(),
+        group: lease.group.as_ref().map(|group| group.as_str().to_owned()),
         token: lease.token,
         granted_at: rfc3339(lease.granted_at),
         expires_at: rfc3339(lease.expires_at),
@@ -122,6 +125,7 @@ pub fn refusal(refused: &Refused) -> Problem {
     };
     let problem = match refused.why {
         RefusedBecause::Held => problem(Code::LockHeld, format!("{first} holds the lock.")),
+        RefusedBecause::GroupAtLimit => problem(Code::LockHeld, at_group_limit(refused.group.as_ref())),
         RefusedBecause::Reserved => {
             problem(Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
         }
@@ -144,9 +148,25 @@ pub fn refusal(refused: &Refused) -> Problem {
             problem(Code::LockClosed, format!("An operator has closed this key: {reason}"))
         }
     };
+    let problem = match &refused.group {
+        Some(GroupHeld { group, limit, held }) => {
+            let problem = problem.with("group", group.as_str()).with("group_held", held);
+            if limit.is_some() { problem.with("group_limit", limit) } else { problem }
+        }
+        None => problem,
+    };
     match &refused.closed {
         Some(closing) => with_closing(problem, closing, refused.now),
         None => problem,
+    }
+}
+
+fn at_group_limit(group: Option<&GroupHeld>) -> String {
+    match group {
+        Some(GroupHeld { group, limit: Some(limit), held }) => {
+            format!("The group {} has {held} permits, and group_limit allows it {limit}.", group.as_str())
+        }
+        _ => "The group of the request has as many permits as it may have.".to_owned(),
     }
 }
 

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use latchgate_core::access::has_api_key;
 use latchgate_core::key::check_name;
-use latchgate_core::lock::{LeaseId, Metadata, Mode, Note, Owner};
+use latchgate_core::lock::{Group, LeaseId, Metadata, Mode, Note, Owner, Share};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::http::context::{Context, MIN_HOLD_MS_MAX, TTL_MS_MIN};
-use crate::http::locks::ticket::Resumed;
+use crate::http::locks::ticket::{Requested, Resumed};
 use crate::http::problem::{Code, Problem, within};
 
 /// Longest `metadata`, in bytes of compact JSON.
@@ -36,35 +36,60 @@ pub enum ModeName {
 
 /// How one key is requested.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct ModeFields {
+pub struct ModeFields<'a> {
     pub mode: Option<ModeName>,
     pub permits: Option<u32>,
     pub limit: Option<u32>,
+    pub group: Option<&'a str>,
+    pub group_limit: Option<u32>,
 }
 
-impl ModeFields {
-    /// The mode with its permits, and the limit.
+impl ModeFields<'_> {
+    /// The mode with its permits, the limit and the group.
     ///
     /// # Errors
     /// Names the wrong field.
-    pub fn parse(self) -> Result<(Mode, Option<u32>), Problem> {
+    pub fn parse(self) -> Result<Requested, Problem> {
         let mode = self.mode.unwrap_or_default();
         if mode != ModeName::Permits {
-            let stray =
-                [("permits", self.permits), ("limit", self.limit)].into_iter().find(|(_, value)| value.is_some());
-            if let Some((field, _)) = stray {
+            let named = [
+                ("permits", self.permits.is_some()),
+                ("limit", self.limit.is_some()),
+                ("group", self.group.is_some()),
+                ("group_limit", self.group_limit.is_some()),
+            ];
+            if let Some((field, _)) = named.into_iter().find(|(_, is_named)| *is_named) {
                 return Err(Problem::field(field, "is allowed only with \"mode\": \"permits\""));
             }
         }
         match mode {
-            ModeName::Exclusive => Ok((Mode::Exclusive, None)),
-            ModeName::Shared => Ok((Mode::Shared, None)),
+            ModeName::Exclusive => Ok(Requested::of(Mode::Exclusive)),
+            ModeName::Shared => Ok(Requested::of(Mode::Shared)),
             ModeName::Permits => {
                 let limit = self.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
                 let permits = self.permits.unwrap_or(1);
-                Ok((Mode::Permits(within("permits", permits, 1..=limit.unwrap_or(LIMIT_MAX))?), limit))
+                let permits = within("permits", permits, 1..=limit.unwrap_or(LIMIT_MAX))?;
+                Ok(Requested { mode: Mode::Permits(permits), limit, share: self.share(permits)? })
             }
         }
+    }
+}
+
+impl ModeFields<'_> {
+    fn share(self, permits: u32) -> Result<Option<Share>, Problem> {
+        let Some(group) = self.group else {
+            return match self.group_limit {
+                Some(_) => Err(Problem::field("group_limit", "is allowed only with group")),
+                None => Ok(None),
+            };
+        };
+        let group = Group::parse(group).map_err(|error| Problem::field("group", error))?;
+        let limit_max = self.limit.unwrap_or(LIMIT_MAX);
+        let limit = self.group_limit.map(|limit| within("group_limit", limit, 1..=limit_max)).transpose()?;
+        if limit.is_some_and(|limit| limit < permits) {
+            return Err(Problem::field("group_limit", "must be at least permits: otherwise the request waits for ever"));
+        }
+        Ok(Some(Share { group, limit }))
     }
 }
 
@@ -210,7 +235,7 @@ macro_rules! acquire_body {
         }
 
         impl $name {
-            /// The request for leases of these modes. Mode, limit and barging are the caller's.
+            /// The request for leases of these modes. Mode, limit, group and barging are the caller's.
             fn lock_request(
                 self,
                 context: &Context,
@@ -226,6 +251,7 @@ macro_rules! acquire_body {
                         owner: parse_owner(self.owner.as_deref())?,
                         mode: Mode::Exclusive,
                         limit: None,
+                        share: None,
                         ttl_ms: context.check_ttl(self.ttl_ms.unwrap_or(context.limits.ttl_ms_default))?,
                         reentrant: self.reentrant,
                         barge: false,

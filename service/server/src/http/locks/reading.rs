@@ -44,7 +44,7 @@ answers! {
         fence?: Option<u64>,
         /// How many requests wait for the lock.
         waiters: u64,
-        /// The first 100 waiters of the node that answers, in the order of service. Absent in a listing.
+        /// The first 100 waiters of the node that answers, in the order of service; groups take turns beside that. Absent in a listing.
         waiting?: Option<Vec<WaitingAnswer>>,
         /// How many of the `waiters` are not in `waiting`, most of them at other nodes. Absent in a listing.
         waiting_elsewhere?: Option<u64>,
@@ -59,6 +59,8 @@ answers! {
         mode: &'static str,
         /// How many permits it waits for, if its mode is `permits`.
         permits?: Option<u32>,
+        /// The group that the permits would count for.
+        group?: Option<String>,
         priority: u8,
         /// When it arrived, by the store's clock.
         since: DateTime,
@@ -73,6 +75,7 @@ impl From<&Waiting> for WaitingAnswer {
             owner: waiting.owner.as_ref().map(|owner| owner.as_str().to_owned()),
             mode: waiting.mode.as_str(),
             permits: Some(waiting.mode.permits()).filter(|permits| *permits > 0),
+            group: waiting.group.as_ref().map(|group| group.as_str().to_owned()),
             priority: waiting.priority,
             since: rfc3339(waiting.since),
             multilock: waiting.is_multilock,
@@ -194,6 +197,7 @@ async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<In
         waited: begun.elapsed(),
         position: Position { priority: PRIORITY_MIN, arrival: inspected.now, serial: 0 },
         closed,
+        group: None,
         now: inspected.now,
     });
     Err(call.context.with_wait_max(refused, wait))

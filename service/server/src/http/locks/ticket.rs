@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use latchgate_core::lock::{LeaseId, Mode, Position};
+use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, Position, Share};
 use latchgate_core::{Address, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -21,8 +21,24 @@ pub struct Tickets {
     valid_ms: u64,
 }
 
-/// How a wait requests one key: mode and limit.
-pub type Requested = (Mode, Option<u32>);
+/// How a wait requests one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Requested {
+    pub mode: Mode,
+    pub limit: Option<u32>,
+    pub share: Option<Share>,
+}
+
+impl Requested {
+    /// Without permits.
+    pub const fn of(mode: Mode) -> Self {
+        Self { mode, limit: None, share: None }
+    }
+
+    pub fn of_lease(lease: &LeaseTerms) -> Self {
+        Self { mode: lease.mode, limit: lease.limit, share: lease.share.clone() }
+    }
+}
 
 /// The content of a ticket. `about` ties it to its app and keys.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,7 +50,10 @@ struct Ticket {
     lease_id: LeaseId,
     /// The request for one key; `None` for several.
     #[serde(rename = "w")]
-    requested: Option<Requested>,
+    requested: Option<(Mode, Option<u32>)>,
+    /// Its group.
+    #[serde(rename = "g", default, skip_serializing_if = "Option::is_none")]
+    share: Option<Share>,
     #[serde(rename = "p")]
     position: Position,
     #[serde(rename = "t")]
@@ -63,8 +82,10 @@ impl Tickets {
         position: Position,
         now: Timestamp,
     ) -> String {
-        let requested = if let [(_, requested)] = keys { Some(*requested) } else { None };
-        let ticket = Ticket { about: about(keys), lease_id: lease_id.clone(), requested, position, at: now };
+        let one = if let [(_, requested)] = keys { Some(requested) } else { None };
+        let requested = one.map(|one| (one.mode, one.limit));
+        let share = one.and_then(|one| one.share.clone());
+        let ticket = Ticket { about: about(keys), lease_id: lease_id.clone(), requested, share, position, at: now };
         self.sealer.seal(PURPOSE, &serde_json::to_vec(&ticket).unwrap_or_default())
     }
 
@@ -81,18 +102,20 @@ impl Tickets {
         let ticket: Option<Ticket> = opened.and_then(|opened| serde_json::from_slice(&opened).ok());
         let ticket = ticket.ok_or_else(|| invalid("This is not a ticket of this cluster."))?;
         let keys_now: Vec<(&Address, Requested)> =
-            keys.iter().map(|(address, requested)| (*address, requested.unwrap_or_default())).collect();
+            keys.iter().map(|(address, requested)| (*address, requested.clone().unwrap_or_default())).collect();
         if ticket.about != about(&keys_now) {
             return Err(invalid("This ticket is for another key, or for several with other modes or permits."));
         }
         if now > ticket.at.plus_ms(self.valid_ms) {
             return Err(invalid("This ticket has expired: repeat the request without it."));
         }
-        let is_other = |now: Requested| ticket.requested.is_some_and(|requested| requested != now);
-        if keys.iter().any(|(_, now)| now.is_some_and(is_other)) {
-            return Err(invalid("This ticket is for another mode or other permits."));
+        let Ticket { lease_id, share, position, .. } = ticket;
+        let requested = ticket.requested.map(|(mode, limit)| Requested { mode, limit, share });
+        let is_other = |now: &Requested| requested.as_ref().is_some_and(|requested| requested != now);
+        if keys.iter().any(|(_, now)| now.as_ref().is_some_and(is_other)) {
+            return Err(invalid("This ticket is for another mode, other permits or another group."));
         }
-        Ok(Resumed { lease_id: ticket.lease_id, requested: ticket.requested, position: ticket.position })
+        Ok(Resumed { lease_id, requested, position })
     }
 }
 
@@ -106,7 +129,9 @@ fn about(keys: &[(&Address, Requested)]) -> String {
             digest.update(part);
         }
         if keys.len() > 1 {
-            digest.update(serde_json::to_vec(requested).unwrap_or_default());
+            let Requested { mode, limit, share } = requested;
+            digest.update(serde_json::to_vec(&(mode, limit)).unwrap_or_default());
+            digest.update(share.as_ref().and_then(|share| serde_json::to_vec(share).ok()).unwrap_or_default());
         }
     }
     URL_SAFE_NO_PAD.encode(&digest.finalize()[..16])
@@ -114,6 +139,7 @@ fn about(keys: &[(&Address, Requested)]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use latchgate_core::lock::Group;
     use latchgate_core::{App, Key};
 
     use super::*;
@@ -124,10 +150,16 @@ mod tests {
         Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() }
     }
 
+    /// The group is as long as it may be, and each byte of it is escaped.
+    fn requested(permits: u32) -> Requested {
+        let group = Group::parse(&"\\".repeat(256)).unwrap();
+        Requested { mode: Mode::Permits(permits), limit: Some(5), share: Some(Share { group, limit: Some(1) }) }
+    }
+
     fn ticket(tickets: &Tickets, address: &Address) -> String {
         let position = Position { priority: 3, arrival: NOW, serial: 7 };
         let lease_id = LeaseId::parse(&"l".repeat(64)).unwrap();
-        tickets.issue(&[(address, (Mode::Permits(2), Some(5)))], &lease_id, position, NOW)
+        tickets.issue(&[(address, requested(2))], &lease_id, position, NOW)
     }
 
     #[test]
@@ -138,9 +170,9 @@ mod tests {
         assert!(text.len() <= TICKET_MAX_BYTES);
         let resumed = tickets.redeem(&text, &[(&address, None)], NOW.plus_ms(60_000)).unwrap();
         assert_eq!(resumed.position, Position { priority: 3, arrival: NOW, serial: 7 });
-        assert_eq!(resumed.requested, Some((Mode::Permits(2), Some(5))));
+        assert_eq!(resumed.requested, Some(requested(2)));
         assert_eq!(resumed.lease_id.as_str(), "l".repeat(64));
-        assert!(tickets.redeem(&text, &[(&address, Some((Mode::Permits(2), Some(5))))], NOW).is_ok());
+        assert!(tickets.redeem(&text, &[(&address, Some(requested(2)))], NOW).is_ok());
     }
 
     #[test]
@@ -154,8 +186,10 @@ mod tests {
         };
         assert!(refused(&text, &address("other", "key"), None, NOW), "foreign app");
         assert!(refused(&text, &address("app", "other"), None, NOW), "foreign key");
-        assert!(refused(&text, &mine, Some((Mode::Permits(1), Some(5))), NOW), "other permits");
-        assert!(refused(&text, &mine, Some((Mode::Exclusive, None)), NOW), "other mode");
+        assert!(refused(&text, &mine, Some(requested(1)), NOW), "other permits");
+        let ungrouped = Requested { share: None, ..requested(2) };
+        assert!(refused(&text, &mine, Some(ungrouped), NOW), "no group");
+        assert!(refused(&text, &mine, Some(Requested::of(Mode::Exclusive)), NOW), "other mode");
         assert!(refused(&text, &mine, None, NOW.plus_ms(60_001)), "old");
         let other = Tickets::new(b"another secret entirely", 60_000);
         assert!(refused(&ticket(&other, &mine), &mine, None, NOW), "another cluster's");

@@ -58,6 +58,12 @@ answers! {
         waiters?: Option<u64>,
         /// Where the request would stand in the queue, or stood, from 1.
         position?: Option<u64>,
+        /// The group of the request.
+        group?: Option<String>,
+        /// How many permits the group has.
+        group_held?: Option<u32>,
+        /// The `group_limit` of the request: if the request would give the group more, that is why it is refused.
+        group_limit?: Option<u32>,
         /// How long the request waited, in ms.
         waited_ms?: Option<u64>,
         /// The longest wait of this node, in ms, if the request asked for more.

@@ -1,0 +1,150 @@
+//! Lanes: the waiters of one node, by group, in the order in which they may be granted permits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::group::{FirstTurn, Group, GroupOrder, Held, first_of_each};
+use super::lease::Mode;
+use super::position::{NodeId, Position, Turn};
+use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
+use super::state::LockState;
+use crate::time::Timestamp;
+
+/// The first request of a lane.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    position: Position,
+    mode: Mode,
+    group_limit: Option<u32>,
+    /// `None`: a turn of another node, or a reserved position. Waiters of this node must not take the lock before it.
+    waiter: Option<Rank>,
+}
+
+impl First {
+    fn of_turn(turn: &Turn) -> Self {
+        let group_limit = turn.share.as_ref().and_then(|share| share.limit);
+        Self { position: turn.position, mode: turn.mode, group_limit, waiter: None }
+    }
+}
+
+/// One group: what it has, and who waits.
+#[derive(Debug)]
+struct Lane {
+    group: Option<Group>,
+    held: Held,
+    /// The first turn of other nodes.
+    elsewhere: Option<First>,
+    /// When the earliest request of the group at other nodes arrived.
+    earliest_elsewhere: Option<Timestamp>,
+    first: Option<First>,
+}
+
+/// The lanes of all groups that wait at this node or at others.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    lanes: Vec<Lane>,
+    order: BTreeSet<(GroupOrder, usize)>,
+}
+
+impl Lanes {
+    /// `is_open` leaves out waiters that have been answered.
+    pub(super) fn new<R: ReplyHandle, I: Copy + Ord>(
+        state: &LockState,
+        queue: &WaitQueue<R, I>,
+        node: &NodeId,
+        is_open: impl Fn(Rank, &Waiter<R, I>) -> bool,
+    ) -> Self {
+        let shares = state.shares();
+        let elsewhere: BTreeMap<Option<&Group>, FirstTurn<'_>> = first_of_each(state.turns_of_others(node));
+        let groups = queue.groups().into_iter().chain(elsewhere.keys().copied()).collect::<BTreeSet<_>>();
+        let lane = |group: Option<&Group>| {
+            let other = elsewhere.get(&group);
+            Lane {
+                group: group.cloned(),
+                held: shares.of(group),
+                elsewhere: other.map(|first| First::of_turn(first.turn)),
+                earliest_elsewhere: other.map(|first| first.earliest),
+                first: None,
+            }
+        };
+        let mut lanes = Self { lanes: groups.into_iter().map(lane).collect(), order: BTreeSet::new() };
+        for index in 0..lanes.lanes.len() {
+            lanes.advance(index, state, queue, None, &is_open);
+        }
+        lanes
+    }
+
+    /// The lane whose first request comes first of all, and the waiter, if it is one of this node. The lane is taken out.
+    pub(super) fn pop(&mut self) -> Option<(usize, Option<Rank>)> {
+        loop {
+            let (_, index) = self.order.pop_first()?;
+            let Lane { held, first, .. } = &self.lanes[index];
+            let Some(first) = first else { continue };
+            // Of a waiter, the step finds that out, and with it the reason of the refusal.
+            if first.waiter.is_none() && held.is_at_limit(first.mode, first.group_limit) {
+                continue;
+            }
+            return Some((index, first.waiter));
+        }
+    }
+
+    /// Notes that the lane was granted permits.
+    pub(super) fn granted(&mut self, index: usize, permits: u32, now: Timestamp) {
+        if permits == 0 {
+            return;
+        }
+        let held = &mut self.lanes[index].held;
+        held.permits = held.permits.saturating_add(permits);
+        held.served = now;
+    }
+
+    /// Puts the lane back with its first request behind `after`.
+    pub(super) fn advance<R: ReplyHandle, I: Copy + Ord>(
+        &mut self,
+        index: usize,
+        state: &LockState,
+        queue: &WaitQueue<R, I>,
+        after: Option<Rank>,
+        is_open: impl Fn(Rank, &Waiter<R, I>) -> bool,
+    ) {
+        let lane = &mut self.lanes[index];
+        let group = lane.group.as_ref();
+        let own = queue.of_group(group, after).find(|(rank, waiter)| is_open(*rank, waiter));
+        let own_first = own.map(|(rank, waiter)| First {
+            position: waiter.request.position,
+            mode: waiter.request.lease.mode,
+            group_limit: waiter.request.lease.group_limit(),
+            waiter: Some(rank),
+        });
+        let is_before = |(rank, _): &(Rank, _)| own.is_none_or(|(own, _)| *rank < own);
+        let reserved = queue.reserved().filter(|(_, request)| request.lease.group() == group).find(|reserved| {
+            is_before(reserved) && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.mode, waiter))
+                && !state.knows(&reserved.1.lease.lease_id)
+        });
+        let reserved = reserved.map(|(_, request)| First {
+            position: request.position,
+            mode: request.lease.mode,
+            group_limit: request.lease.group_limit(),
+            waiter: None,
+        });
+        // A turn with the same position belongs to the same waiter, which has moved here.
+        let others = reserved.into_iter().chain(lane.elsewhere).min_by_key(|first| first.position.rank());
+        lane.first = match (own_first, others) {
+            (Some(own), Some(other)) if reserved.is_none() && other.position.rank() >= own.position.rank() => Some(own),
+            (own, None) => own,
+            (_, other) => other,
+        };
+        if let Some(first) = lane.first {
+            let is_answered = |rank: Rank| queue.get(rank).is_none_or(|waiter| !is_open(rank, waiter));
+            let here = queue.earliest_of_group(group, is_answered);
+            let earliest = here.into_iter().chain(lane.earliest_elsewhere).min().unwrap_or(first.position.arrival);
+            self.order.insert((lane.held.order(first.mode, earliest), index));
+        }
+    }
+}
+
+/// Whether a reserved position of its group blocks a waiter behind it. Shared requests do not block each other; a probe is always
+/// blocked, because the multilock that tries its keys next respects the published turn of the reserved position.
+pub(super) fn blocks<R, I>(reserved: Mode, waiter: &Waiter<R, I>) -> bool {
+    let is_shared = waiter.request.lease.mode == Mode::Shared && !waiter.is_probe;
+    !(is_shared && reserved == Mode::Shared)
+}

@@ -1,0 +1,284 @@
+//! Fair shares of permits among groups.
+
+use super::*;
+
+/// A client that waits for its answer.
+struct Open;
+
+impl ReplyHandle for Open {
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// A node with its waiters.
+struct Node {
+    id: NodeId,
+    queue: WaitQueue<Open, u64>,
+}
+
+impl Node {
+    fn new(name: &str) -> Self {
+        Self { id: NodeId::new(name), queue: WaitQueue::default() }
+    }
+
+    fn wait(&mut self, request: Acquire) {
+        let request = Acquire { node: self.id.clone(), ..request };
+        self.queue.insert(Waiter {
+            id: request.position.serial,
+            request,
+            deadline: Some(u64::MAX),
+            is_returning: false,
+            is_probe: false,
+            may_be_granted: false,
+            reply: Open,
+        });
+    }
+
+    /// Evaluates the waiters. Returns the leases that were granted.
+    fn serve(&mut self, world: &mut World) -> Vec<Lease> {
+        let evaluation = evaluate(&world.state, Batch::default(), &self.queue, &self.id, world.now, Terms::FREE);
+        world.state = evaluation.state;
+        let granted = |(rank, outcome)| {
+            self.queue.remove(rank);
+            match outcome {
+                Outcome::Granted(grant) => grant.lease,
+                outcome => panic!("not granted: {outcome:?}"),
+            }
+        };
+        evaluation.answered.into_iter().map(granted).collect()
+    }
+}
+
+impl World {
+    /// A request for one permit of a group.
+    fn member(&mut self, group: &str, limit: u32, group_limit: Option<u32>) -> Acquire {
+        self.now = self.now.plus_ms(1);
+        let share = Some(Share { group: Group::parse(group).unwrap(), limit: group_limit });
+        let lease = with(self.request(group, Mode::Permits(1)), |terms| (terms.limit, terms.share) = (Some(limit), share));
+        Acquire { node: NodeId::new("elsewhere"), ..lease }
+    }
+}
+
+fn names(leases: &[Lease]) -> Vec<&str> {
+    leases.iter().map(|lease| lease.owner.as_str()).collect()
+}
+
+/// Serves the nodes until all waiters have been granted a permit; each lease ends once no waiter is granted another.
+fn order_of_service(world: &mut World, nodes: &mut [Node]) -> Vec<String> {
+    let (mut order, mut held) = (Vec::new(), std::collections::VecDeque::new());
+    while nodes.iter().any(|node| node.queue.len() > 0) {
+        world.now = world.now.plus_ms(10);
+        let granted: Vec<Lease> = nodes.iter_mut().flat_map(|node| node.serve(world)).collect();
+        order.extend(names(&granted).into_iter().map(str::to_owned));
+        if granted.is_empty() {
+            let lease: Lease = held.pop_front().expect("a waiter is left although no permit is held");
+            world.release(&lease);
+        }
+        held.extend(granted);
+    }
+    order
+}
+
+#[test]
+fn one_waiter_of_another_group_behind_twenty_of_one_is_second() {
+    for (limit, nodes) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)] {
+        let mut world = world();
+        let holders: Vec<Lease> =
+            (0..limit).map(|_| with(world.member("held", limit, None), |_| {})).collect::<Vec<_>>().into_iter().map(|request| world.hold_as(request)).collect();
+        let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
+        for _ in 0..20 {
+            let request = world.member("many", limit, None);
+            nodes[0].wait(request);
+        }
+        let request = world.member("one", limit, None);
+        nodes.last_mut().unwrap().wait(request);
+        for node in &mut nodes {
+            assert!(node.serve(&mut world).is_empty());
+        }
+        holders.iter().for_each(|lease| drop(world.release(lease)));
+        let order = order_of_service(&mut world, &mut nodes);
+        assert_eq!(order.iter().position(|owner| owner == "one"), Some(1), "{limit}: {order:?}");
+        assert_eq!(order.len(), 21);
+    }
+}
+
+/// With fewer permits than groups, an earlier request of a group that has had its turn does not come before a group that has not.
+#[test]
+fn groups_take_turns_when_each_has_as_many_permits() {
+    for nodes in [1, 3] {
+        let mut world = world();
+        let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
+        for (index, group) in ["a", "b", "c"].into_iter().enumerate() {
+            for _ in 0..4 {
+                let request = world.member(group, 1, None);
+                let index = index % nodes.len();
+                nodes[index].wait(request);
+            }
+        }
+        let order = order_of_service(&mut world, &mut nodes);
+        assert_eq!(order.concat(), "abcabcabcabc");
+    }
+}
+
+#[test]
+fn a_group_at_its_limit_lets_the_others_pass_and_says_why() {
+    let mut world = world();
+    let mut node = Node::new("node");
+    for (group, group_limit) in [("a", Some(2)), ("a", Some(2)), ("a", Some(2)), ("b", None), ("b", None)] {
+        let request = world.member(group, 5, group_limit);
+        node.wait(request);
+    }
+    let granted = node.serve(&mut world);
+    assert_eq!(names(&granted), ["a", "b", "a", "b"], "the fifth permit stays free");
+    let request = world.member("a", 5, Some(2));
+    assert_eq!(world.run(Command::Acquire(request)), Outcome::Refused(Refusal::GroupAtLimit));
+    assert!(node.serve(&mut world).is_empty());
+    assert_eq!(world.next(), None, "its turn is not first");
+    world.release(&granted[0]);
+    assert_eq!(world.next(), Some("node"));
+    assert_eq!(names(&node.serve(&mut world)), ["a"]);
+}
+
+#[test]
+fn inside_a_group_priority_counts_and_no_smaller_request_overtakes() {
+    let mut world = world();
+    let holder = world.member("a", 3, None);
+    let holder = world.hold_as(holder);
+    let mut node = Node::new("node");
+    // It would be the third permit of its group.
+    let large = with(world.member("a", 3, Some(2)), |terms| terms.mode = Mode::Permits(2));
+    node.wait(large);
+    let small = world.member("a", 3, Some(3));
+    node.wait(small);
+    assert!(node.serve(&mut world).is_empty());
+    let mut urgent = world.member("a", 3, Some(3));
+    urgent.position.priority = 5;
+    urgent.lease.owner = Some(Owner::parse("urgent").unwrap());
+    node.wait(urgent);
+    assert_eq!(names(&node.serve(&mut world)), ["urgent"]);
+    world.release(&holder);
+    assert!(node.serve(&mut world).is_empty(), "one permit of the group is held still");
+}
+
+#[test]
+fn an_exclusive_request_is_not_passed_by_groups_that_came_later() {
+    let mut world = world();
+    let holder = with(world.request("ann", Mode::Permits(1)), |terms| terms.limit = Some(2));
+    let holder = world.hold_as(holder);
+    let mut node = Node::new("node");
+    let exclusive = world.request("exclusive", Mode::Exclusive);
+    node.wait(exclusive);
+    let request = world.member("a", 2, None);
+    node.wait(request);
+    assert!(node.serve(&mut world).is_empty());
+    world.release(&holder);
+    assert_eq!(names(&node.serve(&mut world)), ["exclusive"]);
+}
+
+#[test]
+fn permits_that_are_kept_count_for_their_group_still() {
+    let mut world = world();
+    let request = with(world.member("a", 3, Some(1)), |terms| terms.min_hold_ms = 1_000);
+    let early = world.hold_as(request.clone());
+    world.release(&early);
+    let again = world.member("a", 3, Some(1));
+    assert_eq!(world.run(Command::Acquire(again.clone())), Outcome::Refused(Refusal::GroupAtLimit));
+    world.pass(1_000 + 2 * CLOCK_BOUND_MS);
+    world.hold_as(again);
+}
+
+#[test]
+fn a_node_publishes_few_turns_and_says_that_it_has_more() {
+    let mut world = world();
+    let holder = world.member("held", 1, None);
+    let holder = world.hold_as(holder);
+    let mut node = Node::new("node");
+    for number in 0..TURNS_PER_NODE_MAX + 5 {
+        for _ in 0..2 {
+            let request = world.member(&format!("group-{number}"), 1, None);
+            node.wait(request);
+        }
+    }
+    assert!(node.serve(&mut world).is_empty());
+    let turns = world.state.turns();
+    assert_eq!(turns.len(), TURNS_PER_NODE_MAX);
+    let groups: Vec<&str> = turns.iter().filter_map(|turn| Some(turn.group()?.as_str())).collect();
+    assert!(groups.contains(&"group-0") && !groups.contains(&"group-20"), "{groups:?}");
+    assert_eq!(turns.iter().filter(|turn| turn.stands_for_more).count(), 1);
+    assert_eq!(turns.iter().map(|turn| turn.waiting).sum::<u32>(), 42);
+    assert!(!world.state.may_admit_more(world.now), "no permit is free");
+    world.release(&holder);
+    assert!(world.state.may_admit_more(world.now));
+    // Nothing is left to write.
+    let mut idle = Node::new("other");
+    assert!(idle.serve(&mut world).is_empty());
+    let evaluation = evaluate(&world.state, Batch::default(), &node.queue, &node.id, world.now, Terms::FREE);
+    assert_eq!(evaluation.answered.len(), 1);
+}
+
+#[test]
+fn turns_of_groups_with_long_names_leave_space_for_leases() {
+    let mut world = world();
+    let holder = world.member("held", 1, None);
+    world.hold_as(holder);
+    for name in 0..30 {
+        let mut node = Node::new(&format!("node-{name}"));
+        for number in 0..TURNS_PER_NODE_MAX {
+            let request = with(world.member("group", 1, None), |terms| {
+                let group = Group::parse(&format!("{number:0>256}")).unwrap();
+                terms.share = Some(Share { group, limit: Some(1) });
+            });
+            node.wait(request);
+        }
+        assert!(node.serve(&mut world).is_empty());
+    }
+    let nodes = world.state.turns().iter().map(|turn| &turn.node).collect::<std::collections::BTreeSet<_>>().len();
+    assert_eq!(nodes, 30, "each node has its first turn");
+    assert!(world.state.bytes() < TURNS_BYTES_MAX + 30 * 600, "{}", world.state.bytes());
+    assert!(world.state.to_json().unwrap().len() <= world.state.bytes() + 30 * 40);
+}
+
+/// Nodes of the release before publish no group, and write states without groups.
+#[test]
+fn a_state_without_groups_is_written_as_before_and_one_with_groups_is_read() {
+    let mut world = world();
+    let request = with(world.request("ann", Mode::Permits(1)), |terms| terms.limit = Some(1));
+    let lease = world.hold_as(request);
+    world.wait("ben", Mode::Permits(1));
+    world.release(&lease);
+    let text = world.state.to_json().unwrap();
+    assert!(["share", "group", "served", "stands"].iter().all(|name| !text.contains(name)), "{text}");
+    let mut node = Node::new("node");
+    for group in ["a", "b"] {
+        let request = world.member(group, 1, Some(1));
+        node.wait(request);
+    }
+    node.serve(&mut world);
+    let text = world.state.to_json().unwrap();
+    assert_eq!(serde_json::from_str::<LockState>(&text).unwrap(), world.state);
+    assert!(text.contains(r#""share":{"group":"b","limit":1}"#), "{text}");
+}
+
+/// An older node has written the state, so that the turns of two groups are alike.
+#[test]
+fn turns_that_have_lost_their_groups_are_replaced_by_those_of_their_node() {
+    let mut world = world();
+    let holder = world.member("held", 1, None);
+    world.hold_as(holder);
+    let mut node = Node::new("node");
+    for group in ["a", "b"] {
+        let request = world.member(group, 1, None);
+        node.wait(request);
+    }
+    node.serve(&mut world);
+    for turn in &mut world.state.turns {
+        turn.share = None;
+    }
+    let plain = with(world.request("plain", Mode::Permits(1)), |_| {});
+    node.wait(plain);
+    node.serve(&mut world);
+    let groups: Vec<_> = world.state.turns().iter().map(|turn| turn.group().map(Group::as_str)).collect();
+    assert_eq!(groups, [None, Some("a"), Some("b")]);
+    assert!(world.state.are_published(&node.id, &world.state.turns.clone(), world.now));
+}

@@ -1,0 +1,131 @@
+//! Fair shares of permits over HTTP.
+
+use std::time::Duration;
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use serde_json::{Value, json};
+
+use crate::client::{
+    Answer, acquire, embedded, granted, inspect, many, release, two_nodes, until_waiting, verb, waiting,
+};
+
+const LONG: Duration = Duration::from_secs(30);
+
+fn member(group: &str, limit: u32, more: Value) -> Value {
+    let mut request = json!({ "mode": "permits", "limit": limit, "group": group });
+    request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    request
+}
+
+/// A waiter that releases at once; returns its token.
+fn waiter(node: &Node, group: &str) -> tokio::task::JoinHandle<(u64, String)> {
+    let (url, group) = (node.base_url(), group.to_owned());
+    let request = member(&group, 1, json!({ "wait_ms": 50_000 })).to_string();
+    tokio::spawn(async move {
+        let grant: Answer = crate::client::post(format!("{url}/v1/locks/k/acquire"), request).await;
+        assert_eq!(grant.status, 200, "{}", grant.body);
+        let lease = json!({ "lease_id": grant.body["lease_id"] }).to_string();
+        assert_eq!(crate::client::post(format!("{url}/v1/locks/k/release"), lease).await.status, 200);
+        (grant.token(), group)
+    })
+}
+
+#[tokio::test]
+async fn one_waiter_of_a_tenant_at_the_other_node_is_second_behind_twenty_of_another() {
+    let (one, other) = two_nodes().await;
+    let held = granted(&one, "k", json!({ "mode": "permits", "limit": 1 })).await.text("lease_id");
+    let mut waiters: Vec<_> = (0..20).map(|_| waiter(&one, "many")).collect();
+    until_waiting(&one, "k", 20).await;
+    waiters.push(waiter(&other, "one"));
+    until_waiting(&one, "k", 21).await;
+    // The last of twenty behind the other tenant, and the other tenant behind one of the twenty.
+    let refused = acquire(&one, "k", member("third", 1, json!({ "wait_ms": 1 }))).await;
+    assert_eq!((refused.code(), &refused.body["position"]), ("wait-timeout", &json!(3)), "{}", refused.body);
+    assert_eq!(release(&one, "k", &held).await.status, 200);
+    let mut served = Vec::new();
+    for waiter in waiters {
+        served.push(waiter.await.unwrap());
+    }
+    served.sort_unstable();
+    let order: Vec<&str> = served.iter().map(|(_, group)| group.as_str()).collect();
+    assert_eq!(order[..3], ["many", "one", "many"], "{order:?}");
+}
+
+#[tokio::test]
+async fn a_group_is_shown_and_its_limit_is_the_reason_of_a_refusal() {
+    let node = embedded().await;
+    let grant = granted(&node, "k", member("a", 3, json!({ "owner": "first", "group_limit": 1 }))).await;
+    assert_eq!(grant.body["group"], "a");
+    let refused = acquire(&node, "k", member("a", 3, json!({ "group_limit": 1 }))).await;
+    refused.assert_problem(423, "lock-held");
+    assert_eq!((&refused.body["group"], &refused.body["group_held"]), (&json!("a"), &json!(1)));
+    assert_eq!(refused.body["group_limit"], 1);
+    assert!(refused.text("detail").contains("group_limit"), "{}", refused.body);
+    assert_eq!(refused.body["holders"][0]["group"], "a");
+    let next = waiting(&node, "k", member("a", 3, json!({ "owner": "next", "group_limit": 1, "wait_ms": 50_000 })));
+    until_waiting(&node, "k", 1).await;
+    let shown = inspect(&node, "k").await;
+    assert_eq!((&shown["waiting"][0]["group"], &shown["permits_held"]), (&json!("a"), &json!(1)));
+    // The group at its limit does not stop the others.
+    granted(&node, "k", member("b", 3, json!({}))).await;
+    assert!(granted(&node, "k", json!({ "mode": "permits" })).await.body.get("group").is_none());
+    assert_eq!(release(&node, "k", &grant.text("lease_id")).await.status, 200);
+    assert_eq!(next.await.unwrap().text("owner"), "next");
+}
+
+#[tokio::test]
+async fn a_ticket_keeps_the_group_and_is_for_no_other() {
+    let (one, other) = two_nodes().await;
+    let held = granted(&one, "k", member("a", 1, json!({}))).await.text("lease_id");
+    let refused = acquire(&one, "k", member("b", 1, json!({ "wait_ms": 100 }))).await;
+    refused.assert_problem(423, "wait-timeout");
+    let ticket = refused.text("ticket");
+    acquire(&one, "k", member("c", 1, json!({ "ticket": ticket }))).await.assert_problem(400, "invalid-ticket");
+    let none = json!({ "mode": "permits", "limit": 1, "ticket": ticket });
+    acquire(&one, "k", none).await.assert_problem(400, "invalid-ticket");
+    let again = waiting(&other, "k", json!({ "ticket": ticket, "wait_ms": 50_000 }));
+    let is_known = || async { inspect(&other, "k").await["waiting"][0]["group"] == "b" };
+    assert!(eventually(LONG, is_known).await);
+    assert_eq!(release(&one, "k", &held).await.status, 200);
+    assert_eq!(again.await.unwrap().body["group"], "b");
+}
+
+#[tokio::test]
+async fn wrong_groups_are_refused_with_the_name_of_the_field() {
+    let node = embedded().await;
+    for (request, field) in [
+        (json!({ "group": "a" }), "group"),
+        (json!({ "mode": "shared", "group": "a" }), "group"),
+        (json!({ "group_limit": 1 }), "group_limit"),
+        (json!({ "mode": "permits", "limit": 3, "group_limit": 1 }), "group_limit"),
+        (member("a", 3, json!({ "group_limit": 0 })), "group_limit"),
+        (member("a", 3, json!({ "group_limit": 4 })), "group_limit"),
+        (member("a", 3, json!({ "group_limit": 1, "permits": 2 })), "group_limit"),
+        (member("", 3, json!({})), "group"),
+        (member("\n", 3, json!({})), "group"),
+        (member(&"g".repeat(257), 3, json!({})), "group"),
+    ] {
+        let refused = acquire(&node, "k", request.clone()).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{request}");
+    }
+    granted(&node, "k", member(&"é".repeat(128), 3, json!({ "group_limit": 3, "permits": 3 }))).await;
+}
+
+#[tokio::test]
+async fn a_multilock_names_the_group_of_each_key() {
+    let node = embedded().await;
+    let both = |owner: &str| {
+        let pool = json!({ "key": "pool", "mode": "permits", "limit": 5, "group": "a", "group_limit": 1 });
+        json!({ "owner": owner, "locks": [{ "key": "plain" }, pool] })
+    };
+    let grant = many(&node, "acquire", both("first")).await;
+    assert_eq!((grant.status.as_u16(), &grant.body["locks"][1]["group"]), (200, &json!("a")), "{}", grant.body);
+    assert_eq!(verb(&node, "plain", "release", json!({ "lease_id": grant.body["lease_id"] })).await.status, 200);
+    let refused = many(&node, "acquire", both("second")).await;
+    refused.assert_problem(423, "lock-held");
+    assert_eq!((&refused.body["key"], &refused.body["group_held"]), (&json!("pool"), &json!(1)));
+    let wrong = json!({ "locks": [{ "key": "plain", "group": "a" }] });
+    many(&node, "acquire", wrong).await.assert_problem(400, "invalid-request");
+}
