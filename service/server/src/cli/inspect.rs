@@ -237,7 +237,9 @@ fn show_lock(is_json: bool, lock: &Value) {
         _ => "free",
     };
     out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
-    for (name, what) in [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")] {
+    for (name, what) in
+        [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")]
+    {
         if !lock[name].is_null() {
             out(format_args!("{what} {}", text(&lock[name])));
         }
