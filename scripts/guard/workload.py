@@ -4,7 +4,7 @@
     workload.py posts COUNT            workers are killed between any two statements of a transaction with latchgate.post
     workload.py hold KEY SECONDS       holds a guard open, beyond its lease, while a client waits for the lock
 
-LATCHGATE_URL and DATABASE_URL name the node and the database.
+LATCHGATE_URL names one node, or several with commas between them, and DATABASE_URL the database.
 """
 
 import json
@@ -24,24 +24,31 @@ WORKERS = 6
 TTL_MS = 1_000
 # How long a paused worker stays stopped, in seconds: mostly longer than its lease.
 PAUSES = (0.5, 3.0)
-URL = os.environ.get("LATCHGATE_URL", "http://127.0.0.1:7070")
+URLS = os.environ.get("LATCHGATE_URL", "http://127.0.0.1:7070").split(",")
+# What a transaction is refused with: the lease has ended; the engine in use is another one.
+REFUSED = ("LG001", "LG002")
 
 
 def call(path, **body):
-    """The status and the body of the answer."""
-    request = urllib.request.Request(f"{URL}/v1/{path}", json.dumps(body).encode(), {"content-type": "application/json"})
+    """The status and the body of the answer of any node."""
+    request = urllib.request.Request(f"{random.choice(URLS)}/v1/{path}", json.dumps(body).encode(), {"content-type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        # A frozen node does not answer.
+        with urllib.request.urlopen(request, timeout=body.get("wait_ms", 0) / 1_000 + 5) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
     except OSError:
-        # The worker was paused for longer than the node keeps an idle connection.
+        # Or the worker was paused for longer than the node keeps an idle connection.
         return 0, {}
 
 
 def connect():
-    return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
+    while True:
+        try:
+            return psycopg.connect(os.environ["DATABASE_URL"], autocommit=True)
+        except psycopg.OperationalError:
+            time.sleep(0.05)  # the server starts again
 
 
 def add_elements(worker, is_guarded, stop, acknowledged, refused):
@@ -52,23 +59,31 @@ def add_elements(worker, is_guarded, stop, acknowledged, refused):
         name = f"set-{random.randrange(SETS)}"
         status, lease = call(f"locks/{name}/acquire", ttl_ms=TTL_MS, wait_ms=2_000)
         if status != 200:
+            time.sleep(0.02)
             continue
         lease_id = lease["lease_id"]
-        (elements,) = connection.execute("select elements from sets where name = %s", [name]).fetchone()
-        time.sleep(random.uniform(0, 0.05))  # the work
-        element = f"{worker}-{count}"
-        count += 1
         try:
-            with connection.transaction():
-                connection.execute("update sets set elements = %s where name = %s", [elements + [element], name])
-                if is_guarded:
-                    connection.execute("select latchgate.guard(%s, %s)", [name, lease_id])
-            acknowledged.put(element)
+            add_element(connection, name, lease_id if is_guarded else None, f"{worker}-{count}")
+            acknowledged.put(f"{worker}-{count}")
         except psycopg.Error as error:
-            if error.sqlstate != "LG001":
+            if error.sqlstate in REFUSED:
+                refused.put(error.sqlstate)
+            elif connection.closed:
+                # The server has crashed, and the outcome is unknown. The row is not acknowledged.
+                connection = connect()
+            else:
                 raise
-            refused.put(element)
+        count += 1
         call(f"locks/{name}/release", lease_id=lease_id)
+
+
+def add_element(connection, name, lease_id, element):
+    (elements,) = connection.execute("select elements from sets where name = %s", [name]).fetchone()
+    time.sleep(random.uniform(0, 0.05))  # the work
+    with connection.transaction():
+        connection.execute("update sets set elements = %s where name = %s", [elements + [element], name])
+        if lease_id:
+            connection.execute("select latchgate.guard(%s, %s)", [name, lease_id])
 
 
 def drain(queue):
@@ -111,9 +126,10 @@ def sets(seconds, is_guarded):
     added += drain(acknowledged)
     late += drain(refused)
     assert all(worker.exitcode == 0 for worker in workers), "a worker has failed"
-    kept = {element for (elements,) in connection.execute("select elements from sets") for element in elements}
+    kept = {element for (elements,) in connect().execute("select elements from sets") for element in elements}
     lost = [element for element in added if element not in kept]
-    return {"acknowledged": len(added), "refused": len(late), "pauses": pauses, "lost": len(lost)}
+    refusals = {"refused": late.count("LG001"), "not_active": late.count("LG002")}
+    return {"acknowledged": len(added), **refusals, "pauses": pauses, "lost": len(lost)}
 
 
 def work_and_post(contents, go, statements_max):

@@ -46,11 +46,8 @@ impl LockState {
             // Permits never nest: a second request of the same owner takes more of them.
             Mode::Permits(permits) => {
                 let is_alike = self.holders.iter().all(|lease| lease.mode.permits() > 0);
-                match limit
-                    .unwrap_or_default()
-                    .checked_sub(self.permits_leased())
-                    .and_then(|left| left.checked_sub(permits))
-                {
+                let left = limit.unwrap_or_default().checked_sub(self.permits_leased());
+                match left.and_then(|left| left.checked_sub(permits)) {
                     Some(left) if is_alike => self.free_of_kept(left),
                     _ => Access::Held,
                 }
