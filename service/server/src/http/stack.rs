@@ -84,7 +84,7 @@ fn permit(context: &Context, endpoint: &'static Endpoint, is_open: bool, request
         access::authenticate(context, endpoint, request)?;
     }
     access::count(exchange, 1)?;
-    if endpoint.has_query { Ok(()) } else { query::none(request.uri()) }
+    if endpoint.has_query { Ok(()) } else { query::none(exchange, request.uri()) }
 }
 
 #[cfg(test)]
