@@ -26,6 +26,22 @@ export function useKey(key) {
   }
 }
 
+/** The app that an operator looks at; empty for its own. */
+let chosenApp = "";
+
+export function chooseApp(app) {
+  chosenApp = app;
+}
+
+export function appChosen() {
+  return chosenApp;
+}
+
+/** What shows or ends what an app has. What takes, keeps or releases a lease is always the caller's own. */
+function isOfAnyApp(path) {
+  return /^\/v1\/(locks|owners|events|operations|leases\/revoke)\b/.test(path) && !/\/(acquire|renew|release|fence|pre|post|heartbeat)$/.test(path);
+}
+
 export function hasKey() {
   return apiKey !== null;
 }
@@ -63,6 +79,7 @@ export async function request(method, path, { query = {}, body, signal, headers 
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== null && value !== "" && value !== false) params.set(name, String(value));
   }
+  if (chosenApp && isOfAnyApp(path)) params.set("app", chosenApp);
   const text = params.toString();
   const url = text ? `${path}?${text}` : path;
   const all = { ...headers };

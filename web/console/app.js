@@ -47,6 +47,8 @@ class View {
   /** Whether the caller has a scope; for a lock, also whether it may touch the key. */
   may(scope, key) {
     const { scopes, prefixes, operator } = this.me;
+    // Leases are taken in the caller's own app.
+    if (scope === "take") return !api.appChosen() && this.may("locks", key);
     if (scope === "operator") return operator;
     return scopes.includes(scope) && (key === undefined || prefixes.length === 0 || prefixes.some((prefix) => key.startsWith(prefix)));
   }
@@ -191,9 +193,18 @@ function showWho() {
   const nav = element("nav");
   replace(nav, pages.map((page) => h("a", { href: `#/${page.path}`, "data-path": page.path }, page.name)));
   nav.hidden = false;
+  const choice = h("select", { "aria-label": "App", onchange: () => {
+    api.chooseApp(choice.value === me.app ? "" : choice.value);
+    route();
+  } }, h("option", { value: me.app }, me.app));
+  if (me.operator) {
+    api.get("/v1/admin/apps").then(({ apps }) => {
+      choice.append(...apps.filter(({ app }) => app !== me.app).map(({ app }) => h("option", { value: app, selected: app === api.appChosen() }, app)));
+    }, () => {});
+  }
   const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";
   replace(element("who"),
-    h("span", {}, "App ", h("b", {}, me.app)),
+    h("span", {}, "App ", me.operator ? choice : h("b", {}, me.app)),
     h("span", { class: "about" }, me.api_key_id ? `Key ${me.api_key_id}` : "No API key needed"),
     h("span", { class: "about" }, rights, me.prefixes.length > 0 && ` · only ${me.prefixes.join(", ")}`),
     me.api_key_id && button("Sign out", signOut, { class: "plain" }));
@@ -201,6 +212,7 @@ function showWho() {
 
 function signOut() {
   me = null;
+  api.chooseApp("");
   taken.clear();
   api.useKey(null);
   history.replaceState(null, "", "#/");

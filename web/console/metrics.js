@@ -70,15 +70,21 @@ export class Samples {
     return isKnown ? sum : null;
   }
 
-  /** A quantile of a histogram over the last seconds; null if nothing was measured. */
-  quantile(name, q) {
+  /**
+   * A quantile of a histogram over the last seconds, of the series that are `wanted`, without the values that the histogram `minus` has
+   * too; null if nothing was measured.
+   */
+  quantile(name, q, wanted = () => true, minus = null) {
     const grown = new Map();
+    const grow = (samples, buckets, sign) => {
+      for (const { labels, value } of samples.metrics.get(buckets) ?? []) if (wanted(labels)) add(grown, labels.le, sign * value);
+    };
     for (const samples of this.nodes.values()) {
       if (samples.length < 2) continue;
-      const buckets = `${name}_bucket`;
-      const [before, last] = [samples[0], samples.at(-1)];
-      for (const { labels, value } of last.metrics.get(buckets) ?? []) add(grown, labels.le, value);
-      for (const { labels, value } of before.metrics.get(buckets) ?? []) add(grown, labels.le, -value);
+      for (const [at, sign] of [[samples.at(-1), 1], [samples[0], -1]]) {
+        grow(at, `${name}_bucket`, sign);
+        if (minus) grow(at, `${minus}_bucket`, -sign);
+      }
     }
     return quantileOf([...grown].map(([le, count]) => [le === "+Inf" ? Infinity : Number(le), count]), q);
   }

@@ -38,7 +38,7 @@ export function lock(view) {
 function actionsOf(view, shown) {
   const { key } = shown;
   return [
-    view.may("locks", key) && button("Take it…", () => take(view, key, true), { "data-focus": "take" }),
+    view.may("take", key) && button("Take it…", () => take(view, key, true), { "data-focus": "take" }),
     view.may("locks", key) && shown.held && button("Revoke…", () => revoke(view, shown), { "data-focus": "revoke" }),
     view.may("admin", key) && shown.held && button("Force…", () => force(view, shown), { class: "danger", "data-focus": "force" }),
     view.may("admin", key) && (shown.closed

@@ -41,7 +41,7 @@ export function locks(view) {
   inputs.held.addEventListener("change", search);
   inputs.sort.addEventListener("change", search);
   view.show(
-    head("Locks", null, view.may("locks") && button("Take a lock…", () => take(view, query.prefix))),
+    head("Locks", null, view.may("take") && button("Take a lock…", () => take(view, query.prefix))),
     form, list, pages.element);
   // With a filter, the node looks through many keys for one page.
   const refresh = view.every(() => (query.owner || query.held || query.sort ? 30_000 : 4000), load);

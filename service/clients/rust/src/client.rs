@@ -46,6 +46,7 @@ pub struct Client {
     settings: Arc<TransportSettings>,
     pub(crate) patience: Duration,
     pub(crate) answer_max: Duration,
+    app: Option<String>,
     pub(crate) background: Background,
     pub(crate) renewals: Arc<Renewals>,
 }
@@ -63,7 +64,8 @@ impl Client {
         let settings = Arc::new(TransportSettings::of(urls));
         let transport = Arc::new(Transport::new(&settings)?);
         let (background, renewals) = (Background::new(), Arc::default());
-        Ok(Self { transport, settings, patience: PATIENCE, answer_max: ANSWER_MAX, background, renewals })
+        let (patience, answer_max, app) = (PATIENCE, ANSWER_MAX, None);
+        Ok(Self { transport, settings, patience, answer_max, app, background, renewals })
     }
 
     /// Sends this API key with each request.
@@ -103,6 +105,22 @@ impl Client {
     pub fn answer_max(mut self, answer_max: Duration) -> Self {
         self.answer_max = answer_max;
         self
+    }
+
+    /// What [`call`](Self::call), [`watch`](Self::watch) and [`watch_prefix`](Self::watch_prefix) are about: another app than that of the API
+    /// key, which must be an operator's. Leases and operations are those of its own app all the same.
+    #[must_use]
+    pub fn in_app(mut self, app: Option<&str>) -> Self {
+        self.app = app.map(str::to_owned);
+        self
+    }
+
+    /// The path, with the app that an operator names.
+    fn of_app(&self, path: &str) -> String {
+        match &self.app {
+            Some(app) => format!("{path}{}app={}", if path.contains('?') { '&' } else { '?' }, encode(app)),
+            None => path.to_owned(),
+        }
     }
 
     /// When a call that may wait ends while no node answers. A wait goes on through an outage, but does not begin in one: the base URL may
@@ -173,13 +191,13 @@ impl Client {
     /// The events of one lock from now on.
     #[must_use]
     pub fn watch(&self, key: &str) -> Events {
-        Events::new(self.clone(), format!("/v1/locks/{}/events", encode(key)))
+        Events::new(self.clone(), self.of_app(&format!("/v1/locks/{}/events", encode(key))))
     }
 
     /// The events of all locks whose keys begin with `prefix`, from now on.
     #[must_use]
     pub fn watch_prefix(&self, prefix: &str) -> Events {
-        Events::new(self.clone(), format!("/v1/events?prefix={}", encode(prefix)))
+        Events::new(self.clone(), self.of_app(&format!("/v1/events?prefix={}", encode(prefix))))
     }
 
     /// Returns when no call of this client or its clones goes on in the background: the release of a dropped lease, the report of
@@ -200,6 +218,7 @@ impl Client {
     /// # Errors
     /// Each answer but 2xx is an error.
     pub async fn call(&self, method: Method, path: &str, body: Option<&Value>) -> Result<Value, Error> {
+        let path = &self.of_app(path);
         if method == Method::GET {
             return self.transport.repeat(&method, path, body, ANSWER_MAX, Moment::now().plus(self.patience)).await;
         }

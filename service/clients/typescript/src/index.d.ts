@@ -22,7 +22,7 @@ export interface MultilockOptions {
   ttlMs?: number;
   /** How long to wait in the queue: 60 000 if absent; `Infinity`: without a limit. */
   waitMs?: number;
-  /** Shown to callers that are refused: `host:pid/…` if absent, another one for each lease. */
+  /** Shown to callers that are refused: `host:pid program/…` if absent, another one for each lease. */
   owner?: string;
   /** 1 to 10, higher first. */
   priority?: number;

@@ -140,6 +140,10 @@ impl Access {
         Ok(Arc::clone(caller))
     }
 
+    pub fn has_app(&self, app: &App) -> bool {
+        self.inner.known().document.has_app(app)
+    }
+
     /// The app of an API key, also of one that is no longer accepted.
     pub fn app_of(&self, id: Option<KeyId>) -> Option<App> {
         self.inner.known().document.keys.get(&id?).map(|entry| entry.permissions.app.clone())

@@ -24,20 +24,21 @@ const PAGE: u32 = 1_000;
 
 /// # Errors
 /// Says why the node has refused the command, or did not answer.
-pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) -> anyhow::Result<()> {
-    let client = client(&show.node)?;
+pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand>) -> anyhow::Result<()> {
+    let client = client(&show.node)?.in_app(app.as_deref());
     match command {
         LocksCommand::List { all, prefix, owner, waiters } => {
             let held = if *all || *waiters { "" } else { "&held=true" };
             let sort = if *waiters { "&sort=waiters" } else { "" };
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
             let path = format!("/v1/locks?prefix={}{owner}{held}{sort}&limit={PAGE}", encode(prefix));
-            let mut locks = pages(&client, &path, "locks").await?;
+            let mut locks = pages_of(&client, app.as_deref(), &path, "locks").await?;
             if *waiters {
                 // The order is that of one page.
                 locks.sort_by_key(|lock| Reverse(lock["waiters"].as_u64()));
             }
-            list(show.json, &locks, &["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN", "CLOSED"], |lock| {
+            let columns = ["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN", "CLOSED"];
+            list_of(show.json, app.as_deref(), &locks, &columns, |lock| {
                 let holders = owners(&lock["holders"]);
                 vec![
                     text(&lock["key"]),
@@ -108,8 +109,8 @@ pub async fn locks(NodeCommand { command, show }: &NodeCommand<LocksCommand>) ->
 
 /// # Errors
 /// As [`locks`].
-pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
-    let client = client(&show.node)?;
+pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
+    let client = client(&show.node)?.in_app(app.as_deref());
     match command {
         OperationsCommand::List { operation, state, older_than, suspect } => {
             let older_than_ms = ms(*older_than);
@@ -119,10 +120,11 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
                     path += &format!("&{name}={}", encode(value));
                 }
             }
-            let mut operations = pages(&client, &path, "operations").await?;
+            let mut operations = pages_of(&client, app.as_deref(), &path, "operations").await?;
             operations.sort_by_key(since);
-            list(
+            list_of(
                 show.json,
+                app.as_deref(),
                 &operations,
                 &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "SINCE", "LABEL"],
                 |operation| {
@@ -167,7 +169,8 @@ pub async fn operations(NodeCommand { command, show }: &NodeCommand<OperationsCo
 
 /// # Errors
 /// As [`locks`].
-pub async fn engines(NodeCommand { command, show }: &NodeCommand<EnginesCommand>) -> anyhow::Result<()> {
+pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCommand>) -> anyhow::Result<()> {
+    ensure!(app.is_none(), "engines belong to no app");
     let node = || client(&show.node);
     // It is carried out before the answer.
     let orders = || Ok::<_, anyhow::Error>(client(&show.node)?.patience(ORDER_MAX));
@@ -287,7 +290,8 @@ async fn copied(client: &Client, of: &str) -> Option<String> {
 /// # Errors
 /// As [`locks`].
 pub async fn events(args: &EventsArgs) -> anyhow::Result<()> {
-    watch(&args.show, client(&args.show.node)?.watch_prefix(&args.prefix)).await
+    let client = client(&args.show.node)?.in_app(args.app.as_deref());
+    watch(&args.show, client.watch_prefix(&args.prefix)).await
 }
 
 async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
@@ -327,6 +331,40 @@ fn show_engines(is_json: bool, answer: &Value) {
     list(is_json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
         ["of", "name", "used", "state", "epoch", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
+}
+
+/// Stands for all apps, where a list is asked for.
+const ALL_APPS: &str = "*";
+
+/// All pages of a list; of all apps one after the other, each item with its app.
+async fn pages_of(client: &Client, app: Option<&str>, path: &str, name: &str) -> Result<Vec<Value>, Error> {
+    if app != Some(ALL_APPS) {
+        return pages(client, path, name).await;
+    }
+    let own = client.clone().in_app(None);
+    let apps = own.call(Method::GET, "/v1/admin/apps", None).await?;
+    let mut items = Vec::new();
+    for app in apps["apps"].as_array().into_iter().flatten() {
+        let mut of_app = pages(&own.clone().in_app(app["app"].as_str()), path, name).await?;
+        of_app.iter_mut().for_each(|item| item["app"] = app["app"].clone());
+        items.extend(of_app);
+    }
+    Ok(items)
+}
+
+/// A list, with the apps in front if it is that of all apps.
+fn list_of(
+    is_json: bool,
+    app: Option<&str>,
+    items: &[Value],
+    columns: &[&str],
+    cells: impl Fn(&Value) -> Vec<String>,
+) {
+    if app != Some(ALL_APPS) {
+        return list(is_json, items, columns, cells);
+    }
+    let columns = [&["APP"], columns].concat();
+    list(is_json, items, &columns, |item| [vec![one_line(&item["app"])], cells(item)].concat());
 }
 
 /// All pages of a list.

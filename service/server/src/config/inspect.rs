@@ -26,6 +26,9 @@ pub struct ShowArgs {
 pub struct NodeCommand<C: Subcommand> {
     #[command(subcommand)]
     pub command: C,
+    /// Another app than that of the API key, which must be an operator's. In lists, * is all apps.
+    #[arg(long, value_name = "APP")]
+    pub app: Option<String>,
     #[command(flatten)]
     pub show: ShowArgs,
 }
@@ -221,6 +224,9 @@ pub struct EventsArgs {
     /// Only locks whose keys begin with this.
     #[arg(long, default_value = "")]
     pub prefix: String,
+    /// Another app than that of the API key, which must be an operator's.
+    #[arg(long, value_name = "APP")]
+    pub app: Option<String>,
     #[command(flatten)]
     pub show: ShowArgs,
 }

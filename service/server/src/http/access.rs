@@ -15,6 +15,7 @@ use super::context::Context;
 use super::endpoint::Needs;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
+use super::query;
 use crate::access::Denied;
 use crate::audit::Actor;
 
@@ -39,11 +40,20 @@ pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -
         Needs::Operator => permissions.is_operator(),
         _ => permissions.scopes.has(scope) && (!of_default || permissions.app == App::default()),
     };
-    if is_permitted {
-        return Ok(());
+    let named = if endpoint.is_of_any_app { query::app(request.uri())? } else { None };
+    let app = named.map(|app| App::parse(&app).map_err(|error| Problem::field("app", error))).transpose()?;
+    let is_other = app.as_ref().is_some_and(|app| *app != permissions.app);
+    if !is_permitted || (is_other && !permissions.is_operator()) {
+        audit::forbidden(endpoint, request.uri(), exchange, &caller);
+        return Err(if is_permitted { lacks(Scope::Admin, true) } else { lacks(scope, of_default) });
     }
-    audit::forbidden(endpoint, request.uri(), exchange, &caller);
-    Err(lacks(scope, of_default))
+    if let Some(app) = app {
+        if !context.access.has_app(&app) {
+            return Err(Problem::new(Code::UnknownApp, "There is no app of this name."));
+        }
+        let _ = exchange.app.set(app);
+    }
+    Ok(())
 }
 
 /// Counts a request of an app as so many more: one, and others for what it carries. Operators can always change quotas.

@@ -57,6 +57,10 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
         | Action::ChangeApp
         | Action::DeleteApp => endpoint.parameter(uri.path()).into_owned(),
     };
+    let resource = match exchange.app.get().filter(|app| *app != caller.app()) {
+        Some(app) => format!("{resource} of the app {}", app.as_str()),
+        None => resource,
+    };
     Entry::begin(action, actor(exchange, caller), &resource)
 }
 

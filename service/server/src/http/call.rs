@@ -36,8 +36,9 @@ impl FromRequestParts<Shared> for Call {
 }
 
 impl Call {
+    /// The caller's app, or the one that an operator names.
     pub fn app(&self) -> &App {
-        self.caller.app()
+        self.exchange.app.get().unwrap_or_else(|| self.caller.app())
     }
 
     /// The address of a key that the caller may use.

@@ -27,6 +27,8 @@ pub struct Endpoint {
     /// The request only keeps or ends what its client has begun: it passes when the quota refuses other requests.
     pub is_of_holder: bool,
     pub body: BodyLimit,
+    /// An operator may name another app by the query parameter `app`, which the handler never sees.
+    pub is_of_any_app: bool,
     /// Its query parameters are the handler's business. Otherwise any is refused.
     pub has_query: bool,
     /// The label `route` in the metrics, and the name of the span.
@@ -112,6 +114,7 @@ pub const fn row(
         wait: Wait::No,
         is_of_holder: false,
         body: if matches!(method.as_bytes(), b"GET" | b"DELETE") { BodyLimit::NoBody } else { BodyLimit::Small },
+        is_of_any_app: false,
         has_query: false,
         metric,
         action: None,
@@ -130,6 +133,10 @@ impl Endpoint {
 
     pub const fn query(self) -> Self {
         Self { has_query: true, ..self }
+    }
+
+    pub const fn of_any_app(self) -> Self {
+        Self { is_of_any_app: true, ..self }
     }
 
     pub const fn of_holder(self) -> Self {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::http::{Extensions, Uri};
+use latchgate_core::App;
 
 use super::client::Client;
 use super::endpoint::Endpoint;
@@ -24,6 +25,8 @@ pub struct Exchange {
     pub found: Found,
     /// Set when the request has been permitted.
     pub caller: OnceLock<Arc<Caller>>,
+    /// The app that the request names, if the caller may act in it.
+    pub app: OnceLock<App>,
     /// The audit record, if the request leaves one.
     pub record: OnceLock<Entry>,
     /// As how many requests it has been counted, against the rate of its app.
@@ -33,8 +36,8 @@ pub struct Exchange {
 impl Exchange {
     pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>, found: Found) -> Arc<Self> {
         let has_key_in_url = target::has_api_key(uri);
-        let (caller, record, counted) = Default::default();
-        Arc::new(Self { from, has_key_in_url, client, found, caller, record, counted })
+        let (caller, app, record, counted) = Default::default();
+        Arc::new(Self { from, has_key_in_url, client, found, caller, app, record, counted })
     }
 
     /// # Errors

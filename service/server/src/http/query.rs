@@ -3,8 +3,10 @@
 use axum::extract::FromRequestParts;
 use axum::http::Uri;
 use axum::http::request::Parts;
+use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
+use super::exchange::Exchange;
 use super::problem::{Code, Problem, within};
 
 /// Parses a query.
@@ -15,13 +17,40 @@ fn parse<T: DeserializeOwned>(uri: &Uri) -> Result<T, Problem> {
     axum::extract::Query::try_from_uri(uri).map(|query| query.0).map_err(|error| bad_query(&error.body_text()))
 }
 
+/// The beginning of the parameter that names an app.
+const APP: &str = "app=";
+
+/// The app that a query names.
+///
+/// # Errors
+/// `invalid-request` if it names several.
+pub fn app(uri: &Uri) -> Result<Option<String>, Problem> {
+    let mut named = uri.query().unwrap_or_default().split('&').filter_map(|parameter| parameter.strip_prefix(APP));
+    let Some(app) = named.next() else { return Ok(None) };
+    if named.next().is_some() {
+        return Err(Problem::field("app", "must be given once"));
+    }
+    Ok(Some(percent_decode_str(&app.replace('+', " ")).decode_utf8_lossy().into_owned()))
+}
+
+/// The same without the app that it names, which is settled before the handler.
+fn without_app(exchange: &Exchange, uri: &Uri) -> Uri {
+    if exchange.app.get().is_none() {
+        return uri.clone();
+    }
+    let kept: Vec<&str> =
+        uri.query().unwrap_or_default().split('&').filter(|parameter| !parameter.starts_with(APP)).collect();
+    let query = if kept.is_empty() { String::new() } else { format!("?{}", kept.join("&")) };
+    Uri::try_from(format!("{}{query}", uri.path())).unwrap_or_else(|_| uri.clone())
+}
+
 /// # Errors
 /// `invalid-request`, naming the first parameter: the endpoint takes none, and would ignore it.
-pub fn none(uri: &Uri) -> Result<(), Problem> {
+pub fn none(exchange: &Exchange, uri: &Uri) -> Result<(), Problem> {
     if uri.query().is_none() {
         return Ok(());
     }
-    let parameters: Vec<(String, String)> = parse(uri)?;
+    let parameters: Vec<(String, String)> = parse(&without_app(exchange, uri))?;
     match parameters.first() {
         Some((name, _)) => Err(Problem::field(name, "is a query parameter, and this method of this path takes none")),
         None => Ok(()),
@@ -35,7 +64,10 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        parse(&parts.uri).map(Self)
+        match Exchange::of(&parts.extensions) {
+            Ok(exchange) => parse(&without_app(exchange, &parts.uri)).map(Self),
+            Err(defect) => Err(defect),
+        }
     }
 }
 

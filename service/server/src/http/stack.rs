@@ -76,7 +76,7 @@ fn permit(config: &StackConfig, request: &Request) -> Result<(), Problem> {
         access::authenticate(&config.context, exchange, request)?;
     }
     access::count(exchange, 1)?;
-    if endpoint.has_query { Ok(()) } else { query::none(request.uri()) }
+    if endpoint.has_query { Ok(()) } else { query::none(exchange, request.uri()) }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::http::problem::Code;
 pub const OF_ALL: [Code; 4] = [Code::InvalidRequest, Code::ForeignOrigin, Code::ForeignHost, Code::InternalError];
 
 /// The codes of an operation, in the order of their table.
-pub fn of(&Endpoint { id, method, path, needs, .. }: &Endpoint, has_body: bool) -> Vec<Code> {
+pub fn of(&Endpoint { id, method, path, needs, is_of_any_app, .. }: &Endpoint, has_body: bool) -> Vec<Code> {
     let mut codes = own(id).to_vec();
     if path.contains("{key}") {
         codes.push(Code::InvalidKey);
@@ -17,6 +17,9 @@ pub fn of(&Endpoint { id, method, path, needs, .. }: &Endpoint, has_body: bool) 
     }
     if needs != Needs::Nothing {
         codes.extend([Code::Unauthorized, Code::Forbidden, Code::StoreUnavailable]);
+    }
+    if is_of_any_app {
+        codes.push(Code::UnknownApp);
     }
     if matches!(needs, Needs::Scope(_)) {
         codes.extend([Code::QuotaReached, Code::Overloaded, Code::StateUnreadable]);

@@ -14,9 +14,9 @@ use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
-use utoipa::openapi::path::Operation;
+use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, ResponseBuilder, Type};
+use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, Required, ResponseBuilder, Type};
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
@@ -90,6 +90,13 @@ fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
     let security = (needs != Needs::Nothing)
         .then(|| SecurityRequirement::new("api_key", scope.iter().map(|(scope, _)| scope.as_str())));
     operation.security = Some(security.into_iter().collect());
+    if endpoint.is_of_any_app {
+        let app = ParameterBuilder::new().name("app").parameter_in(ParameterIn::Query).required(Required::False);
+        let text = "Another app than the caller's: for API keys of the app `default` with the scope `admin` and without prefixes.";
+        let schema = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(64));
+        let app = app.description(Some(text)).schema(Some(schema)).build();
+        operation.parameters.get_or_insert_default().push(app.into());
+    }
     let codes = codes::of(endpoint, operation.request_body.is_some());
     let mut text = operation.description.take().unwrap_or_default();
     if let Some((scope, of_default)) = scope {

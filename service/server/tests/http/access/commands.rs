@@ -70,6 +70,9 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     printed(&["api-key", "revoke", caller.id()], &env).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
     printed(&["app", "create", "empty"], &env).await;
+    assert!(printed(&["locks", "show", "jobs/1", "--app", "a b/c"], &env).await.starts_with("jobs/1: held"));
+    assert!(printed(&["locks", "show", "jobs/1"], &env).await.starts_with("jobs/1: free"));
+    assert!(printed(&["locks", "list", "--app", "*"], &env).await.starts_with("a b/c\tjobs/1\t"));
     assert_eq!(printed(&["app", "delete", "empty"], &env).await, "The app \"empty\" is deleted.");
 
     let refused = run(&["app", "list"], &[("LATCHGATE_URL", &url), ("LATCHGATE_API_KEY", &caller.key)]).await;

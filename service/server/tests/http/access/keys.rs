@@ -357,3 +357,40 @@ async fn only_an_empty_app_is_deleted() {
     let keys = operator.get("/v1/admin/api-keys?app=billing").await;
     assert_eq!(keys.body["api_keys"], json!([]));
 }
+
+#[tokio::test]
+async fn an_operator_sees_and_ends_what_another_app_holds_and_no_other_caller_does() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let scopes = json!(["read", "locks", "operations", "admin"]);
+    let billing = Caller::with(&node, json!({ "app": "billing", "scopes": scopes })).await;
+    billing.granted("k").await;
+    let go = billing.ok(Method::POST, "/v1/operations/pre", json!({ "operation": "a", "contents": 1 })).await;
+    assert_eq!(operator.get("/v1/locks/k").await.body["held"], false);
+    for path in ["/v1/locks/k?app=billing", "/v1/locks/k?app=bill%69ng"] {
+        assert_eq!(operator.get(path).await.body["held"], true, "{path}");
+    }
+    let listed = operator.get("/v1/locks?held=true&app=billing&limit=5").await;
+    assert_eq!(listed.body["locks"][0]["key"], "k", "{}", listed.body);
+    assert_eq!(operator.get("/v1/locks/k/history?app=billing").await.body["events"][0]["kind"], "granted");
+    let operations = operator.get("/v1/operations?app=billing&sort=oldest").await;
+    assert_eq!(operations.body["operations"][0]["id"], go.body["id"]);
+    // Of its own app, each caller may say so.
+    assert_eq!(billing.get("/v1/locks/k?app=billing").await.body["held"], true);
+    for path in ["/v1/locks?app=default", "/v1/events?app=default", "/v1/operations?app=none"] {
+        billing.get(path).await.assert_problem(403, "forbidden");
+    }
+    billing.call(Method::DELETE, "/v1/locks/k?app=default", Value::Null).await.assert_problem(403, "forbidden");
+    operator.get("/v1/locks?app=none").await.assert_problem(404, "unknown-app");
+    operator.get("/v1/locks?app=").await.assert_problem(400, "invalid-request");
+    operator.get("/v1/locks?app=billing&app=default").await.assert_problem(400, "invalid-request");
+    operator.get("/v1/locks?app=billing&nonsense=1").await.assert_problem(400, "invalid-request");
+    operator.post("/v1/locks/k/acquire?app=billing", json!({})).await.assert_problem(400, "invalid-request");
+    operator.ok(Method::POST, "/v1/locks/k/revoke?app=billing", json!({ "reason": "a deploy" })).await;
+    let ended = operator.ok(Method::DELETE, "/v1/locks/k?app=billing&reason=stuck", Value::Null).await;
+    assert_eq!(ended.body["ended"], 1);
+    assert_eq!(billing.get("/v1/locks/k").await.body["held"], false);
+    assert!(node.log().contains(r#"action="force" app="default""#) && node.log().contains("k of the app billing"));
+    let forgotten = format!("/v1/operations/{}?force=true&app=billing", go.text("id"));
+    operator.ok(Method::DELETE, &forgotten, Value::Null).await;
+}
