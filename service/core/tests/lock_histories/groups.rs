@@ -2,7 +2,7 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    self, Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
+    Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
 };
 
 use crate::node::Client;
@@ -132,10 +132,7 @@ pub fn check_first(
     let waiting = queue.iter().map(|(_, waiter)| waiter).filter(|waiter| !waiter.reply.is_gone);
     let waiting = waiting.filter(|waiter| !is_tried(&waiter.request, waiter.deadline.is_some()));
     // What does not wait counts for no group.
-    let is_counted = |waiter: &&lock::Waiter<Client, Timestamp>| {
-        waiter.deadline.is_some() || waiter.request.lease.lease_id == request.lease.lease_id
-    };
-    let waiting = waiting.filter(is_counted).map(|waiter| Request::of(&waiter.request));
+    let waiting = waiting.filter(|waiter| waiter.deadline.is_some()).map(|waiter| Request::of(&waiter.request));
     let elsewhere = state.turns().iter().filter(|turn| turn.node != request.node).map(Request::of_turn);
     let others = waiting.chain(elsewhere).collect();
     broken.expect(!comes_before(state, others, request), Promise::GroupsTakeTurns, || {
