@@ -171,7 +171,8 @@ where
                 return;
             }
             if refusal.is_none()
-                && let Some((_, Outcome::Granted(Grant { lease, repeated: false, .. }))) = self.evaluation.answered.last()
+                && let Some((_, Outcome::Granted(Grant { lease, repeated: false, .. }))) =
+                    self.evaluation.answered.last()
             {
                 lanes.granted(lane, lease.mode.permits(), self.now);
             }

@@ -48,7 +48,12 @@ impl LockState {
     /// Keeps the permits of a lease that has just ended.
     pub(super) fn keep(&mut self, lease: &Lease, now: Timestamp) {
         let Some(until) = lease.kept_until().filter(|until| *until > now) else { return };
-        self.kept.push(Kept { permits: lease.mode.permits(), slots: lease.slots.clone(), group: lease.group.clone(), until });
+        self.kept.push(Kept {
+            permits: lease.mode.permits(),
+            slots: lease.slots.clone(),
+            group: lease.group.clone(),
+            until,
+        });
     }
 
     /// Frees the kept permits whose time is over. Returns whether there were any.

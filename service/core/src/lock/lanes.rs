@@ -117,7 +117,8 @@ impl Lanes {
         });
         let is_before = |(rank, _): &(Rank, _)| own.is_none_or(|(own, _)| *rank < own);
         let reserved = queue.reserved().filter(|(_, request)| request.lease.group() == group).find(|reserved| {
-            is_before(reserved) && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.mode, waiter))
+            is_before(reserved)
+                && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.mode, waiter))
                 && !state.knows(&reserved.1.lease.lease_id)
         });
         let reserved = reserved.map(|(_, request)| First {

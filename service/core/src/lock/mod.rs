@@ -39,9 +39,7 @@ mod turn;
 mod upgrade;
 
 pub use closing::Closing;
-pub use command::{
-    Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms,
-};
+pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms};
 pub use cycle::{Blocked, CYCLE_MAX, cycle_of, cycles};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};

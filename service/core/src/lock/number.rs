@@ -33,7 +33,8 @@ pub fn queue_number<R: ReplyHandle, I: Copy + Ord>(
     let level = u64::from(own) + in_group;
     let mut number = in_group + 1;
     let firsts = first_of_each(others());
-    let groups: std::collections::BTreeSet<Option<&Group>> = queue.groups().into_iter().chain(firsts.keys().copied()).collect();
+    let groups: std::collections::BTreeSet<Option<&Group>> =
+        queue.groups().into_iter().chain(firsts.keys().copied()).collect();
     for other in groups.into_iter().filter(|other| *other != group) {
         let elsewhere = firsts.get(&other).map(|first| first.turn);
         let elsewhere = elsewhere.map(|turn| (turn.position, turn.mode, turn.share.as_ref().and_then(|it| it.limit)));

@@ -245,8 +245,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 
     fn add_to_groups(&mut self, rank: Rank) {
         // With the first name, the waiters before it are added too.
-        let ranks: Vec<Rank> =
-            if self.groups.is_empty() { self.waiters.keys().copied().collect() } else { vec![rank] };
+        let ranks: Vec<Rank> = if self.groups.is_empty() { self.waiters.keys().copied().collect() } else { vec![rank] };
         for rank in ranks {
             let Some(waiter) = self.waiters.get(&rank) else { continue };
             let group = self.groups.entry(waiter.request.lease.group().cloned()).or_default();
@@ -265,7 +264,11 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     }
 
     /// The waiters of a group behind `after`, in the order of the group.
-    pub(super) fn of_group(&self, group: Option<&Group>, after: Option<Rank>) -> impl Iterator<Item = (Rank, &Waiter<R, I>)> {
+    pub(super) fn of_group(
+        &self,
+        group: Option<&Group>,
+        after: Option<Rank>,
+    ) -> impl Iterator<Item = (Rank, &Waiter<R, I>)> {
         let behind = (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let ranks = self.groups.get(&group.cloned()).into_iter().flat_map(move |group| group.ranks.range(behind));
         let of_group = ranks.filter_map(|rank| Some((*rank, self.get(*rank)?)));
@@ -289,7 +292,8 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         let mut of_group = indexed.filter(|(_, rank)| self.get(*rank).is_some_and(|waiter| is_waiting(*rank, waiter)));
         // Without an index, all waiters are of one group, and compared with others only while other nodes have groups.
         let are_all = self.groups.is_empty() && group.is_none();
-        let all = self.iter().filter(|(rank, waiter)| are_all && waiter.deadline.is_some() && is_waiting(*rank, waiter));
+        let all =
+            self.iter().filter(|(rank, waiter)| are_all && waiter.deadline.is_some() && is_waiting(*rank, waiter));
         let all = all.map(|(_, waiter)| waiter.request.position.arrival).min();
         let reserved = self.reserved().filter(|(_, request)| request.lease.group() == group);
         let reserved = reserved.map(|(_, request)| request.position.arrival);

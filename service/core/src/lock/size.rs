@@ -5,8 +5,8 @@
 
 use super::STATE_BYTES_MAX;
 use super::command::LeaseTerms;
-use super::lease::{Lease, Metadata, Note, Owner, Revocation};
 use super::group::{Group, Share};
+use super::lease::{Lease, Metadata, Note, Owner, Revocation};
 use super::outcome::KeyFull;
 use super::position::{NodeId, Turn};
 use super::state::LockState;
@@ -37,7 +37,11 @@ impl LockState {
     /// The length of this state.
     pub fn bytes(&self) -> usize {
         let leases = self.holders.iter().map(Lease::bytes).sum::<usize>();
-        let kept = self.kept.iter().map(|kept| KEPT_BYTES + kept.slots.bytes() + group_bytes(kept.group.as_ref())).sum::<usize>();
+        let kept = self
+            .kept
+            .iter()
+            .map(|kept| KEPT_BYTES + kept.slots.bytes() + group_bytes(kept.group.as_ref()))
+            .sum::<usize>();
         let closed = self.closed.as_ref().map_or(0, |closing| CLOSING_BYTES + closing.reason.len());
         let turns = self.turns.iter().map(Turn::bytes).sum::<usize>();
         STATE_BYTES + leases + kept + closed + turns + self.recent.bytes()

@@ -29,8 +29,13 @@ struct Flavour {
 pub fn histories() -> impl Strategy<Value = History> {
     let flavour = |exclusive, shared, permits| {
         let grouped = prop_oneof![2 => Just(0_u32), 1 => Just(5), 2 => Just(9)];
-        (1..=LIMIT_MAX, grouped)
-            .prop_map(move |(limit, grouped)| Flavour { exclusive, shared, permits, limit, grouped })
+        (1..=LIMIT_MAX, grouped).prop_map(move |(limit, grouped)| Flavour {
+            exclusive,
+            shared,
+            permits,
+            limit,
+            grouped,
+        })
     };
     let flavours =
         prop_oneof![2 => flavour(1, 0, 0), 3 => flavour(2, 3, 0), 3 => flavour(0, 0, 1), 1 => flavour(1, 1, 2)];

@@ -43,7 +43,8 @@ impl<'a> Request<'a> {
         if self.mode.permits() == 0 {
             return (0, arrival, self.group());
         }
-        let is_of = |lease: &&latchgate_core::lock::Lease| lease.mode.permits() > 0 && lease.group.as_ref() == self.group();
+        let is_of =
+            |lease: &&latchgate_core::lock::Lease| lease.mode.permits() > 0 && lease.group.as_ref() == self.group();
         let granted = state.holders().iter().filter(is_of).map(|lease| lease.granted_at);
         let served = state.turns().iter().filter(|turn| turn.group() == self.group()).map(|turn| turn.served);
         let since = granted.chain(served).chain([arrival]).max().unwrap();
@@ -94,9 +95,8 @@ fn comes_before(state: &LockState, others: Vec<Request<'_>>, request: &Acquire) 
     }
     let mut requests = vec![own.clone()];
     requests.extend(others.into_iter().filter(|other| other.position != own.position || other.group() != own.group()));
-    let is_behind_own = requests
-        .iter()
-        .any(|other| other.group() == own.group() && other.position.rank() < own.position.rank());
+    let is_behind_own =
+        requests.iter().any(|other| other.group() == own.group() && other.position.rank() < own.position.rank());
     let first = first(state, &requests);
     is_behind_own || first.is_some_and(|first| first.order(state, &requests) < own.order(state, &requests))
 }

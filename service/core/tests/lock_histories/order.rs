@@ -30,8 +30,11 @@ impl World {
         let overtaken = overtaken.filter(|other| !evaluated.answers(other)).count();
         self.seen.note_if(overtaken > 0, "granted ahead of an earlier request of another group");
         let broken = &mut self.ledger.broken;
-        for other in
-            node.waiters().filter(waits).filter(is_of_group).filter(|other| !evaluated.answers(other) && !ended.contains(&other.id))
+        for other in node
+            .waiters()
+            .filter(waits)
+            .filter(is_of_group)
+            .filter(|other| !evaluated.answers(other) && !ended.contains(&other.id))
         {
             let how = || format!("{winner:?} overtook {other:?} at {:?}", node.id);
             let priority = other.request.position.priority;

@@ -100,7 +100,8 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     let locks: Vec<(Address, Requested)> =
         request.locks.iter().map(|wanted| (wanted.address.clone(), requested(wanted))).collect();
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys: Vec<(&Address, Requested)> = locks.iter().map(|(address, requested)| (address, requested.clone())).collect();
+    let keys: Vec<(&Address, Requested)> =
+        locks.iter().map(|(address, requested)| (address, requested.clone())).collect();
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
     let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
     match call.context.locks.acquire_many(request).await {

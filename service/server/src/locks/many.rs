@@ -17,7 +17,9 @@ use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
 use super::answers::{acquired, too_late};
-use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, GroupHeld, LockRequest, Refused, RefusedBecause};
+use super::call::{
+    AcquireCall, Acquired, Answer, Call, Delivery, Failure, GroupHeld, LockRequest, Refused, RefusedBecause,
+};
 use super::handle::{Locks, left_of, unanswered};
 use super::key_queue::WaitQueue;
 use super::together::{Decision, Undone};
@@ -189,9 +191,10 @@ impl<'a> Multilock<'a> {
                     return Some(acquired.map(|(acquired, _)| AcquiredMany::Ended { index, acquired }));
                 }
                 Ok(Attempt::Granted { leases, is_new }) => return Some(self.granted(leases, is_new)),
-                Ok(Attempt::Refused { index, refusal, state, now }) => {
-                    (index, refused(&state, refusal, request.acquire(index, &locks.node.id, position), requested_at, now))
-                }
+                Ok(Attempt::Refused { index, refusal, state, now }) => (
+                    index,
+                    refused(&state, refusal, request.acquire(index, &locks.node.id, position), requested_at, now),
+                ),
             };
             let now = Instant::now();
             if request.wait.is_zero() {
@@ -348,13 +351,7 @@ async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Grant
     }
 }
 
-fn refused(
-    state: &LockState,
-    refusal: Refusal,
-    request: Acquire,
-    requested_at: Instant,
-    now: Timestamp,
-) -> Refused {
+fn refused(state: &LockState, refusal: Refusal, request: Acquire, requested_at: Instant, now: Timestamp) -> Refused {
     Refused {
         why: refusal.into(),
         holders: state.holders().to_vec(),

@@ -31,7 +31,8 @@ mod watch;
 
 pub use self::blocking::{Queued, Queues};
 pub use self::call::{
-    Acquired, Answer, Failure, Granted, GroupHeld, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed, Waiting,
+    Acquired, Answer, Failure, Granted, GroupHeld, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed,
+    Waiting,
 };
 pub use self::handle::Locks;
 pub use self::limits::Limits;

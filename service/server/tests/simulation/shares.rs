@@ -47,14 +47,12 @@ pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>,
         }
     }
     let still_waits = |turn: &&Turn| {
-        let is_same = |other: &&Turn| {
-            (&other.node, other.position, other.since) == (&turn.node, turn.position, turn.since)
-        };
+        let is_same =
+            |other: &&Turn| (&other.node, other.position, other.since) == (&turn.node, turn.position, turn.since);
         after.turns().iter().any(|other| is_same(&other)) && turn.until > now.plus_ms(2 * CLOCK_BOUND_MS)
     };
-    let has_nothing = |turn: &&Turn| {
-        permits_of(before, turn.group(), None) == 0 && permits_of(after, turn.group(), None) == 0
-    };
+    let has_nothing =
+        |turn: &&Turn| permits_of(before, turn.group(), None) == 0 && permits_of(after, turn.group(), None) == 0;
     let is_grouped = before.turns().iter().chain(after.turns()).any(|turn| turn.share.is_some());
     let waiting: Vec<&Turn> = before.turns().iter().filter(still_waits).filter(has_nothing).collect();
     for lease in new.iter().filter(|lease| is_grouped && !barging.contains(&lease.lease_id)) {

@@ -12,7 +12,8 @@ use latchgate::store::{
     Change, CommitResult, EventCursor, EventQuery, LockStore, LoggedEvent, Rule, Stored, Version, Watched,
 };
 use latchgate_core::lock::{
-    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence, Terms, step,
+    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,
+    Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::memory::MemoryStore;

@@ -55,7 +55,8 @@ impl World {
     fn member(&mut self, group: &str, limit: u32, group_limit: Option<u32>) -> Acquire {
         self.now = self.now.plus_ms(1);
         let share = Some(Share { group: Group::parse(group).unwrap(), limit: group_limit });
-        let lease = with(self.request(group, Mode::Permits(1)), |terms| (terms.limit, terms.share) = (Some(limit), share));
+        let lease =
+            with(self.request(group, Mode::Permits(1)), |terms| (terms.limit, terms.share) = (Some(limit), share));
         Acquire { node: NodeId::new("elsewhere"), ..lease }
     }
 }
@@ -84,8 +85,12 @@ fn order_of_service(world: &mut World, nodes: &mut [Node]) -> Vec<String> {
 fn one_waiter_of_another_group_behind_twenty_of_one_is_second() {
     for (limit, nodes) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)] {
         let mut world = world();
-        let holders: Vec<Lease> =
-            (0..limit).map(|_| with(world.member("held", limit, None), |_| {})).collect::<Vec<_>>().into_iter().map(|request| world.hold_as(request)).collect();
+        let holders: Vec<Lease> = (0..limit)
+            .map(|_| with(world.member("held", limit, None), |_| {}))
+            .collect::<Vec<_>>()
+            .into_iter()
+            .map(|request| world.hold_as(request))
+            .collect();
         let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
         for _ in 0..20 {
             let request = world.member("many", limit, None);

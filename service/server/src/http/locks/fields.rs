@@ -87,7 +87,10 @@ impl ModeFields<'_> {
         let limit_max = self.limit.unwrap_or(LIMIT_MAX);
         let limit = self.group_limit.map(|limit| within("group_limit", limit, 1..=limit_max)).transpose()?;
         if limit.is_some_and(|limit| limit < permits) {
-            return Err(Problem::field("group_limit", "must be at least permits: otherwise the request waits for ever"));
+            return Err(Problem::field(
+                "group_limit",
+                "must be at least permits: otherwise the request waits for ever",
+            ));
         }
         Ok(Some(Share { group, limit }))
     }
