@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
+use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request, Share};
 
 /// Lease ids are few, so that they are repeated, at other nodes and after their end.
 const LEASES: usize = 16;
@@ -126,7 +126,7 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
     )
 }
 
-fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>, Option<(usize, Option<u32>)>)> {
+fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>, Option<Share>)> {
     let usual = Just(Some(flavour.limit));
     let limit = prop_oneof![14 => usual, 3 => Just(None), 1 => (1..=LIMIT_MAX).prop_map(Some)];
     let permits = prop_oneof![4 => 1..=flavour.limit, 1 => 1..=LIMIT_MAX];
