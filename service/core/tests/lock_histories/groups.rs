@@ -1,9 +1,9 @@
 //! Fair shares, as a reader of the documentation would find them: without the indexes of the rules.
 
-use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
 };
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::node::Client;
 use crate::promise::{Broken, Promise};
@@ -47,7 +47,8 @@ impl<'a> Request<'a> {
             |lease: &&latchgate_core::lock::Lease| lease.mode.permits() > 0 && lease.group.as_ref() == self.group();
         let granted = state.holders().iter().filter(is_of).map(|lease| lease.granted_at);
         let served = state.turns().iter().filter(|turn| turn.group() == self.group()).map(|turn| turn.served);
-        let since = granted.chain(served).chain([arrival]).max().unwrap();
+        let served = granted.chain(served.filter(|served| *served > Timestamp::default()));
+        let since = served.map(|at| at.plus_ms(2 * CLOCK_BOUND_MS + 1)).chain([arrival]).max().unwrap();
         (held(state, self.group()), since, self.group())
     }
 }
