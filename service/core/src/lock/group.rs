@@ -16,7 +16,7 @@ use super::lease::{Lease, Mode, OWNER_MAX_BYTES};
 use super::position::{NodeId, Turn};
 use super::state::LockState;
 use crate::key::{InvalidName, check_name};
-use crate::time::Timestamp;
+use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 /// A name for the requests that share permits with each other. Callers choose it, and refused callers see it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -54,6 +54,10 @@ pub(super) struct Held {
     pub served: Timestamp,
 }
 
+/// A group waits since so long after its last grant, in ms: so it comes behind each request that arrived before the grant, whatever the
+/// clocks of the nodes say within their bound.
+pub const SERVED_MARGIN_MS: u64 = 2 * CLOCK_BOUND_MS + 1;
+
 /// The order of groups: the smaller comes first, and among equals that with the smaller name.
 pub(super) type GroupOrder = (u32, Timestamp);
 
@@ -61,7 +65,12 @@ impl Held {
     /// The order of a group whose first request has this mode, and whose earliest request arrived then. A request in another mode than
     /// permits counts as of a group without permits; otherwise groups that come later could pass it for ever.
     pub(super) fn order(self, mode: Mode, earliest: Timestamp) -> GroupOrder {
-        if mode.permits() == 0 { (0, earliest) } else { (self.permits, earliest.max(self.served)) }
+        if mode.permits() == 0 {
+            return (0, earliest);
+        }
+        let was_served = self.served > Timestamp::default();
+        let since = if was_served { self.served.plus_ms(SERVED_MARGIN_MS) } else { self.served };
+        (self.permits, earliest.max(since))
     }
 
     /// Whether the group would have more permits than its limit allows.

@@ -43,7 +43,7 @@ pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Preceden
 pub use cycle::{Blocked, CYCLE_MAX, cycle_of, cycles};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
-pub use group::{Group, Share};
+pub use group::{Group, SERVED_MARGIN_MS, Share};
 pub use kept::Kept;
 pub use lease::{
     EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,

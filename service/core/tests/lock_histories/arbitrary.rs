@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
+use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request, Share};
 
 /// Lease ids are few, so that they are repeated, at other nodes and after their end.
 const LEASES: usize = 16;
@@ -125,9 +125,6 @@ fn request(flavour: Flavour) -> impl Strategy<Value = Request> {
         },
     )
 }
-
-/// The number of a group, and its limit.
-type Share = (usize, Option<u32>);
 
 fn mode_and_limit(flavour: Flavour) -> impl Strategy<Value = (Mode, Option<u32>, Option<Share>)> {
     let usual = Just(Some(flavour.limit));

@@ -1,9 +1,9 @@
 //! Fair shares, as a reader of the documentation would find them: without the indexes of the rules.
 
-use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    self, Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
+    Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
 };
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::node::Client;
 use crate::promise::{Broken, Promise};
@@ -47,7 +47,8 @@ impl<'a> Request<'a> {
             |lease: &&latchgate_core::lock::Lease| lease.mode.permits() > 0 && lease.group.as_ref() == self.group();
         let granted = state.holders().iter().filter(is_of).map(|lease| lease.granted_at);
         let served = state.turns().iter().filter(|turn| turn.group() == self.group()).map(|turn| turn.served);
-        let since = granted.chain(served).chain([arrival]).max().unwrap();
+        let served = granted.chain(served.filter(|served| *served > Timestamp::default()));
+        let since = served.map(|at| at.plus_ms(2 * CLOCK_BOUND_MS + 1)).chain([arrival]).max().unwrap();
         (held(state, self.group()), since, self.group())
     }
 }
@@ -132,10 +133,7 @@ pub fn check_first(
     let waiting = queue.iter().map(|(_, waiter)| waiter).filter(|waiter| !waiter.reply.is_gone);
     let waiting = waiting.filter(|waiter| !is_tried(&waiter.request, waiter.deadline.is_some()));
     // What does not wait counts for no group.
-    let is_counted = |waiter: &&lock::Waiter<Client, Timestamp>| {
-        waiter.deadline.is_some() || waiter.request.lease.lease_id == request.lease.lease_id
-    };
-    let waiting = waiting.filter(is_counted).map(|waiter| Request::of(&waiter.request));
+    let waiting = waiting.filter(|waiter| waiter.deadline.is_some()).map(|waiter| Request::of(&waiter.request));
     let elsewhere = state.turns().iter().filter(|turn| turn.node != request.node).map(Request::of_turn);
     let others = waiting.chain(elsewhere).collect();
     broken.expect(!comes_before(state, others, request), Promise::GroupsTakeTurns, || {

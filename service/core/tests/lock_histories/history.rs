@@ -84,14 +84,16 @@ pub enum Call {
     Look,
 }
 
+/// A group, and its limit.
+pub type Share = (usize, Option<u32>);
+
 #[derive(Clone)]
 pub struct Request {
     pub lease: usize,
     pub caller: Caller,
     pub mode: Mode,
     pub limit: Option<u32>,
-    /// The group and its limit.
-    pub share: Option<(usize, Option<u32>)>,
+    pub share: Option<Share>,
     pub ttl_ms: u64,
     pub priority: u8,
     pub waits: bool,

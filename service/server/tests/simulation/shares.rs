@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use latchgate_core::lock::{Group, Lease, LeaseId, LockState, Turn};
+use latchgate_core::lock::{Group, Lease, LeaseId, LockState, SERVED_MARGIN_MS, Turn};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 /// How many permits a group may have in all runs; each request of the group says so.
@@ -61,10 +61,13 @@ pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>,
         let others = after.holders().iter().filter(|other| other.group == lease.group && other.token > lease.token);
         // Those that were granted later in the same commit do not count.
         let had = had - others.map(|other| other.mode.permits()).sum::<u32>();
-        let of_group = before.turns().iter().filter(|turn| turn.group() == lease.group.as_ref());
+        // Its node knows its own waiters before their turn is published.
+        let turns = before.turns().iter().chain(after.turns());
+        let of_group = turns.filter(|turn| turn.group() == lease.group.as_ref());
         let earliest = of_group.map(Turn::earliest).chain([arrival]).min().unwrap();
         for turn in waiting.iter().filter(|turn| turn.group() != lease.group.as_ref()) {
-            let since = turn.earliest().max(turn.served);
+            let served = Some(turn.served).filter(|served| *served > Timestamp::default());
+            let since = served.map(|at| at.plus_ms(SERVED_MARGIN_MS)).max(Some(turn.earliest())).unwrap();
             if had > 0 || earliest > since.plus_ms(CLOCK_BOUND_MS) {
                 wrong.push(format!("{lease:?} passes {turn:?}, whose group has nothing: {before:?} -> {after:?}"));
             }

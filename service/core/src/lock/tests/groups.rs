@@ -85,12 +85,11 @@ fn order_of_service(world: &mut World, nodes: &mut [Node]) -> Vec<String> {
 fn one_waiter_of_another_group_behind_twenty_of_one_is_second() {
     for (limit, nodes) in [(1, 1), (2, 1), (3, 1), (1, 2), (2, 2)] {
         let mut world = world();
-        let holders: Vec<Lease> = (0..limit)
-            .map(|_| with(world.member("held", limit, None), |_| {}))
-            .collect::<Vec<_>>()
-            .into_iter()
-            .map(|request| world.hold_as(request))
-            .collect();
+        let mut holders = Vec::new();
+        for _ in 0..limit {
+            let request = world.member("held", limit, None);
+            holders.push(world.hold_as(request));
+        }
         let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
         for _ in 0..20 {
             let request = world.member("many", limit, None);
@@ -280,10 +279,33 @@ fn turns_that_have_lost_their_groups_are_replaced_by_those_of_their_node() {
     for turn in &mut world.state.turns {
         turn.share = None;
     }
-    let plain = with(world.request("plain", Mode::Permits(1)), |_| {});
+    let plain = world.request("plain", Mode::Permits(1));
     node.wait(plain);
     node.serve(&mut world);
     let groups: Vec<_> = world.state.turns().iter().map(|turn| turn.group().map(Group::as_str)).collect();
     assert_eq!(groups, [None, Some("a"), Some("b")]);
     assert!(world.state.are_published(&node.id, &world.state.turns.clone(), world.now));
+}
+
+/// The group that has fewest comes first, even if the other group has waited longer since its last grant.
+#[test]
+fn fewer_permits_count_more_than_a_longer_wait() {
+    let mut world = world();
+    let mut nodes = [Node::new("node-0"), Node::new("node-1")];
+    let held: Vec<Lease> = ["a", "a", "b", "c"]
+        .map(|group| {
+            let request = world.member(group, 4, None);
+            world.hold_as(request)
+        })
+        .into();
+    for (node, group) in nodes.iter_mut().zip(["a", "b"]) {
+        let request = world.member(group, 4, None);
+        node.wait(request);
+        assert!(node.serve(&mut world).is_empty());
+    }
+    world.release(&held[3]);
+    assert_eq!(world.next(), Some("node-1"));
+    let [first, second] = &mut nodes;
+    assert!(first.serve(&mut world).is_empty());
+    assert_eq!(names(&second.serve(&mut world)), ["b"]);
 }
