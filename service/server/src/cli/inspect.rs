@@ -353,13 +353,7 @@ async fn pages_of(client: &Client, app: Option<&str>, path: &str, name: &str) ->
 }
 
 /// A list, with the apps in front if it is that of all apps.
-fn list_of(
-    is_json: bool,
-    app: Option<&str>,
-    items: &[Value],
-    columns: &[&str],
-    cells: impl Fn(&Value) -> Vec<String>,
-) {
+fn list_of(is_json: bool, app: Option<&str>, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
     if app != Some(ALL_APPS) {
         return list(is_json, items, columns, cells);
     }
