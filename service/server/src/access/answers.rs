@@ -60,7 +60,6 @@ pub struct NewKeyAnswer {
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `KeyAnswer::of`")]
 pub enum ApiKeyState {
     Active,
     Revoked,
@@ -79,8 +78,7 @@ answers! {
         /// Only locks whose keys begin with one of these; all if empty.
         prefixes: Vec<String>,
         /// `active`, `revoked`, `expired`, or `app_disabled`.
-        #[schema(value_type = ApiKeyState)]
-        state: &'static str,
+        state: ApiKeyState,
         /// Absent for an API key of the node's configuration.
         created_at?: Option<DateTime>,
         expires_at?: Option<DateTime>,
@@ -151,10 +149,10 @@ impl KeyAnswer {
             scopes: entry.permissions.scopes.iter().collect(),
             prefixes: entry.permissions.prefixes.clone(),
             state: match document.state_of(entry, now) {
-                Ok(()) | Err(Refusal::Unknown) => "active",
-                Err(Refusal::Revoked) => "revoked",
-                Err(Refusal::Expired) => "expired",
-                Err(Refusal::AppDisabled) => "app_disabled",
+                Ok(()) | Err(Refusal::Unknown) => ApiKeyState::Active,
+                Err(Refusal::Revoked) => ApiKeyState::Revoked,
+                Err(Refusal::Expired) => ApiKeyState::Expired,
+                Err(Refusal::AppDisabled) => ApiKeyState::AppDisabled,
             },
             created_at: Some(entry.created_at).filter(|at| *at != Timestamp::default()).map(rfc3339),
             expires_at: entry.expires_at.map(rfc3339),

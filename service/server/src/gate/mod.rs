@@ -215,10 +215,6 @@ impl Operations {
     pub fn risk(&self) -> Option<Risk> {
         self.inner.engines.risk()
     }
-
-    pub fn store_name(&self) -> &'static str {
-        self.inner.primary.gate.store().kind()
-    }
 }
 
 fn is_down() -> StoreError {

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use axum::extract::Path;
+use axum::extract::rejection::PathRejection;
 use axum::response::Response;
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -13,7 +15,7 @@ use super::call::{Answered, Call};
 use super::context::Context;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
-use crate::engines::{Engine, EngineView, Engines, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
+use crate::engines::{Engine, EngineView, Engines, EnginesOf, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -122,7 +124,7 @@ impl SwitchRequest {
         let order = SwitchOrder { to: engine, is_stopped: stopped, force };
         let carried_out = match lease_ms_max {
             None => {
-                call.detail(|| shown(&order));
+                call.detail(|| order.to_string());
                 engines.switch(&order, PATIENCE).await
             }
             Some(lease_ms_max) if order == SwitchOrder::default() => {
@@ -141,18 +143,10 @@ impl SwitchRequest {
 pub struct HoldOffRequest {
     /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
     #[serde(default)]
-    of: HoldOffOf,
+    of: EnginesOf,
     /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
     #[schema(maximum = 31_536_000_000_u64)]
     for_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HoldOffOf {
-    #[default]
-    Locks,
-    Gate,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -170,43 +164,32 @@ pub async fn engines(call: Call) -> Response {
     ok(&answer(&call.context))
 }
 
-/// Switch all nodes to the other engine of the pair.
+/// Switch all nodes to the other engine of a pair: that of the locks, or that of the gate.
 ///
-/// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases keep
-/// their ids, tokens and expiries, and waiters stay where they are. Calls during the copy get 503 and can be repeated. If the active
-/// engine does not answer, say with `stopped` that it is stopped: its leases are lost, and nothing new is granted until the longest
-/// lease in use has run out. Returns when this node uses the engine.
+/// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases, attempts and
+/// stamps stay valid, and waiters stay where they are. Durable operations live in the SQL store, whatever is active. Calls during the copy
+/// get 503 and can be repeated. If the active engine does not answer, say with `stopped` that it is stopped: what it holds is lost, so a
+/// hold-off begins. `force` on the active engine ends a hold-off. Returns when this node uses the engine.
 #[utoipa::path(
-    post, path = "/v1/admin/engines/locks", tag = "admin", operation_id = "switchLocksEngine",
+    post, path = "/v1/admin/engines/{of}", tag = "admin", operation_id = "switchEngine",
+    params(("of" = inline(EnginesOf), Path, description = "Whose engine")),
     request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
-    responses(
-        (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
-    )
+    responses((status = 200, description = "This node uses the engine.", body = EnginesAnswer))
 )]
-pub async fn switch_locks(call: Call, Json(request): Json<SwitchRequest>) -> Answered {
-    request.carry_out(call.context.locks.engines(), &call).await?;
-    // So that the next call does not find the store unavailable.
-    call.context.locks.until_ready(READY_PATIENCE).await;
-    Ok(ok(&answer(&call.context)))
-}
-
-/// Switch the gate of all nodes to the other one of its two stores.
-///
-/// While the active engine answers, it is frozen, the records of fast operations are copied, and then the other engine is active:
-/// attempts, their stamps and leases, and results go along. Durable operations live in the SQL store, whatever is active. Calls during
-/// the copy get 503 and can be repeated. If the active engine does not answer, say with `stopped` that it is stopped: its records are
-/// lost, so a hold-off begins. During a hold-off, an operation without a record is 409 `operation-unknown` if its pre says
-/// `on_expiry: block`; other pres go and say `possibly_repeated`. `force` on the active engine ends a hold-off. Returns when this node
-/// uses the engine.
-#[utoipa::path(
-    post, path = "/v1/admin/engines/gate", tag = "admin", operation_id = "switchGateEngine",
-    request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
-    responses(
-        (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
-    )
-)]
-pub async fn switch_gate(call: Call, Json(request): Json<SwitchRequest>) -> Answered {
-    request.carry_out(call.context.operations.engines(), &call).await?;
+pub async fn switch(
+    call: Call,
+    of: Result<Path<EnginesOf>, PathRejection>,
+    Json(request): Json<SwitchRequest>,
+) -> Answered {
+    let Path(of) = of.map_err(|_| Problem::new(Code::NotFound, "Only the locks and the gate have engines."))?;
+    match of {
+        EnginesOf::Locks => {
+            request.carry_out(call.context.locks.engines(), &call).await?;
+            // So that the next call does not find the store unavailable.
+            call.context.locks.until_ready(READY_PATIENCE).await;
+        }
+        EnginesOf::Gate => request.carry_out(call.context.operations.engines(), &call).await?,
+    }
     Ok(ok(&answer(&call.context)))
 }
 
@@ -226,22 +209,13 @@ pub async fn switch_gate(call: Call, Json(request): Json<SwitchRequest>) -> Answ
 )]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
-    call.resource(match of {
-        HoldOffOf::Locks => "locks",
-        HoldOffOf::Gate => "gate",
-    });
+    call.resource(of.as_str());
     call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
     let ordered = match of {
-        HoldOffOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
-        HoldOffOf::Gate => call.context.operations.order_hold_off(for_ms).await,
+        EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
+        EnginesOf::Gate => call.context.operations.order_hold_off(for_ms).await,
     };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
-}
-
-/// An order as the detail of an audit record.
-fn shown(SwitchOrder { to, is_stopped, force }: &SwitchOrder) -> String {
-    let engine = to.as_deref().unwrap_or("the other one");
-    format!("engine: {engine}, stopped: {is_stopped}, force: {force}")
 }
 
 fn refused(failure: &OrderFailure) -> Problem {

@@ -42,13 +42,13 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
     let resource = match action {
         // The handler says which.
         Action::HoldOff | Action::CreateApp | Action::CreateKey => String::new(),
-        Action::SwitchEngine => endpoint.path.rsplit('/').next().unwrap_or_default().to_owned(),
         // Not a whole API key, whose secret would be recorded.
         Action::RevokeKey => {
             let id: Result<KeyId, _> = endpoint.parameter(uri.path()).parse();
             id.map(|id| id.to_string()).unwrap_or_default()
         }
-        Action::Force
+        Action::SwitchEngine
+        | Action::Force
         | Action::Revoke
         | Action::Close
         | Action::Open

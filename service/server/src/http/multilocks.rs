@@ -56,8 +56,7 @@ answers! {
         expires_at: DateTime,
         waited_ms: u64,
         /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
+        durability?: Option<Volatility>,
         /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
         forced_ms?: Option<u64>,
     }
@@ -82,9 +81,7 @@ answers! {
 #[utoipa::path(
     post, path = "/v1/multilocks/acquire", tag = "multilocks", operation_id = "acquireMultilock",
     request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
-    responses(
-        (status = 200, description = "All locks are yours.", body = MultilockAnswer),
-    )
+    responses((status = 200, description = "All locks are yours.", body = MultilockAnswer))
 )]
 pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answered {
     let request = request.parse(&call)?;

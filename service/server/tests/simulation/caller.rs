@@ -112,7 +112,7 @@ impl Promises {
 
 /// The store that all nodes ask first has the record: neither the second store in an outage, nor none.
 fn is_normal(stamp: &StampText) -> bool {
-    stamp.as_str().starts_with(['p', 'd'])
+    stamp.to_string().starts_with(['p', 'd'])
 }
 
 pub struct Caller {

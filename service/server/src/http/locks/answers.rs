@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Closing, KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
+use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -14,7 +14,7 @@ use crate::locks::{Acquired, Failure, Refused, RefusedBecause};
 /// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
 
-/// Most holders in a refusal and in a listing. A GET of the key names all, page by page.
+/// Most holders in a refusal and in a listing. A GET of the key names all.
 pub const HOLDERS_SHOWN_MAX: usize = 16;
 
 answers! {
@@ -41,9 +41,8 @@ answers! {
 }
 
 /// A store that may lose leases.
-#[derive(Serialize, ToSchema)]
+#[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `Context::durability`")]
 pub enum Volatility {
     Volatile,
 }
@@ -143,19 +142,13 @@ pub fn refusal(refused: &Refused) -> Problem {
             problem(Code::LockClosed, format!("An operator has closed this key: {reason}"))
         }
     };
-    match &refused.closed {
-        Some(closing) => with_closing(problem, closing, refused.now),
-        None => problem,
-    }
-}
-
-/// Says why and until when the key is closed, whatever the code of the refusal.
-fn with_closing(problem: Problem, closing: &Closing, now: Timestamp) -> Problem {
-    let problem = problem.with("reason", &closing.reason);
-    match closing.until {
-        Some(until) => problem.with("until", rfc3339(until)).with("until_ms", until.ms_since(now)),
-        None => problem,
-    }
+    // Why and until when the key is closed, whatever the code of the refusal.
+    let closed = refused.closed.as_ref();
+    let until = closed.and_then(|closing| closing.until);
+    problem
+        .with_some("reason", closed.map(|closing| &closing.reason))
+        .with_some("until", until.map(rfc3339))
+        .with_some("until_ms", until.map(left_ms))
 }
 
 /// The answer to an acquire that was neither granted nor refused.

@@ -111,9 +111,7 @@ pub struct AllEventsQuery {
 #[utoipa::path(
     get, path = "/v1/locks/{key}/history", tag = "events", operation_id = "getLockHistory",
     params(LockKey, HistoryQuery),
-    responses(
-        (status = 200, description = "One page, newest first.", body = HistoryAnswer),
-    )
+    responses((status = 200, description = "One page, newest first.", body = HistoryAnswer))
 )]
 pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
     check_kept(&call)?;

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
+use axum::extract::Path;
 use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
 use latchgate_core::{Address, Key};
 use serde::Deserialize;
@@ -15,26 +14,12 @@ use super::search::{Found, Search};
 use crate::format::answers;
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
-use crate::http::exchange::Exchange;
 use crate::http::problem::Problem;
 use crate::http::query::Query;
 use crate::locks::{Inspected, Queues};
 
 /// Most keys that are shown for which an owner waits.
 const WAITS_SHOWN_MAX: usize = 100;
-
-/// The owner in a path. Names that the server has made can be looked for, too.
-pub struct PathOwner(Owner);
-
-impl<S: Sync> FromRequestParts<S> for PathOwner {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let endpoint = Exchange::of(&parts.extensions)?.endpoint()?;
-        let text = endpoint.parameter(parts.uri.path());
-        Owner::of_any(&text).map(Self).map_err(|error| Problem::field("owner", error))
-    }
-}
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
@@ -105,7 +90,9 @@ pub struct CycleStep {
         (status = 200, description = "What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.", body = OwnerAnswer),
     )
 )]
-pub async fn owner(call: Call, PathOwner(owner): PathOwner, Query(query): Query<OwnerQuery>) -> Answered {
+pub async fn owner(call: Call, Path(owner): Path<String>, Query(query): Query<OwnerQuery>) -> Answered {
+    // Names that the server has made can be looked for, too.
+    let owner = Owner::of_any(&owner).map_err(|error| Problem::field("owner", error))?;
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let prefix = search.prefix.clone();
     let locks = &call.context.locks;

@@ -90,7 +90,7 @@ fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
     let security = (needs != Needs::Nothing)
         .then(|| SecurityRequirement::new("api_key", scope.iter().map(|(scope, _)| scope.as_str())));
     operation.security = Some(security.into_iter().collect());
-    let codes = codes::of(endpoint, operation.request_body.is_some());
+    let codes = codes::of(endpoint);
     let mut text = operation.description.take().unwrap_or_default();
     if let Some((scope, of_default)) = scope {
         let app = if of_default { " of the app `default`" } else { "" };

@@ -1,9 +1,8 @@
 //! Answers of the gate that let the client proceed.
 
-use axum::http::StatusCode;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
 use latchgate_core::{App, Timestamp};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::records::{Expiry, describe, until};
@@ -36,8 +35,7 @@ answers! {
         /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
         reentry?: bool,
         /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
+        durability?: Option<Volatility>,
         /// The store may have lost the record of an earlier attempt: the operation may have been done already.
         possibly_repeated?: bool,
         /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
@@ -49,9 +47,8 @@ answers! {
 #[derive(Serialize, ToSchema)]
 pub struct BatchItem {
     /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
-    #[serde(serialize_with = "as_number")]
-    #[schema(value_type = u16, example = 201)]
-    pub status: StatusCode,
+    #[schema(example = 201)]
+    pub status: u16,
     #[serde(flatten)]
     pub answer: PreAnswer,
 }
@@ -59,13 +56,8 @@ pub struct BatchItem {
 impl BatchItem {
     /// An earlier request of the same attempt has claimed the operation.
     pub fn is_repeated(&self) -> bool {
-        self.status == StatusCode::OK && self.answer.guarded
+        self.status == 200 && self.answer.guarded
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
 }
 
 answers! {
@@ -129,15 +121,15 @@ pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, P
                 guarded: true,
                 degraded,
                 reentry: go.reentry,
-                durability: is_volatile.then_some("volatile"),
+                durability: is_volatile.then_some(Volatility::Volatile),
                 possibly_repeated: go.possibly_repeated,
                 forced_ms,
             };
-            Ok(BatchItem { status: if go.repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
+            Ok(BatchItem { status: if go.repeated { 200 } else { 201 }, answer })
         }
         PreReply::Unguarded { stamp } => {
             let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
-            Ok(BatchItem { status: StatusCode::OK, answer })
+            Ok(BatchItem { status: 200, answer })
         }
         PreReply::Refused { outcome, description, waited, now } => {
             let problem = refusal(id, &outcome, Some(waited), now);

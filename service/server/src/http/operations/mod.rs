@@ -10,9 +10,11 @@ mod requests;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
 use latchgate_core::gate::{Fingerprint, OperationId, Outcome};
+use serde::Serialize;
 
 use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
@@ -67,7 +69,11 @@ pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>
     quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(call.app(), id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
-    Ok(json(granted.status, &granted.answer))
+    Ok(proceed(granted.status, &granted.answer))
+}
+
+fn proceed(status: u16, answer: &impl Serialize) -> Response {
+    json(StatusCode::from_u16(status).unwrap_or_default(), answer)
 }
 
 /// Claim several operations.
@@ -96,7 +102,7 @@ pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answere
         wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
     }
     let (status, answer) = batch::batch(call.app(), &ids, answer, all_or_nothing)?;
-    Ok(json(status, &answer))
+    Ok(proceed(status, &answer))
 }
 
 /// Show the id that an operation would have.
@@ -127,9 +133,7 @@ pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answere
     post, path = "/v1/operations/{id}/post", tag = "operations", operation_id = "finishOperation",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = PostRequest, example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}})),
-    responses(
-        (status = 200, description = "Recorded.", body = PostAnswer),
-    )
+    responses((status = 200, description = "Recorded.", body = PostAnswer))
 )]
 pub async fn post(call: Call, PathId(id): PathId, Json(request): Json<PostRequest>) -> Answered {
     let (stamp, post) = request.parse(&call.context)?;
@@ -146,9 +150,7 @@ pub async fn post(call: Call, PathId(id): PathId, Json(request): Json<PostReques
     post, path = "/v1/operations/{id}/heartbeat", tag = "operations", operation_id = "heartbeatOperation",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
-    responses(
-        (status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer),
-    )
+    responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer))
 )]
 pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<HeartbeatRequest>) -> Answered {
     let (stamp, ttl_ms) = request.parse(&call.context)?;
@@ -163,19 +165,13 @@ pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<Heart
 /// failure there is no record: 404.
 #[utoipa::path(
     get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
-    params(
-        ("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
-        OperationQuery,
-    ),
-    responses(
-        (status = 200, description = "The operation as it is now.", body = OperationAnswer),
-    )
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"), OperationQuery),
+    responses((status = 200, description = "The operation as it is now.", body = OperationAnswer))
 )]
 pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, id: Result<PathId, Problem>) -> Answered {
-    let wait = query.wait(&call.context)?;
     let PathId(id) = id?;
-    let shown = match wait {
-        Some(wait) => succeeded(&call, id, wait).await?,
+    let shown = match query.wait_ms {
+        Some(_) => succeeded(&call, id, call.context.wait(query.wait_ms)).await?,
         None => call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?,
     };
     Ok(ok(&records::operation(call.app(), &shown)))
@@ -205,9 +201,7 @@ async fn succeeded(call: &Call, id: OperationId, wait: Duration) -> Result<Shown
     post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),
-    responses(
-        (status = 200, description = "Recorded.", body = PostAnswer),
-    )
+    responses((status = 200, description = "Recorded.", body = PostAnswer))
 )]
 pub async fn resolve(call: Call, PathId(id): PathId, Json(request): Json<ResolveRequest>) -> Answered {
     let resolve = request.parse(&call)?;
@@ -228,13 +222,8 @@ pub async fn resolve(call: Call, PathId(id): PathId, Json(request): Json<Resolve
 /// record cannot be read, this needs `force=true` and the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
-    params(
-        ("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
-        ForgetQuery,
-    ),
-    responses(
-        (status = 200, description = "The record is deleted.", body = ForgetAnswer),
-    )
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"), ForgetQuery),
+    responses((status = 200, description = "The record is deleted.", body = ForgetAnswer))
 )]
 pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force }): Query<ForgetQuery>) -> Answered {
     call.detail(|| format!("force: {force}"));
@@ -253,9 +242,7 @@ pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force })
 /// In the store's own order, without results.
 #[utoipa::path(
     get, path = "/v1/operations", tag = "operations", operation_id = "listOperations", params(OperationsQuery),
-    responses(
-        (status = 200, description = "One page.", body = OperationsAnswer),
-    )
+    responses((status = 200, description = "One page.", body = OperationsAnswer))
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;

@@ -148,18 +148,10 @@ pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
 pub fn describe(problem: Problem, app: &App, outcome: &Outcome, description: Option<&Description>) -> Problem {
     let is_of_attempt = matches!(outcome, Outcome::InProgress { .. } | Outcome::Duplicate(_) | Outcome::Unknown { .. });
     let Some(description) = description.filter(|_| is_of_attempt) else { return problem };
-    let problem = match label(description) {
-        Some(label) => problem.with("label", label),
-        None => problem,
-    };
-    let problem = match metadata(description) {
-        Some(metadata) => problem.with("metadata", metadata),
-        None => problem,
-    };
-    match ClaimedBy::of(app, description) {
-        Some(claimed_by) => problem.with("claimed_by", claimed_by),
-        None => problem,
-    }
+    problem
+        .with_some("label", label(description))
+        .with_some("metadata", metadata(description))
+        .with_some("claimed_by", ClaimedBy::of(app, description))
 }
 
 impl From<&Resolution> for ResolutionAnswer {

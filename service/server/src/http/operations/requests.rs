@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 
 use latchgate_core::access::has_api_key;
 use latchgate_core::gate::{
@@ -27,8 +26,6 @@ use crate::store::gate::Filter;
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;
-/// Longest `wait_ms` that is not taken for a mistake: a day.
-const WAIT_MS_MAX: u64 = 86_400_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -164,7 +161,7 @@ pub struct OperationQuery {
     /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
     /// other answer is that of a pre which may not proceed. Nothing is claimed.
     #[param(maximum = 86_400_000)]
-    wait_ms: Option<u64>,
+    pub wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -328,14 +325,6 @@ impl OperationsQuery {
         let operation = self.operation.as_deref().map(OperationName::parse).transpose();
         let operation = operation.map_err(|error| Problem::field("operation", error))?;
         Ok((Filter { operation, state: self.state, suspect: self.suspect }, limit))
-    }
-}
-
-impl OperationQuery {
-    /// How long to wait for the outcome; `None`: the record as it is now is requested.
-    pub fn wait(&self, context: &Context) -> Result<Option<Duration>, Problem> {
-        let wait_ms = self.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
-        Ok(wait_ms.map(|wait_ms| context.wait(Some(wait_ms))))
     }
 }
 
