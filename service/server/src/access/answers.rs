@@ -77,7 +77,6 @@ answers! {
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all if empty.
         prefixes: Vec<String>,
-        /// `active`, `revoked`, `expired`, or `app_disabled`.
         state: ApiKeyState,
         /// Absent for an API key of the node's configuration.
         created_at?: Option<DateTime>,

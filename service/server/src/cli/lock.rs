@@ -1,15 +1,15 @@
 //! `latchgate lock`: runs a program while holding a lock.
 
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::ProgressBar;
 use latchgate_client::clock::Moment;
 use latchgate_client::{Client, LeaseState, LockRequest, Problem, Wanted};
 
 use super::node::{LOST, client, failed};
-use super::print::{complain, plain};
-use super::progress::spinner;
+use super::print::complain;
+use super::progress::Line;
 use super::work::{self, Ended, Hold, Signals, Work};
 use crate::config::LockRunArgs;
 
@@ -24,15 +24,15 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
     let grace = args.grace()?;
     let client = client(&args.node)?;
     let mut signals = Signals::take()?;
-    let notice = Notice::new(args);
+    let notice = Notice { names: args.keys.join(", "), line: Arc::default(), is_quiet: args.quiet };
     let acquired = tokio::select! {
         acquired = request(&client, args, &notice).acquire() => acquired,
         signal = signals.end() => {
-            notice.end();
+            notice.line.clear();
             return Ok(work::code_of(signal).into());
         }
     };
-    notice.end();
+    notice.line.clear();
     let lease = match acquired {
         Ok(lease) => lease,
         Err(error) => return Ok(failed(&error).into()),
@@ -118,16 +118,11 @@ fn hold_of(state: &LeaseState) -> Hold {
 #[derive(Clone)]
 struct Notice {
     names: String,
-    bar: ProgressBar,
+    line: Arc<Line>,
     is_quiet: bool,
 }
 
 impl Notice {
-    fn new(args: &LockRunArgs) -> Self {
-        let bar = if args.quiet { ProgressBar::hidden() } else { spinner("") };
-        Self { names: args.keys.join(", "), bar, is_quiet: args.quiet }
-    }
-
     fn show(&self, problem: &Problem) {
         let holders = problem.field("holders").as_array().map(Vec::as_slice).unwrap_or_default();
         let count = problem.field("holders_count").as_u64().unwrap_or(0);
@@ -140,17 +135,8 @@ impl Notice {
         };
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
         let held_by = closed.unwrap_or(held_by);
-        let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
-        if self.bar.is_hidden() && !self.is_quiet && self.bar.message().is_empty() {
-            complain(&line);
+        if !self.is_quiet && (Line::is_on_terminal() || self.line.is_empty()) {
+            self.line.show(&format!("waiting for {}: {held_by}{position}", self.names));
         }
-        if self.bar.message().is_empty() {
-            self.bar.enable_steady_tick(Duration::from_millis(200));
-        }
-        self.bar.set_message(line);
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
     }
 }

@@ -30,6 +30,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::apply::Gate;
+pub use self::apply::Reply;
 pub use self::calls::{Awaited, BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
 use self::outage::Outage;
 pub use self::records::ListFailure;

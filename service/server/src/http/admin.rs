@@ -67,14 +67,13 @@ answers! {
     /// An engine, and what its engine record says.
     pub struct EngineAnswer {
         name: String,
-        /// `sqlite`, `postgres` or `redis`.
         #[schema(value_type = EngineKind)]
         kind: &'static str,
         /// Whether it answers this node.
         answers: bool,
         /// Why it does not answer.
         trouble?: Option<String>,
-        /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
+        /// Absent if the store has no record.
         state?: Option<EngineState>,
         epoch?: Option<u64>,
         /// How many states have been copied to it, while it is filling.

@@ -70,9 +70,8 @@ answers! {
     pub struct RenewLeasesAnswer {
         /// One for each lease, in the order of the request.
         results: Vec<RenewedLease>,
-        /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
         durability?: Option<Volatility>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 
@@ -82,7 +81,7 @@ answers! {
         /// 200, as a renewal of this lease alone would have got.
         #[schema(example = 200)]
         status: u16,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         /// Set if the lock has been revoked: the lease ends at the deadline.
@@ -117,10 +116,10 @@ pub struct RevokeLeasesRequest {
     /// Only keys that begin with this. `owner` or `prefix` is needed.
     #[schema(example = "jobs/", max_length = 512)]
     prefix: Option<String>,
-    /// Why, at most 512 bytes. The holders read it in the answers to their next renewals.
+    /// Why. The holders read it in the answers to their next renewals.
     #[schema(min_length = 1, max_length = 512)]
     reason: Option<String>,
-    /// The name of the client or operator that revokes, at most 256 bytes.
+    /// The name of the client or operator that revokes.
     #[schema(min_length = 1, max_length = 256)]
     by: Option<String>,
     /// How long the holders may keep their leases, in ms: up to the longest lease; 10 000 if absent. Then the leases end. Less than

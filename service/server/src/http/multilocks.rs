@@ -51,13 +51,12 @@ answers! {
         /// Proves that the leases are yours: keep it secret.
         lease_id: &'a str,
         owner: &'a str,
-        /// What is left of the shortest lease, in ms, at the time of this answer.
+        /// What is left of the shortest lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         waited_ms: u64,
-        /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
         durability?: Option<Volatility>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 

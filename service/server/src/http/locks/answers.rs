@@ -40,7 +40,7 @@ answers! {
     }
 }
 
-/// A store that may lose leases.
+/// The store may lose what it acknowledged, in a crash or a fail-over (Redis). Absent otherwise.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Volatility {

@@ -20,7 +20,7 @@ const CLOSED_MS_MAX: u64 = 365 * 24 * 3_600_000;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloseRequest {
-    /// Why, at most 512 bytes. Refused clients see it.
+    /// Why. Refused clients see it.
     #[schema(min_length = 1, max_length = 512)]
     reason: String,
     /// When the key opens by itself, within a year: RFC 3339. If absent, it stays closed until it is opened.

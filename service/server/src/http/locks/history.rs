@@ -32,10 +32,8 @@ answers! {
     pub struct EventAnswer {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
-        /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`, `closed`, `opened`,
-        /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for
-        /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
-        /// store has and the node cannot decode.
+        /// Notices are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for the app `default` also
+        /// `engine_switched`, `hold_off_began` and `hold_off_ended`. `unreadable` is an event that the node cannot decode.
         #[schema(schema_with = kinds)]
         kind: &'static str,
         /// Absent in a notice, and if it cannot be decoded.

@@ -23,10 +23,10 @@ const GRACE_MS_MIN: u64 = 1_000;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
-    /// Why, at most 512 bytes. The holder reads it in the answer to its next renewal.
+    /// Why. The holder reads it in the answer to its next renewal.
     #[schema(min_length = 1, max_length = 512)]
     reason: Option<String>,
-    /// The name of the client or operator that revokes, at most 256 bytes.
+    /// The name of the client or operator that revokes.
     #[schema(min_length = 1, max_length = 256)]
     by: Option<String>,
     /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends. Less than 1 000
@@ -52,10 +52,10 @@ pub struct RevokeAnswer<'a> {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ForceQuery {
-    /// Why, at most 512 bytes.
+    /// Why.
     #[param(min_length = 1, max_length = 512)]
     reason: Option<String>,
-    /// The name of the client or operator that ends the leases, at most 256 bytes.
+    /// The name of the client or operator that ends the leases.
     #[param(min_length = 1, max_length = 256)]
     by: Option<String>,
 }

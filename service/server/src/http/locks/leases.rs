@@ -34,15 +34,14 @@ answers! {
         #[schema(value_type = ModeName)]
         mode: &'static str,
         token: u64,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         /// Set if the lock has been revoked: the lease ends at the deadline.
         #[schema(required)]
         revocation: Option<RevocationAnswer>,
-        /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
         durability?: Option<Volatility>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 }

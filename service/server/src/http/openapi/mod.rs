@@ -94,7 +94,7 @@ fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
     let mut text = operation.description.take().unwrap_or_default();
     if let Some((scope, of_default)) = scope {
         let app = if of_default { " of the app `default`" } else { "" };
-        let _ = write!(text, "\n\nNeeds an API key{app} with the scope `{}`.", scope.as_str());
+        let _ = write!(text, "\n\nScope: `{}`{app}.", scope.as_str());
     }
     if !codes.is_empty() {
         let _ = write!(text, "\n\nProblems: {}.", named(&codes));

@@ -1,14 +1,14 @@
 //! Answers of the gate that let the client proceed.
 
+use latchgate_core::App;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
-use latchgate_core::{App, Timestamp};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
-use crate::gate::PreReply;
+use crate::gate::{PreReply, Reply};
 use crate::http::locks::answers::Volatility;
 use crate::http::problem::{Code, Problem};
 
@@ -23,7 +23,7 @@ answers! {
         stamp: String,
         /// Which attempt this is, from 1.
         attempt?: Option<u32>,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms?: Option<u64>,
         /// When the lease ends unless renewed, by the store's clock.
         expires_at?: Option<DateTime>,
@@ -34,7 +34,6 @@ answers! {
         degraded?: bool,
         /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
         reentry?: bool,
-        /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
         durability?: Option<Volatility>,
         /// The store may have lost the record of an earlier attempt: the operation may have been done already.
         possibly_repeated?: bool,
@@ -75,7 +74,7 @@ answers! {
 
     pub struct PostAnswer {
         id: String,
-        /// `success`, `failure` or `unknown`, as reported.
+        /// As reported.
         outcome: Report,
         attempt: u32,
         /// The same outcome had been recorded before.
@@ -93,7 +92,7 @@ answers! {
     pub struct HeartbeatAnswer {
         id: String,
         attempt: u32,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         /// The lease had passed, but no other attempt had begun: the operation is yours again.
@@ -140,7 +139,7 @@ pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, P
 
 /// # Errors
 /// When the outcome was not recorded.
-pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
+pub fn post(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<PostAnswer, Problem> {
     match outcome {
         Outcome::Posted(posted) => Ok(PostAnswer {
             id: id.to_string(),
@@ -150,30 +149,30 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             late: posted.late,
             result_omitted: posted.result_omitted,
             expiry: match posted.report {
-                Report::Success => until(posted.keep_until, now),
+                Report::Success => until(posted.keep_until, *now),
                 Report::Failure | Report::Unknown => Expiry::default(),
             },
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
-        refused => Err(refusal(id, refused, None, now)),
+        refused => Err(refusal(id, refused, None, *now)),
     }
 }
 
 /// # Errors
 /// When nothing was resolved.
-pub fn resolved(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
-    match outcome {
+pub fn resolved(id: OperationId, reply: &Reply) -> Result<PostAnswer, Problem> {
+    match &reply.outcome {
         Outcome::OutcomeConflict { recorded } => {
             let detail = "The operation has succeeded: that remains.";
             Err(Problem::new(Code::OutcomeConflict, detail).with("id", id.to_string()).with("recorded", recorded))
         }
-        outcome => post(id, outcome, now),
+        _ => post(id, reply),
     }
 }
 
 /// # Errors
 /// When the lease was not renewed.
-pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<HeartbeatAnswer, Problem> {
+pub fn heartbeat(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<HeartbeatAnswer, Problem> {
     match outcome {
         Outcome::Beating { attempt, lease_until, remaining_ms, late } => Ok(HeartbeatAnswer {
             id: id.to_string(),
@@ -182,15 +181,15 @@ pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<H
             expires_at: rfc3339(*lease_until),
             late: *late,
         }),
-        refused => Err(refusal(id, refused, None, now)),
+        refused => Err(refusal(id, refused, None, *now)),
     }
 }
 
 /// # Errors
 /// When the record was not deleted.
-pub fn forget(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<ForgetAnswer, Problem> {
+pub fn forget(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<ForgetAnswer, Problem> {
     match outcome {
         Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), was: *was }),
-        refused => Err(refusal(id, refused, None, now)),
+        refused => Err(refusal(id, refused, None, *now)),
     }
 }

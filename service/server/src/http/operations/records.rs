@@ -17,7 +17,7 @@ answers! {
         id: String,
         #[schema(example = "charge")]
         operation: String,
-        /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
+        /// `vacant`: deleted, and shown only because a double run is suspected.
         state: State,
         attempt: u32,
         /// When the first attempt began.
@@ -46,9 +46,8 @@ answers! {
         claimed_by?: Option<ClaimedBy>,
         /// A person has said that the attempt succeeded; absent if it said so itself.
         resolved?: Option<ResolutionAnswer>,
-        /// What happens when the lease passes: `retry` or `block`.
+        /// What happens when the lease passes.
         on_expiry: OnExpiry,
-        /// `fast` or `durable`.
         durability: Durability,
         /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
         claimed_in: StoreRole,

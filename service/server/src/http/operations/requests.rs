@@ -30,7 +30,7 @@ pub const BATCH_MAX: usize = 100;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreRequest {
-    /// The kind of work, at most 256 bytes. Part of the id.
+    /// The kind of work. Part of the id.
     #[schema(example = "charge", max_length = 256, min_length = 1)]
     operation: String,
     /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
@@ -41,11 +41,10 @@ pub struct PreRequest {
     #[schema(value_type = Option<Value>)]
     checked: Option<Box<RawValue>>,
     /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
-    /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
+    /// it as secret as the stamp. The server makes one if absent.
     #[schema(max_length = 256, min_length = 1)]
     attempt_id: Option<String>,
-    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it. At most 256 bytes
-    /// without control characters.
+    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it.
     #[schema(example = "billing-7: invoice 42", max_length = 256, min_length = 1)]
     label: Option<String>,
     /// A JSON object of at most 1 KiB about this attempt, kept with the record and shown with it.
@@ -125,10 +124,10 @@ pub struct ResolveRequest {
     /// is dropped, and `result_omitted` is true.
     #[schema(value_type = Option<Value>)]
     result: Option<Box<RawValue>>,
-    /// How you know it. Kept with a success, and in the audit record. At most 512 bytes.
+    /// How you know it. Kept with a success, and in the audit record.
     #[schema(example = "the bank has the transfer", max_length = 512, min_length = 1)]
     reason: String,
-    /// Your name. At most 256 bytes.
+    /// Your name.
     #[schema(example = "ann", max_length = 256, min_length = 1)]
     by: Option<String>,
     /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
