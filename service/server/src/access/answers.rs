@@ -9,7 +9,6 @@ use crate::format::{DateTime, answers, rfc3339};
 
 answers! {
     pub struct AppAnswer {
-        #[schema(example = "billing")]
         app: String,
         /// Its API keys are refused.
         disabled: bool,
@@ -71,7 +70,6 @@ answers! {
     #[schema(as = ApiKeyAnswer)]
     pub struct KeyAnswer {
         /// The part of the API key that is not secret.
-        #[schema(example = "3f9a1c20b7d4")]
         id: String,
         app: String,
         scopes: Vec<Scope>,

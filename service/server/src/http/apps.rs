@@ -108,10 +108,8 @@ pub async fn revoke_key(call: Call, Path(id): Path<String>) -> Answered {
 
 answers! {
     pub struct MeAnswer {
-        #[schema(example = "billing")]
         app: String,
         /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
-        #[schema(example = "3f9a1c20b7d4")]
         api_key_id?: Option<String>,
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all locks of the app if empty.

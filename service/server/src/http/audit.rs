@@ -38,23 +38,13 @@ pub fn forbidden(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &C
     }
 }
 
+/// What is acted on is in the path, or the handler says it.
 fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &Caller) -> Entry {
+    let parameter = endpoint.parameter(uri.path());
     let resource = match action {
-        // The handler says which.
-        Action::HoldOff | Action::CreateApp | Action::CreateKey => String::new(),
         // Not a whole API key, whose secret would be recorded.
-        Action::RevokeKey => {
-            let id: Result<KeyId, _> = endpoint.parameter(uri.path()).parse();
-            id.map(|id| id.to_string()).unwrap_or_default()
-        }
-        Action::SwitchEngine
-        | Action::Force
-        | Action::Revoke
-        | Action::Close
-        | Action::Open
-        | Action::ForgetOperation
-        | Action::ResolveOperation
-        | Action::ChangeApp => endpoint.parameter(uri.path()).into_owned(),
+        Action::RevokeKey => parameter.parse().map_or_else(|_| String::new(), |id: KeyId| id.to_string()),
+        _ => parameter.into_owned(),
     };
     Entry::begin(action, actor(exchange, caller), &resource)
 }

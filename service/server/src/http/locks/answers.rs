@@ -198,9 +198,6 @@ pub fn lease_lost(lost: &Lost) -> Problem {
 
 /// The answer to a call that failed.
 pub fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {
-    let problem = Problem::of_failure(failure);
-    match failure {
-        Failure::OutcomeUnknown(_) => problem.with("lease_id", lease_id.as_str()),
-        _ => problem,
-    }
+    let repeated = matches!(failure, Failure::OutcomeUnknown(_)).then(|| lease_id.as_str());
+    Problem::of_failure(failure).with_some("lease_id", repeated)
 }

@@ -6,7 +6,7 @@ use axum::extract::Path;
 use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
 use latchgate_core::{Address, Key};
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::reading::WaitingAnswer;
@@ -35,7 +35,6 @@ pub struct OwnerQuery {
 
 answers! {
     pub struct OwnerAnswer {
-        #[schema(example = "billing-7")]
         owner: String,
         /// The keys that the owner holds, among those that were looked through.
         holds: Vec<HeldKey>,
@@ -43,7 +42,7 @@ answers! {
         waits_for: Vec<AwaitedKey>,
         /// The owner waits in a circle: the first waits for the holder that comes next, and so on, and the last for the first. Absent if
         /// the node sees no circle. A circle of more than 16 owners, or with a waiter at another node, is not seen.
-        cycle?: Vec<CycleStep>,
+        cycle?: Vec<Blocked>,
         /// How many requests wait at other nodes for the keys that were looked through: their owners are not known here.
         waiting_elsewhere: u64,
         /// The node has looked through 1 000 keys, and there are more: send it as `cursor` for what the owner holds of them.
@@ -51,7 +50,6 @@ answers! {
     }
 
     pub struct HeldKey {
-        #[schema(example = "orders/42")]
         key: String,
         /// Its leases of the key.
         leases: Vec<Holder>,
@@ -60,7 +58,6 @@ answers! {
     }
 
     pub struct AwaitedKey {
-        #[schema(example = "stock/9")]
         key: String,
         /// The owner's requests.
         waiting: Vec<WaitingAnswer>,
@@ -70,14 +67,6 @@ answers! {
         /// How many requests wait for the key.
         waiters: u64,
     }
-}
-
-/// `waiter` waits for `key`, which `holder` holds.
-#[derive(serde::Serialize, ToSchema)]
-pub struct CycleStep {
-    waiter: String,
-    key: String,
-    holder: String,
 }
 
 /// Show what an owner holds and what it waits for.
@@ -108,7 +97,7 @@ pub async fn owner(call: Call, Path(owner): Path<String>, Query(query): Query<Ow
         (!leases.is_empty()).then(|| HeldKey { key: key.as_str().to_owned(), leases: holders(leases, now), waiters })
     };
     let Found { locks: holds, next_cursor, .. } = search.run(&call, usize::MAX, true, held).await?;
-    let cycle = cycle.unwrap_or_default().iter().map(CycleStep::from).collect();
+    let cycle = cycle.unwrap_or_default();
     let owner = owner.as_str().to_owned();
     Ok(answer::ok(&OwnerAnswer { owner, holds, waits_for, cycle, waiting_elsewhere, next_cursor }))
 }
@@ -134,11 +123,4 @@ async fn waits_for(call: &Call, owner: &Owner, queues: &Queues) -> Result<Vec<Aw
         }
     }
     Ok(keys)
-}
-
-impl From<&Blocked> for CycleStep {
-    fn from(Blocked { waiter, key, holder }: &Blocked) -> Self {
-        let [waiter, key, holder] = [waiter.as_str(), key.as_str(), holder.as_str()].map(str::to_owned);
-        Self { waiter, key, holder }
-    }
 }

@@ -22,7 +22,6 @@ use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
 
 answers! {
     pub struct LockAnswer {
-        #[schema(example = "orders/42")]
         key: String,
         held: bool,
         /// The highest token granted so far, to whichever lease; 0 if there is no record.

@@ -17,7 +17,6 @@ answers! {
     #[derive(Default)]
     pub struct PreAnswer {
         /// The same for the same operation and contents.
-        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
         pub id: String,
         /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
         stamp: String,
@@ -62,10 +61,8 @@ impl BatchItem {
 answers! {
     pub struct PreviewAnswer {
         /// MD5 over app, operation and contents, each preceded by its length.
-        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
         pub id: String,
         /// SHA-256 of the same bytes.
-        #[schema(example = "326d5f1705c659b11908bbfb9d0cdb99b72954f62f975e90ca8cd3464aee0169")]
         pub sha256: String,
         /// The contents in canonical JSON (RFC 8785), as text.
         #[schema(example = r#"{"amount":"19.90","order":42}"#)]

@@ -28,11 +28,14 @@ use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::Shared;
-use super::problem::Problem;
+use super::problem::{Problem, within};
 use super::query::Query;
 use super::quotas;
 use crate::gate::{Awaited, ListFailure, Shown};
 use crate::store::gate::Listing;
+
+/// Longest `wait_ms` that is not taken for a mistake: a day.
+const WAIT_MS_MAX: u64 = 86_400_000;
 
 /// The operation of the caller's app whose id is in a path.
 pub struct PathId(OperationAddress);
@@ -171,8 +174,9 @@ pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<
 )]
 pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: Result<PathId, Problem>) -> Answered {
     let PathId(address) = address?;
-    let shown = match query.wait_ms {
-        Some(_) => succeeded(&call, &address, call.context.wait(query.wait_ms)).await?,
+    let wait_ms = query.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
+    let shown = match wait_ms {
+        Some(_) => succeeded(&call, &address, call.context.wait(wait_ms)).await?,
         None => call.context.operations.get(&address).await?.ok_or_else(refusals::not_found)?,
     };
     Ok(ok(&records::operation(call.app(), &shown)))

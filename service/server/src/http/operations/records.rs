@@ -13,9 +13,7 @@ use crate::http::problem::Problem;
 answers! {
     /// An operation as other clients see it: without its stamp and attempt id.
     pub struct OperationAnswer {
-        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
         id: String,
-        #[schema(example = "charge")]
         operation: String,
         /// `vacant`: deleted, and shown only because a double run is suspected.
         state: State,
@@ -34,7 +32,6 @@ answers! {
         #[serde(flatten)]
         expiry: Expiry,
         /// As the attempt that has the record gave it.
-        #[schema(example = "billing-7: invoice 42")]
         label?: Option<String>,
         /// As the attempt that has the record gave it.
         #[schema(value_type = Object)]
@@ -58,21 +55,16 @@ answers! {
     }
 
     pub struct ClaimedBy {
-        #[schema(example = "default")]
         app: String,
         /// The id of the API key.
-        #[schema(example = "0123456789ab")]
         api_key: String,
     }
 
     pub struct ResolutionAnswer {
-        #[schema(example = "the bank has the transfer")]
         reason: String,
         /// The name that the operator gave.
-        #[schema(example = "ann")]
         by?: Option<String>,
         /// The id of the operator's API key; absent if the client needed none.
-        #[schema(example = "0123456789ab")]
         api_key?: Option<String>,
     }
 

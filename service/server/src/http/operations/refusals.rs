@@ -20,11 +20,8 @@ pub fn not_found() -> Problem {
 
 /// The answer to a pre that failed, which can be repeated with the same attempt id.
 pub fn unanswered(failure: &Failure, attempt_id: Option<&AttemptId>) -> Problem {
-    let problem = Problem::of_failure(failure);
-    match (failure, attempt_id) {
-        (Failure::OutcomeUnknown(_), Some(attempt_id)) => problem.with("attempt_id", attempt_id.as_str()),
-        _ => problem,
-    }
+    let repeated = attempt_id.filter(|_| matches!(failure, Failure::OutcomeUnknown(_)));
+    Problem::of_failure(failure).with_some("attempt_id", repeated.map(AttemptId::as_str))
 }
 
 /// The answer for an outcome that does not let the client proceed.
