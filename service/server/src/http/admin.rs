@@ -54,8 +54,7 @@ answers! {
         active?: Option<String>,
         /// The epoch in which this node uses it.
         epoch?: Option<u64>,
-        /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
-        /// and a pre with `on_expiry: block` and no record is refused.
+        /// Time until the hold-off ends, in ms.
         hold_off_ms: u64,
         /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
         forced_ms: u64,
@@ -80,7 +79,7 @@ answers! {
         copied?: Option<u64>,
         /// When its hold-off ends, by its clock.
         hold_off_until?: Option<DateTime>,
-        /// The longest lease that the cluster has needed so far, in ms: a minute, ten minutes, or the longest allowed. A hold-off lasts as long.
+        /// The longest lease in use, in ms. A hold-off lasts as long.
         lease_ms_max?: Option<u64>,
         /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
         unreadable?: Option<u64>,
@@ -166,8 +165,8 @@ pub async fn engines(call: Call) -> Response {
 /// Switch all nodes to the other engine of a pair: that of the locks, or that of the gate.
 ///
 /// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases, attempts and
-/// stamps stay valid, and waiters stay where they are. Durable operations live in the SQL store, whatever is active. Calls during the copy
-/// get 503 and can be repeated. If the active engine does not answer, say with `stopped` that it is stopped: what it holds is lost, so a
+/// stamps stay valid, and waiters stay where they are. Calls during the copy get 503 and can be
+/// repeated. If the active engine does not answer, say with `stopped` that it is stopped: what it holds is lost, so a
 /// hold-off begins. `force` on the active engine ends a hold-off. Returns when this node uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/{of}", tag = "admin", operation_id = "switchEngine",
@@ -180,7 +179,7 @@ pub async fn switch(
     of: Result<Path<EnginesOf>, PathRejection>,
     Json(request): Json<SwitchRequest>,
 ) -> Answered {
-    let Path(of) = of.map_err(|_| Problem::new(Code::NotFound, "Only the locks and the gate have engines."))?;
+    let Path(of) = of.map_err(|_| Problem::field("of", "must be locks or gate"))?;
     match of {
         EnginesOf::Locks => {
             request.carry_out(call.context.locks.engines(), &call).await?;

@@ -164,8 +164,7 @@ macro_rules! acquire_body {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($own)*
-            /// The client's name; refused clients see it. If absent, the server makes one that begins with `anonymous-`, as no client
-            /// can send it.
+            /// Refused clients see it. If absent, the server makes one, which begins with `anonymous-`.
             #[schema(example = "billing-7", max_length = 256, min_length = 1)]
             owner: Option<String>,
             /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant,

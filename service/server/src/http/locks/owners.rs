@@ -40,8 +40,8 @@ answers! {
         holds: Vec<HeldKey>,
         /// The keys that it waits for at the node that answers, at most 100.
         waits_for: Vec<AwaitedKey>,
-        /// The owner waits in a circle: the first waits for the holder that comes next, and so on, and the last for the first. Absent if
-        /// the node sees no circle. A circle of more than 16 owners, or with a waiter at another node, is not seen.
+        /// The owner waits in a circle of up to 16 owners: each waits for the next, and the last for the first. A circle with a waiter at
+        /// another node is not seen.
         cycle?: Vec<Blocked>,
         /// How many requests wait at other nodes for the keys that were looked through: their owners are not known here.
         waiting_elsewhere: u64,

@@ -37,7 +37,7 @@ answers! {
         permits_kept?: Option<u32>,
         /// Set while the key is closed.
         closed?: Option<ClosingAnswer>,
-        /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
+        /// The lock is not granted before this, because of a lock-delay or a `min_hold_ms`.
         delayed_until?: Option<DateTime>,
         /// The highest token presented to `fence`.
         fence?: Option<u64>,
