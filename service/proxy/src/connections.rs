@@ -2,17 +2,16 @@
 //! its client may never send the rest of a request.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use axum::body::Body;
 use axum::response::Response;
 use http_body_util::BodyExt;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::{Problem, overloaded};
-
-const UNBROKEN: &str = "nothing panics with this lock";
 
 pub struct Connections {
     room: Arc<Semaphore>,
@@ -42,7 +41,7 @@ impl Connections {
     pub async fn open(self: &Arc<Self>, number: u64) -> Arc<Connection> {
         let room = loop {
             if self.room.available_permits() == 0 {
-                let oldest = self.idle.lock().expect(UNBROKEN).pop_first();
+                let oldest = self.idle.lock().pop_first();
                 oldest.into_iter().for_each(|(_, end)| end.cancel());
             }
             tokio::select! {
@@ -59,18 +58,18 @@ impl Connections {
 impl Connection {
     pub async fn serve(&self, serving: impl Future) {
         self.end.run_until_cancelled(serving).await;
-        self.all.idle.lock().expect(UNBROKEN).remove(&self.number);
+        self.all.idle.lock().remove(&self.number);
     }
 
     /// # Errors
     /// `overloaded`: the connection has to end for another one.
     pub(super) fn begin(self: &Arc<Self>) -> Result<Busy, Problem> {
-        let was_idle = self.all.idle.lock().expect(UNBROKEN).remove(&self.number);
+        let was_idle = self.all.idle.lock().remove(&self.number);
         was_idle.map(|_| Busy(Arc::clone(self))).ok_or_else(overloaded)
     }
 
     fn turn_idle(&self) {
-        self.all.idle.lock().expect(UNBROKEN).insert(self.number, self.end.clone());
+        self.all.idle.lock().insert(self.number, self.end.clone());
         self.all.turned_idle.notify_one();
     }
 }

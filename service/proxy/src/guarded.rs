@@ -8,14 +8,14 @@ use axum::response::Response;
 use bytes::BytesMut;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use latchgate_client::{Attempt, Begun, Error};
+use latchgate_client::{Attempt, Begun, Duplicate, Error};
 use serde_json::Value;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::connections::Connection;
 use crate::request::Memory;
-use crate::stored::{is_final, not_stored, replay, result};
+use crate::stored::{is_final, not_stored, replayed, result};
 use crate::upstream::broken_off;
 use crate::{Answer, Problem, Proxy};
 
@@ -38,7 +38,7 @@ impl Proxy {
             match proxy.gate.clone().checked(checked).begin(&contents).await {
                 Ok(Begun::Go(attempt)) if gone.is_cancelled() => log(attempt.fail().await, Err(broken_off())),
                 Ok(Begun::Go(attempt)) => proxy.run(attempt, head, body, memory).await,
-                Ok(Begun::Duplicate(duplicate)) => replay(&duplicate.result),
+                Ok(Begun::Duplicate(Duplicate { result, .. })) => replayed(&result).ok_or_else(|| not_stored(&result)),
                 Err(error) => Err(refusal(&error)),
             }
         });

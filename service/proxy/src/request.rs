@@ -56,7 +56,7 @@ impl Proxy {
     pub(super) fn identity(&self, key: &str, head: &Parts, body: &[u8]) -> Result<(Value, String), Problem> {
         let mut caller = Vec::new();
         for name in iter::once(&header::HOST).chain(&self.settings.caller_headers) {
-            caller.push(single(&head.headers, name)?.map(|value| hex(Sha256::digest(value))));
+            caller.push(single(&head.headers, name)?.map(|value| hex::encode(Sha256::digest(value))));
         }
         let target = head.uri.path_and_query().map_or("", |target| target.as_str());
         let kind = single(&head.headers, &header::CONTENT_TYPE)?.map_or(&b""[..], HeaderValue::as_bytes);
@@ -65,7 +65,7 @@ impl Proxy {
             checked.update((part.len() as u64).to_be_bytes());
             checked.update(part);
         }
-        Ok((json!({ "key": key, "caller": caller }), hex(checked.finalize())))
+        Ok((json!({ "key": key, "caller": caller }), hex::encode(checked.finalize())))
     }
 
     /// Receives a whole body, with its part of the memory.
@@ -115,8 +115,4 @@ fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a He
         (value, None) => Ok(value),
         _ => Err(Problem::invalid(&format!("The header {name} must be sent once."))),
     }
-}
-
-fn hex(digest: impl AsRef<[u8]>) -> String {
-    format!("{:x}", Bytes::copy_from_slice(digest.as_ref()))
 }

@@ -2,11 +2,12 @@
 //! target [`AUDIT_TARGET`].
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::App;
 use latchgate_core::access::KeyId;
+use parking_lot::Mutex;
 
 use crate::observe::logs::AUDIT_TARGET;
 
@@ -106,13 +107,13 @@ impl Entry {
     }
 
     fn change(&self, change: impl FnOnce(&mut Text)) {
-        self.0.text.lock().unwrap_or_else(PoisonError::into_inner).as_mut().map(change);
+        self.0.text.lock().as_mut().map(change);
     }
 }
 
 impl Open {
     fn end(&self, outcome: &str) {
-        let text = self.text.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let text = self.text.lock().take();
         if let Some(Text { resource, detail }) = text {
             log(self.action.as_str(), &self.actor, Some(&resource), outcome, detail.as_deref(), None);
         }
@@ -138,7 +139,7 @@ type Failure = (Actor, &'static str);
 impl Failures {
     /// A request had no valid API key, for the reason `outcome`. Called in a runtime.
     pub fn log(&self, actor: Actor, outcome: &'static str) {
-        let mut counted = self.0.lock();
+        let mut counted = self.0.0.lock();
         if counted.is_empty() {
             let counted = Arc::clone(&self.0);
             tokio::spawn(async move {
@@ -158,13 +159,10 @@ impl Failures {
 }
 
 impl Counted {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Option<Failure>, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Logs what was counted, and begins anew.
     fn log(&self) {
-        for (failure, attempts) in std::mem::take(&mut *self.lock()).into_iter().filter(|(_, attempts)| *attempts > 0) {
+        for (failure, attempts) in std::mem::take(&mut *self.0.lock()).into_iter().filter(|(_, attempts)| *attempts > 0)
+        {
             log_failure(failure.as_ref(), attempts);
         }
     }

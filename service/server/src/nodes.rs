@@ -2,9 +2,10 @@
 //! say is one document, which each node changes.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use latchgate_core::Timestamp;
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::time::{Duration, sleep, timeout};
@@ -91,7 +92,7 @@ impl Nodes {
             loop {
                 // While the store is away, the last list is shown, with its age.
                 if let Ok(Ok(document)) = timeout(PATIENCE, looking.say_and_read()).await {
-                    *looking.document() = document;
+                    *looking.document.lock() = document;
                 }
                 sleep(LOOK_EVERY).await;
             }
@@ -102,7 +103,7 @@ impl Nodes {
     /// This node first, and the others that were there within the last minute.
     pub fn list(&self) -> Vec<SeenNode> {
         let own = SeenNode { node: self.inner.name(), report: self.inner.report(), age_ms: 0 };
-        let (document, now) = (self.inner.document(), self.inner.locks.now());
+        let (document, now) = (self.inner.document.lock(), self.inner.locks.now());
         let others = document.iter().map(|(node, Said { at, report })| SeenNode {
             node: node.clone(),
             report: serde_json::from_value(report.clone()).unwrap_or_default(),
@@ -125,10 +126,6 @@ impl Inner {
             locks: used(self.locks.engines()),
             gate: used(self.operations.engines()),
         }
-    }
-
-    fn document(&self) -> MutexGuard<'_, Document> {
-        self.document.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters what this node has to say, if it has not said so lately, and returns what all nodes have said.

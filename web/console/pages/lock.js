@@ -4,7 +4,7 @@ import { call, lockPath, post, serverNow } from "../api.js";
 import { h, replace } from "../dom.js";
 import { duration, plural, time, words } from "../format.js";
 import {
-  Pages, ask, badge, button, countdown, empty, eventDetails, eventDot, facts, head, panel, problemBox, since, table, toast,
+  ask, badge, button, countdown, empty, eventDetails, eventDot, facts, head, panel, problemBox, since, table, toast,
 } from "../widgets.js";
 import { stateOf, take, taken } from "./locks.js";
 
@@ -20,14 +20,12 @@ export function lock(view) {
     h("p", { class: "crumb" }, h("a", { href: "#/locks" }, "Locks")),
     h("div", { class: "head" }, h("h1", { class: "mono key" }, key, " ", title), actions),
     now, timeline.element);
-  const pages = new Pages(() => view.refresh());
   let before = "";
   view.refresh = view.every(2000, async () => {
-    const shown = await view.get(lockPath(key), { limit: 50, cursor: pages.cursor });
-    pages.show(shown.next_cursor, `, ${plural(shown.holders_count, "holder")}`);
+    const shown = await view.get(lockPath(key));
     replace(title, stateOf(shown));
     replace(actions, actionsOf(view, shown));
-    replace(now, own(view, key), nowOf(shown, pages));
+    replace(now, own(view, key), nowOf(shown));
     // A change of the holders is an event.
     const holders = JSON.stringify([shown.last_token, shown.holders_count, shown.holders.map((holder) => [holder.token, holder.revocation?.deadline])]);
     if (holders !== before) await timeline.load();
@@ -140,7 +138,7 @@ function own(view, key) {
       button("Release", act("release", "Released."), { "data-focus": "release", class: "primary" })));
 }
 
-function nowOf(shown, pages) {
+function nowOf(shown) {
   return [
     facts(
       ["Highest token", shown.last_token || "none yet"],
@@ -148,7 +146,7 @@ function nowOf(shown, pages) {
       ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held${shown.permits_kept ? `, ${shown.permits_kept} of them kept after an early end` : ""}`],
       ["Highest token presented", shown.fence],
       ["Not granted before", shown.delayed_until && time(shown.delayed_until)]),
-    panel("Held by", shown.held ? holdersTable(shown.holders) : empty(shown.closed ? "No lease holds the lock." : "No lease: the lock is free."), pages.element),
+    panel("Held by", shown.held ? holdersTable(shown.holders) : empty(shown.closed ? "No lease holds the lock." : "No lease: the lock is free.")),
     panel("Waiting", waitingOf(shown)),
   ];
 }

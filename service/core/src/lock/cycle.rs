@@ -2,6 +2,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
+use serde::Serialize;
+
 use super::lease::{Mode, Owner};
 use crate::key::Key;
 
@@ -13,10 +15,14 @@ const CYCLES_MAX: usize = 16;
 const STARTS_MAX: usize = 256;
 
 /// The request of `waiter` for `key` is not granted before a lease of `holder` has ended.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = CycleStep))]
 pub struct Blocked {
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub waiter: Owner,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub key: Key,
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub holder: Owner,
 }
 

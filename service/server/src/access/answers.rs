@@ -9,7 +9,6 @@ use crate::format::{DateTime, answers, rfc3339};
 
 answers! {
     pub struct AppAnswer {
-        #[schema(example = "billing")]
         app: String,
         /// Its API keys are refused.
         disabled: bool,
@@ -67,7 +66,6 @@ pub struct NewKeyAnswer {
 
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `KeyAnswer::of`")]
 pub enum ApiKeyState {
     Active,
     Revoked,
@@ -79,15 +77,13 @@ answers! {
     #[schema(as = ApiKeyAnswer)]
     pub struct KeyAnswer {
         /// The part of the API key that is not secret.
-        #[schema(example = "3f9a1c20b7d4")]
         id: String,
         app: String,
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all if empty.
         prefixes: Vec<String>,
         /// `active`, `revoked`, `expired`, or `app_disabled`.
-        #[schema(value_type = ApiKeyState)]
-        state: &'static str,
+        state: ApiKeyState,
         /// What it is for, as the operator who created it said.
         #[schema(example = "billing workers")]
         name?: Option<String>,
@@ -165,10 +161,10 @@ impl KeyAnswer {
             scopes: entry.permissions.scopes.iter().collect(),
             prefixes: entry.permissions.prefixes.clone(),
             state: match document.state_of(entry, now) {
-                Ok(()) | Err(Refusal::Unknown) => "active",
-                Err(Refusal::Revoked) => "revoked",
-                Err(Refusal::Expired) => "expired",
-                Err(Refusal::AppDisabled) => "app_disabled",
+                Ok(()) | Err(Refusal::Unknown) => ApiKeyState::Active,
+                Err(Refusal::Revoked) => ApiKeyState::Revoked,
+                Err(Refusal::Expired) => ApiKeyState::Expired,
+                Err(Refusal::AppDisabled) => ApiKeyState::AppDisabled,
             },
             name: entry.name.clone(),
             created_by: entry.created_by.map(|id| id.to_string()),

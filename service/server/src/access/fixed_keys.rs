@@ -1,11 +1,11 @@
 //! API keys of the configuration: the first admin's, and those of a file, for set-ups that keep secrets elsewhere.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context as _, anyhow, ensure};
 use latchgate_core::access::{ApiKey, Document, KeyEntry, Permissions, Scopes};
 use latchgate_core::{App, Timestamp};
+use parking_lot::Mutex;
 use serde::Deserialize;
 
 use crate::files;
@@ -62,7 +62,7 @@ impl FixedKeys {
             }
             None => None,
         };
-        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut read = self.read.lock();
         if text.is_some() && text == read.0 {
             return Ok(false);
         }
@@ -80,7 +80,7 @@ impl FixedKeys {
 
     /// The store's document with the fixed API keys.
     pub(super) fn added_to(&self, stored: &Document) -> Document {
-        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = self.read.lock();
         let mut document = stored.clone();
         document.needs_key |= read.1.needs_key;
         for (id, entry) in &read.1.keys {

@@ -11,10 +11,11 @@ mod refresh;
 mod stored;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::Arc;
 
 use latchgate_core::access::{Document, KeyId, Permissions, Quotas, Refusal};
 use latchgate_core::{App, Timestamp};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -177,24 +178,20 @@ impl Access {
 
 impl Inner {
     fn known(&self) -> Arc<Known> {
-        Arc::clone(&self.known.read().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn app_uses(&self) -> MutexGuard<'_, HashMap<App, Arc<AppUse>>> {
-        self.app_uses.lock().unwrap_or_else(PoisonError::into_inner)
+        Arc::clone(&self.known.read())
     }
 
     /// There are as many as apps that have had API keys here.
     fn app_use(&self, app: &App) -> Arc<AppUse> {
         let new = || Arc::new(AppUse::new(app.clone(), self.quota_reports.clone()));
-        Arc::clone(self.app_uses().entry(app.clone()).or_insert_with(new))
+        Arc::clone(self.app_uses.lock().entry(app.clone()).or_insert_with(new))
     }
 
     /// Replaces what is known by `next`, whose `document` and `callers` are made here. Requests whose API key is no longer accepted
     /// end. A document that is older than the known one changes nothing.
     fn install(&self, next: Known) {
         let now = (self.clock)();
-        let _installing = self.installing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _installing = self.installing.lock();
         let known = self.known();
         if next.version < known.version {
             return;
@@ -214,7 +211,7 @@ impl Inner {
             let new = || Caller::new(Some(*id), entry.permissions.clone(), self.app_use(&entry.permissions.app));
             callers.insert(*id, same.cloned().unwrap_or_else(|| Arc::new(new())));
         }
-        for (app, app_use) in &*self.app_uses() {
+        for (app, app_use) in &*self.app_uses.lock() {
             app_use.set(document.apps.get(app).map_or_else(Quotas::default, |entry| entry.quotas));
         }
         let is_ended =
@@ -223,7 +220,7 @@ impl Inner {
             known.callers.iter().filter(is_ended).map(|(_, caller)| Arc::clone(caller)).collect();
         let needs_key = document.needs_key;
         let next = Arc::new(Known { document, callers, ..next });
-        *self.known.write().unwrap_or_else(PoisonError::into_inner) = next;
+        *self.known.write() = next;
         // After that, no request begins with what has ended.
         ended.iter().for_each(|caller| caller.end());
         if needs_key {

@@ -43,8 +43,8 @@ impl OrderRefused {
 pub struct AppChangeRequest {
     /// Whether its API keys are refused. Its locks and operations stay.
     disabled: Option<bool>,
-    /// After what time, in ms, a lock of the app that is held is a notice; null: never. A lease that is granted from now on makes the
-    /// event `held_too_long` when it has been held for that long, however often it was renewed. The lease goes on.
+    /// After what time, in ms, a held lock of the app makes the event `held_too_long`, however often it was renewed; null: never. It
+    /// counts for leases that are granted from now on.
     #[serde(default, deserialize_with = "some")]
     #[schema(value_type = Option<u64>, example = 600_000, minimum = 1, maximum = 315_360_000_000_u64)]
     warn_after_ms: Option<Option<u64>>,

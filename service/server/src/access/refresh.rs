@@ -1,6 +1,6 @@
 //! The document is read again twice a second.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use latchgate_core::Timestamp;
 use latchgate_core::access::KeyId;
@@ -97,7 +97,7 @@ impl Inner {
     }
 
     async fn enter_uses(&self) {
-        let entered = *self.uses_entered.lock().unwrap_or_else(PoisonError::into_inner);
+        let entered = *self.uses_entered.lock();
         if entered.is_some_and(|at| at.elapsed() < ENTER_USES_EVERY) {
             return;
         }
@@ -108,7 +108,7 @@ impl Inner {
         if uses.is_empty() {
             return;
         }
-        *self.uses_entered.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+        *self.uses_entered.lock() = Some(Instant::now());
         let entered = self.change(|document, _| {
             uses.iter().for_each(|(id, at)| document.enter_use(*id, *at));
             Ok(())

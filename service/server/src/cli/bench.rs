@@ -1,22 +1,17 @@
 //! `latchgate bench`: load, and what it shows.
 
 use std::fmt::Write as _;
-use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
 
 use comfy_table::{Table, presets};
-use indicatif::{ProgressBar, ProgressStyle};
 use latchgate_bench::drive::Meter;
 use latchgate_bench::work::{self, Report, Settings, Workload};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::time::interval;
 
 use super::print::out;
+use super::progress::{Line, shown};
 use crate::config::BenchArgs;
-
-const SHOW_EVERY: Duration = Duration::from_millis(200);
 
 /// # Errors
 /// When a node cannot be reached, or a request has failed.
@@ -29,7 +24,11 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for workload in &args.workloads {
         let meter = Arc::new(Meter::default());
-        let report = shown(work::run(*workload, &settings, &meter), *workload, &settings, &meter).await?;
+        let news = async || {
+            let (done, errors) = (meter.operations.load(Ordering::Relaxed), meter.errors.load(Ordering::Relaxed));
+            Line::is_on_terminal().then(|| format!("{done} done, {errors} failed"))
+        };
+        let report = shown(work::run(*workload, &settings, &meter), &name_of(*workload, &settings), news).await?;
         if args.json {
             out(serde_json::to_string(&report)?);
         }
@@ -41,36 +40,10 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
     reports.iter().try_for_each(Report::check)
 }
 
-/// Awaits the workload. Meanwhile a bar on a terminal shows how far it is; without a terminal, a line says that it has begun.
-async fn shown<T>(work: impl Future<Output = T>, workload: Workload, settings: &Settings, meter: &Meter) -> T {
+/// What is said while the workload runs.
+fn name_of(workload: Workload, settings: &Settings) -> String {
     let rounds = if matches!(workload, Workload::Idle | Workload::Renewals | Workload::Held) { 2 } else { 1 };
-    let total = (settings.warmup + settings.measured) * rounds;
-    let bar = ProgressBar::new(u64::try_from(total.as_millis()).unwrap_or(u64::MAX));
-    if let Ok(style) = ProgressStyle::with_template("{prefix:<13}{wide_bar} {msg}") {
-        bar.set_style(style);
-    }
-    bar.set_prefix(workload.name());
-    if bar.is_hidden() {
-        eprintln!("latchgate: {}, {} s", workload.name(), total.as_secs());
-    }
-    let begin = Instant::now();
-    let showing = async {
-        let mut ticks = interval(SHOW_EVERY);
-        loop {
-            ticks.tick().await;
-            let passed = begin.elapsed().as_millis().min(total.as_millis());
-            bar.set_position(u64::try_from(passed).unwrap_or(u64::MAX));
-            let (done, errors) = (meter.operations.load(Ordering::Relaxed), meter.errors.load(Ordering::Relaxed));
-            let failed = if errors > 0 { format!(", {errors} failed") } else { String::new() };
-            bar.set_message(format!("{done} done{failed}"));
-        }
-    };
-    let done = tokio::select! {
-        done = work => done,
-        () = showing => unreachable!("it is shown until the work is done"),
-    };
-    bar.finish_and_clear();
-    done
+    format!("{}, {} s", workload.name(), ((settings.warmup + settings.measured) * rounds).as_secs())
 }
 
 fn table(reports: &[Report]) -> String {

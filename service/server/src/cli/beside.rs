@@ -9,9 +9,9 @@ use tokio::time::{Instant, sleep};
 
 use super::progress::shown;
 use crate::audit::{Action, Actor, COMMAND, Entry};
-use crate::config::{BesideArgs, EnginesOf};
+use crate::config::BesideArgs;
 use crate::engines::open::GateEngine;
-use crate::engines::{Engine, Engines, GateEngines, LockEngines, SwitchOrder};
+use crate::engines::{Engine, Engines, EnginesOf, GateEngines, LockEngines, SwitchOrder};
 use crate::gate::COMMAND_MAX;
 use crate::observe::logs::{self, LogFormat};
 use crate::serve;
@@ -66,9 +66,7 @@ pub async fn switch(args: &BesideArgs, of: EnginesOf, order: &SwitchOrder) -> an
             switch_engines(&gate, order).await
         }
     };
-    let to = order.to.as_deref().unwrap_or("the other one");
-    let detail = format!("engine: {to}, stopped: {}, force: {}", order.is_stopped, order.force);
-    record(Action::SwitchEngine, of, &detail, switched.is_ok());
+    record(Action::SwitchEngine, of, &order.to_string(), switched.is_ok());
     Ok(json!({ "active": switched? }))
 }
 

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use indicatif::{ProgressBar, ProgressStyle};
 use latchgate_client::clock::Moment;
 use latchgate_client::{Client, Error, Method};
 use nix::sys::resource::{Resource, getrlimit};
@@ -195,27 +194,12 @@ async fn node(args: &DoctorArgs, node: &NodeArgs, findings: &mut Findings) -> an
 /// Waits as clients do, for a lock that stays taken.
 async fn wait(args: &DoctorArgs, client: &Client, key: &str, url: &str, findings: &mut Findings) {
     let wait = args.wait.min(LONGEST_WAIT);
-    let bar = ProgressBar::new(wait.as_secs());
-    if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} s: a long wait through the load balancer") {
-        bar.set_style(style);
-    }
-    if bar.is_hidden() {
-        out(format_args!("       waiting for {} s …", wait.as_secs()));
-    }
     let body = json!({ "wait_ms": ms(wait), "lease_id": uuid::Uuid::new_v4().to_string() });
     let path = format!("/v1/locks/{}/acquire", key.replace('/', "%2F"));
     let began = Moment::now();
-    let ticking = async {
-        loop {
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            bar.set_position(began.elapsed().as_secs());
-        }
-    };
-    let answer = tokio::select! {
-        answer = client.call(Method::POST, &path, Some(&body)) => answer,
-        () = ticking => return,
-    };
-    bar.finish_and_clear();
+    let calling = client.call(Method::POST, &path, Some(&body));
+    let what = format!("a long wait through the load balancer, {} s", wait.as_secs());
+    let answer = shown(calling, &what, async || None).await;
     let took = began.elapsed().as_secs();
     match answer {
         Err(Error::Refused(problem)) if problem.code() == "wait-timeout" => {

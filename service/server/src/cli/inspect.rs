@@ -15,9 +15,9 @@ use super::print::{list, one_line, out, said, text};
 use super::progress::shown;
 use super::who;
 use crate::config::{
-    EnginesCommand, EnginesOf, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
+    EnginesCommand, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
 };
-use crate::engines::SwitchOrder;
+use crate::engines::{EnginesOf, SwitchOrder};
 use crate::format::ms;
 
 const PAGE: u32 = 1_000;

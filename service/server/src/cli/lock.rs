@@ -2,15 +2,15 @@
 
 use std::cell::RefCell;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
 use latchgate_client::clock::Moment;
 use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wanted};
 
 use super::node::{LOST, client, failed};
-use super::print::{complain, plain};
-use super::progress::spinner;
+use super::print::complain;
+use super::progress::Line;
 use super::terraform;
 use super::work::{self, Ended, Hold, Signals, Work};
 use crate::config::LockRunArgs;
@@ -26,15 +26,15 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
     let grace = args.grace()?;
     let client = client(&args.node)?;
     let mut signals = Signals::take()?;
-    let notice = Notice::new(args);
+    let notice = Notice { names: args.locked_keys().join(", "), line: Arc::default(), is_quiet: args.quiet };
     let acquired = tokio::select! {
         acquired = request(&client, args, &notice).acquire() => acquired,
         signal = signals.end() => {
-            notice.end();
+            notice.line.clear();
             return Ok(work::code_of(signal).into());
         }
     };
-    notice.end();
+    notice.line.clear();
     let lease = match acquired {
         Ok(lease) => lease,
         Err(error) => return Ok(failed(&error).into()),
@@ -161,18 +161,11 @@ fn hold_of(state: &LeaseState) -> Hold {
 #[derive(Clone)]
 struct Notice {
     names: String,
-    bar: ProgressBar,
+    line: Arc<Line>,
     is_quiet: bool,
 }
 
 impl Notice {
-    fn new(args: &LockRunArgs) -> Self {
-        // Nothing is drawn before there is something to say.
-        let bar = spinner("");
-        bar.set_draw_target(ProgressDrawTarget::hidden());
-        Self { names: args.locked_keys().join(", "), bar, is_quiet: args.quiet }
-    }
-
     fn show(&self, problem: &Problem) {
         let holders = problem.field("holders").as_array().map(Vec::as_slice).unwrap_or_default();
         let count = problem.field("holders_count").as_u64().unwrap_or(0);
@@ -188,20 +181,8 @@ impl Notice {
         let is_at_limit = number("group_limit").is_some_and(|limit| number("group_held") >= Some(limit));
         let at_limit = is_at_limit.then(|| "its group is at its limit".to_owned());
         let held_by = closed.or(at_limit).unwrap_or(held_by);
-        let line = plain(&format!("waiting for {}: {held_by}{position}", self.names));
-        let is_first = self.bar.message().is_empty();
-        self.bar.set_message(line.clone());
-        if is_first && !self.is_quiet {
-            self.bar.set_draw_target(ProgressDrawTarget::stderr());
-            if self.bar.is_hidden() {
-                complain(&line);
-            } else {
-                self.bar.enable_steady_tick(Duration::from_millis(200));
-            }
+        if !self.is_quiet && (Line::is_on_terminal() || self.line.is_empty()) {
+            self.line.show(&format!("waiting for {}: {held_by}{position}", self.names));
         }
-    }
-
-    fn end(&self) {
-        self.bar.finish_and_clear();
     }
 }

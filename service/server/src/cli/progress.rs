@@ -1,45 +1,60 @@
-//! Long work shows its progress: a line that changes on a terminal, plain lines otherwise.
+//! Long work shows its progress on standard error: on a terminal a line that changes, plain lines otherwise.
 
 use std::future::Future;
+use std::io::{IsTerminal as _, stderr};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use parking_lot::Mutex;
 use tokio::time::interval;
 
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+use super::print::{complain, plain};
 
-/// A line that shows what is going on, and for how long. It is hidden without a terminal.
-pub fn spinner(message: impl Into<String>) -> ProgressBar {
-    let bar = ProgressBar::no_length();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
-        bar.set_style(style);
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A longer line would go on in the next row of the terminal, which is not cleared.
+const CHARS_MAX: usize = 78;
+
+/// What is going on.
+#[derive(Default)]
+pub struct Line(Mutex<String>);
+
+impl Line {
+    pub fn is_on_terminal() -> bool {
+        stderr().is_terminal()
     }
-    bar.set_message(message.into());
-    bar
+
+    pub fn show(&self, what: &str) {
+        if std::mem::replace(&mut *self.0.lock(), what.to_owned()) == what {
+            return;
+        }
+        if Self::is_on_terminal() {
+            eprint!("\r\x1b[K{}", plain(what).chars().take(CHARS_MAX).collect::<String>());
+        } else {
+            complain(what);
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    pub fn clear(&self) {
+        if Self::is_on_terminal() && !self.is_empty() {
+            eprint!("\r\x1b[K");
+        }
+    }
 }
 
-/// Awaits `work`, and shows what `news` says of it. Without a terminal, work that takes a while is a line on standard error, and news is
-/// another one when it changes.
+/// Awaits `work`. If it takes a while, shows what it is, and what `news` says of it.
 pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl AsyncFnMut() -> Option<String>) -> T {
-    let bar = spinner(what);
-    bar.enable_steady_tick(LOOK_EVERY / 3);
+    let line = Line::default();
     let reporting = async {
         let mut look = interval(LOOK_EVERY);
         look.tick().await;
         look.tick().await;
-        if bar.is_hidden() {
-            eprintln!("latchgate: {what}");
-        }
-        let mut shown_last = None;
+        line.show(what);
         loop {
-            let now = news().await;
-            if now.is_some() && now != shown_last {
-                let line = format!("{what}: {}", now.as_deref().unwrap_or_default());
-                if bar.is_hidden() {
-                    eprintln!("latchgate: {line}");
-                }
-                bar.set_message(line);
-                shown_last = now;
+            if let Some(news) = news().await {
+                line.show(&format!("{what}: {news}"));
             }
             look.tick().await;
         }
@@ -48,6 +63,6 @@ pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl 
         done = work => done,
         () = reporting => unreachable!("it goes on until the work is done"),
     };
-    bar.finish_and_clear();
+    line.clear();
     done
 }

@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use clap_complete::Shell;
 
 use super::duration::{duration, duration_ms};
 use super::{BesideArgs, NodeArgs};
 use crate::access::operator::number_or_none;
+use crate::engines::EnginesOf;
 
 /// How a command prints.
 #[derive(Clone, Debug, Args)]
@@ -202,21 +203,6 @@ pub enum EnginesCommand {
         #[command(flatten)]
         beside: BesideArgs,
     },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum EnginesOf {
-    Locks,
-    Gate,
-}
-
-impl EnginesOf {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Locks => "locks",
-            Self::Gate => "gate",
-        }
-    }
 }
 
 #[derive(Debug, Args)]

@@ -28,7 +28,7 @@ pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, 
 use self::duration::some_duration;
 pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
-    CompletionsArgs, DoctorArgs, EnginesCommand, EnginesOf, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs,
+    CompletionsArgs, DoctorArgs, EnginesCommand, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs,
     OperationsCommand, ShowArgs,
 };
 pub use self::locks::LockArgs;

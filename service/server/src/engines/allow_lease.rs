@@ -1,11 +1,9 @@
 //! Before the first lease of a length is granted, the engine record has it.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use tokio::time::{Duration, sleep_until};
 
 use super::engine::Engine;
-use super::lease_max::{LeaseMax, UNREAD_MAX};
+use super::lease_max::UNREAD_MAX;
 use super::pair::{Engines, Inner};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, lease_step};
@@ -20,7 +18,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     /// When the record cannot be changed.
     pub async fn allow_lease(&self, ttl_ms: u64) -> Result<(), StoreError> {
         for _ in 0..TRIES {
-            let known = *self.inner.lease_max();
+            let known = *self.inner.lease_max.lock();
             if ttl_ms <= known.allowed_ms() {
                 return Ok(());
             }
@@ -34,7 +32,7 @@ impl<E: ?Sized + Engine> Engines<E> {
 
     /// The longest lease that may be granted now, in ms.
     pub fn lease_ms_allowed(&self) -> u64 {
-        self.inner.lease_max().allowed_ms()
+        self.inner.lease_max.lock().allowed_ms()
     }
 
     async fn raise_lease_max(&self, ttl_ms: u64) -> Result<(), StoreError> {
@@ -66,14 +64,10 @@ impl<E: ?Sized + Engine> Inner<E> {
         let is_replicated =
             self.slots.len() > 1 || self.slots[index].if_open().is_some_and(|store| store.may_fail_over());
         let delay = if is_replicated { UNREAD_MAX } else { Duration::ZERO };
-        self.lease_max().learn(ms, delay);
+        self.lease_max.lock().learn(ms, delay);
     }
 
     pub(super) fn lease_ms_max(&self) -> u64 {
-        self.lease_max().ms
-    }
-
-    fn lease_max(&self) -> MutexGuard<'_, LeaseMax> {
-        self.lease_max.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lease_max.lock().ms
     }
 }

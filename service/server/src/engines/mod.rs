@@ -25,6 +25,6 @@ pub use self::gate::GateEngines;
 pub use self::lease_max::LEASE_MS_SHORT;
 pub use self::locks::{LockEngines, UsedLocks};
 pub use self::notices::{EngineNotice, Unnoticed};
-pub use self::order::{OrderFailure, SwitchOrder};
+pub use self::order::{EnginesOf, OrderFailure, SwitchOrder};
 pub use self::pair::{EngineView, Engines, Other, Standing, View};
 pub use self::slot::{EngineSpec, Opener};

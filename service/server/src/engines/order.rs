@@ -1,9 +1,12 @@
 //! What an operator orders: a switch to the other engine, and hold-offs.
 
+use std::fmt;
 use std::sync::Arc;
 
 use latchgate_core::Timestamp;
+use serde::Deserialize;
 use tokio::time::{Duration, Instant, sleep};
+use utoipa::ToSchema;
 
 use super::copy::bounded;
 use super::copying::Copying;
@@ -14,6 +17,24 @@ use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use crate::store::store_clock::{JUMP_MS_MIN, Jump};
 
+/// What has engines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EnginesOf {
+    #[default]
+    Locks,
+    Gate,
+}
+
+impl EnginesOf {
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Locks => "locks",
+            Self::Gate => "gate",
+        }
+    }
+}
+
 /// A switch as an operator orders it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwitchOrder {
@@ -23,6 +44,14 @@ pub struct SwitchOrder {
     pub is_stopped: bool,
     /// Grant at once, though leases of the engine that was left may be missing.
     pub force: bool,
+}
+
+/// The detail of an audit record.
+impl fmt::Display for SwitchOrder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let engine = self.to.as_deref().unwrap_or("the other one");
+        write!(f, "engine: {engine}, stopped: {}, force: {}", self.is_stopped, self.force)
+    }
 }
 
 /// Why an order was not carried out.

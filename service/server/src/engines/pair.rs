@@ -1,9 +1,10 @@
 //! One store, or a pair of which one is active, as a node uses it: it reads the records, and does what they ask for.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
 use latchgate_core::Timestamp;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};

@@ -1,8 +1,9 @@
 //! An engine of a pair need not answer when the node starts: until it is open, it is one that does not answer.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use futures::future::{BoxFuture, FutureExt as _, Shared};
+use parking_lot::Mutex;
 use tokio::time::{Duration, timeout};
 
 use super::engine::Engine;
@@ -64,9 +65,9 @@ impl<E: ?Sized + Engine> Slot<E> {
             return Ok(Arc::clone(store));
         }
         // A caller that gives up leaves the attempt to the next one.
-        let opening = self.opening().get_or_insert_with(|| self.open()).clone();
+        let opening = self.opening.lock().get_or_insert_with(|| self.open()).clone();
         let opened = opening.await;
-        *self.opening() = None;
+        *self.opening.lock() = None;
         let store = opened.map_err(StoreError::Unavailable)?;
         Ok(Arc::clone(self.store.get_or_init(|| store)))
     }
@@ -92,10 +93,6 @@ impl<E: ?Sized + Engine> Slot<E> {
         }
         .boxed()
         .shared()
-    }
-
-    fn opening(&self) -> MutexGuard<'_, Option<Opening<E>>> {
-        self.opening.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn if_open(&self) -> Option<&Arc<E>> {

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::gate::{
@@ -11,6 +11,7 @@ use latchgate_core::gate::{
 };
 use latchgate_core::{App, Timestamp};
 use lru::LruCache;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument as _;
 
@@ -18,7 +19,7 @@ use crate::observe::metrics::{Histogram, of_durations};
 use crate::observe::traces;
 use crate::store::StoreError;
 use crate::store::engine_record::Purpose;
-use crate::store::gate::{At, Change, Fence, Filter, GateStore, ListError, Page, Stored, Write, Written};
+use crate::store::gate::{At, Change, Fence, GateStore, ListError, Listing, Page, Stored, Write, Written};
 use crate::store::store_clock::StoreClock;
 
 /// How often a command is tried when other callers are faster. Each try that fails means that another caller was served.
@@ -180,14 +181,8 @@ impl Gate {
 
     /// # Errors
     /// When the store does not answer, or the cursor is none of its own.
-    pub async fn list(
-        &self,
-        app: &App,
-        filter: &Filter,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<Page, ListError> {
-        let listed = self.deadline().bound(self.store.list(app, filter, cursor, limit)).await;
+    pub async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        let listed = self.deadline().bound(self.store.list(listing)).await;
         listed.unwrap_or_else(|| Err(timed_out().into()))
     }
 
@@ -289,7 +284,7 @@ impl Gate {
 
     /// What this node has claimed, once.
     fn claimed(&self, address: &OperationAddress) -> Option<Stored> {
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner).pop(address)
+        self.claims.lock().pop(address)
     }
 
     fn remember(&self, address: &OperationAddress, stored: Stored) {
@@ -297,7 +292,7 @@ impl Gate {
         if stored.record.description.as_ref().is_some_and(|description| description.contents.is_some()) {
             return;
         }
-        self.claims.lock().unwrap_or_else(PoisonError::into_inner).put(address.clone(), stored);
+        self.claims.lock().put(address.clone(), stored);
     }
 
     fn deadline(&self) -> Deadline {

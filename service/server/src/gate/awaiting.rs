@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use latchgate_core::App;
-use latchgate_core::gate::{Command, OperationAddress, OperationId, Outcome};
+use latchgate_core::gate::{Command, OperationAddress, Outcome};
 use tokio::time::Instant;
 
 use super::pre::{LOOK_AGAIN, Wait};
 use super::stamp::Home;
 use super::waits::Waiting;
-use super::{Awaited, Inner, Operations, apply, ms};
+use super::{Awaited, Inner, Operations, Reply, ms};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
 
@@ -18,9 +17,8 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer.
-    pub async fn outcome(&self, app: &App, id: OperationId, patience: Duration) -> Answer<Awaited> {
+    pub async fn outcome(&self, address: &OperationAddress, patience: Duration) -> Answer<Awaited> {
         let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id };
         let wait = Wait { began: Instant::now(), patience };
         let mut place: Option<(Home, Waiting)> = None;
         loop {
@@ -30,7 +28,7 @@ impl Operations {
             }
             // While an engine is replaced by the other one, the wait goes on.
             inner.active_within(Home::Primary, wait).await;
-            let (home, reply) = inner.look(&address, left).await?;
+            let (home, reply) = inner.look(address, left).await?;
             let remaining_ms = match reply.outcome {
                 Outcome::InProgress { remaining_ms, .. } if !left.is_zero() && !inner.closing.is_cancelled() => {
                     remaining_ms
@@ -50,7 +48,7 @@ impl Operations {
                     }
                 }
                 // The next look is made with an ear to the store that has the record.
-                _ => place = Some((home, inner.join(home, &address)?)),
+                _ => place = Some((home, inner.join(home, address)?)),
             }
         }
     }
@@ -61,7 +59,7 @@ impl Inner {
     /// caller only reads: the node that ends the attempt, which may be another one or a caller's transaction, notifies nodes only about marked
     /// records, because in Postgres a notification makes commits wait for each other. A mark lasts a minute longer than the wait, so that
     /// the calls of one caller write it about once a minute. If the record is locked, the caller waits without a mark and looks again each second.
-    async fn look(&self, address: &OperationAddress, left: Duration) -> Result<(Home, apply::Reply), StoreError> {
+    async fn look(&self, address: &OperationAddress, left: Duration) -> Result<(Home, Reply), StoreError> {
         let look = async |home| {
             let clock = self.active(home).map(|active| active.target.gate.clock_now());
             let until = clock.filter(|_| !left.is_zero()).map(|now| now.plus_ms(ms(left)));

@@ -88,6 +88,6 @@ impl Drop for Unanswered {
 
 impl Inner {
     async fn try_to_give_back(&self, home: Home, address: &OperationAddress, claim: &Claim) -> Answer<()> {
-        self.apply_at(home, address, &Command::GiveBack(Box::new(claim.clone()))).await.map(drop)
+        Ok(self.apply_there(home, address, &Command::GiveBack(Box::new(claim.clone()))).await.map(drop)?)
     }
 }

@@ -30,6 +30,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::apply::Gate;
+pub use self::apply::Reply;
 pub use self::calls::{Awaited, BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
 use self::outage::Outage;
 pub use self::records::{ByTime, ListFailure};
@@ -214,10 +215,6 @@ impl Operations {
     /// Why the engine in use may forget what it acknowledges, if it may.
     pub fn risk(&self) -> Option<Risk> {
         self.inner.engines.risk()
-    }
-
-    pub fn store_name(&self) -> &'static str {
-        self.inner.primary.gate.store().kind()
     }
 }
 

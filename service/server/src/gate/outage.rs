@@ -1,10 +1,11 @@
 //! Whether the primary store can be relied on, and what has to be put right when it is back.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::gate::{Command, OperationAddress, Outcome, StoreRole};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use super::active::Active;
@@ -58,11 +59,7 @@ impl Outage {
 
     /// Whether a pre in the primary must first look at what the second store has of the operation.
     pub(super) fn may_be_in_second(&self, address: &OperationAddress) -> bool {
-        self.state() == Primary::Returning || self.left_behind().contains(address)
-    }
-
-    fn left_behind(&self) -> MutexGuard<'_, HashSet<OperationAddress>> {
-        self.left_behind.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state() == Primary::Returning || self.left_behind.lock().contains(address)
     }
 
     pub(super) fn is_down(&self) -> bool {
@@ -190,7 +187,7 @@ async fn carry_round(inner: &Inner, active: &Active<'_>, second: &Second) -> Res
             tracing::info!(carried, is_complete = found.is_empty(), "operations are carried back to the primary store");
         }
         if found.is_empty() {
-            *inner.outage.left_behind() = left_behind;
+            *inner.outage.left_behind.lock() = left_behind;
             return Ok(());
         }
         for (address, stored) in found {

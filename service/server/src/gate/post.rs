@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationRecord, Outcome, Post,
-    Report, Resolve, StoreRole,
+    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationRecord, Outcome, Post, Report, Resolve,
+    StoreRole,
 };
-use latchgate_core::{App, Timestamp};
 
 use super::stamp::{Home, Presented, Unguarded};
-use super::{Inner, Operations, PostCall, StampText, apply};
+use super::{Inner, Operations, PostCall, Reply, StampText};
 use crate::failure::{Answer, Failure};
 use crate::notices::Notice;
 use crate::observe::metrics::GateOutcome;
@@ -20,28 +19,15 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn post(
-        &self,
-        app: &App,
-        id: OperationId,
-        stamp: &StampText,
-        call: PostCall,
-    ) -> Answer<(Outcome, Timestamp)> {
-        let reply = self.answer_post(app, id, stamp, call).await;
+    pub async fn post(&self, address: &OperationAddress, stamp: &StampText, call: PostCall) -> Answer<Reply> {
+        let reply = self.answer_post(address, stamp, call).await;
         self.inner.metrics.count(outcome_of(&reply));
         reply
     }
 
-    async fn answer_post(
-        &self,
-        app: &App,
-        id: OperationId,
-        stamp: &StampText,
-        call: PostCall,
-    ) -> Answer<(Outcome, Timestamp)> {
+    async fn answer_post(&self, address: &OperationAddress, stamp: &StampText, call: PostCall) -> Answer<Reply> {
         let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id };
-        let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(app, id).await };
+        let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(address).await };
         let is_permanent = call.permanent && call.report == Report::Success;
         let is_durable = matches!(presented, Presented::Guarded(Home::Durable, _));
         let post = |stamp| Post {
@@ -52,11 +38,11 @@ impl Operations {
             permanent: call.permanent,
         };
         let reply = match presented {
-            Presented::Unguarded(unguarded) if unguarded.app != *app || unguarded.id != id => {
-                return self.mismatch(app, id).await;
+            Presented::Unguarded(unguarded) if unguarded.app != address.app || unguarded.id != address.id => {
+                return self.mismatch(address).await;
             }
             Presented::Unguarded(unguarded) if unguarded.is_over(inner.clock_now()) => {
-                return Ok((Outcome::StampMismatch, inner.clock_now()));
+                return Ok(inner.reply(Outcome::StampMismatch));
             }
             Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
                 if is_permanent && (inner.second.is_some() || !inner.primary.gate.store().is_durable()) =>
@@ -65,20 +51,20 @@ impl Operations {
             }
             Presented::Unguarded(unguarded) => {
                 let claim = unguarded.claim();
-                inner.enter(&address, claim, post(unguarded.stamp)).await?
+                inner.enter(address, claim, post(unguarded.stamp)).await?
             }
             Presented::Guarded(home, stamp) => {
-                let done = inner.apply_there(home, &address, &Command::Post(post(stamp))).await?;
-                if is_durable && !is_permanent && is_success(&done.outcome) {
-                    inner.put_in_front_later(&address, done.record);
+                let reply = inner.apply_there(home, address, &Command::Post(post(stamp))).await?;
+                if is_durable && !is_permanent && is_success(&reply.outcome) {
+                    inner.put_in_front_later(address, reply.record.clone());
                 }
-                (done.outcome, done.now)
+                reply
             }
         };
-        if let (Outcome::Superseded { counted: true, double_runs, .. }, _) = &reply {
+        if let Outcome::Superseded { counted: true, double_runs, .. } = &reply.outcome {
             inner.metrics.double_runs.inc();
-            tracing::warn!(%id, double_runs, "suspected double run: a superseded attempt reports a success");
-            inner.suspect(&address, "A superseded attempt has reported a success.");
+            tracing::warn!(id = %address.id, double_runs, "suspected double run: a superseded attempt reports a success");
+            inner.suspect(address, "A superseded attempt has reported a success.");
         }
         Ok(reply)
     }
@@ -87,25 +73,23 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn resolve(&self, app: &App, id: OperationId, resolve: Resolve) -> Answer<(Outcome, Timestamp)> {
+    pub async fn resolve(&self, address: &OperationAddress, resolve: Resolve) -> Answer<Reply> {
         let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id };
         let command = Command::Resolve(resolve);
-        let in_primary = inner.apply(Home::Primary, &address, &command).await;
+        let in_primary = inner.apply(Home::Primary, address, &command).await;
         if inner.second.is_none() || in_primary.as_ref().is_ok_and(|reply| reply.outcome != Outcome::NotFound) {
-            let reply = in_primary?;
-            return Ok((reply.outcome, reply.now));
+            return Ok(in_primary?);
         }
-        let reply = inner.apply(Home::Durable, &address, &command).await?;
+        let reply = inner.apply(Home::Durable, address, &command).await?;
         if reply.outcome == Outcome::NotFound {
             // The record may be in the store that does not answer.
             in_primary?;
         }
         let is_durable = reply.record.as_ref().is_some_and(|record| record.durability == Durability::Durable);
         if is_durable && is_success(&reply.outcome) {
-            inner.put_in_front_later(&address, reply.record);
+            inner.put_in_front_later(address, reply.record.clone());
         }
-        Ok((reply.outcome, reply.now))
+        Ok(reply)
     }
 
     /// Renews the lease of an attempt.
@@ -114,13 +98,11 @@ impl Operations {
     /// When there is no answer: repeat it, it is safe.
     pub async fn heartbeat(
         &self,
-        app: &App,
-        id: OperationId,
+        address: &OperationAddress,
         stamp: &StampText,
         lease_ms: Option<u64>,
-    ) -> Answer<(Outcome, Timestamp)> {
+    ) -> Answer<Reply> {
         let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id };
         match inner.signer.read(stamp) {
             Some(Presented::Guarded(home, stamp)) => {
                 if let (Some(lease_ms), Some(active)) = (lease_ms, inner.active(home)) {
@@ -130,18 +112,18 @@ impl Operations {
                         Err(error) => return Err(error.into()),
                     }
                 }
-                inner.apply_at(home, &address, &Command::Heartbeat { stamp, lease_ms }).await
+                Ok(inner.apply_there(home, address, &Command::Heartbeat { stamp, lease_ms }).await?)
             }
             // There is no lease to renew.
-            Some(Presented::Unguarded(_)) => Ok((Outcome::NotFound, inner.clock_now())),
-            None => self.mismatch(app, id).await,
+            Some(Presented::Unguarded(_)) => Ok(inner.reply(Outcome::NotFound)),
+            None => self.mismatch(address).await,
         }
     }
 
     /// The outcome for a text that is no stamp, whether or not there is such an operation.
-    async fn mismatch(&self, app: &App, id: OperationId) -> Answer<(Outcome, Timestamp)> {
-        let outcome = if self.get(app, id).await?.is_some() { Outcome::StampMismatch } else { Outcome::NotFound };
-        Ok((outcome, self.inner.clock_now()))
+    async fn mismatch(&self, address: &OperationAddress) -> Answer<Reply> {
+        let is_known = self.get(address).await?.is_some();
+        Ok(self.inner.reply(if is_known { Outcome::StampMismatch } else { Outcome::NotFound }))
     }
 }
 
@@ -151,22 +133,17 @@ impl Inner {
         self.notices.notice(&address.app, Notice::SuspectedDoubleRun { id: address.id.to_string(), why });
     }
 
-    pub(super) async fn apply_at(
-        &self,
-        home: Home,
-        address: &OperationAddress,
-        command: &Command,
-    ) -> Answer<(Outcome, Timestamp)> {
-        let reply = self.apply_there(home, address, command).await?;
-        Ok((reply.outcome, reply.now))
+    /// An outcome that no store has said.
+    fn reply(&self, outcome: Outcome) -> Reply {
+        Reply { outcome, now: self.clock_now(), record: None }
     }
 
-    async fn apply_there(
+    pub(super) async fn apply_there(
         &self,
         home: Home,
         address: &OperationAddress,
         command: &Command,
-    ) -> Result<apply::Reply, StoreError> {
+    ) -> Result<Reply, StoreError> {
         match (home, &self.second) {
             (Home::Durable | Home::Fallback, Some(_)) => self.apply_at_second(home, address, command).await,
             _ => self.apply(Home::Primary, address, command).await,
@@ -180,7 +157,7 @@ impl Inner {
         home: Home,
         address: &OperationAddress,
         command: &Command,
-    ) -> Result<apply::Reply, StoreError> {
+    ) -> Result<Reply, StoreError> {
         match self.apply(home, address, command).await {
             Ok(reply) if !is_elsewhere(&reply) => Ok(reply),
             Ok(_) => self.apply(Home::Primary, address, command).await,
@@ -196,15 +173,14 @@ impl Inner {
     }
 
     /// Enters an unguarded run in the ledger: in the active engine, or for it in the second store if it still does not answer.
-    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Answer<(Outcome, Timestamp)> {
+    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Result<Reply, StoreError> {
         let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
         let mut reply = self.apply(Home::Primary, address, &entry).await;
         if matches!(reply, Err(StoreError::Unavailable(_))) && self.second.is_some() {
             claim.store = StoreRole::Fallback;
             reply = self.apply(Home::Fallback, address, &Command::Enter { claim, post }).await;
         }
-        let reply = reply?;
-        Ok((reply.outcome, reply.now))
+        reply
     }
 
     fn put_in_front_later(self: &Arc<Self>, address: &OperationAddress, posted: Option<OperationRecord>) {
@@ -246,9 +222,9 @@ impl Unguarded {
     }
 }
 
-fn outcome_of(reply: &Answer<(Outcome, Timestamp)>) -> GateOutcome {
+fn outcome_of(reply: &Answer<Reply>) -> GateOutcome {
     let outcome = match reply {
-        Ok((outcome, _)) => outcome,
+        Ok(reply) => &reply.outcome,
         Err(Failure::PermanentNeedsDurable) => return GateOutcome::Other,
         Err(_) => return GateOutcome::NoAnswer,
     };
@@ -272,6 +248,6 @@ fn is_success(outcome: &Outcome) -> bool {
 }
 
 /// The attempt is not one of this store's.
-fn is_elsewhere(reply: &apply::Reply) -> bool {
+fn is_elsewhere(reply: &Reply) -> bool {
     matches!(reply.outcome, Outcome::NotFound | Outcome::StampMismatch)
 }

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
-use latchgate_core::gate::{Command, Durability, OperationAddress, OperationId, OperationRecord, Outcome, State};
-use latchgate_core::{App, Timestamp};
+use latchgate_core::App;
+use latchgate_core::gate::{Command, Durability, OperationAddress, OperationRecord, Outcome, State};
 use serde::Deserialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
 use super::stamp::Home;
-use super::{Inner, Operations, Shown, ShownPage, apply};
+use super::{Inner, Operations, Reply, Shown, ShownPage};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
-use crate::store::gate::{At, Filter, ListError};
+use crate::store::gate::{At, Filter, ListError, Listing};
 
 /// A sorted listing looks at so many pages of the stores, each of which examines a bounded number of records, ...
 const SORTED_PAGES_MAX: usize = 40;
@@ -42,27 +42,19 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer.
-    pub async fn get(&self, app: &App, id: OperationId) -> Answer<Option<Shown>> {
-        let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id };
-        let at = inner.get(&address).await?;
-        Ok(at.map(|at| Shown { id, record: at.answer, now: at.now }))
+    pub async fn get(&self, address: &OperationAddress) -> Answer<Option<Shown>> {
+        let at = self.inner.get(address).await?;
+        Ok(at.map(|at| Shown { id: address.id, record: at.answer, now: at.now }))
     }
 
     /// A page of records, in an order of the stores' own: first the active engine's, then those that only the second store has.
     ///
     /// # Errors
     /// When a store does not answer, or the cursor is none of its own.
-    pub async fn list(
-        &self,
-        app: &App,
-        filter: &Filter,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<ShownPage, ListFailure> {
+    pub async fn list(&self, listing: Listing<'_>) -> Result<ShownPage, ListFailure> {
         let inner = &self.inner;
         let is_second_active = inner.active(Home::Primary).is_some_and(|active| !active.is_primary);
-        let (target, letter, cursor) = match (cursor.map(|cursor| cursor.split_at_checked(1)), &inner.second) {
+        let (target, letter, cursor) = match (listing.cursor.map(|cursor| cursor.split_at_checked(1)), &inner.second) {
             (None, Some(second)) if is_second_active => (&second.engine, 's', None),
             // The gate was switched meanwhile: the listing begins anew.
             (Some(Some(("p", _))), Some(second)) if is_second_active => (&second.engine, 's', None),
@@ -72,7 +64,7 @@ impl Operations {
             (Some(Some(("s", rest))), Some(second)) => (&second.engine, 's', Some(rest)),
             _ => return Err(ListFailure::InvalidCursor),
         };
-        let page = target.gate.list(app, filter, cursor, limit).await.map_err(|error| match error {
+        let page = target.gate.list(Listing { cursor, ..listing }).await.map_err(|error| match error {
             ListError::InvalidCursor => ListFailure::InvalidCursor,
             ListError::Store(error) => ListFailure::Failure(error.into()),
         })?;
@@ -88,7 +80,7 @@ impl Operations {
         for (id, record) in page.records {
             match record {
                 Some(record) if is_copy(&record) || is_left_behind(&record) => {}
-                Some(record) if now.ms_since(record.since()) < filter.older_than_ms => {}
+                Some(record) if now.ms_since(record.since()) < listing.filter.older_than_ms => {}
                 Some(record) => records.push(Shown { id, record, now }),
                 None => unreadable.push(id),
             }
@@ -104,17 +96,12 @@ impl Operations {
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    pub async fn list_by_time(
-        &self,
-        app: &App,
-        filter: &Filter,
-        order: ByTime,
-        limit: usize,
-    ) -> Result<ShownPage, ListFailure> {
+    pub async fn list_by_time(&self, listing: Listing<'_>, order: ByTime) -> Result<ShownPage, ListFailure> {
         let began = Instant::now();
         let mut found = ShownPage { records: Vec::new(), unreadable: Vec::new(), next: None, is_incomplete: false };
         for _ in 0..SORTED_PAGES_MAX {
-            let page = self.list(app, filter, found.next.as_deref(), SORTED_PAGE).await?;
+            let page = Listing { cursor: found.next.as_deref(), limit: SORTED_PAGE, ..listing };
+            let page = self.list(page).await?;
             found.records.extend(page.records);
             found.unreadable.extend(page.unreadable);
             found.next = page.next;
@@ -124,7 +111,7 @@ impl Operations {
             if order == ByTime::Newest {
                 found.records.reverse();
             }
-            found.records.truncate(limit);
+            found.records.truncate(listing.limit);
             if found.next.is_none() || began.elapsed() > SORTED_TIME_MAX {
                 break;
             }
@@ -138,7 +125,8 @@ impl Operations {
     /// # Errors
     /// As [`list`](Self::list).
     pub async fn has_records(&self, app: &App) -> Answer<bool> {
-        let found = match self.list_by_time(app, &Filter::default(), ByTime::Oldest, 1).await {
+        let listing = Listing { app, filter: &Filter::default(), cursor: None, limit: 1 };
+        let found = match self.list_by_time(listing, ByTime::Oldest).await {
             Ok(found) => found,
             Err(ListFailure::Failure(failure)) => return Err(failure),
             Err(ListFailure::InvalidCursor) => return Ok(true),
@@ -150,32 +138,30 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn forget(&self, app: &App, id: OperationId, force: bool) -> Answer<(Outcome, Timestamp)> {
+    pub async fn forget(&self, address: &OperationAddress, force: bool) -> Answer<Reply> {
         let inner = &self.inner;
-        let address = OperationAddress { app: app.clone(), id };
         // The copy in front goes last: until then it only refuses.
         let in_second = match &inner.second {
-            Some(_) => Some(inner.forget_at(Home::Durable, &address, force).await?),
+            Some(_) => Some(inner.forget_at(Home::Durable, address, force).await?),
             None => None,
         };
         let needs_force =
-            |reply: &&apply::Reply| matches!(reply.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
+            |reply: &&Reply| matches!(reply.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
         if let Some(reply) = in_second.as_ref().filter(needs_force) {
-            return Ok((reply.outcome.clone(), reply.now));
+            return Ok(reply.clone());
         }
-        let in_active = inner.forget_at(Home::Primary, &address, force).await?;
+        let in_active = inner.forget_at(Home::Primary, address, force).await?;
         let found =
             in_second.filter(|reply| matches!(reply.outcome, Outcome::Forgotten { was } if was != State::Vacant));
-        let reply = match in_active.outcome {
+        Ok(match in_active.outcome {
             Outcome::NotFound => found.unwrap_or(in_active),
             _ => in_active,
-        };
-        Ok((reply.outcome, reply.now))
+        })
     }
 }
 
 impl Inner {
-    async fn forget_at(&self, home: Home, address: &OperationAddress, force: bool) -> Result<apply::Reply, StoreError> {
+    async fn forget_at(&self, home: Home, address: &OperationAddress, force: bool) -> Result<Reply, StoreError> {
         let unreadable = match self.apply(home, address, &Command::Forget { force }).await {
             Err(error @ StoreError::Unreadable { .. }) if force => error,
             reply => return reply,
@@ -186,7 +172,7 @@ impl Inner {
         }
         tracing::warn!(app = address.app.as_str(), id = %address.id, "a record that cannot be decoded was deleted");
         let (outcome, now) = (Outcome::Forgotten { was: State::Unknown }, active.target.gate.clock_now());
-        Ok(apply::Reply { outcome, now, record: None })
+        Ok(Reply { outcome, now, record: None })
     }
 
     /// The record that counts.

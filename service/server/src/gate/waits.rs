@@ -1,9 +1,10 @@
 //! Pres that wait for the end of another attempt.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use latchgate_core::gate::OperationAddress;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
@@ -43,7 +44,7 @@ impl Waits {
     /// # Errors
     /// When too many pres wait already.
     pub(super) fn join(self: &Arc<Self>, address: &OperationAddress) -> Result<Waiting, Failure> {
-        let mut waiters = self.waiters();
+        let mut waiters = self.waiters.lock();
         if waiters.count >= self.waiters_max {
             return Err(Failure::Overloaded("too many wait already"));
         }
@@ -55,15 +56,11 @@ impl Waits {
     }
 
     pub(super) fn wake(&self, wake_up: &WakeUp) {
-        let waiters = self.waiters();
+        let waiters = self.waiters.lock();
         match wake_up {
             WakeUp::Operation(address) => waiters.by_address.get(address).into_iter().for_each(Awaited::notify),
             WakeUp::All => waiters.by_address.values().for_each(Awaited::notify),
         }
-    }
-
-    fn waiters(&self) -> MutexGuard<'_, Waiters> {
-        self.waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -88,7 +85,7 @@ impl Waiting {
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut waiters = self.waits.waiters();
+        let mut waiters = self.waits.waiters.lock();
         waiters.count -= 1;
         let is_last = waiters.by_address.get_mut(&self.address).is_some_and(|operation| {
             operation.waiters -= 1;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use axum::response::Response;
+use clap::ValueEnum as _;
 use latchgate_core::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -11,9 +12,10 @@ use super::answer::ok;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::Context;
+use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
-use crate::engines::{Engine, EngineView, Engines, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
+use crate::engines::{Engine, EngineView, Engines, EnginesOf, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -52,8 +54,7 @@ answers! {
         active?: Option<String>,
         /// The epoch in which this node uses it.
         epoch?: Option<u64>,
-        /// Time until the hold-off ends, in ms. Until then no new lease is granted, because leases that clients hold may be missing;
-        /// and a pre with `on_expiry: block` and no record is refused.
+        /// Time until the hold-off ends, in ms.
         hold_off_ms: u64,
         /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
         forced_ms: u64,
@@ -65,21 +66,20 @@ answers! {
     /// An engine, and what its engine record says.
     pub struct EngineAnswer {
         name: String,
-        /// `sqlite`, `postgres` or `redis`.
         #[schema(value_type = EngineKind)]
         kind: &'static str,
         /// Whether it answers this node.
         answers: bool,
         /// Why it does not answer.
         trouble?: Option<String>,
-        /// `standby`, `filling`, `active`, `moving` or `retired`; absent if the store has no record.
+        /// Absent if the store has no record.
         state?: Option<EngineState>,
         epoch?: Option<u64>,
         /// How many states have been copied to it, while it is filling.
         copied?: Option<u64>,
         /// When its hold-off ends, by its clock.
         hold_off_until?: Option<DateTime>,
-        /// The longest lease that the cluster has needed so far, in ms: a minute, ten minutes, or the longest allowed. A hold-off lasts as long.
+        /// The longest lease in use, in ms. A hold-off lasts as long.
         lease_ms_max?: Option<u64>,
         /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
         unreadable?: Option<u64>,
@@ -122,7 +122,7 @@ impl SwitchRequest {
         let order = SwitchOrder { to: engine, is_stopped: stopped, force };
         let carried_out = match lease_ms_max {
             None => {
-                call.detail(|| shown(&order));
+                call.detail(|| order.to_string());
                 engines.switch(&order, PATIENCE).await
             }
             Some(lease_ms_max) if order == SwitchOrder::default() => {
@@ -141,18 +141,10 @@ impl SwitchRequest {
 pub struct HoldOffRequest {
     /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
     #[serde(default)]
-    of: HoldOffOf,
+    of: EnginesOf,
     /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
     #[schema(maximum = 31_536_000_000_u64)]
     for_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum HoldOffOf {
-    #[default]
-    Locks,
-    Gate,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -170,43 +162,27 @@ pub async fn engines(call: Call) -> Response {
     ok(&answer(&call.context))
 }
 
-/// Switch all nodes to the other engine of the pair.
+/// Switch all nodes to the other engine of a pair: that of the locks, or that of the gate.
 ///
-/// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases keep
-/// their ids, tokens and expiries, and waiters stay where they are. Calls during the copy get 503 and can be repeated. If the active
-/// engine does not answer, say with `stopped` that it is stopped: its leases are lost, and nothing new is granted until the longest
-/// lease in use has run out. Returns when this node uses the engine.
+/// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases, attempts and
+/// stamps stay valid, and waiters stay where they are. Calls during the copy get 503 and can be
+/// repeated. If the active engine does not answer, say with `stopped` that it is stopped: what it holds is lost, so a
+/// hold-off begins. `force` on the active engine ends a hold-off. Returns when this node uses the engine.
 #[utoipa::path(
-    post, path = "/v1/admin/engines/locks", tag = "admin", operation_id = "switchLocksEngine",
+    post, path = "/v1/admin/engines/{of}", tag = "admin", operation_id = "switchEngine",
+    params(("of" = inline(EnginesOf), Path, description = "Whose engine")),
     request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
-    responses(
-        (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
-    )
+    responses((status = 200, description = "This node uses the engine.", body = EnginesAnswer))
 )]
-pub async fn switch_locks(call: Call, Json(request): Json<SwitchRequest>) -> Answered {
-    request.carry_out(call.context.locks.engines(), &call).await?;
-    // So that the next call does not find the store unavailable.
-    call.context.locks.until_ready(READY_PATIENCE).await;
-    Ok(ok(&answer(&call.context)))
-}
-
-/// Switch the gate of all nodes to the other one of its two stores.
-///
-/// While the active engine answers, it is frozen, the records of fast operations are copied, and then the other engine is active:
-/// attempts, their stamps and leases, and results go along. Durable operations live in the SQL store, whatever is active. Calls during
-/// the copy get 503 and can be repeated. If the active engine does not answer, say with `stopped` that it is stopped: its records are
-/// lost, so a hold-off begins. During a hold-off, an operation without a record is 409 `operation-unknown` if its pre says
-/// `on_expiry: block`; other pres go and say `possibly_repeated`. `force` on the active engine ends a hold-off. Returns when this node
-/// uses the engine.
-#[utoipa::path(
-    post, path = "/v1/admin/engines/gate", tag = "admin", operation_id = "switchGateEngine",
-    request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
-    responses(
-        (status = 200, description = "This node uses the engine.", body = EnginesAnswer),
-    )
-)]
-pub async fn switch_gate(call: Call, Json(request): Json<SwitchRequest>) -> Answered {
-    request.carry_out(call.context.operations.engines(), &call).await?;
+pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<SwitchRequest>) -> Answered {
+    match EnginesOf::from_str(&of, false).map_err(|_| Problem::field("of", "must be locks or gate"))? {
+        EnginesOf::Locks => {
+            request.carry_out(call.context.locks.engines(), &call).await?;
+            // So that the next call does not find the store unavailable.
+            call.context.locks.until_ready(READY_PATIENCE).await;
+        }
+        EnginesOf::Gate => request.carry_out(call.context.operations.engines(), &call).await?,
+    }
     Ok(ok(&answer(&call.context)))
 }
 
@@ -226,22 +202,13 @@ pub async fn switch_gate(call: Call, Json(request): Json<SwitchRequest>) -> Answ
 )]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
-    call.resource(match of {
-        HoldOffOf::Locks => "locks",
-        HoldOffOf::Gate => "gate",
-    });
+    call.resource(of.as_str());
     call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
     let ordered = match of {
-        HoldOffOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
-        HoldOffOf::Gate => call.context.operations.order_hold_off(for_ms).await,
+        EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
+        EnginesOf::Gate => call.context.operations.order_hold_off(for_ms).await,
     };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
-}
-
-/// An order as the detail of an audit record.
-fn shown(SwitchOrder { to, is_stopped, force }: &SwitchOrder) -> String {
-    let engine = to.as_deref().unwrap_or("the other one");
-    format!("engine: {engine}, stopped: {is_stopped}, force: {force}")
 }
 
 fn refused(failure: &OrderFailure) -> Problem {

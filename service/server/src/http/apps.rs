@@ -112,9 +112,7 @@ pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
 #[utoipa::path(
     post, path = "/v1/admin/api-keys", tag = "admin", operation_id = "createApiKey",
     request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
-    responses(
-        (status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer),
-    )
+    responses((status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer))
 )]
 pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
     Ok(json(StatusCode::CREATED, &call.order()?.create_key(request, false).await?))
@@ -127,9 +125,7 @@ pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered
 #[utoipa::path(
     delete, path = "/v1/admin/api-keys/{id}", tag = "admin", operation_id = "revokeApiKey",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
-    responses(
-        (status = 200, description = "The API key is revoked.", body = RevokedAnswer),
-    )
+    responses((status = 200, description = "The API key is revoked.", body = RevokedAnswer))
 )]
 pub async fn revoke_key(call: Call, PathText(id): PathText) -> Answered {
     Ok(ok(&call.order()?.revoke_key(&id).await?))
@@ -137,10 +133,8 @@ pub async fn revoke_key(call: Call, PathText(id): PathText) -> Answered {
 
 answers! {
     pub struct MeAnswer {
-        #[schema(example = "billing")]
         app: String,
         /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
-        #[schema(example = "3f9a1c20b7d4")]
         api_key_id?: Option<String>,
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all locks of the app if empty.
@@ -153,9 +147,7 @@ answers! {
 /// Show what the caller may do.
 #[utoipa::path(
     get, path = "/v1/me", tag = "access", operation_id = "getMe",
-    responses(
-        (status = 200, description = "The app and the permissions of the API key.", body = MeAnswer),
-    )
+    responses((status = 200, description = "The app and the permissions of the API key.", body = MeAnswer))
 )]
 pub async fn me(call: Call) -> Response {
     let permissions = &call.caller.permissions;

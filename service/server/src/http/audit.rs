@@ -38,24 +38,13 @@ pub fn forbidden(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &C
     }
 }
 
+/// What is acted on is in the path, or the handler says it.
 fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &Caller) -> Entry {
+    let parameter = endpoint.parameter(uri.path());
     let resource = match action {
-        // The handler says which.
-        Action::HoldOff | Action::CreateApp | Action::CreateKey => String::new(),
-        Action::SwitchEngine => endpoint.path.rsplit('/').next().unwrap_or_default().to_owned(),
         // Not a whole API key, whose secret would be recorded.
-        Action::RevokeKey => {
-            let id: Result<KeyId, _> = endpoint.parameter(uri.path()).parse();
-            id.map(|id| id.to_string()).unwrap_or_default()
-        }
-        Action::Force
-        | Action::Revoke
-        | Action::Close
-        | Action::Open
-        | Action::ForgetOperation
-        | Action::ResolveOperation
-        | Action::ChangeApp
-        | Action::DeleteApp => endpoint.parameter(uri.path()).into_owned(),
+        Action::RevokeKey => parameter.parse().map_or_else(|_| String::new(), |id: KeyId| id.to_string()),
+        _ => parameter.into_owned(),
     };
     let resource = match exchange.app.get().filter(|app| *app != caller.app()) {
         Some(app) => format!("{resource} of the app {}", app.as_str()),

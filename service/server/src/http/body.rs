@@ -110,13 +110,12 @@ fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let rests = ["unknown", "missing", "duplicate"].map(|what| reason.strip_prefix(what)?.strip_prefix(" field `"));
     let named = rests.into_iter().flatten().next().and_then(|rest| rest.split('`').next());
     let problem = Problem::new(Code::InvalidRequest, format!("The body is not valid: {reason}."));
-    match (named, path.as_str()) {
-        (Some(field), "." | "") => Err(problem.with("field", field)),
-        (Some(field), path) if path.ends_with(field) => Err(problem.with("field", path)),
-        (Some(field), path) => Err(problem.with("field", format!("{path}.{field}"))),
-        (None, "." | "") => Err(problem),
-        (None, path) => Err(problem.with("field", path)),
-    }
+    let path = Some(path).filter(|path| !matches!(path.as_str(), "." | ""));
+    let field = match (named, path) {
+        (Some(field), Some(path)) if !path.ends_with(field) => Some(format!("{path}.{field}")),
+        (named, path) => path.or_else(|| named.map(str::to_owned)),
+    };
+    Err(problem.with_some("field", field))
 }
 
 /// The error without its position, in terms of JSON, and without the client's text, which may be a secret.

@@ -4,10 +4,11 @@
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
@@ -71,7 +72,7 @@ impl Connections {
     /// Another handshake begins. If too many are under way, the one that has lasted longest ends.
     pub fn begin_handshake(self: &Arc<Self>, handshakes_max: usize) -> Handshake {
         if self.handshakes.fetch_add(1, Ordering::Relaxed) >= handshakes_max {
-            let open = self.open();
+            let open = self.open.lock();
             let in_handshake = open.clients.values().filter(|(_, client)| client.is_in_handshake());
             let since = in_handshake.filter_map(|(_, client)| Some((client.idle()?.since, client)));
             if let Some((_, client)) = since.min_by_key(|(since, _)| *since) {
@@ -84,7 +85,7 @@ impl Connections {
     /// `address` is the peer's.
     pub fn add(self: &Arc<Self>, permit: OwnedSemaphorePermit, address: IpAddr) -> Connection {
         let client = Client::new();
-        let mut open = self.open();
+        let mut open = self.open.lock();
         let number = open.next;
         open.next += 1;
         open.clients.insert(number, (address, Arc::clone(&client)));
@@ -98,7 +99,7 @@ impl Connections {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             looks.tick().await;
-            for (_, client) in self.open().clients.values() {
+            for (_, client) in self.open.lock().clients.values() {
                 if client.idle().is_some_and(|idle| !idle.has_begun && idle.since.elapsed() >= time_max) {
                     client.close_if_idle();
                 }
@@ -110,7 +111,7 @@ impl Connections {
     /// request, then one of the address that has most connections, then the one that has been idle longest. So a client that opens many
     /// connections closes its own.
     fn make_room(&self) {
-        let open = self.open();
+        let open = self.open.lock();
         let mut of_address = HashMap::<IpAddr, usize>::new();
         open.clients.values().for_each(|(address, _)| *of_address.entry(*address).or_default() += 1);
         let idle = open.clients.values().filter_map(|(address, client)| Some((client.idle()?, address, client)));
@@ -120,10 +121,6 @@ impl Connections {
         if let Some((_, _, client)) = idle.min_by_key(order) {
             client.close_if_idle();
         }
-    }
-
-    fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,7 +132,7 @@ impl Drop for Handshake {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.connections.open().clients.remove(&self.number);
+        self.connections.open.lock().clients.remove(&self.number);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sha2::{Digest, Sha256};
 
@@ -83,14 +83,12 @@ fn answer(file: &File, headers: &HeaderMap) -> Response {
     let kept = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
     let is_kept =
         kept.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == *ENTITY_TAG));
-    let mut response = if is_kept { StatusCode::NOT_MODIFIED.into_response() } else { file.text.into_response() };
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(file.content_type));
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY));
-    headers.insert(header::REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    if let Ok(tag) = HeaderValue::try_from(ENTITY_TAG.as_str()) {
-        headers.insert(header::ETAG, tag);
-    }
-    response
+    let headers = [
+        (header::CONTENT_TYPE, file.content_type),
+        (header::CACHE_CONTROL, "no-cache"),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::ETAG, ENTITY_TAG.as_str()),
+    ];
+    if is_kept { (StatusCode::NOT_MODIFIED, headers).into_response() } else { (headers, file.text).into_response() }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::endpoint::BodyLimit;
+use super::locks::answers::Volatility;
 use super::locks::ticket::Tickets;
 use super::waits::WaitLimit;
 use crate::access::Access;
@@ -83,8 +84,8 @@ impl Context {
     }
 
     /// `volatile` if the store may lose leases; answers then say so.
-    pub fn durability(&self) -> Option<&'static str> {
-        self.locks.is_volatile().then_some("volatile")
+    pub fn durability(&self) -> Option<Volatility> {
+        self.locks.is_volatile().then_some(Volatility::Volatile)
     }
 
     /// For how long leases of an engine that was left by force may be live yet, in ms; `None` if none are.

@@ -39,12 +39,7 @@ pub struct LeaseToRenew {
     #[schema(example = "orders/42", min_length = 1, max_length = 512)]
     key: String,
     /// From the answer to acquire.
-    #[schema(
-        example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d",
-        min_length = 1,
-        max_length = 64,
-        pattern = "^[A-Za-z0-9._:-]+$"
-    )]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
     lease_id: String,
     /// The lease's new length in ms, from now; its current length if absent.
     #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
@@ -67,12 +62,7 @@ pub struct LeaseToRelease {
     #[schema(example = "orders/42", min_length = 1, max_length = 512)]
     key: String,
     /// From the answer to acquire.
-    #[schema(
-        example = "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d",
-        min_length = 1,
-        max_length = 64,
-        pattern = "^[A-Za-z0-9._:-]+$"
-    )]
+    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
     lease_id: String,
 }
 
@@ -80,10 +70,8 @@ answers! {
     pub struct RenewLeasesAnswer {
         /// One for each lease, in the order of the request.
         results: Vec<RenewedLease>,
-        /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+        durability?: Option<Volatility>,
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 
@@ -93,7 +81,7 @@ answers! {
         /// 200, as a renewal of this lease alone would have got.
         #[schema(example = 200)]
         status: u16,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         /// Set if the lock has been revoked: the lease ends at the deadline.
@@ -128,10 +116,10 @@ pub struct RevokeLeasesRequest {
     /// Only keys that begin with this. `owner` or `prefix` is needed.
     #[schema(example = "jobs/", max_length = 512)]
     prefix: Option<String>,
-    /// Why, at most 512 bytes. The holders read it in the answers to their next renewals.
+    /// Why. The holders read it in the answers to their next renewals.
     #[schema(min_length = 1, max_length = 512)]
     reason: Option<String>,
-    /// The name of the client or operator that revokes, at most 256 bytes.
+    /// The name of the client or operator that revokes.
     #[schema(min_length = 1, max_length = 256)]
     by: Option<String>,
     /// How long the holders may keep their leases, in ms: up to the longest lease; 10 000 if absent. Then the leases end. Less than
@@ -173,9 +161,7 @@ answers! {
 #[utoipa::path(
     post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
     request_body(content = RenewLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]})),
-    responses(
-        (status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer),
-    )
+    responses((status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer))
 )]
 pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
@@ -209,9 +195,7 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
 #[utoipa::path(
     post, path = "/v1/leases/release", tag = "leases", operation_id = "releaseLeases",
     request_body(content = ReleaseLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]})),
-    responses(
-        (status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer),
-    )
+    responses((status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer))
 )]
 pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));

@@ -56,14 +56,12 @@ answers! {
         /// Proves that the leases are yours: keep it secret.
         lease_id: &'a str,
         owner: &'a str,
-        /// What is left of the shortest lease, in ms, at the time of this answer.
+        /// What is left of the shortest lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         waited_ms: u64,
-        /// `volatile` if the store may lose the leases in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the locks with leases of the old engine.
+        durability?: Option<Volatility>,
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 
@@ -89,9 +87,7 @@ answers! {
 #[utoipa::path(
     post, path = "/v1/multilocks/acquire", tag = "multilocks", operation_id = "acquireMultilock",
     request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
-    responses(
-        (status = 200, description = "All locks are yours.", body = MultilockAnswer),
-    )
+    responses((status = 200, description = "All locks are yours.", body = MultilockAnswer))
 )]
 pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answered {
     let request = request.parse(&call)?;

@@ -20,8 +20,7 @@ const TERRAFORM: &str = "/v1/terraform/";
 #[into_params(parameter_in = Path)]
 #[allow(dead_code, reason = "described, not built: see `address`")]
 pub struct LockKey {
-    /// The key as plain text: 1 to 512 bytes of UTF-8 without control characters. The client percent-encodes it, so that a slash
-    /// becomes `%2F`.
+    /// 1 to 512 bytes of UTF-8 without control characters, percent-encoded: a slash is `%2F`.
     #[param(example = "orders", min_length = 1, max_length = 512)]
     key: String,
 }

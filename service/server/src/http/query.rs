@@ -82,11 +82,8 @@ pub fn page_limit(requested: Option<usize>) -> Result<usize, Problem> {
 /// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.
 fn bad_query(text: &str) -> Problem {
     let reason = text.strip_prefix("Failed to deserialize query string: ").unwrap_or(text);
-    let problem = Problem::new(Code::InvalidRequest, format!("The query is not valid: {reason}."));
     let unknown = reason.split("unknown field `").nth(1).and_then(|rest| rest.split('`').next());
     let named = reason.split_once(": ").map(|(field, _)| field);
-    match unknown.or(named) {
-        Some(field) => problem.with("field", field),
-        None => problem,
-    }
+    Problem::new(Code::InvalidRequest, format!("The query is not valid: {reason}."))
+        .with_some("field", unknown.or(named))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use latchgate_core::gate::{OperationId, Outcome, Phase};
+use latchgate_core::gate::{OperationAddress, OperationId, Outcome, Phase};
 use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
@@ -191,7 +191,8 @@ async fn look_at_leases(call: &Call, leases: Vec<(Key, LeaseId)>) -> Vec<((Key, 
 
 async fn look_at_operations(call: &Call, ids: Vec<OperationId>) -> Vec<(OperationId, Option<Duration>)> {
     let look = |id: OperationId| async move {
-        let shown = call.context.operations.get(call.app(), id).await.ok()?;
+        let address = OperationAddress { app: call.app().clone(), id };
+        let shown = call.context.operations.get(&address).await.ok()?;
         let left_ms = shown.and_then(|shown| match &shown.record.phase {
             Phase::Started(started) => Some(started.lease_until.ms_since(shown.now)),
             Phase::Succeeded(_) | Phase::Unknown { .. } | Phase::Vacant { .. } => None,

@@ -17,9 +17,7 @@ pub async fn healthz() -> &'static str {
 /// It can while its store takes commits and keeps them, and it is not shutting down. `detail` says why it cannot.
 #[utoipa::path(
     get, path = "/readyz", tag = "probes", operation_id = "checkReadiness",
-    responses(
-        (status = 200, description = "The node can serve.", body = String, content_type = "text/plain"),
-    )
+    responses((status = 200, description = "The node can serve.", body = String, content_type = "text/plain"))
 )]
 pub async fn readyz(State(context): State<Shared>) -> Response {
     let risk = || context.operations.risk().filter(|risk| !risk.is_accepted).map(|risk| risk.what);

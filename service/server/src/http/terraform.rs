@@ -58,9 +58,7 @@ pub struct LockQuery {
     post, path = "/v1/terraform/{key}", tag = "terraform", operation_id = "lockTerraformState",
     params(("key" = String, Path, min_length = 1, max_length = 512, description = "The name of the state, percent-encoded", example = "network"), LockQuery),
     request_body(content = LockInfo, example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
-    responses(
-        (status = 200, description = "The lock is yours.", body = super::locks::acquire::AcquireAnswer),
-    )
+    responses((status = 200, description = "The lock is yours.", body = super::locks::acquire::AcquireAnswer))
 )]
 pub async fn lock(
     call: Call,
@@ -88,9 +86,7 @@ pub async fn lock(
     delete, path = "/v1/terraform/{key}", tag = "terraform", operation_id = "unlockTerraformState",
     params(("key" = String, Path, min_length = 1, max_length = 512, description = "The name of the state, percent-encoded", example = "network")),
     request_body(content = ref("#/components/schemas/LockInfo"), content_type = "application/json", example = json!({"ID": "3b9d1c20-7f7e-4f0e-8a5e-0f9d8a1c2b3d", "Operation": "OperationTypeApply", "Who": "ann@laptop"})),
-    responses(
-        (status = 200, description = "Unlocked.", body = ReleaseAnswer),
-    )
+    responses((status = 200, description = "Unlocked.", body = ReleaseAnswer))
 )]
 pub async fn unlock(
     call: Call,

@@ -2,10 +2,11 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -43,14 +44,14 @@ impl Tls {
     /// Says what is wrong with the files. The certificate that was read before stays in use.
     pub async fn reload(&self) -> anyhow::Result<()> {
         let config = Arc::new(read(&self.cert, &self.key).await?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        *self.config.write() = config;
         Ok(())
     }
 
     /// # Errors
     /// When the client does not complete the handshake in time, or does not speak TLS.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
-        let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
+        let config = Arc::clone(&self.config.read());
         let accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream));
         accepted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
+use parking_lot::Mutex;
 use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -102,7 +103,7 @@ impl Feeds {
 
     /// Joins the reader of this app, if there is one. Returns where its batches begin, too.
     pub(super) fn join(&self, app: &App) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
-        self.feeds().get(app).map(|feed| (feed.batches.subscribe(), feed.position))
+        self.feeds.lock().get(app).map(|feed| (feed.batches.subscribe(), feed.position))
     }
 
     /// The same, with a new reader that begins now if there is none yet.
@@ -118,7 +119,7 @@ impl Feeds {
         }
         let store = self.store.clone();
         let now = read(self.store_timeout, async move { store.last_event().await }).await?;
-        let mut joined = self.feeds();
+        let mut joined = self.feeds.lock();
         let feed = joined.entry(app.clone()).or_insert_with(|| {
             tokio::spawn(read_on(Arc::clone(self), app.clone(), now));
             Feed { batches: broadcast::Sender::new(self.lag_max), position: now }
@@ -147,7 +148,7 @@ impl Feeds {
 
     /// Gives a batch to the watchers; `None`: only looks for them. Returns how many there are. With none, the reader is removed.
     fn publish(&self, app: &App, batch: Option<Batch>) -> usize {
-        let mut feeds = self.feeds();
+        let mut feeds = self.feeds.lock();
         let Some(feed) = feeds.get_mut(app) else { return 0 };
         let watchers = feed.batches.receiver_count();
         if watchers == 0 {
@@ -157,10 +158,6 @@ impl Feeds {
             let _ = feed.batches.send(Arc::new(batch));
         }
         watchers
-    }
-
-    fn feeds(&self) -> MutexGuard<'_, HashMap<App, Feed>> {
-        self.feeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -300,10 +300,6 @@ impl Locks {
         &self.node.id
     }
 
-    pub fn store_name(&self) -> &'static str {
-        self.node.store.name()
-    }
-
     /// Whether a crash of the store may lose acknowledged leases.
     pub fn is_volatile(&self) -> bool {
         self.node.store.standing().is_some_and(|used| used.store.is_volatile())

@@ -1,7 +1,6 @@
 //! Whether the store takes commits.
 
-use std::sync::{Mutex, PoisonError};
-
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant};
 
@@ -42,7 +41,7 @@ impl Health {
     pub fn trouble(&self) -> Option<String> {
         let trouble = self.trouble.borrow().clone();
         trouble.or_else(|| {
-            let known = self.known();
+            let known = self.known.lock();
             let (at, why) = known.refused.as_ref()?;
             (at.elapsed() < REFUSED_FOR).then(|| why.clone())
         })
@@ -62,33 +61,33 @@ impl Health {
 
     /// The store has taken a commit of a probe.
     pub(super) fn probed(&self) {
-        self.known().committed = Some(Instant::now());
+        self.known.lock().committed = Some(Instant::now());
     }
 
     /// The store has taken a commit.
     pub(super) fn committed(&self) {
-        let mut known = self.known();
+        let mut known = self.known.lock();
         known.committed = Some(Instant::now());
         known.refused = None;
     }
 
     /// The store has refused a commit, and written nothing.
     pub(super) fn refused(&self, why: &str) {
-        self.known().refused = Some((Instant::now(), why.to_owned()));
+        self.known.lock().refused = Some((Instant::now(), why.to_owned()));
     }
 
     pub(super) fn has_committed_since(&self, at: Instant) -> bool {
-        self.known().committed.is_some_and(|committed| committed > at)
+        self.known.lock().committed.is_some_and(|committed| committed > at)
     }
 
     /// Whether the store has taken a commit within this time.
     pub(super) fn has_committed_within(&self, time: Duration) -> bool {
-        self.known().committed.is_some_and(|committed| committed.elapsed() < time)
+        self.known.lock().committed.is_some_and(|committed| committed.elapsed() < time)
     }
 
     /// A call has failed, so the store is to be probed.
     pub(super) fn suspect(&self, why: &str) {
-        self.known().suspicion.get_or_insert_with(|| why.to_owned());
+        self.known.lock().suspicion.get_or_insert_with(|| why.to_owned());
         self.suspected.notify_one();
     }
 
@@ -98,10 +97,6 @@ impl Health {
     }
 
     pub(super) fn take_suspicion(&self) -> Option<String> {
-        self.known().suspicion.take()
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().suspicion.take()
     }
 }

@@ -139,9 +139,9 @@ pub trait GateStore: RecordStore {
     /// Stores, replaces or removes a record if its version is still the expected one, in one round trip.
     async fn write(&self, write: Write<'_>) -> Result<At<Written>, StoreError>;
 
-    /// Visible records of `app`, at most `limit`, in an order of the store's own. Begins at the front without a
-    /// `cursor`. A record that is there from the first page to the last is listed; in Redis perhaps on two pages.
-    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError>;
+    /// Visible records, in an order of the store's own. A record that is there from the first page to the last is listed; in Redis
+    /// perhaps on two pages.
+    async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError>;
 
     /// Removes at most `limit` records whose time is over; returns how many. 0 from a store that does so by itself.
     async fn expire(&self, limit: usize) -> Result<u64, StoreError>;
@@ -196,6 +196,17 @@ impl Filter {
             && self.state.is_none_or(|state| record.state() == state)
             && self.operation.as_ref().is_none_or(|operation| record.operation == *operation)
     }
+}
+
+/// A page of a listing.
+#[derive(Clone, Copy)]
+pub struct Listing<'a> {
+    pub app: &'a App,
+    pub filter: &'a Filter,
+    /// Of the page before; `None` for the first.
+    pub cursor: Option<&'a str>,
+    /// Most records.
+    pub limit: usize,
 }
 
 impl<T> At<T> {

@@ -1,10 +1,10 @@
 //! A node's estimate of its store's clock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// How fast two clocks may drift apart, in parts per million. Crystals drift much less.
@@ -76,7 +76,7 @@ impl StoreClock {
             high: shown_ms + 1.0 - self.since_origin_ms(sent),
             at: answered,
         };
-        let mut bounds = self.bounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bounds = self.bounds.lock();
         *bounds = Some(match *bounds {
             Some(known) if known.of == engine => {
                 let jumped_ms = self.note_jump(known, fresh);
@@ -88,12 +88,12 @@ impl StoreClock {
 
     /// The jump that is to be dealt with.
     pub fn jump(&self) -> Option<Jump> {
-        *self.jump.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.jump.lock()
     }
 
     pub fn jump_was_dealt_with(&self, jump: Jump) {
         // The clock may have jumped again.
-        let _ = self.jump.lock().unwrap_or_else(PoisonError::into_inner).take_if(|known| *known == jump);
+        let _ = self.jump.lock().take_if(|known| *known == jump);
     }
 
     /// Returns `jumped_ms` of the fresh bounds.
@@ -113,7 +113,7 @@ impl StoreClock {
         tracing::warn!(ahead_ms, "the store's clock has jumped ahead: leases seem to end too early");
         let new_ms = if ahead_ms > dealt_with_ms { ahead_ms - dealt_with_ms } else { ahead_ms };
         let ms = to_timestamp(new_ms.ceil()).as_ms();
-        let mut jump = self.jump.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut jump = self.jump.lock();
         // The one before is still to be dealt with.
         let all = jump.map_or(Jump { ms, before_ms: jumped_ms }, |first| Jump { ms: first.ms + ms, ..first });
         *jump = Some(all);
@@ -128,13 +128,13 @@ impl StoreClock {
     /// The latest time that the store's clock can show now. The remaining time of a lease is computed from it, so that it is
     /// never too long.
     pub fn latest(&self) -> Option<Timestamp> {
-        let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let bounds = (*self.bounds.lock())?;
         Some(to_timestamp(self.since_origin_ms(Instant::now()) + bounds.high))
     }
 
     /// The estimate of the store's clock at `instant`.
     pub fn at(&self, instant: Instant) -> Option<Timestamp> {
-        let bounds = (*self.bounds.lock().unwrap_or_else(PoisonError::into_inner))?;
+        let bounds = (*self.bounds.lock())?;
         Some(to_timestamp(self.since_origin_ms(instant) + f64::midpoint(bounds.low, bounds.high)))
     }
 

@@ -2,7 +2,7 @@
 
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::Epoch;
-use latchgate::store::gate::{Fence, Filter};
+use latchgate::store::gate::{Fence, Filter, Listing};
 use latchgate_core::App;
 use latchgate_core::gate::{Command, OperationAddress, OperationId, Outcome, StoreRole};
 
@@ -31,7 +31,8 @@ async fn a_record_that_cannot_be_decoded_is_listed_without_its_contents_and_hide
     for limit in [1, 2, 100] {
         let (mut listed, mut cursor) = (Vec::new(), None::<String>);
         loop {
-            let page = world.store().list(&App::default(), &Filter::default(), cursor.as_deref(), limit).await.unwrap();
+            let (app, filter) = (&App::default(), &Filter::default());
+            let page = world.store().list(Listing { app, filter, cursor: cursor.as_deref(), limit }).await.unwrap();
             listed.extend(page.records.into_iter().map(|(id, record)| (id, record.is_some())));
             cursor = page.next;
             if cursor.is_none() {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use latchgate::store::gate::{Change, EXAMINED_MAX, Filter, ListError, Stored, WakeUp, Write, Written};
+use latchgate::store::gate::{Change, EXAMINED_MAX, Filter, ListError, Listing, Stored, WakeUp, Write, Written};
 use latchgate_core::gate::{
     CONTENTS_KEPT_MAX_BYTES, Command, Description, Label, OnExpiry, OperationName, OperationRecord, Post, Report,
     State, step,
@@ -205,7 +205,7 @@ async fn list_all(
 ) -> (BTreeMap<String, OperationRecord>, usize) {
     let (mut listed, mut cursor, mut pages) = (BTreeMap::new(), None::<String>, 0);
     loop {
-        let page = world.store().list(app, filter, cursor.as_deref(), limit).await.unwrap();
+        let page = world.store().list(Listing { app, filter, cursor: cursor.as_deref(), limit }).await.unwrap();
         assert!(page.records.len() <= limit);
         pages += 1;
         for (id, record) in page.records {
@@ -309,7 +309,8 @@ async fn what_stays_is_listed_while_other_records_go(world: World) {
     }
     let mut cursor = None::<String>;
     loop {
-        let page = world.store().list(&App::default(), &Filter::default(), cursor.as_deref(), 100).await.unwrap();
+        let (app, filter) = (&App::default(), &Filter::default());
+        let page = world.store().list(Listing { app, filter, cursor: cursor.as_deref(), limit: 100 }).await.unwrap();
         listed.extend(page.records.iter().map(|(id, _)| id.to_string()));
         cursor = page.next;
         if cursor.is_none() {
@@ -327,7 +328,8 @@ async fn a_cursor_of_nobody_is_refused(world: World) {
     for suspect in [false, true] {
         let filter = Filter { suspect, ..Filter::default() };
         for cursor in ["nobody's", "nobody:s", "0:1:nobody", "0:056c7eac583ac3135a9673fd4e9b8b8e"] {
-            let refused = world.store().list(&App::default(), &filter, Some(cursor), 10).await;
+            let listing = Listing { app: &App::default(), filter: &filter, cursor: Some(cursor), limit: 10 };
+            let refused = world.store().list(listing).await;
             assert!(matches!(refused, Err(ListError::InvalidCursor)), "{cursor}: {refused:?}");
         }
     }

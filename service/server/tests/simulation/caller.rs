@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, StampText};
+use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
 use latchgate_core::App;
 use latchgate_core::gate::{
-    AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationId, OperationName, Outcome, Report,
+    AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName, Outcome,
+    Report,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -112,7 +113,11 @@ impl Promises {
 
 /// The store that all nodes ask first has the record: neither the second store in an outage, nor none.
 fn is_normal(stamp: &StampText) -> bool {
-    stamp.as_str().starts_with(['p', 'd'])
+    stamp.to_string().starts_with(['p', 'd'])
+}
+
+fn address(id: OperationId) -> OperationAddress {
+    OperationAddress { app: App::default(), id }
 }
 
 pub struct Caller {
@@ -262,8 +267,8 @@ impl Caller {
         let (before, node) = (self.site.promises.know(name), self.any_node());
         self.line(|| format!("{}: heartbeat of {name}", node.name));
         // A renewal that is not answered may have been carried out.
-        let answer = timeout(PATIENCE, node.operations.heartbeat(&App::default(), id, stamp, None)).await;
-        let Ok(Ok((outcome, now))) = answer else { return };
+        let answer = timeout(PATIENCE, node.operations.heartbeat(&address(id), stamp, None)).await;
+        let Ok(Ok(Reply { outcome, now, .. })) = answer else { return };
         let Outcome::Beating { lease_until, .. } = outcome else { return };
         self.saw("heartbeat");
         self.site.promises.is_taken(name, stamp, &before);
@@ -287,12 +292,12 @@ impl Caller {
         });
         self.line(|| format!("{}: post {name} {report:?}", node.name));
         let call = PostCall { report, result: None, retention_ms: RETENTION_MS, permanent: false };
-        let Ok(answer) = timeout(PATIENCE, node.operations.post(&App::default(), id, stamp, call)).await else {
+        let Ok(answer) = timeout(PATIENCE, node.operations.post(&address(id), stamp, call)).await else {
             self.site.promises.broken(format!("{}: post of {name} has no answer", node.name));
             return true;
         };
-        let Ok((outcome, _)) = answer else { return false };
-        match outcome {
+        let Ok(reply) = answer else { return false };
+        match reply.outcome {
             Outcome::Posted(posted) => {
                 self.line(|| format!("{name}: posted {report:?}, again: {}", posted.replayed));
                 self.saw(match report {
@@ -322,8 +327,8 @@ impl Caller {
         let id = self.call(name).fingerprint.id;
         self.line(|| format!("forgets {name}"));
         self.site.promises.change(name, |operation| operation.is_wild = true);
-        let forgotten = timeout(PATIENCE, self.any_node().operations.forget(&App::default(), id, true)).await;
-        if let Ok(Ok((Outcome::Forgotten { .. }, _))) = forgotten {
+        let forgotten = timeout(PATIENCE, self.any_node().operations.forget(&address(id), true)).await;
+        if let Ok(Ok(Reply { outcome: Outcome::Forgotten { .. }, .. })) = forgotten {
             self.saw("forgotten");
         }
     }

@@ -10,10 +10,9 @@ use latchgate::locks::{Limits, Locks};
 use latchgate::notices::Notices;
 use latchgate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use latchgate::store::gate::{
-    At, Change, DumpPage, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
+    At, Change, DumpPage, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written,
 };
 use latchgate::store::{LockStore, RecordStore, StoreError};
-use latchgate_core::App;
 use latchgate_core::gate::{OperationAddress, OperationRecord};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::memory::MemoryStore;
@@ -259,8 +258,8 @@ impl GateStore for SimulatedGateStore {
         self.call("write", Access::Write, (address.clone(), record.cloned()), write).await
     }
 
-    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
-        self.inner.list(app, filter, cursor, limit).await
+    async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        self.inner.list(listing).await
     }
 
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {

@@ -5,14 +5,14 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
+use latchgate_core::Timestamp;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationRecord};
-use latchgate_core::{App, Timestamp};
 use tokio::sync::mpsc;
 
 use super::{Clock, MemoryRecord};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
 use latchgate::store::gate::{
-    At, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
+    At, DumpPage, EXAMINED_MAX, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written,
     fresh_version, gone_before, is_off, page_of, read_position,
 };
 use latchgate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
@@ -156,7 +156,7 @@ impl GateStore for MemoryGateStore {
         Ok(self.at(Written::Done(version)))
     }
 
-    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+    async fn list(&self, Listing { app, filter, cursor, limit }: Listing<'_>) -> Result<Page, ListError> {
         let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
         let from = match after.transpose()? {
             Some(id) => Bound::Excluded(OperationAddress { app: app.clone(), id }),

@@ -3,8 +3,8 @@
 mod table;
 
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use governor::clock::Clock as _;
@@ -13,6 +13,7 @@ use latchgate_core::access::{Quota, Quotas};
 use latchgate_core::gate::OperationId;
 use latchgate_core::lock::LeaseId;
 use latchgate_core::{App, Key};
+use parking_lot::{Mutex, RwLock};
 use tokio::sync::broadcast;
 use tokio::time::Instant;
 
@@ -106,7 +107,7 @@ impl AppUse {
 
     /// Replaces the quotas. What was not counted before is not counted afterwards, either.
     pub(super) fn set(&self, quotas: Quotas) {
-        let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.limits.write();
         if limits.quotas == quotas {
             return;
         }
@@ -126,7 +127,7 @@ impl AppUse {
     fn limits(&self) -> Option<Limits> {
         // The quotas are read once per request at most: a change counts from the next one on.
         let has_quotas = self.has_quotas.load(Ordering::Relaxed);
-        has_quotas.then(|| self.limits.read().unwrap_or_else(PoisonError::into_inner).clone())
+        has_quotas.then(|| self.limits.read().clone())
     }
 
     fn limit(&self, quota: Quota) -> Option<u32> {
@@ -195,7 +196,7 @@ impl AppUse {
 
     /// Reports that a quota is reached, at most once a minute.
     pub fn reached(&self, excess: Excess) -> Excess {
-        let mut reported = self.reported.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reported = self.reported.lock();
         let last = &mut reported[excess.quota as usize];
         if last.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
             *last = Some(Instant::now());

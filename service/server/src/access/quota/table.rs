@@ -6,10 +6,10 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use latchgate_core::access::Quota;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{Excess, RETRY_AFTER};
@@ -62,12 +62,8 @@ impl<K: Clone + Eq + Hash> Table<K> {
         Self { quota, entries: Mutex::default(), first_end: Mutex::default(), looked: tokio::sync::Mutex::default() }
     }
 
-    fn entries(&self) -> MutexGuard<'_, HashMap<K, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     pub(super) fn clear(&self) {
-        self.entries().clear();
+        self.entries.lock().clear();
     }
 
     /// Whether these may begin.
@@ -75,7 +71,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
     /// # Errors
     /// When there would be more than `limit`. One that is there already may begin again.
     pub fn check(&self, keys: &[K], limit: u32) -> Result<(), Excess> {
-        self.space(&mut self.entries(), keys, limit)
+        self.space(&mut self.entries.lock(), keys, limit)
     }
 
     /// Counts these from now on, before they begin. See [`Reserved`].
@@ -83,7 +79,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
     /// # Errors
     /// As those of [`Table::check`].
     pub fn reserve(&self, keys: &[K], limit: u32) -> Result<Reserved<'_, K>, Excess> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         self.space(&mut entries, keys, limit)?;
         for key in keys {
             entries.entry(key.clone()).or_insert_with(Entry::new).pending += 1;
@@ -96,7 +92,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
     /// # Errors
     /// As those of [`Table::check`]; then none is counted.
     pub fn begin(&self, begun: &[(K, Duration)], limit: u32, must: bool) -> Result<(), Excess> {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let keys: Vec<K> = begun.iter().map(|(key, _)| key.clone()).collect();
         if !must {
             self.space(&mut entries, &keys, limit)?;
@@ -110,7 +106,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
 
     /// It lasts so long from now on. One that is not counted stays so.
     pub fn extend(&self, key: &K, lasts: Duration) {
-        if let Some(entry) = self.entries().get_mut(key)
+        if let Some(entry) = self.entries.lock().get_mut(key)
             && entry.ends.is_some()
         {
             self.set_end(entry, lasts);
@@ -118,7 +114,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
     }
 
     pub fn end(&self, key: &K) {
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let Some(entry) = entries.get_mut(key) else { return };
         entry.ends = None;
         if entry.pending == 0 {
@@ -133,17 +129,13 @@ impl<K: Clone + Eq + Hash> Table<K> {
     }
 
     fn note_end(&self, ends: Instant) {
-        let mut first = self.first_end();
+        let mut first = self.first_end.lock();
         *first = Some(first.map_or(ends, |first| first.min(ends)));
-    }
-
-    fn first_end(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.first_end.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn drop_ended(&self, entries: &mut HashMap<K, Entry>) {
         let now = Instant::now();
-        let mut first = self.first_end();
+        let mut first = self.first_end.lock();
         if first.is_none_or(|first| first > now) {
             return;
         }
@@ -183,7 +175,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
         }
         let found = look(oldest.iter().map(|(key, _)| key.clone()).collect()).await;
         let before: HashMap<K, Instant> = oldest.into_iter().collect();
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         for (key, lasts) in found {
             let is_same = entries.get(&key).is_some_and(|entry| entry.ends == before.get(&key).copied());
             match (lasts, entries.get_mut(&key)) {
@@ -200,7 +192,7 @@ impl<K: Clone + Eq + Hash> Table<K> {
     /// Those that have not been looked at for longest, with their ends.
     fn oldest(&self) -> Vec<(K, Instant)> {
         let now = Instant::now();
-        let mut entries = self.entries();
+        let mut entries = self.entries.lock();
         let mut oldest: Vec<(Instant, &K)> =
             entries.iter().filter(|(_, entry)| entry.is_due(now)).map(|(key, entry)| (entry.seen, key)).collect();
         if oldest.len() > LOOKS_MAX {
@@ -227,7 +219,7 @@ pub struct Reserved<'a, K: Clone + Eq + Hash> {
 impl<K: Clone + Eq + Hash> Reserved<'_, K> {
     /// It has begun.
     pub fn begin(&self, key: &K, lasts: Duration) {
-        if let Some(entry) = self.table.entries().get_mut(key) {
+        if let Some(entry) = self.table.entries.lock().get_mut(key) {
             self.table.set_end(entry, lasts);
         }
     }
@@ -235,7 +227,7 @@ impl<K: Clone + Eq + Hash> Reserved<'_, K> {
 
 impl<K: Clone + Eq + Hash> Drop for Reserved<'_, K> {
     fn drop(&mut self) {
-        let mut entries = self.table.entries();
+        let mut entries = self.table.entries.lock();
         for key in &self.keys {
             let Some(entry) = entries.get_mut(key) else { continue };
             entry.pending = entry.pending.saturating_sub(1);
@@ -298,10 +290,10 @@ mod tests {
         tokio::time::advance(LONG / 2).await;
         let ended = |keys: Vec<u32>| async move { keys.into_iter().map(|key| (key, None)).collect() };
         table.look(ended).await;
-        assert_eq!(table.entries().len(), 300 - LOOKS_MAX);
+        assert_eq!(table.entries.lock().len(), 300 - LOOKS_MAX);
         // Not again at once.
         table.look(ended).await;
-        assert_eq!(table.entries().len(), 300 - LOOKS_MAX);
+        assert_eq!(table.entries.lock().len(), 300 - LOOKS_MAX);
         tokio::time::advance(LOOK_EVERY).await;
         let lasts = |keys: Vec<u32>| async move { keys.into_iter().map(|key| (key, Some(LONG))).collect() };
         table.look(lasts).await;

@@ -60,16 +60,14 @@ answers! {
         /// token). Let the protected resource refuse lower tokens.
         #[schema(example = 1_784_000_000_000_000_u64)]
         token: u64,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         /// When the lease ends unless renewed, by the store's clock.
         expires_at: DateTime,
         /// How long the request waited, in ms, including earlier waits of its ticket.
         waited_ms: u64,
-        /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
+        durability?: Option<Volatility>,
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 }
@@ -82,9 +80,7 @@ answers! {
     post, path = "/v1/locks/{key}/acquire", tag = "locks", operation_id = "acquireLock",
     params(LockKey),
     request_body(content = ref("#/components/schemas/AcquireRequest"), content_type = "application/json", example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
-    responses(
-        (status = 200, description = "The lock is yours.", body = AcquireAnswer),
-    )
+    responses((status = 200, description = "The lock is yours.", body = AcquireAnswer))
 )]
 pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
     let request = request.parse(&call.context, &address)?;

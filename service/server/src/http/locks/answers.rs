@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Closing, KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
+use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -14,7 +14,7 @@ use crate::locks::{Acquired, Failure, GroupHeld, Refused, RefusedBecause};
 /// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
 
-/// Most holders in a refusal and in a listing. A GET of the key names all, page by page.
+/// Most holders in a refusal and in a listing. A GET of the key names all.
 pub const HOLDERS_SHOWN_MAX: usize = 16;
 
 answers! {
@@ -42,10 +42,9 @@ answers! {
     }
 }
 
-/// A store that may lose leases.
-#[derive(Serialize, ToSchema)]
+/// The store may lose what it acknowledged, in a crash or a fail-over (Redis). Absent otherwise.
+#[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-#[allow(dead_code, reason = "described, not built: see `Context::durability`")]
 pub enum Volatility {
     Volatile,
 }
@@ -148,17 +147,17 @@ pub fn refusal(refused: &Refused) -> Problem {
             problem(Code::LockClosed, format!("An operator has closed this key: {reason}"))
         }
     };
-    let problem = match &refused.group {
-        Some(GroupHeld { group, limit, held }) => {
-            let problem = problem.with("group", group.as_str()).with("group_held", held);
-            if limit.is_some() { problem.with("group_limit", limit) } else { problem }
-        }
-        None => problem,
-    };
-    match &refused.closed {
-        Some(closing) => with_closing(problem, closing, refused.now),
-        None => problem,
-    }
+    let group = refused.group.as_ref();
+    // Why and until when the key is closed, whatever the code of the refusal.
+    let closed = refused.closed.as_ref();
+    let until = closed.and_then(|closing| closing.until);
+    problem
+        .with_some("group", group.map(|held| held.group.as_str()))
+        .with_some("group_held", group.map(|held| held.held))
+        .with_some("group_limit", group.and_then(|held| held.limit))
+        .with_some("reason", closed.map(|closing| &closing.reason))
+        .with_some("until", until.map(rfc3339))
+        .with_some("until_ms", until.map(left_ms))
 }
 
 fn at_group_limit(group: Option<&GroupHeld>) -> String {
@@ -167,15 +166,6 @@ fn at_group_limit(group: Option<&GroupHeld>) -> String {
             format!("The group {} has {held} permits, and group_limit allows it {limit}.", group.as_str())
         }
         _ => "The group of the request has as many permits as it may have.".to_owned(),
-    }
-}
-
-/// Says why and until when the key is closed, whatever the code of the refusal.
-fn with_closing(problem: Problem, closing: &Closing, now: Timestamp) -> Problem {
-    let problem = problem.with("reason", &closing.reason);
-    match closing.until {
-        Some(until) => problem.with("until", rfc3339(until)).with("until_ms", until.ms_since(now)),
-        None => problem,
     }
 }
 
@@ -231,9 +221,6 @@ pub fn lease_lost(lost: &Lost) -> Problem {
 
 /// The answer to a call that failed.
 pub fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {
-    let problem = Problem::of_failure(failure);
-    match failure {
-        Failure::OutcomeUnknown(_) => problem.with("lease_id", lease_id.as_str()),
-        _ => problem,
-    }
+    let repeated = matches!(failure, Failure::OutcomeUnknown(_)).then(|| lease_id.as_str());
+    Problem::of_failure(failure).with_some("lease_id", repeated)
 }

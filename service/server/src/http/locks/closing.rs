@@ -20,7 +20,7 @@ const CLOSED_MS_MAX: u64 = 365 * 24 * 3_600_000;
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CloseRequest {
-    /// Why, at most 512 bytes. Refused clients see it.
+    /// Why. Refused clients see it.
     #[schema(min_length = 1, max_length = 512)]
     reason: String,
     /// When the key opens by itself, within a year: RFC 3339. If absent, it stays closed until it is opened.
@@ -71,9 +71,7 @@ impl ClosingAnswer {
     put, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "closeLock",
     params(LockKey),
     request_body(content = CloseRequest, example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"})),
-    responses(
-        (status = 200, description = "The key is closed.", body = ClosedAnswer),
-    )
+    responses((status = 200, description = "The key is closed.", body = ClosedAnswer))
 )]
 pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request): Json<CloseRequest>) -> Answered {
     let now = call.context.locks.now();
@@ -98,9 +96,7 @@ pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request):
 #[utoipa::path(
     delete, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "openLock",
     params(LockKey),
-    responses(
-        (status = 200, description = "The key is open.", body = OpenAnswer),
-    )
+    responses((status = 200, description = "The key is open.", body = OpenAnswer))
 )]
 pub async fn open(call: Call, PathAddress(address): PathAddress) -> Answered {
     match command(&call, &address, Command::Open).await? {

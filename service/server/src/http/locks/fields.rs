@@ -196,12 +196,11 @@ macro_rules! acquire_body {
         #[serde(deny_unknown_fields)]
         pub struct $name {
             $($own)*
-            /// The client's name, at most 256 bytes; refused clients see it. The server makes one if absent, which begins with
-            /// `anonymous-`; clients cannot send such a name.
+            /// Refused clients see it. If absent, the server makes one, which begins with `anonymous-`.
             #[schema(example = "billing-7", max_length = 256, min_length = 1)]
             owner: Option<String>,
             /// A new random id for the lease. If the answer is lost, a repeated request with the same id gets the same grant,
-            /// or 410 once the lease is one of the last eight of the key that have ended. 1 to 64 characters out of `A-Z a-z 0-9 . _ : -`. The server makes one if absent.
+            /// or 410 once the lease is one of the last eight of the key that have ended. The server makes one if absent.
             #[schema(max_length = 64, min_length = 1, pattern = "^[A-Za-z0-9._:-]+$")]
             lease_id: Option<String>,
             /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
@@ -220,9 +219,8 @@ macro_rules! acquire_body {
             /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
             #[schema(maximum = 3_153_600_000_000_u64)]
             delay_ms: Option<u64>,
-            /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; 0 if absent.
-            /// For jobs that many machines start at about the same time. With the mode `permits`, the permits stay taken until then,
-            /// however the lease ends: at most `limit` of them are granted in any `min_hold_ms`. Not with the mode `shared`.
+            /// How long the lock stays taken after an early release, in ms from the grant; 0 if absent. With the mode `permits`,
+            /// however the lease ends: at most `limit` permits are granted in any such time. Not with the mode `shared`.
             #[schema(maximum = 3_153_600_000_000_u64)]
             min_hold_ms: Option<u64>,
             /// Renewals extend the lease no further than this, in ms from the grant.

@@ -10,7 +10,6 @@ use futures::{Stream, StreamExt, stream};
 use latchgate_core::lock::EventKind;
 use serde::Deserialize;
 use utoipa::IntoParams;
-use utoipa::openapi::{Object, ObjectBuilder, Type};
 
 use super::fields::ModeName;
 use super::search::parse_prefix;
@@ -32,12 +31,9 @@ answers! {
     pub struct EventAnswer {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
-        /// `granted`, `released`, `expired`, `revoking`, `revoked`, `forced`, `given_back`, `closed`, `opened`,
-        /// `waited` or `held_too_long`; and the notices, which are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for
-        /// the app `default` also `engine_switched`, `hold_off_began` and `hold_off_ended`; and `unreadable` in place of an event that the
-        /// store has and the node cannot decode.
-        #[schema(schema_with = kinds)]
-        kind: &'static str,
+        /// Notices are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for the app `default` also
+        /// `engine_switched`, `hold_off_began` and `hold_off_ended`. `unreadable` is an event that the node cannot decode.
+        kind: EventKind,
         /// Absent in a notice, and if it cannot be decoded.
         key?: Option<String>,
         /// What a notice is about: the id of an operation, the name of a quota, an owner that waits, the engine, or `locks`, `gate` or `durable`, whose hold-off
@@ -111,9 +107,7 @@ pub struct AllEventsQuery {
 #[utoipa::path(
     get, path = "/v1/locks/{key}/history", tag = "events", operation_id = "getLockHistory",
     params(LockKey, HistoryQuery),
-    responses(
-        (status = 200, description = "One page, newest first.", body = HistoryAnswer),
-    )
+    responses((status = 200, description = "One page, newest first.", body = HistoryAnswer))
 )]
 pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
     check_kept(&call)?;
@@ -208,11 +202,6 @@ fn event_frame(event: &LoggedEvent) -> Frame {
     Frame::default().id(event.cursor.to_string()).event(event.event.kind.as_str()).data(data)
 }
 
-fn kinds() -> Object {
-    let names = EventKind::ALL.map(EventKind::as_str);
-    ObjectBuilder::new().schema_type(Type::String).enum_values(Some(names)).build()
-}
-
 fn check_kept(call: &Call) -> Result<(), Problem> {
     if call.context.locks.keeps_history() {
         return Ok(());
@@ -230,7 +219,7 @@ fn event_answer(logged: &LoggedEvent) -> EventAnswer {
     let is_of_lease = !matches!(event.kind, EventKind::Closed | EventKind::Opened | EventKind::Unreadable);
     EventAnswer {
         id: logged.cursor.to_string(),
-        kind: event.kind.as_str(),
+        kind: event.kind,
         key: (!is_notice).then(|| logged.address.key.as_str().to_owned()),
         subject: event.subject.as_deref().map(str::to_owned),
         at: rfc3339(event.at),

@@ -23,10 +23,10 @@ const GRACE_MS_MIN: u64 = 1_000;
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
-    /// Why, at most 512 bytes. The holder reads it in the answer to its next renewal.
+    /// Why. The holder reads it in the answer to its next renewal.
     #[schema(min_length = 1, max_length = 512)]
     reason: Option<String>,
-    /// The name of the client or operator that revokes, at most 256 bytes.
+    /// The name of the client or operator that revokes.
     #[schema(min_length = 1, max_length = 256)]
     by: Option<String>,
     /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends. Less than 1 000
@@ -52,10 +52,10 @@ pub struct RevokeAnswer<'a> {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct ForceQuery {
-    /// Why, at most 512 bytes.
+    /// Why.
     #[param(min_length = 1, max_length = 512)]
     reason: Option<String>,
-    /// The name of the client or operator that ends the leases, at most 256 bytes.
+    /// The name of the client or operator that ends the leases.
     #[param(min_length = 1, max_length = 256)]
     by: Option<String>,
 }
@@ -107,9 +107,7 @@ pub struct FenceAnswer<'a> {
     post, path = "/v1/locks/{key}/revoke", tag = "locks", operation_id = "revokeLock",
     params(LockKey),
     request_body(content = ref("#/components/schemas/RevokeRequest"), content_type = "application/json", example = json!({"reason": "deploy", "grace_ms": 10_000})),
-    responses(
-        (status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer),
-    )
+    responses((status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer))
 )]
 pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request): Json<RevokeRequest>) -> Answered {
     let grace_ms = check_grace(&call, request.grace_ms)?;
@@ -146,9 +144,7 @@ pub fn check_grace(call: &Call, grace_ms: Option<u64>) -> Result<u64, Problem> {
 #[utoipa::path(
     delete, path = "/v1/locks/{key}", tag = "locks", operation_id = "forceLock",
     params(LockKey, ForceQuery),
-    responses(
-        (status = 200, description = "All leases have ended.", body = ForceAnswer),
-    )
+    responses((status = 200, description = "All leases have ended.", body = ForceAnswer))
 )]
 pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): Query<ForceQuery>) -> Answered {
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
@@ -175,9 +171,7 @@ pub async fn end_all(call: &Call, address: &Address, note: Note) -> Answered {
     put, path = "/v1/locks/{key}/limit", tag = "locks", operation_id = "setLockLimit",
     params(LockKey),
     request_body(content = LimitRequest, example = json!({"limit": 5})),
-    responses(
-        (status = 200, description = "The limit is set.", body = LimitAnswer),
-    )
+    responses((status = 200, description = "The limit is set.", body = LimitAnswer))
 )]
 pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(request): Json<LimitRequest>) -> Answered {
     let limit = request.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
@@ -197,9 +191,7 @@ pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(reque
     post, path = "/v1/locks/{key}/fence", tag = "locks", operation_id = "checkLockToken",
     params(LockKey),
     request_body(content = FenceRequest, example = json!({"token": 1_784_000_000_000_000_u64})),
-    responses(
-        (status = 200, description = "The token is up to date.", body = FenceAnswer),
-    )
+    responses((status = 200, description = "The token is up to date.", body = FenceAnswer))
 )]
 pub async fn fence(
     call: Call,

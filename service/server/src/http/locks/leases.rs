@@ -34,16 +34,14 @@ answers! {
         #[schema(value_type = ModeName)]
         mode: &'static str,
         token: u64,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         /// Set if the lock has been revoked: the lease ends at the deadline.
         #[schema(required)]
         revocation: Option<RevocationAnswer>,
-        /// `volatile` if the store may lose the lease in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
-        /// After a forced switch of engines: for this many ms, other clients may hold the lock with leases of the old engine.
+        durability?: Option<Volatility>,
+        /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
 }
@@ -70,9 +68,7 @@ answers! {
     post, path = "/v1/locks/{key}/renew", tag = "locks", operation_id = "renewLock",
     params(LockKey),
     request_body(content = RenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000})),
-    responses(
-        (status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer),
-    )
+    responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer))
 )]
 pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request): Json<RenewRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
@@ -98,9 +94,7 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
     post, path = "/v1/locks/{key}/release", tag = "locks", operation_id = "releaseLock",
     params(LockKey),
     request_body(content = ReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire"})),
-    responses(
-        (status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer),
-    )
+    responses((status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer))
 )]
 pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;

@@ -2,12 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use axum::extract::FromRequestParts;
-use axum::http::request::Parts;
 use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
 use latchgate_core::{Address, Key};
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
+use utoipa::IntoParams;
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::reading::WaitingAnswer;
@@ -15,25 +13,13 @@ use super::search::{Found, Search};
 use crate::format::answers;
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
-use crate::http::exchange::Exchange;
+use crate::http::path::PathText;
 use crate::http::problem::Problem;
 use crate::http::query::Query;
 use crate::locks::{Inspected, Queues};
 
 /// Most keys that are shown for which an owner waits.
 const WAITS_SHOWN_MAX: usize = 100;
-
-/// The owner in a path. Names that the server has made can be looked for, too.
-pub struct PathOwner(Owner);
-
-impl<S: Sync> FromRequestParts<S> for PathOwner {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        let text = Exchange::of(&parts.extensions)?.parameter(&parts.uri);
-        Owner::of_any(&text).map(Self).map_err(|error| Problem::field("owner", error))
-    }
-}
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
@@ -49,15 +35,14 @@ pub struct OwnerQuery {
 
 answers! {
     pub struct OwnerAnswer {
-        #[schema(example = "billing-7")]
         owner: String,
         /// The keys that the owner holds, among those that were looked through.
         holds: Vec<HeldKey>,
         /// The keys that it waits for at the node that answers, at most 100.
         waits_for: Vec<AwaitedKey>,
-        /// The owner waits in a circle: the first waits for the holder that comes next, and so on, and the last for the first. Absent if
-        /// the node sees no circle. A circle of more than 16 owners, or with a waiter at another node, is not seen.
-        cycle?: Vec<CycleStep>,
+        /// The owner waits in a circle of up to 16 owners: each waits for the next, and the last for the first. A circle with a waiter at
+        /// another node is not seen.
+        cycle?: Vec<Blocked>,
         /// How many requests wait at other nodes for the keys that were looked through: their owners are not known here.
         waiting_elsewhere: u64,
         /// The node has looked through 1 000 keys, and there are more: send it as `cursor` for what the owner holds of them.
@@ -65,7 +50,6 @@ answers! {
     }
 
     pub struct HeldKey {
-        #[schema(example = "orders/42")]
         key: String,
         /// Its leases of the key.
         leases: Vec<Holder>,
@@ -74,7 +58,6 @@ answers! {
     }
 
     pub struct AwaitedKey {
-        #[schema(example = "stock/9")]
         key: String,
         /// The owner's requests.
         waiting: Vec<WaitingAnswer>,
@@ -84,14 +67,6 @@ answers! {
         /// How many requests wait for the key.
         waiters: u64,
     }
-}
-
-/// `waiter` waits for `key`, which `holder` holds.
-#[derive(serde::Serialize, ToSchema)]
-pub struct CycleStep {
-    waiter: String,
-    key: String,
-    holder: String,
 }
 
 /// Show what an owner holds and what it waits for.
@@ -104,7 +79,9 @@ pub struct CycleStep {
         (status = 200, description = "What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.", body = OwnerAnswer),
     )
 )]
-pub async fn owner(call: Call, PathOwner(owner): PathOwner, Query(query): Query<OwnerQuery>) -> Answered {
+pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<OwnerQuery>) -> Answered {
+    // Names that the server has made can be looked for, too.
+    let owner = Owner::of_any(&owner).map_err(|error| Problem::field("owner", error))?;
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let prefix = search.prefix.clone();
     let locks = &call.context.locks;
@@ -120,7 +97,7 @@ pub async fn owner(call: Call, PathOwner(owner): PathOwner, Query(query): Query<
         (!leases.is_empty()).then(|| HeldKey { key: key.as_str().to_owned(), leases: holders(leases, now), waiters })
     };
     let Found { locks: holds, next_cursor, .. } = search.run(&call, usize::MAX, true, held).await?;
-    let cycle = cycle.unwrap_or_default().iter().map(CycleStep::from).collect();
+    let cycle = cycle.unwrap_or_default();
     let owner = owner.as_str().to_owned();
     Ok(answer::ok(&OwnerAnswer { owner, holds, waits_for, cycle, waiting_elsewhere, next_cursor }))
 }
@@ -146,11 +123,4 @@ async fn waits_for(call: &Call, owner: &Owner, queues: &Queues) -> Result<Vec<Aw
         }
     }
     Ok(keys)
-}
-
-impl From<&Blocked> for CycleStep {
-    fn from(Blocked { waiter, key, holder }: &Blocked) -> Self {
-        let [waiter, key, holder] = [waiter.as_str(), key.as_str(), holder.as_str()].map(str::to_owned);
-        Self { waiter, key, holder }
-    }
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use latchgate_core::key::check_name;
-use latchgate_core::lock::{Lease, LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
+use latchgate_core::lock::{LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
 use latchgate_core::{Address, Key, Timestamp};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
@@ -22,7 +22,6 @@ use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
 
 answers! {
     pub struct LockAnswer {
-        #[schema(example = "orders/42")]
         key: String,
         held: bool,
         /// The highest token granted so far, to whichever lease; 0 if there is no record.
@@ -38,7 +37,7 @@ answers! {
         permits_kept?: Option<u32>,
         /// Set while the key is closed.
         closed?: Option<ClosingAnswer>,
-        /// The lock is not granted before this: a lease with a lock-delay has expired, or one was released before its `min_hold_ms`.
+        /// The lock is not granted before this, because of a lock-delay or a `min_hold_ms`.
         delayed_until?: Option<DateTime>,
         /// The highest token presented to `fence`.
         fence?: Option<u64>,
@@ -48,8 +47,6 @@ answers! {
         waiting?: Option<Vec<WaitingAnswer>>,
         /// How many of the `waiters` are not in `waiting`, most of them at other nodes. Absent in a listing.
         waiting_elsewhere?: Option<u64>,
-        /// There are more holders: send it as `cursor`.
-        next_cursor?: Option<String>,
     }
 
     pub struct WaitingAnswer {
@@ -87,12 +84,6 @@ impl From<&Waiting> for WaitingAnswer {
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
 pub struct InspectQuery {
-    /// Most holders in the answer: 1 to 1 000; 100 if absent.
-    #[param(minimum = 1, maximum = 1_000)]
-    limit: Option<usize>,
-    /// `next_cursor` of the answer before. Leases that are granted or end in between can move a holder to another page.
-    #[param(min_length = 1, max_length = 512)]
-    cursor: Option<String>,
     /// With `free`: 200 only if no lease holds the lock, no lock-delay keeps it and it is not closed, 423 otherwise. The lock is not taken.
     #[param(inline)]
     until: Option<Until>,
@@ -158,19 +149,16 @@ answers! {
     )
 )]
 pub async fn inspect(call: Call, PathAddress(address): PathAddress, Query(query): Query<InspectQuery>) -> Answered {
-    let limit = page_limit(query.limit)?;
-    let after = query.cursor.as_deref().map(HoldersCursor::parse).transpose()?;
     let wait = call.context.wait(query.wait_ms);
     let inspected = match query.until {
         Some(Until::Free) => until_free(&call, &address, wait).await?,
         None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
         None => call.context.locks.inspect(&address).await?,
     };
-    let (leases, next_cursor) = after.unwrap_or_default().page(&inspected.state, limit);
-    let answer = lock_answer(&address.key, &inspected.state, leases, inspected.waiters, inspected.now);
+    let answer = lock_answer(&address.key, &inspected.state, usize::MAX, inspected.waiters, inspected.now);
     let waiting = inspected.waiting.iter().map(WaitingAnswer::from).collect();
     let waiting_elsewhere = Some(inspected.waiting_elsewhere);
-    Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, next_cursor, ..answer }))
+    Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, ..answer }))
 }
 
 /// The lock, once it is free.
@@ -203,48 +191,10 @@ async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<In
     Err(call.context.with_wait_max(refused, wait))
 }
 
-/// A position among the holders of a key: behind `count` leases with this token and all with lower ones.
-#[derive(Clone, Copy, Debug, Default)]
-struct HoldersCursor {
-    token: u64,
-    count: usize,
-}
-
-impl HoldersCursor {
-    fn parse(text: &str) -> Result<Self, Problem> {
-        let parsed = text
-            .split_once('.')
-            .and_then(|(token, count)| Some(Self { token: token.parse().ok()?, count: count.parse().ok()? }));
-        parsed.ok_or_else(|| Problem::field("cursor", "must be the next_cursor of an answer"))
-    }
-
-    /// Up to `limit` holders behind it, and where the next page begins.
-    fn page(self, state: &LockState, limit: usize) -> (Vec<&Lease>, Option<String>) {
-        let mut leases: Vec<&Lease> = state.holders().iter().collect();
-        // A nested lease comes after its owner's others: it has the same token.
-        leases.sort_by_key(|lease| lease.token);
-        let Self { token, count } = self;
-        let from = leases.partition_point(|lease| lease.token < token);
-        let same = leases[from..].partition_point(|lease| lease.token == token);
-        leases.drain(..from + same.min(count));
-        let has_more = leases.len() > limit;
-        leases.truncate(limit);
-        let last = leases.last().filter(|_| has_more).map(|last| last.token);
-        let next = last.map(|last| {
-            let shown = leases.iter().filter(|lease| lease.token == last).count();
-            let before = if last == token { count } else { 0 };
-            format!("{last}.{}", before + shown)
-        });
-        (leases, next)
-    }
-}
-
 /// List locks, in the order of their keys or of their waiters.
 #[utoipa::path(
     get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
-    responses(
-        (status = 200, description = "One page.", body = ListAnswer),
-    )
+    responses((status = 200, description = "One page.", body = ListAnswer))
 )]
 pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     if let Some(owner) = &query.owner {
@@ -262,8 +212,7 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
         if by_waiters && waiters == 0 {
             return None;
         }
-        let (leases, _) = HoldersCursor::default().page(&state, HOLDERS_SHOWN_MAX);
-        Some(lock_answer(key, &state, leases, waiters, now))
+        Some(lock_answer(key, &state, HOLDERS_SHOWN_MAX, waiters, now))
     };
     // All that one request looks through is ordered, and then cut.
     let max = if by_waiters { usize::MAX } else { limit };
@@ -276,13 +225,13 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }
 
-fn lock_answer(key: &Key, state: &LockState, leases: Vec<&Lease>, waiters: u64, now: Timestamp) -> LockAnswer {
+fn lock_answer(key: &Key, state: &LockState, holders_max: usize, waiters: u64, now: Timestamp) -> LockAnswer {
     let limit = state.limit_in_force();
     LockAnswer {
         key: key.as_str().to_owned(),
         held: !state.holders().is_empty(),
         last_token: state.token(),
-        holders: holders(leases, now),
+        holders: holders(state.holders().iter().take(holders_max), now),
         holders_count: state.holders().len(),
         limit,
         permits_held: limit.map(|_| state.permits_held()),
@@ -293,6 +242,5 @@ fn lock_answer(key: &Key, state: &LockState, leases: Vec<&Lease>, waiters: u64, 
         waiters,
         waiting: None,
         waiting_elsewhere: None,
-        next_cursor: None,
     }
 }

@@ -1,33 +1,33 @@
 //! Which problems each operation may answer, beside those that come from what all handlers share.
 
-use crate::http::endpoint::{Endpoint, Needs};
+use crate::http::endpoint::Endpoint;
 use crate::http::problem::Code;
 
 /// Any request may get these, so the description names them once.
-pub const OF_ALL: [Code; 4] = [Code::InvalidRequest, Code::ForeignOrigin, Code::ForeignHost, Code::InternalError];
+pub const OF_ALL: [Code; 13] = [
+    Code::InvalidRequest,
+    Code::ForeignOrigin,
+    Code::ForeignHost,
+    Code::BodyTooLarge,
+    Code::BodyTimeout,
+    Code::Unauthorized,
+    Code::Forbidden,
+    Code::QuotaReached,
+    Code::Overloaded,
+    Code::StoreUnavailable,
+    Code::StateUnreadable,
+    Code::OutcomeUnknown,
+    Code::InternalError,
+];
 
-/// The codes of an operation, in the order of their table.
-pub fn of(&Endpoint { id, method, path, needs, is_of_any_app, .. }: &Endpoint, has_body: bool) -> Vec<Code> {
-    let mut codes = own(id).to_vec();
-    if path.contains("{key}") {
-        codes.push(Code::InvalidKey);
-    }
-    if has_body {
-        codes.extend([Code::BodyTooLarge, Code::BodyTimeout]);
-    }
-    if needs != Needs::Nothing {
-        codes.extend([Code::Unauthorized, Code::Forbidden, Code::StoreUnavailable]);
-    }
-    if is_of_any_app {
-        codes.push(Code::UnknownApp);
-    }
-    if matches!(needs, Needs::Scope(_)) {
-        codes.extend([Code::QuotaReached, Code::Overloaded, Code::StateUnreadable]);
-        if method != "GET" {
-            codes.push(Code::OutcomeUnknown);
-        }
-    }
-    Code::ALL.iter().copied().filter(|code| codes.contains(code)).collect()
+/// The codes of an operation beside these, in the order of their table.
+pub fn of(&Endpoint { id, path, is_of_any_app, .. }: &Endpoint) -> Vec<Code> {
+    let is_own = |code: &Code| {
+        own(id).contains(code)
+            || (*code == Code::InvalidKey && path.contains("{key}"))
+            || (*code == Code::UnknownApp && is_of_any_app)
+    };
+    Code::ALL.iter().copied().filter(is_own).collect()
 }
 
 fn own(id: &str) -> &'static [Code] {
@@ -44,6 +44,7 @@ fn own(id: &str) -> &'static [Code] {
             C::LockHeld,
             C::LockReserved,
             C::LockDelayed,
+            C::LockClosed,
             C::WaitTimeout,
             C::ShuttingDown,
         ],
@@ -55,7 +56,7 @@ fn own(id: &str) -> &'static [Code] {
         "renewLeases" | "releaseLeases" => &[C::InvalidKey, C::LeaseLost],
         "revokeLock" | "revokeLeases" => &[C::KeyFull],
         "checkLockToken" => &[C::StaleToken],
-        "getLock" => &[C::LockHeld, C::LockDelayed, C::WaitTimeout],
+        "getLock" => &[C::LockHeld, C::LockDelayed, C::LockClosed, C::WaitTimeout],
         "getLockHistory" => &[C::HistoryOff],
         "watchLock" | "watchLocks" => &[C::HistoryOff, C::ShuttingDown],
         "startOperation" => &[
@@ -70,17 +71,17 @@ fn own(id: &str) -> &'static [Code] {
         "finishOperation" => &[C::StampMismatch, C::OperationNotFound, C::OperationSuperseded, C::OutcomeConflict],
         "heartbeatOperation" => &[C::StampMismatch, C::OperationNotFound, C::OperationSuperseded, C::OperationEnded],
         "getOperation" => &[C::OperationNotFound],
+        "resolveOperation" => &[C::OperationNotFound, C::OperationInProgress, C::OutcomeConflict],
         "forgetOperation" => &[C::OperationNotFound, C::OperationInProgress, C::OperationUnknown],
-        "createApp" => &[C::AccessFull, C::OutcomeUnknown],
-        "changeApp" => &[C::UnknownApp, C::OutcomeUnknown],
-        "deleteApp" => &[C::UnknownApp, C::AppNotEmpty, C::OutcomeUnknown],
-        "createApiKey" => &[C::UnknownApp, C::AccessFull, C::OutcomeUnknown],
-        "revokeApiKey" => &[C::UnknownApiKey, C::OutcomeUnknown],
-        "switchLocksEngine" | "switchGateEngine" => {
+        "createApp" => &[C::AccessFull],
+        "changeApp" => &[C::UnknownApp],
+        "deleteApp" => &[C::UnknownApp, C::AppNotEmpty],
+        "createApiKey" => &[C::UnknownApp, C::AccessFull],
+        "revokeApiKey" => &[C::UnknownApiKey],
+        "switchEngine" => {
             &[C::UnknownEngine, C::EngineUnreachable, C::EngineInDoubt, C::EngineNotStopped, C::EnginesUndecided]
         }
         "setHoldOff" => &[C::EngineUnreachable],
-        "checkReadiness" => &[C::StoreUnavailable],
         _ => &[],
     }
 }

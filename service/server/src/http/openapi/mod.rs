@@ -97,11 +97,11 @@ fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
         let app = app.description(Some(text)).schema(Some(schema)).build();
         operation.parameters.get_or_insert_default().push(app.into());
     }
-    let codes = codes::of(endpoint, operation.request_body.is_some());
+    let codes = codes::of(endpoint);
     let mut text = operation.description.take().unwrap_or_default();
     if let Some((scope, of_default)) = scope {
         let app = if of_default { " of the app `default`" } else { "" };
-        let _ = write!(text, "\n\nNeeds an API key{app} with the scope `{}`.", scope.as_str());
+        let _ = write!(text, "\n\nScope: `{}`{app}.", scope.as_str());
     }
     if !codes.is_empty() {
         let _ = write!(text, "\n\nProblems: {}.", named(&codes));

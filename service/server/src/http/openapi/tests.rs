@@ -39,10 +39,10 @@ fn an_operation_names_its_codes_and_its_scope() {
     let api = api();
     let of = |path: &str, method: &str| api["paths"][path][method]["description"].as_str().unwrap().to_owned();
     let acquire = of("/v1/locks/{key}/acquire", "post");
-    for text in ["`invalid-ticket`", "423 `lock-held`", "`wait-timeout`", "; 503 `overloaded`, ", "the scope `locks`"] {
+    for text in ["`invalid-ticket`", "423 `lock-held`", "`wait-timeout`", "; 503 `shutting-down`", "Scope: `locks`."] {
         assert!(acquire.contains(text), "{acquire}");
     }
-    assert!(of("/v1/admin/apps", "get").contains("of the app `default` with the scope `admin`"));
+    assert!(of("/v1/admin/apps", "get").contains("Scope: `admin` of the app `default`."));
     assert_eq!(api["paths"]["/healthz"]["get"]["security"], serde_json::json!([]));
 }
 

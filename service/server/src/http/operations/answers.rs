@@ -1,15 +1,14 @@
 //! Answers of the gate that let the client proceed.
 
-use axum::http::StatusCode;
+use latchgate_core::App;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
-use latchgate_core::{App, Timestamp};
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
-use crate::gate::PreReply;
+use crate::gate::{PreReply, Reply};
 use crate::http::locks::answers::Volatility;
 use crate::http::problem::{Code, Problem};
 
@@ -18,13 +17,12 @@ answers! {
     #[derive(Default)]
     pub struct PreAnswer {
         /// The same for the same operation and contents.
-        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
         pub id: String,
         /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
         stamp: String,
         /// Which attempt this is, from 1.
         attempt?: Option<u32>,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms?: Option<u64>,
         /// When the lease ends unless renewed, by the store's clock.
         expires_at?: Option<DateTime>,
@@ -35,9 +33,7 @@ answers! {
         degraded?: bool,
         /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
         reentry?: bool,
-        /// `volatile` if the store may lose the claim in a crash or a fail-over (Redis); absent otherwise.
-        #[schema(value_type = Volatility)]
-        durability?: Option<&'static str>,
+        durability?: Option<Volatility>,
         /// The store may have lost the record of an earlier attempt: the operation may have been done already.
         possibly_repeated?: bool,
         /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
@@ -49,9 +45,8 @@ answers! {
 #[derive(Serialize, ToSchema)]
 pub struct BatchItem {
     /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
-    #[serde(serialize_with = "as_number")]
-    #[schema(value_type = u16, example = 201)]
-    pub status: StatusCode,
+    #[schema(example = 201)]
+    pub status: u16,
     #[serde(flatten)]
     pub answer: PreAnswer,
 }
@@ -59,22 +54,15 @@ pub struct BatchItem {
 impl BatchItem {
     /// An earlier request of the same attempt has claimed the operation.
     pub fn is_repeated(&self) -> bool {
-        self.status == StatusCode::OK && self.answer.guarded
+        self.status == 200 && self.answer.guarded
     }
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn as_number<S: Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
 }
 
 answers! {
     pub struct PreviewAnswer {
         /// MD5 over app, operation and contents, each preceded by its length.
-        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
         pub id: String,
         /// SHA-256 of the same bytes.
-        #[schema(example = "326d5f1705c659b11908bbfb9d0cdb99b72954f62f975e90ca8cd3464aee0169")]
         pub sha256: String,
         /// The contents in canonical JSON (RFC 8785), as text.
         #[schema(example = r#"{"amount":"19.90","order":42}"#)]
@@ -83,7 +71,7 @@ answers! {
 
     pub struct PostAnswer {
         id: String,
-        /// `success`, `failure` or `unknown`, as reported.
+        /// As reported.
         outcome: Report,
         attempt: u32,
         /// The same outcome had been recorded before.
@@ -101,7 +89,7 @@ answers! {
     pub struct HeartbeatAnswer {
         id: String,
         attempt: u32,
-        /// What is left of the lease, in ms, at the time of this answer.
+        /// What is left of the lease, in ms.
         ttl_ms: u64,
         expires_at: DateTime,
         /// The lease had passed, but no other attempt had begun: the operation is yours again.
@@ -129,15 +117,15 @@ pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, P
                 guarded: true,
                 degraded,
                 reentry: go.reentry,
-                durability: is_volatile.then_some("volatile"),
+                durability: is_volatile.then_some(Volatility::Volatile),
                 possibly_repeated: go.possibly_repeated,
                 forced_ms,
             };
-            Ok(BatchItem { status: if go.repeated { StatusCode::OK } else { StatusCode::CREATED }, answer })
+            Ok(BatchItem { status: if go.repeated { 200 } else { 201 }, answer })
         }
         PreReply::Unguarded { stamp } => {
             let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
-            Ok(BatchItem { status: StatusCode::OK, answer })
+            Ok(BatchItem { status: 200, answer })
         }
         PreReply::Refused { outcome, description, waited, now } => {
             let problem = refusal(id, &outcome, Some(waited), now);
@@ -148,7 +136,7 @@ pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, P
 
 /// # Errors
 /// When the outcome was not recorded.
-pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
+pub fn post(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<PostAnswer, Problem> {
     match outcome {
         Outcome::Posted(posted) => Ok(PostAnswer {
             id: id.to_string(),
@@ -158,30 +146,30 @@ pub fn post(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAn
             late: posted.late,
             result_omitted: posted.result_omitted,
             expiry: match posted.report {
-                Report::Success => until(posted.keep_until, now),
+                Report::Success => until(posted.keep_until, *now),
                 Report::Failure | Report::Unknown => Expiry::default(),
             },
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
-        refused => Err(refusal(id, refused, None, now)),
+        refused => Err(refusal(id, refused, None, *now)),
     }
 }
 
 /// # Errors
 /// When nothing was resolved.
-pub fn resolved(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<PostAnswer, Problem> {
-    match outcome {
+pub fn resolved(id: OperationId, reply: &Reply) -> Result<PostAnswer, Problem> {
+    match &reply.outcome {
         Outcome::OutcomeConflict { recorded } => {
             let detail = "The operation has succeeded: that remains.";
             Err(Problem::new(Code::OutcomeConflict, detail).with("id", id.to_string()).with("recorded", recorded))
         }
-        outcome => post(id, outcome, now),
+        _ => post(id, reply),
     }
 }
 
 /// # Errors
 /// When the lease was not renewed.
-pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<HeartbeatAnswer, Problem> {
+pub fn heartbeat(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<HeartbeatAnswer, Problem> {
     match outcome {
         Outcome::Beating { attempt, lease_until, remaining_ms, late } => Ok(HeartbeatAnswer {
             id: id.to_string(),
@@ -190,15 +178,15 @@ pub fn heartbeat(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<H
             expires_at: rfc3339(*lease_until),
             late: *late,
         }),
-        refused => Err(refusal(id, refused, None, now)),
+        refused => Err(refusal(id, refused, None, *now)),
     }
 }
 
 /// # Errors
 /// When the record was not deleted.
-pub fn forget(id: OperationId, outcome: &Outcome, now: Timestamp) -> Result<ForgetAnswer, Problem> {
+pub fn forget(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<ForgetAnswer, Problem> {
     match outcome {
         Outcome::Forgotten { was } => Ok(ForgetAnswer { id: id.to_string(), was: *was }),
-        refused => Err(refusal(id, refused, None, now)),
+        refused => Err(refusal(id, refused, None, *now)),
     }
 }

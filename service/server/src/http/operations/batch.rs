@@ -1,6 +1,5 @@
 //! Answers to a batch of pres.
 
-use axum::http::StatusCode;
 use latchgate_core::App;
 use latchgate_core::gate::{AttemptId, OperationId};
 use serde::Serialize;
@@ -26,7 +25,7 @@ pub fn batch(
     requested: &[(OperationId, Option<AttemptId>)],
     outcomes: BatchReply,
     all_or_nothing: bool,
-) -> Result<(StatusCode, BatchAnswer), Problem> {
+) -> Result<(u16, BatchAnswer), Problem> {
     let failures = outcomes.items.iter().filter_map(|item| item.as_ref().err());
     let worst = failures.max_by_key(|failure| Problem::of_failure(failure).severity()).cloned();
     let items = requested.iter().zip(outcomes.items).map(|((id, attempt_id), item)| match item {

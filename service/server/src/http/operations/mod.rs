@@ -10,9 +10,11 @@ mod requests;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
 use axum::http::request::Parts;
-use latchgate_core::gate::{Fingerprint, OperationId, Outcome};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::Response;
+use latchgate_core::gate::{Fingerprint, OperationAddress, Outcome};
+use serde::Serialize;
 
 use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
@@ -25,21 +27,27 @@ use self::requests::{
 use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
-use super::exchange::Exchange;
-use super::problem::Problem;
+use super::context::Shared;
+use super::problem::{Problem, within};
 use super::query::Query;
 use super::quotas;
 use crate::gate::{Awaited, ListFailure, Shown};
+use crate::store::gate::Listing;
 
-/// The id in a path.
-pub struct PathId(OperationId);
+/// Longest `wait_ms` that is not taken for a mistake: a day.
+const WAIT_MS_MAX: u64 = 86_400_000;
 
-impl<S: Sync> FromRequestParts<S> for PathId {
+/// The operation of the caller's app whose id is in a path.
+pub struct PathId(OperationAddress);
+
+impl FromRequestParts<Shared> for PathId {
     type Rejection = Problem;
 
     /// A text that cannot be an id gets the same answer as an unknown id.
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        Exchange::of(&parts.extensions)?.parameter(&parts.uri).parse().map(Self).map_err(|_| refusals::not_found())
+    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
+        let call = Call::from_request_parts(parts, context).await?;
+        let id = call.exchange.parameter(&parts.uri).parse().map_err(|_| refusals::not_found())?;
+        Ok(Self(OperationAddress { app: call.app().clone(), id }))
     }
 }
 
@@ -66,7 +74,11 @@ pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>
     quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(call.app(), id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
-    Ok(json(granted.status, &granted.answer))
+    Ok(proceed(granted.status, &granted.answer))
+}
+
+fn proceed(status: u16, answer: &impl Serialize) -> Response {
+    json(StatusCode::from_u16(status).unwrap_or_default(), answer)
 }
 
 /// Claim several operations.
@@ -95,7 +107,7 @@ pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answere
         wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
     }
     let (status, answer) = batch::batch(call.app(), &ids, answer, all_or_nothing)?;
-    Ok(json(status, &answer))
+    Ok(proceed(status, &answer))
 }
 
 /// Show the id that an operation would have.
@@ -126,15 +138,12 @@ pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answere
     post, path = "/v1/operations/{id}/post", tag = "operations", operation_id = "finishOperation",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = PostRequest, example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}})),
-    responses(
-        (status = 200, description = "Recorded.", body = PostAnswer),
-    )
+    responses((status = 200, description = "Recorded.", body = PostAnswer))
 )]
-pub async fn post(call: Call, PathId(id): PathId, Json(request): Json<PostRequest>) -> Answered {
+pub async fn post(call: Call, PathId(address): PathId, Json(request): Json<PostRequest>) -> Answered {
     let (stamp, post) = request.parse(&call.context)?;
-    let (outcome, now) = call.context.operations.post(call.app(), id, &stamp, post).await?;
-    let posted = answers::post(id, &outcome, now)?;
-    quotas::end_operation(&call, id);
+    let posted = answers::post(address.id, &call.context.operations.post(&address, &stamp, post).await?)?;
+    quotas::end_operation(&call, address.id);
     Ok(ok(&posted))
 }
 
@@ -145,15 +154,13 @@ pub async fn post(call: Call, PathId(id): PathId, Json(request): Json<PostReques
     post, path = "/v1/operations/{id}/heartbeat", tag = "operations", operation_id = "heartbeatOperation",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
-    responses(
-        (status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer),
-    )
+    responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer))
 )]
-pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<HeartbeatRequest>) -> Answered {
+pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<HeartbeatRequest>) -> Answered {
     let (stamp, ttl_ms) = request.parse(&call.context)?;
-    let (outcome, now) = call.context.operations.heartbeat(call.app(), id, &stamp, ttl_ms).await?;
-    quotas::extend_operation(&call, id, &outcome);
-    Ok(ok(&answers::heartbeat(id, &outcome, now)?))
+    let reply = call.context.operations.heartbeat(&address, &stamp, ttl_ms).await?;
+    quotas::extend_operation(&call, address.id, &reply.outcome);
+    Ok(ok(&answers::heartbeat(address.id, &reply)?))
 }
 
 /// Show an operation.
@@ -162,29 +169,25 @@ pub async fn heartbeat(call: Call, PathId(id): PathId, Json(request): Json<Heart
 /// failure there is no record: 404.
 #[utoipa::path(
     get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
-    params(
-        ("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
-        OperationQuery,
-    ),
-    responses(
-        (status = 200, description = "The operation as it is now.", body = OperationAnswer),
-    )
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"), OperationQuery),
+    responses((status = 200, description = "The operation as it is now.", body = OperationAnswer))
 )]
-pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, id: Result<PathId, Problem>) -> Answered {
-    let wait = query.wait(&call.context)?;
-    let PathId(id) = id?;
-    let shown = match wait {
-        Some(wait) => succeeded(&call, id, wait).await?,
-        None => call.context.operations.get(call.app(), id).await?.ok_or_else(refusals::not_found)?,
+pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: Result<PathId, Problem>) -> Answered {
+    let PathId(address) = address?;
+    let wait_ms = query.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
+    let shown = match wait_ms {
+        Some(_) => succeeded(&call, &address, call.context.wait(wait_ms)).await?,
+        None => call.context.operations.get(&address).await?.ok_or_else(refusals::not_found)?,
     };
     Ok(ok(&records::operation(call.app(), &shown)))
 }
 
 /// The operation, once it has succeeded.
-async fn succeeded(call: &Call, id: OperationId, wait: Duration) -> Result<Shown, Problem> {
+async fn succeeded(call: &Call, address: &OperationAddress, wait: Duration) -> Result<Shown, Problem> {
     call.exchange.client.end_with_client(true);
     let _waits = call.context.waits.enter_for(&call.caller, wait)?;
-    let Awaited { outcome, record, waited, now } = call.context.operations.outcome(call.app(), id, wait).await?;
+    let Awaited { outcome, record, waited, now } = call.context.operations.outcome(address, wait).await?;
+    let id = address.id;
     match (outcome, record) {
         (Outcome::Duplicate(_), Some(record)) => Ok(Shown { id, record, now }),
         (outcome, record) => {
@@ -204,20 +207,17 @@ async fn succeeded(call: &Call, id: OperationId, wait: Duration) -> Result<Shown
     post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),
-    responses(
-        (status = 200, description = "Recorded.", body = PostAnswer),
-    )
+    responses((status = 200, description = "Recorded.", body = PostAnswer))
 )]
-pub async fn resolve(call: Call, PathId(id): PathId, Json(request): Json<ResolveRequest>) -> Answered {
+pub async fn resolve(call: Call, PathId(address): PathId, Json(request): Json<ResolveRequest>) -> Answered {
     let resolve = request.parse(&call)?;
     call.detail(|| {
         let outcome = if resolve.has_succeeded { "success" } else { "failure" };
         let by = resolve.resolution.by.as_deref().map(|by| format!(", by: {by}")).unwrap_or_default();
         format!("{outcome}, reason: {}{by}", resolve.resolution.reason)
     });
-    let (outcome, now) = call.context.operations.resolve(call.app(), id, resolve).await?;
-    let resolved = answers::resolved(id, &outcome, now)?;
-    quotas::end_operation(&call, id);
+    let resolved = answers::resolved(address.id, &call.context.operations.resolve(&address, resolve).await?)?;
+    quotas::end_operation(&call, address.id);
     Ok(ok(&resolved))
 }
 
@@ -227,23 +227,17 @@ pub async fn resolve(call: Call, PathId(id): PathId, Json(request): Json<Resolve
 /// record cannot be read, this needs `force=true` and the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
-    params(
-        ("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"),
-        ForgetQuery,
-    ),
-    responses(
-        (status = 200, description = "The record is deleted.", body = ForgetAnswer),
-    )
+    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"), ForgetQuery),
+    responses((status = 200, description = "The record is deleted.", body = ForgetAnswer))
 )]
-pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force }): Query<ForgetQuery>) -> Answered {
+pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { force }): Query<ForgetQuery>) -> Answered {
     call.detail(|| format!("force: {force}"));
     if force {
         // It ends what another client may still be doing.
         call.check_admin()?;
     }
-    let (outcome, now) = call.context.operations.forget(call.app(), id, force).await?;
-    let forgotten = answers::forget(id, &outcome, now)?;
-    quotas::end_operation(&call, id);
+    let forgotten = answers::forget(address.id, &call.context.operations.forget(&address, force).await?)?;
+    quotas::end_operation(&call, address.id);
     Ok(ok(&forgotten))
 }
 
@@ -252,16 +246,14 @@ pub async fn forget(call: Call, PathId(id): PathId, Query(ForgetQuery { force })
 /// Without results; in the store's own order, or by time.
 #[utoipa::path(
     get, path = "/v1/operations", tag = "operations", operation_id = "listOperations", params(OperationsQuery),
-    responses(
-        (status = 200, description = "One page.", body = OperationsAnswer),
-    )
+    responses((status = 200, description = "One page.", body = OperationsAnswer))
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;
-    let gate = &call.context.operations;
+    let listing = Listing { app: call.app(), filter: &filter, cursor: query.cursor.as_deref(), limit };
     let page = match query.sort {
-        Some(order) => gate.list_by_time(call.app(), &filter, order, limit).await,
-        None => gate.list(call.app(), &filter, query.cursor.as_deref(), limit).await,
+        Some(order) => call.context.operations.list_by_time(listing, order).await,
+        None => call.context.operations.list(listing).await,
     };
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),

@@ -13,11 +13,9 @@ use crate::http::problem::Problem;
 answers! {
     /// An operation as other clients see it: without its stamp and attempt id.
     pub struct OperationAnswer {
-        #[schema(example = "7d88c00ddeafbae02d6198a43e38f30a")]
         id: String,
-        #[schema(example = "charge")]
         operation: String,
-        /// `started`, `succeeded`, `unknown`, or `vacant`: deleted, and shown only because a double run is suspected.
+        /// `vacant`: deleted, and shown only because a double run is suspected.
         state: State,
         attempt: u32,
         /// When the first attempt began.
@@ -34,7 +32,6 @@ answers! {
         #[serde(flatten)]
         expiry: Expiry,
         /// As the attempt that has the record gave it.
-        #[schema(example = "billing-7: invoice 42")]
         label?: Option<String>,
         /// As the attempt that has the record gave it.
         #[schema(value_type = Object)]
@@ -46,9 +43,8 @@ answers! {
         claimed_by?: Option<ClaimedBy>,
         /// A person has said that the attempt succeeded; absent if it said so itself.
         resolved?: Option<ResolutionAnswer>,
-        /// What happens when the lease passes: `retry` or `block`.
+        /// What happens when the lease passes.
         on_expiry: OnExpiry,
-        /// `fast` or `durable`.
         durability: Durability,
         /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
         claimed_in: StoreRole,
@@ -59,21 +55,16 @@ answers! {
     }
 
     pub struct ClaimedBy {
-        #[schema(example = "default")]
         app: String,
         /// The id of the API key.
-        #[schema(example = "0123456789ab")]
         api_key: String,
     }
 
     pub struct ResolutionAnswer {
-        #[schema(example = "the bank has the transfer")]
         reason: String,
         /// The name that the operator gave.
-        #[schema(example = "ann")]
         by?: Option<String>,
         /// The id of the operator's API key; absent if the client needed none.
-        #[schema(example = "0123456789ab")]
         api_key?: Option<String>,
     }
 
@@ -150,18 +141,10 @@ pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
 pub fn describe(problem: Problem, app: &App, outcome: &Outcome, description: Option<&Description>) -> Problem {
     let is_of_attempt = matches!(outcome, Outcome::InProgress { .. } | Outcome::Duplicate(_) | Outcome::Unknown { .. });
     let Some(description) = description.filter(|_| is_of_attempt) else { return problem };
-    let problem = match label(description) {
-        Some(label) => problem.with("label", label),
-        None => problem,
-    };
-    let problem = match metadata(description) {
-        Some(metadata) => problem.with("metadata", metadata),
-        None => problem,
-    };
-    match ClaimedBy::of(app, description) {
-        Some(claimed_by) => problem.with("claimed_by", claimed_by),
-        None => problem,
-    }
+    problem
+        .with_some("label", label(description))
+        .with_some("metadata", metadata(description))
+        .with_some("claimed_by", ClaimedBy::of(app, description))
 }
 
 impl From<&Resolution> for ResolutionAnswer {

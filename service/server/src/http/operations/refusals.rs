@@ -20,11 +20,8 @@ pub fn not_found() -> Problem {
 
 /// The answer to a pre that failed, which can be repeated with the same attempt id.
 pub fn unanswered(failure: &Failure, attempt_id: Option<&AttemptId>) -> Problem {
-    let problem = Problem::of_failure(failure);
-    match (failure, attempt_id) {
-        (Failure::OutcomeUnknown(_), Some(attempt_id)) => problem.with("attempt_id", attempt_id.as_str()),
-        _ => problem,
-    }
+    let repeated = attempt_id.filter(|_| matches!(failure, Failure::OutcomeUnknown(_)));
+    Problem::of_failure(failure).with_some("attempt_id", repeated.map(AttemptId::as_str))
 }
 
 /// The answer for an outcome that does not let the client proceed.
@@ -40,12 +37,9 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
     match outcome {
         Outcome::InProgress { attempt, started_at, lease_until, remaining_ms } => {
             let detail = format!("Attempt {attempt} runs; its lease ends at {}.", rfc3339(*lease_until));
-            let problem = in_progress(&detail, *attempt, *lease_until, *remaining_ms);
-            let problem = problem.with("started_at", rfc3339(*started_at));
-            match waited {
-                Some(waited) => problem.with("waited_ms", ms(waited)),
-                None => problem,
-            }
+            in_progress(&detail, *attempt, *lease_until, *remaining_ms)
+                .with("started_at", rfc3339(*started_at))
+                .with_some("waited_ms", waited.map(ms))
         }
         Outcome::Duplicate(duplicate) => {
             let detail =
@@ -114,17 +108,14 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
 }
 
 fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Problem {
-    let problem = problem
+    let kept_until = duplicate.keep_until;
+    problem
         .with("attempt", duplicate.attempt)
         .with("at", rfc3339(duplicate.at))
-        .with("result", raw(duplicate.result.as_deref()));
-    let problem = match &duplicate.resolved {
-        Some(resolved) => problem.with("resolved", ResolutionAnswer::from(&**resolved)),
-        None => problem,
-    };
-    let problem = if duplicate.result_omitted { problem.with("result_omitted", true) } else { problem };
-    match duplicate.keep_until {
-        Some(until) => problem.with("expires_at", rfc3339(until)).with("ttl_ms", until.ms_since(now)),
-        None => problem.with("permanent", true),
-    }
+        .with("result", raw(duplicate.result.as_deref()))
+        .with_some("resolved", duplicate.resolved.as_deref().map(ResolutionAnswer::from))
+        .with_some("result_omitted", duplicate.result_omitted.then_some(true))
+        .with_some("expires_at", kept_until.map(rfc3339))
+        .with_some("ttl_ms", kept_until.map(|until| until.ms_since(now)))
+        .with_some("permanent", kept_until.is_none().then_some(true))
 }

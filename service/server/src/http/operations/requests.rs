@@ -2,7 +2,6 @@
 
 use std::fmt::Display;
 use std::sync::Arc;
-use std::time::Duration;
 
 use latchgate_core::gate::{
     AttemptId, CONTENTS_KEPT_MAX_BYTES, Canonical, ContentsError, Description, Durability, Fingerprint, Label,
@@ -26,13 +25,11 @@ use crate::store::gate::Filter;
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;
-/// Longest `wait_ms` that is not taken for a mistake: a day.
-const WAIT_MS_MAX: u64 = 86_400_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PreRequest {
-    /// The kind of work, at most 256 bytes. Part of the id.
+    /// The kind of work. Part of the id.
     #[schema(example = "charge", max_length = 256, min_length = 1)]
     operation: String,
     /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
@@ -43,11 +40,10 @@ pub struct PreRequest {
     #[schema(value_type = Option<Value>)]
     checked: Option<Box<RawValue>>,
     /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
-    /// it as secret as the stamp. At most 256 bytes. The server makes one if absent.
+    /// it as secret as the stamp. The server makes one if absent.
     #[schema(max_length = 256, min_length = 1)]
     attempt_id: Option<String>,
-    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it. At most 256 bytes
-    /// without control characters.
+    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it.
     #[schema(example = "billing-7: invoice 42", max_length = 256, min_length = 1)]
     label: Option<String>,
     /// A JSON object of at most 1 KiB about this attempt, kept with the record and shown with it.
@@ -127,10 +123,10 @@ pub struct ResolveRequest {
     /// is dropped, and `result_omitted` is true.
     #[schema(value_type = Option<Value>)]
     result: Option<Box<RawValue>>,
-    /// How you know it. Kept with a success, and in the audit record. At most 512 bytes.
+    /// How you know it. Kept with a success, and in the audit record.
     #[schema(example = "the bank has the transfer", max_length = 512, min_length = 1)]
     reason: String,
-    /// Your name. At most 256 bytes.
+    /// Your name.
     #[schema(example = "ann", max_length = 256, min_length = 1)]
     by: Option<String>,
     /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
@@ -163,7 +159,7 @@ pub struct OperationQuery {
     /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
     /// other answer is that of a pre which may not proceed. Nothing is claimed.
     #[param(maximum = 86_400_000)]
-    wait_ms: Option<u64>,
+    pub wait_ms: Option<u64>,
 }
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
@@ -338,14 +334,6 @@ impl OperationsQuery {
         }
         let (state, suspect, older_than_ms) = (self.state, self.suspect, self.older_than_ms);
         Ok((Filter { operation, state, suspect, older_than_ms }, limit))
-    }
-}
-
-impl OperationQuery {
-    /// How long to wait for the outcome; `None`: the record as it is now is requested.
-    pub fn wait(&self, context: &Context) -> Result<Option<Duration>, Problem> {
-        let wait_ms = self.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
-        Ok(wait_ms.map(|wait_ms| context.wait(Some(wait_ms))))
     }
 }
 

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use latchgate_core::Key;
 use latchgate_core::access::ChangeRefused;
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -65,6 +66,15 @@ impl Problem {
             self.fields.push((name, value));
         }
         self
+    }
+
+    /// As [`with`](Self::with); the field is absent if there is no value.
+    #[must_use]
+    pub fn with_some(self, name: &'static str, value: Option<impl Serialize>) -> Self {
+        match value {
+            Some(value) => self.with(name, value),
+            None => self,
+        }
     }
 
     #[must_use]
@@ -130,12 +140,8 @@ impl Problem {
                 "The node does not know whether the store committed: repeat the request, with the same lease_id or attempt_id.",
             ),
             Failure::Unreadable { key, .. } => {
-                let problem =
-                    Self::new(Code::StateUnreadable, "The state in the store cannot be read. Nothing was done.");
-                match key {
-                    Some(key) => problem.with("key", key.as_str()),
-                    None => problem,
-                }
+                Self::new(Code::StateUnreadable, "The state in the store cannot be read. Nothing was done.")
+                    .with_some("key", key.as_ref().map(Key::as_str))
             }
             Failure::ShuttingDown => retry_later(Code::ShuttingDown, "This node is shutting down."),
             Failure::NoDurableStore => {

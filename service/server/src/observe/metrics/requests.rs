@@ -1,10 +1,11 @@
 //! Requests by route, code and app.
 
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use latchgate_core::App;
+use parking_lot::RwLock;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
@@ -47,7 +48,7 @@ impl Requests {
 
     /// For callers to keep: looking it up for each request would cost more than counting.
     pub fn of(&self, app: &App) -> Arc<OfApp> {
-        let mut apps = self.apps.write().unwrap_or_else(PoisonError::into_inner);
+        let mut apps = self.apps.write();
         if let Some(known) = apps.get(app) {
             return Arc::clone(known);
         }
@@ -66,8 +67,7 @@ impl Requests {
     }
 
     pub fn encode(&self, page: &mut Page<'_>) {
-        let apps: Vec<Arc<OfApp>> =
-            self.apps.read().unwrap_or_else(PoisonError::into_inner).values().map(Arc::clone).collect();
+        let apps: Vec<Arc<OfApp>> = self.apps.read().values().map(Arc::clone).collect();
         let all = || apps.iter().map(Arc::as_ref).chain([&self.without_app, &*self.other]);
         let mut requests = page.counters("latchgate_requests", "Answered requests.");
         for app in all() {

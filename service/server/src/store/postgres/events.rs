@@ -8,10 +8,9 @@
 //! it got its number, perhaps to the same key, and its events must come after theirs. So `xid` is at least that of the last
 //! transaction that had ended when the events are written, after all waits.
 
-use std::sync::{Mutex, PoisonError};
-
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
+use parking_lot::Mutex;
 use sqlx::Row;
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -156,7 +155,7 @@ pub(super) async fn trim(
     older_than: Timestamp,
     limit: usize,
 ) -> Result<u64, sqlx::Error> {
-    let from = *trimmed.lock().unwrap_or_else(PoisonError::into_inner);
+    let from = *trimmed.lock();
     let rows = connection
         .query(OLDEST)
         .bind(from.commit.cast_signed())
@@ -177,7 +176,7 @@ pub(super) async fn trim(
         .fetch_one(&mut **connection)
         .await?
         .try_get(0)?;
-    *trimmed.lock().unwrap_or_else(PoisonError::into_inner) = end;
+    *trimmed.lock() = end;
     Ok(deleted.cast_unsigned())
 }
 

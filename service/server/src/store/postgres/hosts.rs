@@ -1,12 +1,13 @@
 //! The servers that a URL names. The node uses the one that takes writes; which one that is changes with a fail-over.
 
 use std::str::FromStr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail, ensure};
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use parking_lot::Mutex;
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection, Executor, Postgres, Row};
 use tokio::time::{Instant, timeout};
@@ -68,7 +69,7 @@ impl Hosts {
         if let [only] = &*self.hosts {
             return Ok((0, open_for_writes(only).await?));
         }
-        let found = *self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = *self.found.lock();
         if let Some((index, at)) = found
             && at.elapsed() < FOUND_FOR
             && let Ok(connection) = open_for_writes(&self.hosts[index]).await
@@ -76,7 +77,7 @@ impl Hosts {
             return Ok((index, connection));
         }
         let (index, connection) = self.look().await?;
-        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some((index, Instant::now()));
+        *self.found.lock() = Some((index, Instant::now()));
         Ok((index, connection))
     }
 

@@ -6,10 +6,11 @@
 
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
@@ -158,7 +159,7 @@ impl Sessions {
         let permit = Arc::clone(&pool.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let losses = pool.losses.load(Ordering::Relaxed);
         let idle = {
-            let mut idle = pool.idle();
+            let mut idle = pool.idle.lock();
             idle.retain(|(before, _)| *before == losses);
             idle.pop()
         };
@@ -176,7 +177,7 @@ impl Sessions {
     /// Its use, under a name.
     pub(in crate::store) fn usage(&self, name: &'static str) -> PoolUse {
         let used = self.0.max.saturating_sub(self.0.permits.available_permits());
-        PoolUse { name, used, idle: self.0.idle().len(), max: self.0.max }
+        PoolUse { name, used, idle: self.0.idle.lock().len(), max: self.0.max }
     }
 
     /// The error of a connection that was closed.
@@ -191,12 +192,8 @@ impl Sessions {
 }
 
 impl Pool {
-    fn idle(&self) -> MutexGuard<'_, Vec<(u64, PgConnection)>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn put_back(&self, connection: PgConnection) {
-        self.idle().push((self.losses.load(Ordering::Relaxed), connection));
+        self.idle.lock().push((self.losses.load(Ordering::Relaxed), connection));
     }
 }
 

@@ -1,9 +1,10 @@
 //! A connection that is opened again when it breaks. A command that was sent is never sent again.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ServerErrorKind,
@@ -209,7 +210,7 @@ impl Link {
             return Ok(open);
         }
         let fresh = self.shared.target.connect(self.shared.timeout).await?;
-        let mut current = self.current();
+        let mut current = self.shared.current.lock();
         current.number += 1;
         let fresh = Open { number: current.number, ..fresh };
         current.open = Some(fresh.clone());
@@ -217,7 +218,7 @@ impl Link {
     }
 
     fn open(&self) -> Option<Open> {
-        self.current().open.clone()
+        self.shared.current.lock().open.clone()
     }
 
     /// Closes the connection if the answer shows that it cannot be used any longer.
@@ -231,14 +232,10 @@ impl Link {
     }
 
     fn close(&self, number: u64) {
-        let mut current = self.current();
+        let mut current = self.shared.current.lock();
         if current.number == number {
             current.open = None;
         }
-    }
-
-    fn current(&self) -> std::sync::MutexGuard<'_, Current> {
-        self.shared.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,19 +1,20 @@
 //! Records of operations in the file, each verb one transaction.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
 use latchgate_core::{App, Timestamp};
+use parking_lot::Mutex;
 use rusqlite::types::Value;
 use rusqlite::{Connection, OptionalExtension, Row, params, params_from_iter};
 use tokio::sync::mpsc;
 
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
-    At, Change, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
-    fresh_version, gone_before, is_off, page_of, read_position,
+    At, Change, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Listing, Page, Stored, WakeUp, Write,
+    Written, fresh_version, gone_before, is_off, page_of, read_position,
 };
 use crate::store::sqlite::database::{Database, not_read};
 use crate::store::sqlite::states::limit_of;
@@ -123,7 +124,7 @@ impl SqliteGateStore {
     }
 
     fn wake(&self, address: &OperationAddress) {
-        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.listeners.lock();
         for listener in listeners.iter() {
             // A full listener misses it. A waiting pre looks again on a timer in any case.
             let _ = listener.try_send(WakeUp::Operation(address.clone()));
@@ -194,7 +195,7 @@ impl GateStore for SqliteGateStore {
         Ok(self.at(written))
     }
 
-    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+    async fn list(&self, Listing { app, filter, cursor, limit }: Listing<'_>) -> Result<Page, ListError> {
         let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
         let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
         let (app, filter, now) = (app.clone(), filter.clone(), self.database.clock.now());
@@ -235,7 +236,7 @@ impl GateStore for SqliteGateStore {
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
-        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         listeners.retain(|listener| !listener.is_closed());
         listeners.push(sender);
         Ok(receiver)

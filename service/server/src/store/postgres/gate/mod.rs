@@ -20,7 +20,7 @@ use self::posted::Posted;
 use self::writes::{Encoded, Writer};
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
-    At, Change, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written,
+    At, Change, DumpPage, EXAMINED_MAX, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written,
     id_of, is_off, page_of, read_position,
 };
 use crate::store::postgres::sessions::{Route, Sessions};
@@ -161,7 +161,7 @@ impl GateStore for PostgresGateStore {
         Ok(written)
     }
 
-    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
+    async fn list(&self, Listing { app, filter, cursor, limit }: Listing<'_>) -> Result<Page, ListError> {
         let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
         let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
         let mut connection = self.sessions.check_out().await?;

@@ -3,12 +3,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
 use latchgate_core::gate::{OperationAddress, OperationRecord, State, StoreRole};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use parking_lot::Mutex;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::sync::oneshot;
@@ -153,7 +154,7 @@ impl Writer {
     }
 
     fn push(self: &Arc<Self>, waiting: Waiting) {
-        let mut queue = self.queue();
+        let mut queue = self.queue.lock();
         queue.waiting.push_back(waiting);
         if queue.tasks < STATEMENTS_MAX {
             queue.tasks += 1;
@@ -161,15 +162,11 @@ impl Writer {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A task: writes until nothing waits.
     async fn write_waiting(self: Arc<Self>) {
         loop {
             let taken = {
-                let mut queue = self.queue();
+                let mut queue = self.queue.lock();
                 let taken = queue.take();
                 if taken.is_empty() {
                     queue.tasks -= 1;

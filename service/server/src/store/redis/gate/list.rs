@@ -6,7 +6,7 @@ use latchgate_core::gate::{OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
 
 use super::{RedisGateStore, layout};
-use crate::store::gate::{EXAMINED_MAX, Filter, ListError, Page};
+use crate::store::gate::{EXAMINED_MAX, ListError, Listing, Page};
 use crate::store::redis::{Time, begins_with, timestamp};
 
 /// How many keys one `SCAN` looks at.
@@ -15,13 +15,8 @@ const SCAN_COUNT: usize = 500;
 impl RedisGateStore {
     /// A record that is there from the first page to the last is listed. It is listed on two pages if the server resizes its
     /// table meanwhile: `SCAN` promises no more.
-    pub(super) async fn list_all(
-        &self,
-        app: &App,
-        filter: &Filter,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<Page, ListError> {
+    pub(super) async fn list_all(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        let Listing { app, filter, cursor, limit } = listing;
         let Cursor { mut position, mut cut } = parse_cursor(cursor)?;
         let prefix = self.layout.records(app);
         let mut page = Page::default();
@@ -60,13 +55,8 @@ impl RedisGateStore {
     }
 
     /// The cursor is the last id.
-    pub(super) async fn list_suspects(
-        &self,
-        app: &App,
-        filter: &Filter,
-        cursor: Option<&str>,
-        limit: usize,
-    ) -> Result<Page, ListError> {
+    pub(super) async fn list_suspects(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        let Listing { app, filter, cursor, limit } = listing;
         let from = match cursor {
             Some(cursor) => format!("({}", cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor)?),
             None => "-".to_owned(),

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationRecord};
-use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::sync::mpsc;
 
 use self::layout::Layout;
 use crate::store::engine_record::{EngineRecord, Epoch, Reading};
 use crate::store::gate::{
-    At, Change, DumpPage, Fence, Filter, GateStore, ListError, Page, Stored, WakeUp, Write, Written, fresh_version,
+    At, Change, DumpPage, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written, fresh_version,
 };
 use crate::store::redis::checks::check;
 use crate::store::redis::link::Link;
@@ -151,12 +151,8 @@ impl GateStore for RedisGateStore {
         self.put(expected.into_bytes(), write).await
     }
 
-    async fn list(&self, app: &App, filter: &Filter, cursor: Option<&str>, limit: usize) -> Result<Page, ListError> {
-        if filter.suspect {
-            self.list_suspects(app, filter, cursor, limit).await
-        } else {
-            self.list_all(app, filter, cursor, limit).await
-        }
+    async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        if listing.filter.suspect { self.list_suspects(listing).await } else { self.list_all(listing).await }
     }
 
     async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {

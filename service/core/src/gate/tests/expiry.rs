@@ -1,0 +1,95 @@
+use super::*;
+
+#[test]
+fn a_lease_is_never_ended_within_the_clock_bound_and_nobody_holds_it_there() {
+    let mut world = world();
+    let named = |claim: &mut Claim| claim.attempt_id = Some(AttemptId::parse("job-1").unwrap());
+    go(world.pre_with(named));
+    world.pass(LEASE_MS);
+    assert!(matches!(world.pre(), Outcome::InProgress { remaining_ms: CLOCK_BOUND_MS, .. }));
+    assert!(matches!(world.pre_with(named), Outcome::InProgress { .. }), "its owner's time is over all the same");
+    world.pass(CLOCK_BOUND_MS - 1);
+    assert!(matches!(world.pre(), Outcome::InProgress { remaining_ms: 1, .. }));
+    world.pass(1);
+    assert!(matches!(world.pre(), Outcome::Go(Go { attempt: 2, reentry: true, repeated: false, .. })));
+}
+
+#[test]
+fn a_passed_lease_blocks_if_its_attempt_said_so() {
+    let mut world = world();
+    let go = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block));
+    world.pass(1_000 * DAY_MS);
+    let cause = UnknownCause::LeasePassed { at: go.lease_until };
+    assert_eq!(world.pre(), Outcome::Unknown { attempt: 1, cause });
+    assert!(posted(world.post(go.stamp, Report::Success)).late);
+    assert!(matches!(world.pre(), Outcome::Duplicate(_)));
+}
+
+#[test]
+fn a_success_is_kept_with_its_result_until_its_retention_is_over() {
+    let mut world = world();
+    let go = world.go();
+    let done = posted(world.post(go.stamp, Report::Success));
+    let keep_until = Some(world.now.plus_ms(DAY_MS));
+    assert_eq!((done.replayed, done.late, done.keep_until), (false, false, keep_until));
+    world.pass(DAY_MS + CLOCK_BOUND_MS - 1);
+    let found = duplicate(world.pre());
+    assert_eq!((found.result.as_deref(), found.keep_until), (Some(r#"{"receipt":7}"#), keep_until));
+    world.pass(1);
+    assert_eq!(world.go().attempt, 1);
+}
+
+#[test]
+fn a_permanent_success_never_goes() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    world.run(Command::Post(Post { permanent: true, ..success(stamp, Report::Success) }));
+    world.pass(100_000 * DAY_MS);
+    assert_eq!(duplicate(world.pre()).keep_until, None);
+}
+
+#[test]
+fn no_record_that_says_done_for_good_or_nobody_knows_goes_by_itself() {
+    let mut world = world();
+    let stamp = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block)).stamp;
+    let goes_at = |world: &World| world.record.as_ref().and_then(OperationRecord::goes_at);
+    assert_eq!(goes_at(&world), None);
+    world.post(stamp, Report::Unknown);
+    assert_eq!(goes_at(&world), None);
+    world.run(Command::Post(Post { permanent: true, ..success(stamp, Report::Success) }));
+    assert_eq!(goes_at(&world), None);
+}
+
+#[test]
+fn a_started_record_outlives_its_lease_by_a_day_and_a_heartbeat_rarely_moves_its_end() {
+    let mut world = world();
+    let go = world.go();
+    let first_end = world.record.as_ref().and_then(OperationRecord::goes_at).unwrap();
+    assert!(first_end >= go.lease_until.plus_ms(DAY_MS));
+    assert!(first_end < go.lease_until.plus_ms(DAY_MS + HOUR_MS));
+    let mut ends = 0;
+    let mut last_end = first_end;
+    for _ in 0..120 {
+        world.pass(30_000);
+        world.run(Command::Heartbeat { stamp: go.stamp, lease_ms: None });
+        let end = world.record.as_ref().and_then(OperationRecord::goes_at).unwrap();
+        ends += u32::from(end != last_end);
+        last_end = end;
+    }
+    assert_eq!(ends, 1, "in one hour of heartbeats");
+}
+
+#[test]
+fn earlier_attempts_are_bounded() {
+    let mut world = world();
+    let first = world.go().stamp;
+    for _ in 0..EARLIER_MAX {
+        world.pass_lease();
+        world.go();
+    }
+    assert!(matches!(world.post(first, Report::Failure), Outcome::Superseded { .. }));
+    world.pass_lease();
+    world.go();
+    assert_eq!(world.record.as_ref().map(|record| record.earlier.len()), Some(EARLIER_MAX));
+    assert_eq!(world.post(first, Report::Success), Outcome::StampMismatch);
+}

@@ -1,0 +1,142 @@
+use super::*;
+
+#[test]
+fn a_failure_lets_the_next_pre_go_at_once() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    posted(world.post(stamp, Report::Failure));
+    assert_eq!(world.record.as_ref().map(OperationRecord::is_visible), Some(false));
+    let next = world.go();
+    assert_eq!((next.attempt, next.reentry), (1, false));
+    assert_ne!(next.stamp, stamp);
+}
+
+#[test]
+fn a_reported_unknown_blocks_until_its_stamp_resolves_it() {
+    for resolution in [Report::Success, Report::Failure] {
+        let mut world = world();
+        let stamp = world.go().stamp;
+        posted(world.post(stamp, Report::Unknown));
+        let at = world.now;
+        world.pass(1_000 * DAY_MS);
+        assert_eq!(world.pre(), Outcome::Unknown { attempt: 1, cause: UnknownCause::Reported { at } });
+        assert!(posted(world.post(stamp, Report::Unknown)).replayed);
+        assert!(!posted(world.post(stamp, resolution)).replayed);
+        match resolution {
+            Report::Success => assert!(matches!(world.pre(), Outcome::Duplicate(_))),
+            _ => assert!(matches!(world.pre(), Outcome::Go(_))),
+        }
+    }
+}
+
+#[test]
+fn a_repeated_post_is_replayed_and_another_end_is_a_conflict() {
+    use Report::{Failure, Success, Unknown};
+    for (recorded, others) in [(Success, [Failure, Unknown]), (Failure, [Success, Unknown])] {
+        let mut world = world();
+        let stamp = world.go().stamp;
+        posted(world.post(stamp, recorded));
+        assert!(posted(world.post(stamp, recorded)).replayed);
+        for other in others {
+            assert_eq!(world.post(stamp, other), Outcome::OutcomeConflict { recorded });
+        }
+    }
+}
+
+#[test]
+fn a_replay_with_another_result_keeps_the_first() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    world.post(stamp, Report::Success);
+    let other = Post { result: Some("2".into()), retention_ms: 1, ..success(stamp, Report::Success) };
+    assert!(posted(world.run(Command::Post(other))).replayed);
+    world.pass(HOUR_MS);
+    assert_eq!(duplicate(world.pre()).result.as_deref(), Some(r#"{"receipt":7}"#));
+}
+
+#[test]
+fn a_failure_is_still_replayed_when_the_next_attempt_runs() {
+    let mut world = world();
+    let first = world.go().stamp;
+    world.post(first, Report::Failure);
+    let second = world.go().stamp;
+    assert!(posted(world.post(first, Report::Failure)).replayed);
+    assert_eq!(world.post(first, Report::Success), Outcome::OutcomeConflict { recorded: Report::Failure });
+    assert!(!posted(world.post(second, Report::Success)).replayed);
+}
+
+#[test]
+fn a_post_after_the_lease_counts_if_nobody_re_entered() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    world.pass_lease();
+    assert!(posted(world.post(stamp, Report::Success)).late);
+}
+
+#[test]
+fn a_superseded_post_changes_nothing_and_its_success_is_counted_once() {
+    let mut world = world();
+    let first = world.go().stamp;
+    world.pass_lease();
+    let second = world.go();
+    assert_eq!((second.attempt, second.reentry), (2, true));
+    for report in [Report::Failure, Report::Unknown] {
+        let refused = Outcome::Superseded { attempt: 2, double_runs: 0, counted: false };
+        assert_eq!(world.post(first, report), refused);
+    }
+    assert_eq!(world.post(first, Report::Success), Outcome::Superseded { attempt: 2, double_runs: 1, counted: true });
+    assert_eq!(world.post(first, Report::Success), Outcome::Superseded { attempt: 2, double_runs: 1, counted: false });
+    assert_eq!(posted(world.post(second.stamp, Report::Success)).double_runs, 1);
+    assert!(world.record.unwrap().is_suspect());
+}
+
+#[test]
+fn a_superseded_success_is_counted_after_the_successor_has_ended_too() {
+    for report in [Report::Success, Report::Unknown, Report::Failure] {
+        let mut world = world();
+        let first = world.go().stamp;
+        world.pass_lease();
+        let second = world.go().stamp;
+        posted(world.post(second, report));
+        assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }), "{report:?}");
+        assert!(world.record.as_ref().is_some_and(|record| record.is_suspect() && record.is_visible()));
+    }
+}
+
+#[test]
+fn a_suspicion_outlives_a_failure_and_the_next_claim() {
+    let mut world = world();
+    let first = world.go().stamp;
+    world.pass_lease();
+    let second = world.go().stamp;
+    world.post(first, Report::Success);
+    world.post(second, Report::Failure);
+    world.pass(HOUR_MS);
+    assert!(world.record.as_ref().is_some_and(OperationRecord::is_visible), "longer than a tombstone is kept");
+    world.go();
+    assert_eq!(world.record.unwrap().double_runs, 1);
+}
+
+#[test]
+fn a_stamp_of_nobody_is_refused_and_an_id_of_nothing_is_not_found() {
+    let mut world = world();
+    let stranger = Stamp::from_bits(99);
+    assert_eq!(world.post(stranger, Report::Success), Outcome::NotFound);
+    let stamp = world.go().stamp;
+    assert_eq!(world.post(stranger, Report::Success), Outcome::StampMismatch);
+    world.post(stamp, Report::Failure);
+    assert_eq!(world.post(stranger, Report::Success), Outcome::NotFound, "a failure is forgotten");
+}
+
+#[test]
+fn a_result_too_large_is_dropped_and_the_record_says_so() {
+    for (bytes, omitted) in [(RESULT_MAX_BYTES, false), (RESULT_MAX_BYTES + 1, true)] {
+        let mut world = world();
+        let stamp = world.go().stamp;
+        let result = Some(Arc::from("1".repeat(bytes)));
+        let done = posted(world.run(Command::Post(Post { result, ..success(stamp, Report::Success) })));
+        assert_eq!(done.result_omitted, omitted);
+        let found = duplicate(world.pre());
+        assert_eq!((found.result_omitted, found.result.is_none()), (omitted, omitted));
+    }
+}
