@@ -44,6 +44,7 @@ kill_postgres() {
     local pid
     read -r _ pid _ <"$ROOM/postgres.pid"
     kill -KILL "$pid"
+    wait "$pid" 2>/dev/null || true # so that the shell says nothing about it
     start_postgres
 }
 freeze_node() {
