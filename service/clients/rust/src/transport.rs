@@ -329,7 +329,9 @@ fn reason_of(error: &reqwest::Error) -> String {
     }
     match reason {
         reason if reason.is_empty() => "the request failed".to_owned(),
-        reason if reason.contains("InvalidContentType") => format!("the answer is not TLS: is it http:// there? ({reason})"),
+        reason if reason.contains("InvalidContentType") => {
+            format!("the answer is not TLS: is it http:// there? ({reason})")
+        }
         reason => reason,
     }
 }

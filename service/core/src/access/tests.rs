@@ -15,7 +15,12 @@ fn app(name: &str) -> App {
 fn document() -> (Document, ApiKey) {
     let (mut document, key) = (Document::default(), api_key(1));
     document.create_app(&app("a"), NOW).unwrap();
-    let new = NewKey { permissions: Permissions::all(app("a")), expires_at: Some(NOW.plus_ms(1_000)), name: None, created_by: None };
+    let new = NewKey {
+        permissions: Permissions::all(app("a")),
+        expires_at: Some(NOW.plus_ms(1_000)),
+        name: None,
+        created_by: None,
+    };
     document.create_key(&key, new, NOW).unwrap();
     (document, key)
 }
@@ -86,7 +91,9 @@ fn once_there_was_an_api_key_every_request_needs_one() {
     document.revoke(key.id(), NOW).unwrap();
     let later = NOW.plus_ms(40 * 24 * 3_600_000);
     let permissions = Permissions::all(App::default());
-    document.create_key(&api_key(2), NewKey { permissions, expires_at: None, name: None, created_by: None }, later).unwrap();
+    document
+        .create_key(&api_key(2), NewKey { permissions, expires_at: None, name: None, created_by: None }, later)
+        .unwrap();
     assert!(document.needs_key && !document.keys.contains_key(&key.id()), "a revoked key is forgotten after 30 days");
 }
 

@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use latchgate_core::access::{
-    ApiKey, AppChange, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
-    Quota, Scope, has_api_key,
+    ApiKey, AppChange, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions,
+    QUOTA_MAX, Quota, Scope, has_api_key,
 };
 use latchgate_core::key::check_name;
 use latchgate_core::{App, Timestamp};

@@ -93,7 +93,8 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
                 let (prefixes, name) = (or(all("prefixes"), "-"), or(text(&key["name"]), "-"));
                 let (expires_at, used_at) = (or(text(&key["expires_at"]), "never"), or(text(&key["used_at"]), "never"));
                 let created_by = or(text(&key["created_by"]), "-");
-                let (id, app, scopes, state) = (text(&key["id"]), text(&key["app"]), all("scopes"), text(&key["state"]));
+                let (id, app, scopes, state) =
+                    (text(&key["id"]), text(&key["app"]), all("scopes"), text(&key["state"]));
                 vec![id, app, scopes, prefixes, state, expires_at, used_at, name, created_by]
             });
         }
@@ -105,8 +106,7 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
 /// Prints the API key alone, or the answer with --json, so that a script can take it.
 async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyhow::Result<()> {
     let scopes: Vec<&str> = key.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
-    let body =
-        json!({ "app": key.app, "scopes": scopes, "prefixes": key.prefix, "name": key.name, "expires_in_ms": key.expires });
+    let body = json!({ "app": key.app, "scopes": scopes, "prefixes": key.prefix, "name": key.name, "expires_in_ms": key.expires });
     let answer = call(args, Request::CreateKey(body)).await?;
     let shown = if args.show.json { answer.to_string() } else { text(&answer["api_key"]) };
     if let Err(error) = printed(shown) {

@@ -240,7 +240,9 @@ fn show_lock(is_json: bool, lock: &Value) {
         _ => "free",
     };
     out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
-    for (name, what) in [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")] {
+    for (name, what) in
+        [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")]
+    {
         if !lock[name].is_null() {
             out(format_args!("{what} {}", text(&lock[name])));
         }
@@ -350,13 +352,7 @@ async fn pages_of(client: &Client, app: Option<&str>, path: &str, name: &str) ->
 }
 
 /// A list, with the apps in front if it is that of all apps.
-fn list_of(
-    is_json: bool,
-    app: Option<&str>,
-    items: &[Value],
-    columns: &[&str],
-    cells: impl Fn(&Value) -> Vec<String>,
-) {
+fn list_of(is_json: bool, app: Option<&str>, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
     if app != Some(ALL_APPS) {
         return list(is_json, items, columns, cells);
     }

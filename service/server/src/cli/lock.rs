@@ -10,7 +10,7 @@ use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wan
 
 use super::node::{LOST, client, failed};
 use super::print::{complain, plain};
-use super::progress::spinner;
+use super::progress::hidden_spinner;
 use super::terraform;
 use super::work::{self, Ended, Hold, Signals, Work};
 use crate::config::LockRunArgs;
@@ -161,8 +161,7 @@ struct Notice {
 impl Notice {
     fn new(args: &LockRunArgs) -> Self {
         // Nothing is drawn before there is something to say.
-        let bar = spinner("");
-        bar.set_draw_target(ProgressDrawTarget::hidden());
+        let bar = hidden_spinner();
         Self { names: args.locked_keys().join(", "), bar, is_quiet: args.quiet }
     }
 

@@ -3,18 +3,25 @@
 use std::future::Future;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tokio::time::interval;
 
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A line that shows what is going on, and for how long. It is hidden without a terminal.
-pub fn spinner(message: impl Into<String>) -> ProgressBar {
-    let bar = ProgressBar::no_length();
+fn spinner(message: impl Into<String>) -> ProgressBar {
+    let bar = hidden_spinner();
+    bar.set_message(message.into());
+    bar.set_draw_target(ProgressDrawTarget::stderr());
+    bar
+}
+
+/// The same, of which nothing is drawn before it has a target.
+pub fn hidden_spinner() -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::hidden());
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg}, {elapsed}") {
         bar.set_style(style);
     }
-    bar.set_message(message.into());
     bar
 }
 

@@ -188,7 +188,11 @@ pub fn key_full(full: KeyFull) -> Problem {
 fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     let detail = match mismatch.limit {
         Some(limit) => {
-            let by = if mismatch.is_set { "An operator has set the limit of this key to" } else { "The limit of this key is" };
+            let by = if mismatch.is_set {
+                "An operator has set the limit of this key to"
+            } else {
+                "The limit of this key is"
+            };
             format!("{by} {limit}: the request names another limit or more permits.")
         }
         None => "This key has no limit of permits yet: send limit.".to_owned(),

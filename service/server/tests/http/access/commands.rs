@@ -33,8 +33,20 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     let env = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", ADMIN)];
     printed(&["app", "create", "a b/c"], &env).await;
     assert!(printed(&["app", "list"], &env).await.contains("a b/c\tenabled\t0 API keys"));
-    let create =
-        ["api-key", "create", "--app", "a b/c", "--scope", "read,locks", "--prefix", "jobs/", "--expires", "90d", "--name", "night jobs"];
+    let create = [
+        "api-key",
+        "create",
+        "--app",
+        "a b/c",
+        "--scope",
+        "read,locks",
+        "--prefix",
+        "jobs/",
+        "--expires",
+        "90d",
+        "--name",
+        "night jobs",
+    ];
     let caller = Caller::new(&node, &printed(&create, &env).await);
     caller.granted("jobs%2F1").await;
     caller.acquire("other", serde_json::json!({})).await.assert_problem(403, "forbidden");
