@@ -183,7 +183,8 @@ pub struct OperationsQuery {
     /// Only operations with a suspected double run.
     suspect: bool,
     /// Only operations whose present state began at least so many ms ago.
-    older_than_ms: u64,
+    #[param(minimum = 0, maximum = 31_536_000_000_u64)]
+    older_than_ms: Option<u64>,
     /// By the time at which their present state began: `oldest` or `newest` first. One page, without a cursor. If absent: all of them in
     /// the store's own order, page by page.
     #[param(inline)]
@@ -332,7 +333,8 @@ impl OperationsQuery {
         if self.sort.is_some() && self.cursor.is_some() {
             return Err(Problem::field("cursor", "must be absent with sort"));
         }
-        let (state, suspect, older_than_ms) = (self.state, self.suspect, self.older_than_ms);
+        let older_than_ms = within("older_than_ms", self.older_than_ms.unwrap_or(0), 0..=YEAR_MS)?;
+        let (state, suspect) = (self.state, self.suspect);
         Ok((Filter { operation, state, suspect, older_than_ms }, limit))
     }
 }
