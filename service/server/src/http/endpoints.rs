@@ -91,6 +91,7 @@ endpoints! {
         row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz),
         row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz),
         row("GET", METRICS, "getMetrics", Metrics, "other"; metrics::metrics),
+        row("GET", "/metrics/samples", "getSamples", Metrics, "other"; metrics::samples),
     }
     others {
         row("GET", "/", "", Nothing, "other", |r, c| answering(console::index, r, c)).query(),
