@@ -1,28 +1,44 @@
-// Operations of the gate: the list, finding one by its contents, and one with its result.
+// The list of operations, what can be done to several of them, and finding one by its contents.
 
-import { Problem, call, post, textOf } from "../api.js";
+import { call } from "../api.js";
 import { h, replace } from "../dom.js";
-import { plural, time } from "../format.js";
-import { Pages, ask, badge, button, countdown, empty, facts, head, panel, problemBox, table, toast } from "../widgets.js";
+import { number, plural, time } from "../format.js";
+import { Selection } from "../selection.js";
+import { Pages, badge, button, countdown, empty, facts, head, panel, problemBox, table } from "../widgets.js";
+import { needingDecision } from "./decisions.js";
 
 const PAGE = 50;
 const STATES = { started: "held", succeeded: "good", unknown: "bad", vacant: "" };
+/** A choice of the list alone: see `decisions.js`. */
+const DECISION = "decision";
+/** What a list can be sorted by: the stores keep an order of their own, so the rows of one page are sorted. */
+const ORDERS = {
+  operation: (a, b) => a.operation.localeCompare(b.operation),
+  state: (a, b) => a.state.localeCompare(b.state),
+  attempt: (a, b) => b.attempt - a.attempt,
+  created: (a, b) => Date.parse(b.created_at) - Date.parse(a.created_at),
+};
 
 export function operations(view) {
-  const { operation: name = "", state = "", suspect = "" } = view.query;
+  const { operation: name = "", state = "", suspect = "", sort = "created" } = view.query;
   const inputs = {
     operation: h("input", { type: "search", value: name, autocomplete: "off", spellcheck: "false" }),
-    state: h("select", {}, [["", "any"], ...Object.keys(STATES).map((known) => [known, known])].map(([value, label]) =>
+    state: h("select", {}, [["", "any"], [DECISION, "needs a decision"], ...Object.keys(STATES).map((known) => [known, known])].map(([value, label]) =>
       h("option", { value, selected: value === state }, label))),
     suspect: h("input", { type: "checkbox", checked: suspect === "true" }),
   };
-  let query = { operation: name, state, suspect };
+  let query = { operation: name, state, suspect, sort };
   const list = h("div", {});
+  const totals = h("p", { class: "about", "aria-live": "polite" });
+  const selection = new Selection({
+    idOf: ({ id }) => id, nameOf: ({ operation: of, label, id: known }) => `${of} ${label ?? known.slice(0, 12)}`, noun: "operation",
+    actionsOf: (rows) => bulk(view, selection, rows, refresh),
+  });
   const pages = new Pages(() => refresh());
-  const search = (event) => {
-    event.preventDefault();
-    query = { operation: inputs.operation.value, state: inputs.state.value, suspect: inputs.suspect.checked ? "true" : "" };
-    view.remember(query);
+  const search = (event, by = query.sort) => {
+    event?.preventDefault();
+    query = { operation: inputs.operation.value, state: inputs.state.value, suspect: inputs.suspect.checked ? "true" : "", sort: by };
+    view.remember({ ...query, sort: by === "created" ? "" : by });
     pages.reset();
     refresh();
   };
@@ -36,35 +52,80 @@ export function operations(view) {
       h("label", {}, "State", inputs.state),
       h("label", { class: "check" }, inputs.suspect, "only suspected double runs"),
       h("button", { type: "submit", class: "primary" }, "Search")),
-    list, pages.element);
+    totals, selection.bar, list, pages.element);
   const refresh = view.every(() => (query.operation || query.state || query.suspect ? 30_000 : 4000), async () => {
-    const answer = await view.get("/v1/operations", { ...query, limit: PAGE, cursor: pages.cursor });
-    replace(list, listed(answer, query));
-    pages.show(answer.next_cursor, answer.operations.length > 0 && `, ${plural(answer.operations.length, "operation")}`);
+    const answer = await page(view, query, pages.cursor);
+    const rows = answer.operations.sort(ORDERS[query.sort] ?? ORDERS.created);
+    replace(list, listed(answer, query, selection, (by) => search(null, by)));
+    pages.show(answer.next_cursor, rows.length > 0 && `, ${plural(rows.length, "operation")}, sorted within the page`);
+    replace(totals, pages.isWhole && rows.length > 0 && inWords(rows));
   });
 }
 
-function listed({ operations: rows, unreadable = [], next_cursor: next }, query) {
+async function page(view, { state, operation: name, suspect }, cursor) {
+  if (state !== DECISION) return view.get("/v1/operations", { state, operation: name, suspect, limit: PAGE, cursor });
+  const { rows } = await needingDecision(view);
+  return { operations: rows.filter((row) => (!name || row.operation === name) && (!suspect || row.suspected_double_runs > 0)) };
+}
+
+function inWords(rows) {
+  const states = new Map();
+  for (const row of rows) states.set(stateName(row), (states.get(stateName(row)) ?? 0) + 1);
+  return `${plural(rows.length, "operation")}: ${[...states].map(([state, count]) => `${number(count)} ${state}`).join(", ")}`;
+}
+
+function bulk(view, selection, rows, refresh) {
+  const open = rows.filter(resolvable);
+  const isRisky = rows.some(needsForce);
+  const resolveAll = (outcome, hasSucceeded) => () => selection.ask({
+    rows: open, refresh, isDanger: !hasSucceeded,
+    title: `${plural(open.length, "operation")} ${open.length === 1 ? "has" : "have"} ${hasSucceeded ? "succeeded" : "failed"}`,
+    text: hasSucceeded ? "You have found out that the work of each was done." : "You have found out that the work of none was done. The next pre of each may proceed.",
+    fields: [{ name: "reason", label: "How do you know?", required: true, hint: "Kept with the records" }],
+    action: hasSucceeded ? "Record the successes" : "Record the failures",
+    each: ({ id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { body: { outcome, reason } }),
+    said: (count) => `${plural(count, "outcome")} recorded.`,
+  });
+  return [
+    view.may("admin") && button("They succeeded…", resolveAll("success", true), { disabled: open.length === 0, "data-focus": "bulk-succeeded" }),
+    view.may("admin") && button("They failed…", resolveAll("failure", false), { disabled: open.length === 0, "data-focus": "bulk-failed" }),
+    view.may("operations") && button("Forget…", () => selection.ask({
+      rows, refresh, isDanger: true, title: `Forget ${plural(rows.length, "operation")}`,
+      text: ["Their records are deleted, so the next pre with the same contents may proceed.", ...(isRisky ? ["Some may be running or done. Then they would be done again."] : [])],
+      fields: isRisky ? [FORCE] : [],
+      action: "Forget all",
+      each: (row, { force = false }) => call("DELETE", `/v1/operations/${row.id}`, { query: { force: force && needsForce(row) } }),
+      said: (count) => `${plural(count, "record")} deleted.`,
+    }), { class: "danger", "data-focus": "bulk-forget" }),
+  ];
+}
+
+function listed({ operations: rows, unreadable = [], next_cursor: next }, query, selection, onSort) {
   const broken = unreadable.length > 0 && h("p", { class: "problem" }, "The records of these operations cannot be read: ", unreadable.join(", "));
+  const chosen = selection.column(rows);
   if (rows.length === 0) {
     const isFiltered = query.operation || query.state || query.suspect;
     return [broken, empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered ? "No operation fits." : "No operation has been claimed yet.")];
   }
   return [broken, table("Operations", [
-    { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },
-    { label: "Operation", cell: (row) => row.operation, class: "key" },
-    { label: "State", cell: stateOf },
+    chosen,
+    { label: "Operation", cell: (row) => h("a", { href: `#/operations/${row.id}` }, row.operation), class: "key title", sort: "operation" },
     { label: "Label", cell: (row) => row.label, class: "key" },
-    { label: "Attempt", cell: (row) => row.attempt, class: "number" },
-    { label: "First attempt", cell: (row) => time(row.created_at), class: "hide" },
+    { label: "State", cell: stateOf, sort: "state" },
+    { label: "Attempt", cell: (row) => row.attempt, class: "number", sort: "attempt", isDescending: true },
+    { label: "First attempt", cell: (row) => time(row.created_at), class: "hide", sort: "created", isDescending: true },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
-    { label: "Durability", cell: (row) => row.durability, class: "hide" },
-  ], rows)];
+    { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono quiet" }, row.id.slice(0, 8), "…"), class: "hide" },
+  ], rows, { sorted: query.sort, onSort })];
 }
 
-function stateOf(row) {
-  const isOver = row.state === "started" && row.ttl_ms === 0;
-  return [badge(isOver ? "lease passed" : row.state, isOver ? "warn" : STATES[row.state]), doubleRuns(row)];
+function stateName(row) {
+  return row.state === "started" && row.ttl_ms === 0 ? "lease passed" : row.state;
+}
+
+export function stateOf(row) {
+  const name = stateName(row);
+  return [badge(name, name === row.state ? STATES[name] : "warn"), doubleRuns(row)];
 }
 
 function doubleRuns({ suspected_double_runs: count }) {
@@ -119,7 +180,7 @@ async function find(view, name, contents) {
     ["SHA-256", h("code", {}, preview.sha256)]);
 }
 
-function isJson(text) {
+export function isJson(text) {
   try {
     JSON.parse(text);
     return true;
@@ -128,122 +189,14 @@ function isJson(text) {
   }
 }
 
-export function operation(view) {
-  const id = view.one;
-  const title = h("span", {});
-  const actions = h("div", { class: "actions" });
-  const shown = h("div", {});
-  view.show(
-    h("p", { class: "crumb" }, h("a", { href: "#/operations" }, "Operations")),
-    h("div", { class: "head" }, h("h1", { class: "mono key" }, id, " ", title), actions), shown);
-  const refresh = view.every(3000, async () => {
-    let text;
-    try {
-      text = await textOf("GET", `/v1/operations/${encodeURIComponent(id)}`, { signal: view.signal });
-    } catch (problem) {
-      if (!(problem instanceof Problem) || problem.status !== 404) throw problem;
-      replace(title, badge("no record"));
-      replace(actions);
-      replace(shown, empty("There is no record of this operation: it has not been claimed, or its record has been deleted or has expired."));
-      return;
-    }
-    const record = exact(text);
-    replace(title, stateOf(record));
-    replace(actions, view.may("admin") && resolvable(record) && [
-      button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
-      button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
-    ], view.may("operations") && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
-    replace(shown, details(record));
-  });
-}
+export const FORCE = { name: "force", label: "Delete it all the same", type: "check", required: true };
 
-/** Parses JSON whose numbers stay as they were sent, where the browser can do that. */
-function exact(text) {
-  const source = (name, value, context) =>
-    typeof value === "number" && context?.source && JSON.rawJSON && String(value) !== context.source && name !== "ttl_ms"
-      ? JSON.rawJSON(context.source) : value;
-  return JSON.parse(text, source);
-}
-
-function details(record) {
-  const isStarted = record.state === "started";
-  return [
-    record.suspected_double_runs > 0 && h("p", { class: "problem" },
-      `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
-    facts(
-      ["Operation", record.operation],
-      ["Label", record.label],
-      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
-      ["Attempt", record.attempt],
-      ["First attempt", time(record.created_at)],
-      ["This attempt", record.started_at && time(record.started_at)],
-      ["Lease", isStarted && (record.ttl_ms > 0 ? countdown(record.ttl_ms) : `passed at ${time(record.expires_at)}`)],
-      ["Ended", record.ended_at && time(record.ended_at)],
-      ["Resolved", record.resolved && `${record.resolved.by ?? (record.resolved.api_key ? `API key ${record.resolved.api_key}` : "a person")}: ${record.resolved.reason}`],
-      ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
-      ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
-      ["Durability", record.durability],
-      ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],
-      ["Degraded", record.degraded && "the first store's record is not merged yet"]),
-    record.contents !== undefined && panel("Contents", json(record.contents)),
-    record.metadata !== undefined && panel("Metadata", json(record.metadata)),
-    panel("Result", resultOf(record)),
-  ];
-}
-
-function json(value) {
-  return h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2));
-}
-
-function resultOf(record) {
-  if (record.result !== undefined) return json(record.result);
-  if (record.result_omitted) return empty("The result was longer than 64 KiB and was dropped.");
-  return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
+/** The work may run, or may have been done. */
+export function needsForce({ state }) {
+  return state === "started" || state === "unknown";
 }
 
 /** Its outcome is unknown, and no attempt runs. */
-function resolvable({ state, ttl_ms: ms }) {
+export function resolvable({ state, ttl_ms: ms }) {
   return state === "unknown" || (state === "started" && ms === 0);
-}
-
-function resolve(record, outcome, refresh) {
-  const hasSucceeded = outcome === "success";
-  ask({
-    title: hasSucceeded ? "The operation has succeeded" : "The operation has failed",
-    text: hasSucceeded ? "You have found out that the work was done. Every later pre gets the result."
-      : "You have found out that the work was not done. The next pre may proceed; if the work was done all the same, it is done again.",
-    fields: [
-      { name: "reason", label: "How do you know?", placeholder: "the bank has the transfer", required: true, hint: "Kept with the record" },
-      ...(hasSucceeded ? [{ name: "result", label: "Result", placeholder: "{\"receipt\": 7}", hint: "JSON; anything else is taken as a string" }] : []),
-    ],
-    action: hasSucceeded ? "Record the success" : "Record the failure",
-    isDanger: !hasSucceeded,
-    run: async ({ reason, result }) => {
-      // As text: numbers must be stored exactly as they were typed.
-      const json = result && (isJson(result) ? result : JSON.stringify(result));
-      const body = JSON.stringify({ outcome, reason }).replace(/}$/, json ? `,"result":${json}}` : "}");
-      await call("POST", `/v1/operations/${record.id}/resolve`, { body });
-      toast(hasSucceeded ? "The success is recorded." : "The failure is recorded: the next pre may proceed.");
-      refresh();
-    },
-  });
-}
-
-function forget(record, refresh) {
-  const isRisky = record.state === "started" || record.state === "unknown";
-  ask({
-    title: "Forget this operation",
-    text: [
-      "Its record is deleted, so the next pre with the same contents may proceed.",
-      ...(isRisky ? [`Its state is ${record.state}: the operation may be running or done. Then it would be done again.`] : []),
-    ],
-    fields: isRisky ? [{ name: "force", label: "Delete it all the same", type: "check", value: false }] : [],
-    action: "Forget",
-    isDanger: true,
-    run: async ({ force = false }) => {
-      await call("DELETE", `/v1/operations/${record.id}`, { query: { force } });
-      toast("The record is deleted.");
-      refresh();
-    },
-  });
 }
