@@ -261,6 +261,30 @@ test("the overview shows minutes that were before its first look, and each chart
   await context.close();
 });
 
+test("behind a load balancer, the overview asks until all nodes have answered", async () => {
+  const { page, context, faults } = await visit();
+  let asked = 0;
+  await page.route("**/v1/admin/engines", async (route) => {
+    const response = await route.fetch();
+    const engines = await response.json();
+    await route.fulfill({ response, json: { ...engines, nodes: [...engines.nodes, { ...engines.nodes[0], node: "another" }] } });
+  });
+  await page.route("**/metrics/samples", async (route) => {
+    const response = await route.fetch();
+    const samples = await response.json();
+    asked += 1;
+    await route.fulfill({ response, json: asked % 3 === 0 ? { ...samples, node: "another" } : samples });
+  });
+  const begun = Date.now();
+  await signIn(page, operatorKey);
+  await page.getByText("Of 1 node of 2 that answered").waitFor();
+  await page.getByText("Of 2 nodes that answered").waitFor();
+  // Not one after the other with the pause between two samples.
+  assert.ok(Date.now() - begun < 5000, `${asked} answers`);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("the overview names what needs attention, and leads there", async () => {
   const held = `${OWN}attention/held`;
   await acquire(held, { owner: "curl-eight", ttl_ms: 600_000 });

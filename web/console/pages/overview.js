@@ -11,6 +11,9 @@ import { nodesTable } from "./engines.js";
 
 /** The time between two points of a chart, and between two answers: nodes take a sample as often. */
 const STEP_MS = 5000;
+/** Behind a load balancer, any node may answer: how soon to ask again for the others, and how often in a row. */
+const OTHERS_MS = 300;
+const OTHERS_MAX = 20;
 /** How many minutes the charts may show. Nodes keep samples of the last 15. */
 const RANGES = ["15", "5", "1"];
 
@@ -52,7 +55,12 @@ export function overview(view) {
 function showCharts(view, parent, about, range) {
   const samples = new Samples();
   const charts = CHARTS.map((of) => [of, new Chart(of)]);
-  let nodes = null;
+  let nodes = view.me.operator ? null : 0;
+  let tries = 0;
+  const pauseMs = () => {
+    tries = samples.count(Date.now()) < nodes ? tries + 1 : 0;
+    return tries > 0 && tries <= OTHERS_MAX ? OTHERS_MS : STEP_MS;
+  };
   const draw = () => {
     const now = Date.now();
     const last = Math.floor(now / STEP_MS) * STEP_MS;
@@ -63,10 +71,12 @@ function showCharts(view, parent, about, range) {
     if (parent.childElementCount !== shown.length) {
       replace(parent, shown.length ? shown.map(([, chart]) => chart.element) : empty("This node has none of the metrics that the charts show."));
     }
-    const of = nodes !== null && nodes > samples.count(now) ? ` of ${nodes}` : "";
+    const of = nodes > samples.count(now) ? ` of ${nodes}` : "";
     about.textContent = `Of ${plural(samples.count(now), "node")}${of} that answered in the last 30 seconds`;
   };
-  view.every(STEP_MS, async () => {
+  view.every(pauseMs, async () => {
+    // Operators alone may know how many nodes there are.
+    nodes ??= await view.get("/v1/admin/engines").then(({ nodes: all }) => all.length, () => 0);
     try {
       samples.add(await call("GET", "/metrics/samples", { signal: view.signal }), Date.now());
     } catch (problem) {
@@ -80,7 +90,6 @@ function showCharts(view, parent, about, range) {
     view.remember({ range: range.value === RANGES[0] ? "" : range.value });
     draw();
   });
-  if (view.me.operator) view.get("/v1/admin/engines").then(({ nodes: all }) => (nodes = all.length), () => {});
 }
 
 function showEngines(view, parent) {
