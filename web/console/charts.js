@@ -79,7 +79,7 @@ export class Chart {
 function roundTop(highest) {
   if (highest <= 0) return 1;
   const unit = 10 ** Math.floor(Math.log10(highest));
-  return [1, 2, 4, 6, 8, 10].map((step) => step * unit).find((step) => step >= highest * 0.999) ?? 10 * unit;
+  return [1, 2, 3, 4, 5, 6, 8, 10].map((step) => step * unit).find((step) => step >= highest * 0.999) ?? 10 * unit;
 }
 
 /** The line and the area under it, for each run of values without a gap. */

@@ -180,7 +180,7 @@ function waitingOf({ waiters, waiting, waiting_elsewhere: elsewhere }) {
   if (waiting.length === 0) return others > 0 ? rest : empty("No request waits.");
   const beyond = waiters - waiting.length - others;
   return [table("Waiting requests", [
-    { label: "Owner", cell: ({ owner }) => owner ?? h("span", { class: "about" }, "without a name"), class: "key" },
+    { label: "Owner", cell: ({ owner }) => (owner ? ownerLink(owner) : h("span", { class: "about" }, "without a name")), class: "key" },
     { label: "Mode", cell: ({ mode, permits }) => (permits ? plural(permits, "permit") : mode) },
     { label: "Priority", cell: ({ priority }) => priority, class: "number" },
     { label: "Waits for", cell: ({ since: from }) => since(from) },
@@ -225,6 +225,6 @@ class Timeline {
 function entry(event) {
   return h("li", {}, eventDot(event.kind),
     h("time", { datetime: event.at, title: event.at }, time(event.at)),
-    h("div", {}, h("b", {}, words(event.kind)), event.owner && [" ", h("span", { class: "key" }, event.owner)],
+    h("div", {}, h("b", {}, words(event.kind)), event.owner && [" ", h("span", { class: "key" }, ownerLink(event.owner))],
       h("span", { class: "about" }, " ", eventDetails(event))));
 }
