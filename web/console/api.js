@@ -39,7 +39,7 @@ export function appChosen() {
 
 /** What shows or ends what an app has. What takes, keeps or releases a lease is always the caller's own. */
 function isOfAnyApp(path) {
-  return /^\/v1\/(locks|owners|events|operations|leases\/revoke)\b/.test(path) && !/\/(acquire|renew|release|fence|pre|post|heartbeat)$/.test(path);
+  return /^\/v1\/(locks|owners|events|operations|leases\/revoke)\b/.test(path) && !/^\/v1\/(operations\/pre|[^/]+\/[^/]+\/(acquire|renew|release|fence|post|heartbeat))$/.test(path);
 }
 
 export function hasKey() {

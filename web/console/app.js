@@ -3,13 +3,14 @@
 import * as api from "./api.js";
 import { h, replace } from "./dom.js";
 import { time } from "./format.js";
-import { ask, button, empty, problemBox } from "./widgets.js";
+import { button, empty, problemBox, tell } from "./widgets.js";
 import { access } from "./pages/access.js";
 import { engines } from "./pages/engines.js";
 import { events } from "./pages/events.js";
 import { lock } from "./pages/lock.js";
 import { locks, taken } from "./pages/locks.js";
-import { operation, operations } from "./pages/operations.js";
+import { operation } from "./pages/operation.js";
+import { operations } from "./pages/operations.js";
 import { overview } from "./pages/overview.js";
 
 /** `needs`: a scope, or `operator`. `key` follows `g` on the keyboard. */
@@ -117,7 +118,6 @@ function route() {
     const isCurrent = link.dataset.path === name;
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
-    if (isCurrent) link.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
   replace(main, view.root);
   window.scrollTo(0, 0);
@@ -290,8 +290,23 @@ function shortcuts() {
   const keys = [["/", "to the first field of the page"], ["?", "this list"], ["Escape", "closes a dialog"],
     ...PAGES.map(({ key, name }) => [`g ${key}`, name])];
   const list = h("dl", { class: "keys" }, keys.map(([key, what]) => h("div", {}, h("dt", {}, h("kbd", {}, key)), h("dd", {}, what))));
-  ask({ title: "Keyboard", text: [list], action: "Close", run: () => {} });
+  tell("Keyboard", list);
 }
+
+// On a phone, the pages and the rest of the side are behind a button.
+
+const menu = element("menu");
+function openMenu(isOpen) {
+  menu.setAttribute("aria-expanded", String(isOpen));
+  menu.closest("header").classList.toggle("open", isOpen);
+}
+menu.addEventListener("click", () => openMenu(menu.getAttribute("aria-expanded") !== "true"));
+menu.closest("header").addEventListener("click", (event) => event.target.closest("a") && openMenu(false));
+menu.closest("header").addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || menu.getAttribute("aria-expanded") !== "true") return;
+  openMenu(false);
+  menu.focus();
+});
 
 element("shortcuts").addEventListener("click", shortcuts);
 window.addEventListener("hashchange", () => {

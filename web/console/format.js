@@ -1,6 +1,7 @@
 // Numbers and times as text.
 
-const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const toTheSecond = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const toTheMinute = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const day = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
@@ -48,7 +49,12 @@ export function time(iso) {
   if (!iso) return "–";
   const at = new Date(iso);
   const today = new Date().toDateString() === at.toDateString();
-  return today ? clock.format(at) : `${day.format(at)}, ${clock.format(at)}`;
+  return today ? clock(at) : `${day.format(at)}, ${clock(at)}`;
+}
+
+/** The time of day. */
+export function clock(at, hasSeconds = true) {
+  return (hasSeconds ? toTheSecond : toTheMinute).format(at);
 }
 
 /** How a person reads a name of the API: `held_too_long` is `held too long`. */

@@ -1,101 +1,81 @@
-// Metrics as numbers: rates and quantiles from the counters of the nodes.
+// The metrics of the nodes over the last minutes: rates, values and quantiles at any time of them.
 
-/** How long samples of a node count, in ms. Behind a load balancer, each answer comes from one of the nodes. */
+/** How long a node counts after its last answer, in ms. Behind a load balancer, each answer comes from one of the nodes. */
 const NODE_SEEN_MS = 30_000;
 /** The time that quantiles are of, in ms. */
 const WINDOW_MS = 20_000;
 
-/** Parses OpenMetrics text: a map from each name to its series. */
-export function parse(text) {
-  const metrics = new Map();
-  for (const line of text.split("\n")) {
-    if (!line || line.startsWith("#")) continue;
-    const match = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)/.exec(line);
-    if (!match) continue;
-    const [, name, labels, value] = match;
-    if (!metrics.has(name)) metrics.set(name, []);
-    metrics.get(name).push({ labels: labelsOf(labels ?? ""), value: Number(value) });
-  }
-  return metrics;
-}
-
-function labelsOf(text) {
-  const labels = {};
-  for (const [, name, value] of text.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)) labels[name] = value.replace(/\\(.)/g, "$1");
-  return labels;
-}
-
-/** The last samples of each node that answered. */
+/** What each node has said last: its samples of a quarter of an hour. */
 export class Samples {
   nodes = new Map();
 
-  add(node, text, at = performance.now()) {
-    const samples = this.nodes.get(node) ?? [];
-    samples.push({ at, metrics: parse(text) });
-    while (samples.length > 2 && samples[1].at < at - WINDOW_MS) samples.shift();
-    this.nodes.set(node, samples);
-    for (const [name, of] of this.nodes) {
-      if (of.at(-1).at < at - NODE_SEEN_MS) this.nodes.delete(name);
+  /** `answer`: that of `/metrics/samples`, at a time in ms. */
+  add({ node, ages_ms: ages, series }, at) {
+    const metrics = new Map();
+    for (const [text, values] of Object.entries(series)) {
+      const [, name, label = ""] = /^(\w+)(?:\{\w+="(.*)"\})?$/.exec(text) ?? [];
+      if (!metrics.has(name)) metrics.set(name, []);
+      metrics.get(name).push([label, values]);
     }
+    this.nodes.set(node, { times: ages.map((age) => at - age), metrics, seenAt: at });
   }
 
-  get count() {
-    return this.nodes.size;
+  /** How many nodes answered lately. */
+  count(at) {
+    return [...this.nodes.values()].filter(({ seenAt }) => seenAt > at - NODE_SEEN_MS).length;
   }
 
   has(name) {
-    return [...this.nodes.values()].some((samples) => samples.at(-1).metrics.has(name));
+    return [...this.nodes.values()].some(({ metrics }) => metrics.has(name));
   }
 
-  /** The sum of a gauge over the nodes; null if no node has it. */
-  gauge(name) {
-    if (!this.has(name)) return null;
-    let sum = 0;
-    for (const samples of this.nodes.values()) sum += total(samples.at(-1).metrics.get(name));
-    return sum;
+  /** The sum of a gauge over the nodes; null if none has it. */
+  gauge(name, at) {
+    return this.sum(at, name, (series, index) => total(series, index));
   }
 
-  /** How much a counter grows in a second, summed over the nodes and over the series that are `wanted`. */
-  rate(name, wanted) {
-    let sum = 0;
-    let isKnown = false;
-    for (const samples of this.nodes.values()) {
-      if (samples.length < 2) continue;
-      const [before, last] = samples.slice(-2);
-      isKnown = true;
-      const grown = total(last.metrics.get(name), wanted) - total(before.metrics.get(name), wanted);
-      // A counter that is less than it was belongs to a node that has been restarted.
-      if (grown > 0) sum += (grown * 1000) / (last.at - before.at);
-    }
-    return isKnown ? sum : null;
+  /** How much a counter grows in a second, summed over the nodes and over the labels that are `wanted`. */
+  rate(name, at, wanted) {
+    return this.sum(at, name, (series, index, times) => {
+      if (index === 0) return null;
+      const grown = total(series, index, wanted) - total(series, index - 1, wanted);
+      return (Math.max(0, grown) * 1000) / Math.max(1, times[index] - times[index - 1]);
+    });
   }
 
-  /**
-   * A quantile of a histogram over the last seconds, of the series that are `wanted`, without the values that the histogram `minus` has
-   * too; null if nothing was measured.
-   */
-  quantile(name, q, wanted = () => true, minus = null) {
+  /** A quantile of a histogram over the seconds before; null if nothing was measured. */
+  quantile(name, at, q) {
     const grown = new Map();
-    const grow = (samples, buckets, sign) => {
-      for (const { labels, value } of samples.metrics.get(buckets) ?? []) if (wanted(labels)) add(grown, labels.le, sign * value);
-    };
-    for (const samples of this.nodes.values()) {
-      if (samples.length < 2) continue;
-      for (const [at, sign] of [[samples.at(-1), 1], [samples[0], -1]]) {
-        grow(at, `${name}_bucket`, sign);
-        if (minus) grow(at, `${minus}_bucket`, -sign);
-      }
-    }
+    this.sum(at, `${name}_bucket`, (series, index, times) => {
+      const before = times.findIndex((time) => time >= times[index] - WINDOW_MS);
+      for (const [le, values] of series) grown.set(le, (grown.get(le) ?? 0) + values[index] - values[before]);
+      return 0;
+    });
     return quantileOf([...grown].map(([le, count]) => [le === "+Inf" ? Infinity : Number(le), count]), q);
   }
+
+  /** The sum over the nodes of `of`, which gets the series of a metric, and the index of the sample at that time. */
+  sum(at, name, of) {
+    let sum = null;
+    for (const { times, metrics } of this.nodes.values()) {
+      const index = indexAt(times, at);
+      const value = index === null ? null : of(metrics.get(name) ?? [], index, times);
+      if (value !== null) sum = (sum ?? 0) + value;
+    }
+    return sum;
+  }
 }
 
-function add(map, name, value) {
-  map.set(name, (map.get(name) ?? 0) + value);
+/** The first sample that was not taken before; the last one for a while after it. */
+function indexAt(times, at) {
+  if (times.length === 0 || times[0] > at + 5000) return null;
+  const index = times.findIndex((time) => time >= at);
+  if (index >= 0) return index;
+  return at - times.at(-1) < NODE_SEEN_MS ? times.length - 1 : null;
 }
 
-function total(series = [], wanted = () => true) {
-  return series.reduce((sum, { labels, value }) => (wanted(labels) ? sum + value : sum), 0);
+function total(series, index, wanted = () => true) {
+  return series.reduce((sum, [label, values]) => (wanted(label) ? sum + values[index] : sum), 0);
 }
 
 /** `buckets`: pairs of an upper bound and the count of all values up to it. */

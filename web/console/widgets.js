@@ -22,18 +22,43 @@ export function button(label, onclick, props = {}) {
   return h("button", { type: "button", onclick, ...props }, label);
 }
 
+/** A select; `options`: [[value, label]]. */
+export function choice(options, chosen) {
+  return h("select", {}, options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+}
+
 export function empty(...text) {
   return h("p", { class: "empty" }, text);
 }
 
-/** `columns`: [{ label, cell: (row) => content, class }]. `hide` in the class: not on a phone. */
-export function table(label, columns, rows) {
+/**
+ * `columns`: [{ label, cell: (row) => content, class, sort }]. `hide` in the class: not on a phone. A column with a `sort` can be clicked: then
+ * `onSort` gets it. `sorted` is that of the column in whose order the rows are.
+ */
+export function table(label, columns, rows, { sorted, onSort } = {}) {
   const cells = (row) => columns.map((column) =>
     h("td", { class: column.class, "data-label": typeof column.label === "string" ? column.label : null }, column.cell(row)));
   // Wide tables scroll, so the keyboard must reach them.
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, h("table", {},
-    h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.class }, column.label)))),
+    h("thead", {}, h("tr", {}, columns.map((column) => heading(column, sorted, onSort)))),
     h("tbody", {}, rows.map((row) => h("tr", {}, cells(row))))));
+}
+
+function heading({ label, class: kind, sort, isDescending }, sorted, onSort) {
+  if (sort === undefined || !onSort) return h("th", { scope: "col", class: kind }, label);
+  const order = sort !== sorted ? null : isDescending ? "descending" : "ascending";
+  return h("th", { scope: "col", class: kind, "aria-sort": order },
+    button(label, () => onSort(sort), { class: "sort", "data-focus": `sort-${sort}` }));
+}
+
+/** A link to the page of a key. */
+export function keyLink(key) {
+  return h("a", { href: `#/locks/${encodeURIComponent(key)}`, class: "mono" }, key);
+}
+
+/** A link to the keys that an owner holds. */
+export function ownerLink(owner) {
+  return h("a", { href: `#/locks?${new URLSearchParams({ owner })}`, class: "quiet" }, owner);
 }
 
 /** `pairs`: [[name, content]]; those without content are left out. */
@@ -63,8 +88,18 @@ export function countdown(ms, ofMs) {
 
 /** How long it is since a time of the server. */
 export function since(iso) {
-  const ms = Math.max(0, serverNow() - Date.parse(iso));
-  return h("span", { "data-since": performance.now() - ms, title: time(iso) }, ticking(ms));
+  return ticksSince(iso, serverNow() - Date.parse(iso));
+}
+
+/** How long a lease is held: by its own times, which are those of the store's clock. */
+export function heldFor({ granted_at: from, expires_at: to, ttl_ms: ms }) {
+  return ticksSince(from, Date.parse(to) - ms - Date.parse(from));
+}
+
+function ticksSince(iso, ms) {
+  const text = h("span", { "data-since": performance.now() - Math.max(0, ms), title: time(iso) });
+  tick(text);
+  return text;
 }
 
 function tick(element) {
@@ -88,8 +123,8 @@ export function toast(text) {
 }
 
 /**
- * Asks before something is done. `fields`: [{ name, label, type, value, options, hint, required }]. `run` gets their values; the dialog stays
- * open while it runs, and shows the problem if it fails.
+ * Asks before something is done. `fields`: [{ name, label, type, value, options, hint, required }]. `run` gets their values, and a function that
+ * says how far it is; the dialog stays open while it runs, and shows the problem if it fails. The button works once all that is required is given.
  */
 export function ask({ title, text, fields = [], action, isDanger = false, run }) {
   const inputs = fields.map((field) => [field, inputOf(field)]);
@@ -101,20 +136,35 @@ export function ask({ title, text, fields = [], action, isDanger = false, run })
     inputs.map(([field, input]) => labelled(field, input)),
     trouble,
     h("div", { class: "actions" }, button("Cancel", () => dialog.close()), submit));
-  const dialog = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => dialog.remove() }, form);
+  const check = () => (submit.disabled = !form.checkValidity());
+  form.addEventListener("input", check);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     submit.disabled = true;
     try {
-      await run(Object.fromEntries(inputs.map(([field, input]) => [field.name, valueOf(field, input)])));
+      const values = Object.fromEntries(inputs.map(([field, input]) => [field.name, valueOf(field, input)]));
+      await run(values, (text) => replace(trouble, empty(text)));
       dialog.close();
     } catch (problem) {
       replace(trouble, problemBox(problem));
-      submit.disabled = false;
+      check();
     }
   });
+  check();
+  const dialog = openDialog(form);
+}
+
+/** Tells something. It is closed by its button, or by the Escape key. */
+export function tell(title, ...content) {
+  const dialog = openDialog(h("h2", { id: "dialog-title" }, title), content,
+    h("div", { class: "actions" }, button("Close", () => dialog.close(), { class: "primary" })));
+}
+
+function openDialog(...content) {
+  const dialog = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => dialog.remove() }, content);
   document.body.append(dialog);
   dialog.showModal();
+  return dialog;
 }
 
 function inputOf({ name, type = "text", value = "", options, required, placeholder }) {
@@ -126,7 +176,7 @@ function inputOf({ name, type = "text", value = "", options, required, placehold
     return h("fieldset", { id }, options.map((option) => h("label", { class: "check" },
       h("input", { type: "checkbox", name: option, checked: value.includes(option) }), option)));
   }
-  if (type === "check") return h("input", { id, type: "checkbox", checked: value === true });
+  if (type === "check") return h("input", { id, type: "checkbox", checked: value === true, required });
   const number = type === "number" && { min: "0", inputmode: "numeric" };
   return h("input", { id, type, value, required, placeholder, autocomplete: "off", spellcheck: "false", ...number });
 }
@@ -159,11 +209,8 @@ export function reveal(title, text, secret) {
       shown.focus();
     }
   };
-  const dialog = h("dialog", { "aria-labelledby": "dialog-title", onclose: () => dialog.remove() },
-    h("h2", { id: "dialog-title" }, title), h("p", {}, text), shown,
+  const dialog = openDialog(h("h2", { id: "dialog-title" }, title), h("p", {}, text), shown,
     h("div", { class: "actions" }, button("Copy", copy), button("Done", () => dialog.close(), { class: "primary" })));
-  document.body.append(dialog);
-  dialog.showModal();
 }
 
 // Lists.
@@ -180,6 +227,11 @@ export class Pages {
 
   get cursor() {
     return this.cursors.at(-1);
+  }
+
+  /** The list has no other page than the one that is shown. */
+  get isWhole() {
+    return this.cursors.length === 1 && !this.next;
   }
 
   /** Shows the buttons after a page has been loaded. */
@@ -224,7 +276,6 @@ export function eventDetails(event) {
   const parts = [
     event.permits && `${event.permits} permits`,
     event.mode === "shared" && "shared",
-    event.token && `token ${event.token}`,
     event.waited_ms > 0 && `waited ${duration(event.waited_ms)}`,
     event.held_ms > 0 && `held ${duration(event.held_ms)}`,
     event.reason && `“${event.reason}”`,

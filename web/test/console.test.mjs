@@ -55,7 +55,7 @@ async function visit(options = {}) {
 async function signIn(page, key) {
   await page.getByLabel("API key").fill(key);
   await page.getByRole("button", { name: "Sign in" }).click();
-  await page.getByRole("navigation", { name: "Pages", exact: true }).waitFor();
+  await page.getByText("Sign out").waitFor({ state: "attached" });
 }
 
 const navigation = (page, name) => page.getByRole("navigation", { name: "Pages", exact: true }).getByRole("link", { name });
@@ -102,7 +102,7 @@ test("a person finds a held lock, sees who waits, forces it, and sees the waiter
   await page.getByRole("button", { name: "Search" }).click();
   const row = page.getByRole("row", { name: `${OWN}orders/1` });
   await row.getByText("curl-one").waitFor();
-  await row.getByRole("link").click();
+  await row.getByRole("link", { name: `${OWN}orders/1` }).click();
 
   const holders = page.getByRole("region", { name: "Holders" });
   await holders.getByText("curl-one").waitFor();
@@ -214,6 +214,261 @@ test("a person resolves an operation whose outcome is unknown", async () => {
   assert.equal(await page.getByRole("button", { name: "It succeeded…" }).count(), 0);
   const shown = await ok("GET", `/v1/operations/${id}`);
   assert.deepEqual([shown.state, shown.result, shown.resolved.reason], ["succeeded", { receipt: 8 }, "the bank has it"]);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the button that deletes the record of an operation that may have run works only after a person has said so", async () => {
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: `forgotten ${Date.now()}` });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/operations/${id}`);
+  await page.getByRole("button", { name: "Forget…" }).click();
+  const dialog = page.getByRole("dialog");
+  const forget = dialog.getByRole("button", { name: "Forget" });
+  assert.ok(await forget.isDisabled());
+  await dialog.getByLabel("Delete it all the same").check();
+  await forget.click();
+  await page.getByText("There is no record of this operation").waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the overview shows minutes that were before its first look, and each chart its axes", async () => {
+  // The node takes a sample every 5 s.
+  let samples;
+  do samples = await ok("GET", "/metrics/samples"); while (samples.ages_ms.length < 3);
+  const { page, context, faults } = await visit();
+  let asked = 0;
+  page.on("request", (request) => request.url().endsWith("/metrics/samples") && (asked += 1));
+  await signIn(page, operatorKey);
+  const chart = page.locator(".chart", { has: page.getByRole("heading", { name: "Requests per second" }) });
+  const plot = chart.getByRole("img", { name: /Requests per second: 2xx .* between .* and .* since/ });
+  await plot.waitFor();
+  const points = (await plot.locator(".line-0").first().getAttribute("d")).split("L").length;
+  assert.ok(asked === 1 && points >= 2, `${points} points after ${asked} answers`);
+  assert.equal(await chart.locator(".chart-times span").count(), 4);
+  assert.match(await chart.locator(".chart-values").innerText(), /\d/);
+  await plot.hover({ position: { x: 20, y: 20 } });
+  await chart.getByText(/^at \d\d:\d\d:\d\d$/).waitFor();
+  await page.getByLabel("Range").selectOption("5");
+  assert.match(page.url(), /\?range=5$/);
+  await page.reload();
+  await plot.waitFor();
+  assert.equal(await page.getByLabel("Range").inputValue(), "5");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("behind a load balancer, the overview asks until all nodes have answered", async () => {
+  const { page, context, faults } = await visit();
+  let asked = 0;
+  await page.route("**/v1/admin/engines", async (route) => {
+    const response = await route.fetch();
+    const engines = await response.json();
+    await route.fulfill({ response, json: { ...engines, nodes: [...engines.nodes, { ...engines.nodes[0], node: "another" }] } });
+  });
+  await page.route("**/metrics/samples", async (route) => {
+    const response = await route.fetch();
+    const samples = await response.json();
+    asked += 1;
+    await route.fulfill({ response, json: asked % 3 === 0 ? { ...samples, node: "another" } : samples });
+  });
+  const begun = Date.now();
+  await signIn(page, operatorKey);
+  await page.getByText("Of 1 node of 2 that answered").waitFor();
+  await page.getByText("Of 2 nodes that answered").waitFor();
+  // Not one after the other with the pause between two samples.
+  assert.ok(Date.now() - begun < 5000, `${asked} answers`);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the overview names what needs attention, and leads there", async () => {
+  const held = `${OWN}attention/held`;
+  await acquire(held, { owner: "curl-eight", ttl_ms: 600_000 });
+  const granted = waiter(held, "curl-nine");
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: `decide ${OWN}`, contents: 1 });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  await ok("PUT", `/v1/locks/${encodeURIComponent(`${OWN}attention/closed`)}/closed`, { reason: "audit" });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  const list = (name) => page.getByRole("region", { name });
+  await list("Most contended keys").getByRole("link", { name: held }).waitFor();
+  await list("Leases held longest").getByRole("link").first().waitFor();
+  await list("Closed keys").getByRole("link", { name: `${OWN}attention/closed` }).waitFor();
+  await list("Operations that need a decision").getByRole("link").first().waitFor();
+  await page.getByRole("link", { name: "Operations that need a decision" }).click();
+  await page.getByRole("row", { name: `decide ${OWN}` }).getByRole("link", { name: `decide ${OWN}` }).click();
+  await page.getByRole("button", { name: "It failed…" }).waitFor();
+  await page.goto(url);
+  // Every chart, list and panel leads to the page of what it shows.
+  const headings = page.locator("main h2");
+  await headings.nth(13).waitFor();
+  assert.equal(await page.locator("main h2 > a").count(), await headings.count());
+  await page.getByRole("link", { name: "Most contended keys" }).click();
+  await page.getByRole("columnheader", { name: "Waiting" }).waitFor();
+  assert.equal(await page.getByLabel("Sort by").inputValue(), "waiters");
+  await ok("DELETE", `/v1/locks/${encodeURIComponent(held)}?reason=test`);
+  assert.equal((await granted).key, held);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a person sorts a list, closes several keys at once, and finds them by an address", async () => {
+  const keys = ["one", "two", "three"].map((name) => `${OWN}several/${name}`);
+  for (const key of keys) await acquire(key, { owner: "curl-ten", ttl_ms: 600_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/locks?${new URLSearchParams({ prefix: `${OWN}several/` })}`);
+  await page.getByText("3 keys, 3 held by 3 leases").waitFor();
+  await page.getByRole("columnheader", { name: "Held for" }).getByRole("button").click();
+  assert.match(page.url(), /sort=held_since/);
+  await page.locator("[aria-sort]").getByText("Held for").waitFor();
+  assert.deepEqual(await page.locator("tbody .title").allTextContents(), keys);
+  for (const key of keys.slice(0, 2)) await page.getByLabel(`Select ${key}`).check();
+  const selected = page.getByRole("group", { name: "Selected" });
+  await selected.getByText("2 keys selected").waitFor();
+  await selected.getByRole("button", { name: "Close…" }).click();
+  const dialog = page.getByRole("dialog");
+  assert.deepEqual(await dialog.getByRole("listitem").allTextContents(), keys.slice(0, 2));
+  assert.ok(await dialog.getByRole("button", { name: "Close all" }).isDisabled());
+  await dialog.getByLabel("Reason").fill("audit");
+  await dialog.getByRole("button", { name: "Close all" }).click();
+  await dialog.waitFor({ state: "detached" });
+  await page.getByLabel("State").selectOption("closed");
+  await page.getByText("2 keys, 2 held by 2 leases, 2 closed").waitFor();
+  // The address has the filters.
+  await page.reload();
+  await page.getByText("2 keys, 2 held by 2 leases, 2 closed").waitFor();
+  await page.getByLabel("Select all").check();
+  await selected.getByRole("button", { name: "Open…" }).click();
+  await dialog.getByRole("button", { name: "Open all" }).click();
+  await page.getByText("No lock fits.").waitFor();
+  assert.equal((await ok("GET", `/v1/locks/${encodeURIComponent(keys[0])}`)).closed, undefined);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a person resolves several operations at once", async () => {
+  const operation = `several ${OWN}`;
+  for (const contents of [1, 2]) {
+    const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation, contents });
+    await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  }
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/operations?${new URLSearchParams({ operation, state: "decision" })}`);
+  await page.getByText("2 operations: 2 unknown").waitFor();
+  await page.getByLabel("Select all").check();
+  await page.getByRole("group", { name: "Selected" }).getByRole("button", { name: "They succeeded…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("How do you know?").fill("the bank has both");
+  await dialog.getByRole("button", { name: "Record the successes" }).click();
+  await page.getByText("No operation fits.").waitFor();
+  const { operations } = await ok("GET", `/v1/operations?${new URLSearchParams({ operation })}`);
+  assert.deepEqual(operations.map(({ state, resolved }) => [state, resolved.reason]), Array(2).fill(["succeeded", "the bank has both"]));
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("an operator chooses another app, and sorts its operations by time", async () => {
+  const app = `chosen-${Date.now()}`;
+  await ok("POST", "/v1/admin/apps", { app });
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["operations"] });
+  const pre = (label) => ok("POST", "/v1/operations/pre", { operation: "sorted", contents: label, label }, key);
+  await pre("earlier");
+  const { id, stamp } = await pre("later");
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.getByRole("combobox", { name: "App" }).selectOption(app);
+  await page.goto(`${url}/#/operations`);
+  await page.getByText("2 operations: ").waitFor();
+  const since = page.getByRole("columnheader", { name: "Since" });
+  const labels = page.locator("td[data-label=Label]");
+  for (const [order, expected] of [["newest", ["later", "earlier"]], ["oldest", ["earlier", "later"]]]) {
+    const answered = page.waitForResponse((response) => response.url().includes(`sort=${order}`) && response.url().includes(`app=${app}`));
+    await since.getByRole("button").click();
+    await answered;
+    await page.locator(`[aria-sort=${order === "newest" ? "ascending" : "descending"}]`).getByText("Since").waitFor();
+    assert.deepEqual(await labels.allTextContents(), expected);
+    assert.ok(page.url().endsWith(`sort=${order}`));
+  }
+  await page.getByLabel("State").selectOption("decision");
+  await page.getByText("1 operation: 1 unknown").waitFor();
+  assert.deepEqual(await labels.allTextContents(), ["later"]);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("an operator revokes several API keys at once", async () => {
+  await ok("POST", "/v1/admin/apps", { app: "several" });
+  const ids = [];
+  for (let count = 0; count < 2; count += 1) ids.push((await ok("POST", "/v1/admin/api-keys", { app: "several", scopes: ["read"] })).id);
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/access?app=several`);
+  for (const id of ids) await page.getByLabel(`Select ${id}`).check();
+  await page.getByRole("group", { name: "Selected" }).getByRole("button", { name: "Revoke…" }).click();
+  await page.getByRole("dialog").getByRole("button", { name: "Revoke all" }).click();
+  await page.getByText("No API key.").waitFor();
+  const { api_keys: left } = await ok("GET", "/v1/admin/api-keys?app=several");
+  assert.deepEqual(left.filter(({ id }) => ids.includes(id)).map(({ state }) => state), ["revoked", "revoked"]);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("what fails of several stays selected, and the dialog says why", async () => {
+  const keys = ["one", "two"].map((name) => `${OWN}failing/${name}`);
+  for (const key of keys) await acquire(key, { owner: "curl-eleven", ttl_ms: 600_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/locks?${new URLSearchParams({ prefix: `${OWN}failing/` })}`);
+  const detail = "This test refuses.";
+  await page.route(/one\/revoke/, (request) => request.fulfill({ status: 503, json: { code: "overloaded", detail } }), { times: 1 });
+  await page.getByLabel("Select all").check();
+  await page.getByRole("button", { name: "Revoke…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByRole("button", { name: "Revoke all" }).click();
+  await dialog.getByText(`1 of 2 done. ${keys[0]}: ${detail}`).waitFor();
+  assert.deepEqual(await page.getByLabel(/^Select console/).evaluateAll((boxes) => boxes.map((box) => box.checked)), [true, false]);
+  await dialog.getByRole("button", { name: "Revoke all" }).click();
+  await dialog.waitFor({ state: "detached" });
+  for (const key of keys) assert.equal((await ok("GET", `/v1/locks/${encodeURIComponent(key)}`)).holders[0].revocation.by.startsWith("console"), true);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the help about keys has one button", async () => {
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.locator("main").focus();
+  await page.keyboard.press("?");
+  const dialog = page.getByRole("dialog", { name: "Keyboard" });
+  assert.deepEqual(await dialog.getByRole("button").allTextContents(), ["Close"]);
+  await dialog.getByRole("button").click();
+  await dialog.waitFor({ state: "detached" });
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("on a phone, every page, the theme and signing out are in the menu", async () => {
+  const { page, context, faults } = await visit({ viewport: { width: 390, height: 844 } });
+  await signIn(page, operatorKey);
+  const menu = page.getByRole("button", { name: "Menu" });
+  assert.ok(!(await navigation(page, "Locks").isVisible()));
+  for (const [, name] of PAGES.filter(([path]) => !path.includes("/"))) {
+    await menu.click();
+    await navigation(page, name).click();
+    await page.getByRole("heading", { level: 1, name }).waitFor();
+    assert.equal(await menu.getAttribute("aria-expanded"), "false");
+  }
+  await menu.click();
+  await page.getByLabel("Theme").selectOption("dark");
+  await page.getByRole("button", { name: "Sign out" }).click();
+  await page.getByLabel("API key").waitFor();
   assert.deepEqual(faults, []);
   await context.close();
 });

@@ -2,7 +2,8 @@
 
 import { call, post } from "../api.js";
 import { h, replace } from "../dom.js";
-import { number, time } from "../format.js";
+import { number, plural, time } from "../format.js";
+import { Selection } from "../selection.js";
 import { ask, badge, button, empty, head, panel, reveal, table, toast } from "../widgets.js";
 
 const SCOPES = ["read", "locks", "operations", "admin"];
@@ -13,14 +14,26 @@ const QUOTAS = [
 const DAY_MS = 86_400_000;
 /** Most API keys that are drawn. */
 const SHOWN_MAX = 200;
+const ORDERS = {
+  app: (a, b) => a.app.localeCompare(b.app),
+  used: (a, b) => (b.used_at ?? "").localeCompare(a.used_at ?? ""),
+  expires: (a, b) => (a.expires_at ?? "9").localeCompare(b.expires_at ?? "9"),
+};
 
 export function access(view) {
   const apps = panel("Apps", empty("Loading…"));
   const keys = panel("API keys", empty("Loading…"));
-  const filter = h("select", { "aria-label": "App" });
-  const withEnded = h("input", { type: "checkbox" });
+  const { app = "", ended = "" } = view.query;
+  let { sort = "app" } = view.query;
+  const filter = h("select", { "aria-label": "App" }, app && h("option", { value: app }, app));
+  const withEnded = h("input", { type: "checkbox", checked: ended === "true" });
   let names = [];
-  view.show(head("Apps and keys", "An app is a namespace: the same key in two apps is two locks."), apps, keys);
+  const selection = new Selection({
+    idOf: ({ id }) => id, nameOf: ({ id, app: of }) => `${id} of ${of}`, noun: "API key",
+    actionsOf: (rows) => [button("Revoke…", () => revokeAll(view, selection, rows.filter(revocable), refresh),
+      { class: "danger", disabled: !rows.some(revocable), "data-focus": "bulk-revoke" })],
+  });
+  view.show(head("Apps and keys", "An app is a namespace: the same key in two apps is two locks."), apps, selection.bar, keys);
   const refresh = view.every(10_000, async () => {
     const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys", { app: filter.value })]);
     const named = all.map(({ app }) => app);
@@ -31,22 +44,29 @@ export function access(view) {
     }
     replace(apps, h("div", { class: "head" }, h("h2", {}, "Apps"), button("Create an app…", () => createApp(refresh), { "data-focus": "create-app" })),
       appsTable(all, refresh));
-    const wanted = listed.filter((key) => withEnded.checked || key.state === "active");
+    const wanted = listed.filter((key) => withEnded.checked || key.state === "active").sort(ORDERS[sort] ?? ORDERS.app);
+    const shown = wanted.slice(0, SHOWN_MAX);
+    const choose = selection.column(shown);
     replace(keys,
       h("div", { class: "head" }, h("h2", {}, "API keys"),
         h("div", { class: "actions" }, filter, h("label", { class: "check" }, withEnded, "also those that are not accepted"),
           button("Create an API key…", () => createKey(names, filter.value || view.me.app, refresh), { "data-focus": "create-key" }))),
-      wanted.length === 0 ? empty("No API key.") : keysTable(view, wanted.slice(0, SHOWN_MAX), refresh),
+      wanted.length === 0 ? empty("No API key.") : keysTable(view, shown, refresh, choose, { sorted: sort, onSort: (by) => search(by) }),
       wanted.length > SHOWN_MAX && h("p", { class: "about" }, `The first ${SHOWN_MAX} of ${number(wanted.length)}: choose an app.`));
   });
-  filter.addEventListener("change", () => refresh());
-  withEnded.addEventListener("change", () => refresh());
+  const search = (by = sort) => {
+    sort = by;
+    view.remember({ app: filter.value, ended: withEnded.checked ? "true" : "", sort: sort === "app" ? "" : sort });
+    refresh();
+  };
+  filter.addEventListener("change", () => search());
+  withEnded.addEventListener("change", () => search());
 }
 
 function appsTable(apps, refresh) {
   const hasQuotas = apps.some((app) => app.quotas !== undefined);
   return table("Apps", [
-    { label: "App", cell: (app) => app.app, class: "key" },
+    { label: "App", cell: ({ app }) => h("a", { href: `#/access?${new URLSearchParams({ app })}` }, app), class: "key" },
     { label: "State", cell: (app) => (app.disabled ? badge("disabled", "bad") : badge("enabled", "good")) },
     { label: "API keys", cell: (app) => number(app.api_keys), class: "number" },
     { label: "Created", cell: (app) => time(app.created_at), class: "hide" },
@@ -132,20 +152,34 @@ function remove(app, refresh) {
   });
 }
 
-function keysTable(view, keys, refresh) {
+function keysTable(view, keys, refresh, choose, order) {
   return table("API keys", [
-    { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")) },
+    choose,
+    { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")), class: "title" },
     { label: "Name", cell: (key) => key.name, class: "key" },
-    { label: "App", cell: (key) => key.app, class: "key" },
+    { label: "App", cell: (key) => key.app, class: "key", sort: "app" },
     { label: "Scopes", cell: (key) => key.scopes.join(", ") },
     { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key" },
     { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
     { label: "Created by", cell: (key) => key.created_by && h("span", { class: "mono" }, key.created_by), class: "hide" },
-    { label: "Used in the hour from", cell: (key) => (key.used_at ? time(key.used_at) : "never"), class: "hide" },
-    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never") },
+    { label: "Used in the hour from", cell: (key) => (key.used_at ? time(key.used_at) : "never"), class: "hide", sort: "used", isDescending: true },
+    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), sort: "expires" },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
       { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
-  ], keys);
+  ], keys, order);
+}
+
+function revokeAll(view, selection, rows, refresh) {
+  // The own one is the last: with it, the page ends.
+  const isOwn = ({ id }) => id === view.me.api_key_id;
+  selection.ask({
+    rows: [...rows.filter((key) => !isOwn(key)), ...rows.filter(isOwn)], refresh, isDanger: true, title: `Revoke ${plural(rows.length, "API key")}`,
+    text: ["Every node refuses them within two seconds. Their waits and event streams end; their leases stay until they expire.",
+      ...(rows.some(isOwn) ? ["Your own API key is among them: you will be signed out."] : [])],
+    action: "Revoke all",
+    each: ({ id }) => call("DELETE", `/v1/admin/api-keys/${id}`),
+    said: (count) => `Revoked ${plural(count, "API key")}.`,
+  });
 }
 
 /** An API key of the node's configuration has no time of creation, and is revoked there. */

@@ -31,7 +31,6 @@ function usePanel(name, title, use, refresh) {
     use.trouble && h("p", { class: "problem" }, use.trouble),
     facts(
       ["In use", use.active ?? badge("none", "bad")],
-      ["Epoch", use.epoch],
       ["Hold-off", use.hold_off_ms > 0 ? [badge("no new leases", "warn"), " for ", countdown(use.hold_off_ms)] : "none"],
       ["Ended early", use.forced_ms > 0 && ["leases may be missing for ", countdown(use.forced_ms)]]),
     table(`Engines of ${title.toLowerCase()}`, [
@@ -39,10 +38,10 @@ function usePanel(name, title, use, refresh) {
       { label: "Kind", cell: (engine) => engine.kind, class: "hide" },
       { label: "Answers", cell: (engine) => (engine.answers ? badge("yes", "good") : [badge("no", "bad"), engine.trouble && h("p", { class: "about" }, engine.trouble)]) },
       { label: "State", cell: (engine) => (engine.state ? badge(engine.state, STATES[engine.state]) : "–") },
-      { label: "Epoch", cell: (engine) => engine.epoch ?? "–", class: "number" },
       { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number hide" },
       { label: "Longest lease", cell: (engine) => (engine.lease_ms_max === undefined ? "–" : duration(engine.lease_ms_max)), class: "hide" },
-    ], use.engines));
+    ], use.engines),
+    h("details", {}, h("summary", {}, "Epochs"), facts(["This node", use.epoch ?? "none"], ...use.engines.map((engine) => [engine.name, engine.epoch]))));
 }
 
 function switchTo(name, engine, refresh) {
@@ -97,12 +96,14 @@ function endHoldOff(name, refresh) {
 
 export function nodesTable(nodes, isShort = false) {
   if (nodes.length === 0) return empty("No node has entered itself yet.");
-  const used = (use) => (use ? `${use.engine}, ${use.epoch}` : "none");
+  // All nodes use the same engine in the same epoch, but for a moment during a switch.
+  const newest = (name) => Math.max(...nodes.map((node) => node[name]?.epoch ?? 0));
+  const used = (name) => ({ [name]: use }) => (use ? [use.engine, use.epoch < newest(name) && [" ", badge("not yet switched", "warn")]] : badge("none", "bad"));
   return table("Nodes", [
     { label: "Node", cell: (node) => node.node, class: "mono" },
     { label: "Version", cell: (node) => node.version },
-    !isShort && { label: "Locks: engine and epoch", cell: (node) => used(node.locks), class: "hide" },
-    !isShort && { label: "Gate: engine and epoch", cell: (node) => used(node.gate), class: "hide" },
+    !isShort && { label: "Locks", cell: used("locks") },
+    !isShort && { label: "Gate", cell: used("gate") },
     !isShort && { label: "Started", cell: (node) => time(node.started_at), class: "hide" },
     { label: "Last seen", cell: (node) => (node.seen_ms_ago === 0 ? "this node" : `${duration(node.seen_ms_ago)} ago`) },
   ].filter(Boolean), nodes);

@@ -3,7 +3,7 @@
 import { follow } from "../events.js";
 import { h, replace } from "../dom.js";
 import { time } from "../format.js";
-import { badge, button, empty, eventBadge, eventDetails, head, problemBox } from "../widgets.js";
+import { badge, button, empty, eventBadge, eventDetails, head, keyLink, ownerLink, problemBox } from "../widgets.js";
 
 const SHOWN_MAX = 300;
 /** How often the list is drawn, in ms, however many events arrive. */
@@ -76,7 +76,7 @@ export function events(view) {
 }
 
 function row(event) {
-  const key = event.key && h("a", { href: `#/locks/${encodeURIComponent(event.key)}`, class: "mono key" }, event.key);
+  const key = event.key && h("span", { class: "key" }, keyLink(event.key));
   return h("li", {}, h("time", { datetime: event.at, title: event.at }, event.at ? time(event.at) : ""), eventBadge(event.kind),
-    h("div", {}, key, event.owner && h("span", { class: "key" }, key && " ", event.owner), h("span", { class: "about" }, " ", eventDetails(event))));
+    h("div", {}, key, event.owner && h("span", { class: "key" }, key && " ", ownerLink(event.owner)), h("span", { class: "about" }, " ", eventDetails(event))));
 }

@@ -1,12 +1,12 @@
 // One lock: who holds it, who waits, and what has happened.
 
-import { call, lockPath, post, serverNow } from "../api.js";
+import { call, lockPath, post } from "../api.js";
 import { h, replace } from "../dom.js";
-import { duration, plural, time, words } from "../format.js";
+import { plural, time, words } from "../format.js";
 import {
-  ask, badge, button, countdown, empty, eventDetails, eventDot, facts, head, panel, problemBox, since, table, toast,
+  ask, badge, button, countdown, empty, eventDetails, eventDot, facts, heldFor, ownerLink, panel, problemBox, since, table, toast,
 } from "../widgets.js";
-import { stateOf, take, taken } from "./locks.js";
+import { by, closeFields, closingOf, stateOf, take, taken } from "./locks.js";
 
 const HISTORY_PAGE = 30;
 
@@ -16,16 +16,18 @@ export function lock(view) {
   const actions = h("div", { class: "actions" });
   const now = h("div", {});
   const timeline = new Timeline(view, key);
+  const tokens = h("div", {});
   view.show(
     h("p", { class: "crumb" }, h("a", { href: "#/locks" }, "Locks")),
     h("div", { class: "head" }, h("h1", { class: "mono key" }, key, " ", title), actions),
-    now, timeline.element);
+    now, timeline.element, h("details", { class: "panel" }, h("summary", {}, "Fencing tokens"), tokens));
   let before = "";
   view.refresh = view.every(2000, async () => {
     const shown = await view.get(lockPath(key));
     replace(title, stateOf(shown));
     replace(actions, actionsOf(view, shown));
     replace(now, own(view, key), nowOf(shown));
+    replace(tokens, fencing(shown));
     // A change of the holders is an event.
     const holders = JSON.stringify([shown.last_token, shown.holders_count, shown.holders.map((holder) => [holder.token, holder.revocation?.deadline])]);
     if (holders !== before) await timeline.load();
@@ -87,15 +89,11 @@ function close(view, { key }) {
   ask({
     title: `Close ${key}`,
     text: "From now on no client is granted the lock. Holders keep their leases, and waiters their positions.",
-    fields: [
-      { name: "reason", label: "Reason", placeholder: "release weekend", hint: "Refused clients see it", required: true },
-      { name: "for_h", label: "For how long, in hours", type: "number", hint: "Until it is opened, if empty" },
-    ],
+    fields: closeFields(),
     action: "Close",
     isDanger: true,
-    run: async ({ reason, for_h: hours }) => {
-      const until = hours && new Date(serverNow() + hours * 3_600_000).toISOString();
-      await call("PUT", lockPath(key, "closed"), { body: { reason, ...(until && { until }) } });
+    run: async (values) => {
+      await call("PUT", lockPath(key, "closed"), { body: closingOf(values) });
       toast(`Closed ${key}.`);
       view.refresh();
     },
@@ -110,10 +108,6 @@ async function open(view, { key }) {
     toast(problem.message);
   }
   view.refresh();
-}
-
-function by(view) {
-  return view.me.api_key_id ? `console, key ${view.me.api_key_id}` : "console";
 }
 
 /** The lease that this page has taken. */
@@ -132,7 +126,7 @@ function own(view, key) {
     }
     view.refresh();
   };
-  return h("div", { class: "own" }, h("p", {}, "This page holds the lock, with token ", h("b", {}, lease.token), "."),
+  return h("div", { class: "own" }, h("p", {}, "This page holds the lock."),
     h("div", { class: "actions" },
       button("Renew", act("renew", "Renewed."), { "data-focus": "renew" }),
       button("Release", act("release", "Released."), { "data-focus": "release", class: "primary" })));
@@ -141,13 +135,22 @@ function own(view, key) {
 function nowOf(shown) {
   return [
     facts(
-      ["Highest token", shown.last_token || "none yet"],
       ["Closed", shown.closed && `${shown.closed.until ? `until ${time(shown.closed.until)}` : "until it is opened"}: “${shown.closed.reason}”`],
       ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held${shown.permits_kept ? `, ${shown.permits_kept} of them kept after an early end` : ""}`],
-      ["Highest token presented", shown.fence],
       ["Not granted before", shown.delayed_until && time(shown.delayed_until)]),
     panel("Held by", shown.held ? holdersTable(shown.holders) : empty(shown.closed ? "No lease holds the lock." : "No lease: the lock is free.")),
     panel("Waiting", waitingOf(shown)),
+  ];
+}
+
+/** Tokens are long numbers that only programs compare, so they are shown on request. */
+function fencing({ last_token: last, fence, holders }) {
+  return [
+    facts(["Highest token granted", last || "none yet"], ["Highest token presented", fence]),
+    holders.length > 0 && table("Tokens", [
+      { label: "Owner", cell: ({ owner }) => owner, class: "key" },
+      { label: "Token", cell: ({ token }) => token, class: "number" },
+    ], holders),
   ];
 }
 
@@ -155,20 +158,13 @@ function holdersTable(holders) {
   return table("Holders", [
     { label: "Owner", cell: ownerOf, class: "key" },
     { label: "Mode", cell: ({ mode, permits, slots, group }) => (permits ? `${plural(permits, "permit")}${slots ? `: ${slots.join(", ")}` : ""}${group ? ` for ${group}` : ""}` : mode) },
-    { label: "Token", cell: ({ token }) => token, class: "number" },
     { label: "Held for", cell: heldFor },
     { label: "Time left", cell: ({ ttl_ms: ms, granted_at: from, expires_at: to }) => countdown(ms, Math.max(Date.parse(to) - Date.parse(from), ms)) },
   ], holders);
 }
 
-/** By the holder's own times, which are those of the store's clock. */
-function heldFor({ granted_at: from, expires_at: to, ttl_ms: ms }) {
-  const held = Date.parse(to) - ms - Date.parse(from);
-  return h("span", { "data-since": performance.now() - Math.max(0, held), title: time(from) }, duration(Math.floor(Math.max(0, held) / 1000) * 1000).replace("0 ms", "0 s"));
-}
-
 function ownerOf({ owner, revocation, metadata, hold_until: until }) {
-  return [owner,
+  return [ownerLink(owner),
     revocation && h("p", { class: "about" }, badge("revoked", "warn"), " ends within ", countdown(revocation.deadline_ms),
       revocation.reason && ` · “${revocation.reason}”`, revocation.by && ` · by ${revocation.by}`),
     until && h("p", { class: "about" }, `Not renewed beyond ${time(until)}`),
@@ -182,7 +178,7 @@ function waitingOf({ waiters, waiting, waiting_elsewhere: elsewhere }) {
   if (waiting.length === 0) return others > 0 ? rest : empty("No request waits.");
   const beyond = waiters - waiting.length - others;
   return [table("Waiting requests", [
-    { label: "Owner", cell: ({ owner }) => owner ?? h("span", { class: "about" }, "without a name"), class: "key" },
+    { label: "Owner", cell: ({ owner }) => (owner ? ownerLink(owner) : h("span", { class: "about" }, "without a name")), class: "key" },
     { label: "Mode", cell: ({ mode, permits }) => (permits ? plural(permits, "permit") : mode) },
     { label: "Priority", cell: ({ priority }) => priority, class: "number" },
     { label: "Waits for", cell: ({ since: from }) => since(from) },
@@ -227,6 +223,6 @@ class Timeline {
 function entry(event) {
   return h("li", {}, eventDot(event.kind),
     h("time", { datetime: event.at, title: event.at }, time(event.at)),
-    h("div", {}, h("b", {}, words(event.kind)), event.owner && [" ", h("span", { class: "key" }, event.owner)],
+    h("div", {}, h("b", {}, words(event.kind)), event.owner && [" ", h("span", { class: "key" }, ownerLink(event.owner))],
       h("span", { class: "about" }, " ", eventDetails(event))));
 }

@@ -1,33 +1,58 @@
-// Operations of the gate: the list, finding one by its contents, and one with its result.
+// The list of operations, what can be done to several of them, and finding one by its contents.
 
-import { Problem, call, post, textOf } from "../api.js";
+import { call } from "../api.js";
 import { h, replace } from "../dom.js";
-import { plural, time } from "../format.js";
-import { Pages, ask, badge, button, countdown, empty, facts, head, panel, problemBox, since, table, toast } from "../widgets.js";
+import { number, plural, time } from "../format.js";
+import { Selection } from "../selection.js";
+import { Pages, badge, button, choice, countdown, empty, facts, head, panel, problemBox, since, table } from "../widgets.js";
+import { needingDecision } from "./decisions.js";
 
 const PAGE = 50;
 const AGES = [["", "any time"], ["60000", "a minute"], ["3600000", "an hour"], ["86400000", "a day"]];
 const STATES = { started: "held", succeeded: "good", unknown: "bad", vacant: "" };
+/** A choice of the list alone: see `decisions.js`. */
+const DECISION = "decision";
+/** What the API can sort by: it walks along all operations, and answers with one page. */
+const BY_TIME = { newest: "oldest", oldest: "newest" };
+const ORDERS = [["", "store"], ["newest", "newest state"], ["oldest", "oldest state"], ["operation", "name"], ["state", "state"], ["attempt", "attempts"]];
+const stateSince = (row) => row.ended_at ?? row.started_at ?? row.created_at;
+/** Within one page. */
+const COMPARED = {
+  operation: (a, b) => a.operation.localeCompare(b.operation),
+  state: (a, b) => a.state.localeCompare(b.state),
+  attempt: (a, b) => b.attempt - a.attempt,
+  newest: (a, b) => Date.parse(stateSince(b)) - Date.parse(stateSince(a)),
+  oldest: (a, b) => Date.parse(stateSince(a)) - Date.parse(stateSince(b)),
+};
 
 export function operations(view) {
   const { operation: name = "", state = "", age = "", sort = "", suspect = "" } = view.query;
   const inputs = {
     operation: h("input", { type: "search", value: name, autocomplete: "off", spellcheck: "false" }),
-    state: choice([["", "any"], ...Object.keys(STATES).map((known) => [known, known])], state),
+    state: choice([["", "any"], [DECISION, "needs a decision"], ...Object.keys(STATES).map((known) => [known, known])], state),
     age: choice(AGES, age),
-    sort: choice([["", "store"], ["oldest", "oldest state first"], ["newest", "newest state first"]], sort),
+    sort: choice(ORDERS, sort),
     suspect: h("input", { type: "checkbox", checked: suspect === "true" }),
   };
   let query = { operation: name, state, age, sort, suspect };
   const list = h("div", {});
+  const totals = h("p", { class: "about", "aria-live": "polite" });
+  const selection = new Selection({
+    idOf: ({ id }) => id, nameOf: ({ operation: of, label, id: known }) => `${of} ${label ?? known.slice(0, 12)}`, noun: "operation",
+    actionsOf: (rows) => bulk(view, selection, rows, refresh),
+  });
   const pages = new Pages(() => refresh());
   const search = (event) => {
-    event.preventDefault();
+    event?.preventDefault();
     const { operation, state: chosen, age: least, sort: order, suspect: suspected } = inputs;
     query = { operation: operation.value, state: chosen.value, age: least.value, sort: order.value, suspect: suspected.checked ? "true" : "" };
     view.remember(query);
     pages.reset();
     refresh();
+  };
+  const sortBy = (by) => {
+    inputs.sort.value = by === query.sort ? BY_TIME[by] ?? by : by;
+    search();
   };
   for (const input of [inputs.state, inputs.age, inputs.sort, inputs.suspect]) input.addEventListener("change", search);
   view.show(
@@ -40,44 +65,88 @@ export function operations(view) {
       h("label", {}, "Sort by", inputs.sort),
       h("label", { class: "check" }, inputs.suspect, "only suspected double runs"),
       h("button", { type: "submit", class: "primary" }, "Search")),
-    list, pages.element);
-  const refresh = view.every(() => (isFiltered(query) ? 30_000 : 4000), async () => {
-    const { age: least, ...filter } = query;
-    const answer = await view.get("/v1/operations", { ...filter, older_than_ms: least, limit: PAGE, cursor: pages.cursor });
-    replace(list, listed(answer, query));
-    pages.show(answer.next_cursor, answer.operations.length > 0 && `, ${plural(answer.operations.length, "operation")}`);
+    totals, selection.bar, list, pages.element);
+  const refresh = view.every(() => (isFiltered(query) || BY_TIME[query.sort] ? 30_000 : 4000), async () => {
+    const answer = await page(view, query, pages.cursor);
+    const rows = answer.operations;
+    if (COMPARED[query.sort]) rows.sort(COMPARED[query.sort]);
+    replace(list, listed(answer, query, selection, sortBy));
+    const isOfPage = query.sort && !BY_TIME[query.sort];
+    pages.show(answer.next_cursor, rows.length > 0 && `, ${plural(rows.length, "operation")}${isOfPage ? ", sorted within the page" : ""}`);
+    replace(totals, pages.isWhole && rows.length > 0 && inWords(rows, query));
   });
 }
 
-function choice(options, chosen) {
-  return h("select", {}, options.map(([value, label]) => h("option", { value, selected: value === chosen }, label)));
+async function page(view, { state, age, sort, ...named }, cursor) {
+  const filter = { ...named, older_than_ms: age };
+  if (state !== DECISION) return view.get("/v1/operations", { ...filter, state, sort: BY_TIME[sort] && sort, limit: PAGE, cursor });
+  const { rows, isAll } = await needingDecision(view, filter);
+  return { operations: rows, incomplete: !isAll };
 }
 
-function isFiltered({ operation, state, age, sort, suspect }) {
-  return Boolean(operation || state || age || sort || suspect);
+function isFiltered({ operation, state, age, suspect }) {
+  return Boolean(operation || state || age || suspect);
 }
 
-function listed({ operations: rows, unreadable = [], next_cursor: next, incomplete }, query) {
+function inWords(rows, { state: wanted, sort }) {
+  if (BY_TIME[sort] && wanted !== DECISION && rows.length === PAGE) return `The ${PAGE} ${sort}, by the time at which the state of each began.`;
+  const states = new Map();
+  for (const row of rows) states.set(stateName(row), (states.get(stateName(row)) ?? 0) + 1);
+  return `${plural(rows.length, "operation")}: ${[...states].map(([state, count]) => `${number(count)} ${state}`).join(", ")}`;
+}
+
+function bulk(view, selection, rows, refresh) {
+  const open = rows.filter(resolvable);
+  const isRisky = rows.some(needsForce);
+  const resolveAll = (outcome, hasSucceeded) => () => selection.ask({
+    rows: open, refresh, isDanger: !hasSucceeded,
+    title: `${plural(open.length, "operation")} ${open.length === 1 ? "has" : "have"} ${hasSucceeded ? "succeeded" : "failed"}`,
+    text: hasSucceeded ? "You have found out that the work of each was done." : "You have found out that the work of none was done. The next pre of each may proceed.",
+    fields: [{ name: "reason", label: "How do you know?", required: true, hint: "Kept with the records" }],
+    action: hasSucceeded ? "Record the successes" : "Record the failures",
+    each: ({ id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { body: { outcome, reason } }),
+    said: (count) => `${plural(count, "outcome")} recorded.`,
+  });
+  return [
+    view.may("admin") && button("They succeeded…", resolveAll("success", true), { disabled: open.length === 0, "data-focus": "bulk-succeeded" }),
+    view.may("admin") && button("They failed…", resolveAll("failure", false), { disabled: open.length === 0, "data-focus": "bulk-failed" }),
+    view.may("operations") && button("Forget…", () => selection.ask({
+      rows, refresh, isDanger: true, title: `Forget ${plural(rows.length, "operation")}`,
+      text: ["Their records are deleted, so the next pre with the same contents may proceed.", ...(isRisky ? ["Some may be running or done. Then they would be done again."] : [])],
+      fields: isRisky ? [FORCE] : [],
+      action: "Forget all",
+      each: (row, { force = false }) => call("DELETE", `/v1/operations/${row.id}`, { query: { force: force && needsForce(row) } }),
+      said: (count) => `${plural(count, "record")} deleted.`,
+    }), { class: "danger", "data-focus": "bulk-forget" }),
+  ];
+}
+
+function listed({ operations: rows, unreadable = [], next_cursor: next, incomplete }, query, selection, onSort) {
   const broken = unreadable.length > 0 && h("p", { class: "problem" }, "The records of these operations cannot be read: ", unreadable.join(", "));
-  const part = incomplete && h("p", { class: "about" }, "There are more operations than one request looks through: some that belong here may be missing.");
+  const part = incomplete && h("p", { class: "about" }, "There are more operations than were looked through: some that belong here may be missing.");
+  const chosen = selection.column(rows);
   if (rows.length === 0) {
     return [broken, part, empty(next ? "None among the operations that were looked through for this page. The next page looks further." : isFiltered(query) ? "No operation fits." : "No operation has been claimed yet.")];
   }
   return [broken, part, table("Operations", [
-    { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono" }, row.id.slice(0, 12), "…") },
-    { label: "Operation", cell: (row) => row.operation, class: "key" },
-    { label: "State", cell: stateOf },
+    chosen,
+    { label: "Operation", cell: (row) => h("a", { href: `#/operations/${row.id}` }, row.operation), class: "key title", sort: "operation" },
     { label: "Label", cell: (row) => row.label, class: "key" },
-    { label: "Attempt", cell: (row) => row.attempt, class: "number" },
-    { label: "Since", cell: (row) => since(row.ended_at ?? row.started_at ?? row.created_at) },
+    { label: "State", cell: stateOf, sort: "state" },
+    { label: "Since", cell: (row) => since(stateSince(row)), sort: BY_TIME[query.sort] ? query.sort : "newest", isDescending: query.sort === "oldest" },
+    { label: "Attempt", cell: (row) => row.attempt, class: "number", sort: "attempt", isDescending: true },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
-    { label: "Durability", cell: (row) => row.durability, class: "hide" },
-  ], rows)];
+    { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono quiet" }, row.id.slice(0, 8), "…"), class: "hide" },
+  ], rows, { sorted: query.sort, onSort })];
 }
 
-function stateOf(row) {
-  const isOver = row.state === "started" && row.ttl_ms === 0;
-  return [badge(isOver ? "lease passed" : row.state, isOver ? "warn" : STATES[row.state]), doubleRuns(row)];
+function stateName(row) {
+  return row.state === "started" && row.ttl_ms === 0 ? "lease passed" : row.state;
+}
+
+export function stateOf(row) {
+  const name = stateName(row);
+  return [badge(name, name === row.state ? STATES[name] : "warn"), doubleRuns(row)];
 }
 
 function doubleRuns({ suspected_double_runs: count }) {
@@ -132,7 +201,7 @@ async function find(view, name, contents) {
     ["SHA-256", h("code", {}, preview.sha256)]);
 }
 
-function isJson(text) {
+export function isJson(text) {
   try {
     JSON.parse(text);
     return true;
@@ -141,122 +210,14 @@ function isJson(text) {
   }
 }
 
-export function operation(view) {
-  const id = view.one;
-  const title = h("span", {});
-  const actions = h("div", { class: "actions" });
-  const shown = h("div", {});
-  view.show(
-    h("p", { class: "crumb" }, h("a", { href: "#/operations" }, "Operations")),
-    h("div", { class: "head" }, h("h1", { class: "mono key" }, id, " ", title), actions), shown);
-  const refresh = view.every(3000, async () => {
-    let text;
-    try {
-      text = await textOf("GET", `/v1/operations/${encodeURIComponent(id)}`, { signal: view.signal });
-    } catch (problem) {
-      if (!(problem instanceof Problem) || problem.status !== 404) throw problem;
-      replace(title, badge("no record"));
-      replace(actions);
-      replace(shown, empty("There is no record of this operation: it has not been claimed, or its record has been deleted or has expired."));
-      return;
-    }
-    const record = exact(text);
-    replace(title, stateOf(record));
-    replace(actions, view.may("admin") && resolvable(record) && [
-      button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
-      button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
-    ], view.may("operations") && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
-    replace(shown, details(record));
-  });
-}
+export const FORCE = { name: "force", label: "Delete it all the same", type: "check", required: true };
 
-/** Parses JSON whose numbers stay as they were sent, where the browser can do that. */
-function exact(text) {
-  const source = (name, value, context) =>
-    typeof value === "number" && context?.source && JSON.rawJSON && String(value) !== context.source && name !== "ttl_ms"
-      ? JSON.rawJSON(context.source) : value;
-  return JSON.parse(text, source);
-}
-
-function details(record) {
-  const isStarted = record.state === "started";
-  return [
-    record.suspected_double_runs > 0 && h("p", { class: "problem" },
-      `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
-    facts(
-      ["Operation", record.operation],
-      ["Label", record.label],
-      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
-      ["Attempt", record.attempt],
-      ["First attempt", time(record.created_at)],
-      ["This attempt", record.started_at && time(record.started_at)],
-      ["Lease", isStarted && (record.ttl_ms > 0 ? countdown(record.ttl_ms) : `passed at ${time(record.expires_at)}`)],
-      ["Ended", record.ended_at && time(record.ended_at)],
-      ["Resolved", record.resolved && `${record.resolved.by ?? (record.resolved.api_key ? `API key ${record.resolved.api_key}` : "a person")}: ${record.resolved.reason}`],
-      ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
-      ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
-      ["Durability", record.durability],
-      ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],
-      ["Degraded", record.degraded && "the first store's record is not merged yet"]),
-    record.contents !== undefined && panel("Contents", json(record.contents)),
-    record.metadata !== undefined && panel("Metadata", json(record.metadata)),
-    panel("Result", resultOf(record)),
-  ];
-}
-
-function json(value) {
-  return h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2));
-}
-
-function resultOf(record) {
-  if (record.result !== undefined) return json(record.result);
-  if (record.result_omitted) return empty("The result was longer than 64 KiB and was dropped.");
-  return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
+/** The work may run, or may have been done. */
+export function needsForce({ state }) {
+  return state === "started" || state === "unknown";
 }
 
 /** Its outcome is unknown, and no attempt runs. */
-function resolvable({ state, ttl_ms: ms }) {
+export function resolvable({ state, ttl_ms: ms }) {
   return state === "unknown" || (state === "started" && ms === 0);
-}
-
-function resolve(record, outcome, refresh) {
-  const hasSucceeded = outcome === "success";
-  ask({
-    title: hasSucceeded ? "The operation has succeeded" : "The operation has failed",
-    text: hasSucceeded ? "You have found out that the work was done. Every later pre gets the result."
-      : "You have found out that the work was not done. The next pre may proceed; if the work was done all the same, it is done again.",
-    fields: [
-      { name: "reason", label: "How do you know?", placeholder: "the bank has the transfer", required: true, hint: "Kept with the record" },
-      ...(hasSucceeded ? [{ name: "result", label: "Result", placeholder: "{\"receipt\": 7}", hint: "JSON; anything else is taken as a string" }] : []),
-    ],
-    action: hasSucceeded ? "Record the success" : "Record the failure",
-    isDanger: !hasSucceeded,
-    run: async ({ reason, result }) => {
-      // As text: numbers must be stored exactly as they were typed.
-      const json = result && (isJson(result) ? result : JSON.stringify(result));
-      const body = JSON.stringify({ outcome, reason }).replace(/}$/, json ? `,"result":${json}}` : "}");
-      await call("POST", `/v1/operations/${record.id}/resolve`, { body });
-      toast(hasSucceeded ? "The success is recorded." : "The failure is recorded: the next pre may proceed.");
-      refresh();
-    },
-  });
-}
-
-function forget(record, refresh) {
-  const isRisky = record.state === "started" || record.state === "unknown";
-  ask({
-    title: "Forget this operation",
-    text: [
-      "Its record is deleted, so the next pre with the same contents may proceed.",
-      ...(isRisky ? [`Its state is ${record.state}: the operation may be running or done. Then it would be done again.`] : []),
-    ],
-    fields: isRisky ? [{ name: "force", label: "Delete it all the same", type: "check", value: false }] : [],
-    action: "Forget",
-    isDanger: true,
-    run: async ({ force = false }) => {
-      await call("DELETE", `/v1/operations/${record.id}`, { query: { force } });
-      toast("The record is deleted.");
-      refresh();
-    },
-  });
 }

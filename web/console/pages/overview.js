@@ -1,80 +1,95 @@
-// Rates, latencies, engines and nodes at a glance.
+// The last minutes, what needs attention, and the engines and nodes at a glance.
 
-import { bodyOf, request } from "../api.js";
+import { call } from "../api.js";
 import { Chart } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { duration, number, plural, rate } from "../format.js";
 import { Samples } from "../metrics.js";
-import { badge, empty, facts, head, panel, problemBox } from "../widgets.js";
+import { badge, choice, empty, facts, head, panel, problemBox } from "../widgets.js";
+import { attention } from "./attention.js";
 import { nodesTable } from "./engines.js";
 
+/** The time between two points of a chart, and between two answers: nodes take a sample as often. */
+const STEP_MS = 5000;
+/** Behind a load balancer, any node may answer: how soon to ask again for the others, and how often in a row. */
+const OTHERS_MS = 300;
+const OTHERS_MAX = 20;
+/** How many minutes the charts may show. Nodes keep samples of the last 15. */
+const RANGES = ["15", "5", "1"];
+
 const seconds = (value) => (value === null ? "–" : duration(value * 1000));
-const count = (value) => (value === null ? "–" : number(value));
-const is = (label, first) => (labels) => (labels[label] ?? "").startsWith(first);
+const count = (value) => (value === null ? "–" : Number.isInteger(value) ? number(value) : rate(value));
+const first = (digit) => (code) => code.startsWith(digit);
+const quantiles = (samples, metric, at) => [samples.quantile(metric.replace(/_bucket$/, ""), at, 0.5), samples.quantile(metric.replace(/_bucket$/, ""), at, 0.99)];
 
-/** Each chart, the metric that it needs, and its values. */
+/** Each chart, the metric that it needs, and its values at a time. */
 const CHARTS = [
-  ["Requests per second", "latchgate_requests_total", ["2xx", "4xx", "5xx"], rate,
-    (samples, name) => ["2", "4", "5"].map((first) => samples.rate(name, is("code", first)))],
-  ["Leases granted per second", "latchgate_leases_granted_total", [""], rate, (samples, name) => [samples.rate(name)]],
-  ["Hand-off to the next waiter", "latchgate_handoff_seconds_bucket", ["p50", "p99"], seconds, quantiles],
-  ["Time of a request without waits", "latchgate_request_seconds_bucket", ["p50", "p99"], seconds, withoutWaits],
-  ["Time in the queue", "latchgate_wait_seconds_bucket", ["p50", "p99"], seconds, quantiles],
-  ["Waiting requests", "latchgate_waiters", [""], count, (samples, name) => [samples.gauge(name)]],
-  ["Live leases", "latchgate_leases_live", [""], count, (samples, name) => [samples.gauge(name)]],
-  ["Operations per second", "latchgate_operations_total", [""], rate, (samples, name) => [samples.rate(name)]],
+  { title: "Requests per second", metric: "latchgate_requests_total", series: ["2xx", "4xx", "5xx"], format: rate, href: "#/events",
+    values: (samples, metric, at) => ["2", "4", "5"].map((digit) => samples.rate(metric, at, first(digit))) },
+  { title: "Leases granted per second", metric: "latchgate_leases_granted_total", series: [""], format: rate, href: "#/events",
+    values: (samples, metric, at) => [samples.rate(metric, at)] },
+  { title: "Live leases", metric: "latchgate_leases_live", series: [""], format: count, href: "#/locks?sort=held_since",
+    values: (samples, metric, at) => [samples.gauge(metric, at)] },
+  { title: "Waiting requests", metric: "latchgate_waiters", series: [""], format: count, href: "#/locks?sort=waiters",
+    values: (samples, metric, at) => [samples.gauge(metric, at)] },
+  { title: "Time in the queue", metric: "latchgate_wait_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/locks?sort=waiters", values: quantiles },
+  { title: "Hand-off to the next waiter", metric: "latchgate_handoff_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/locks?sort=waiters", values: quantiles },
+  { title: "Time of a request that cannot wait", metric: "latchgate_request_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/events", values: quantiles },
+  { title: "Operations per second", metric: "latchgate_operations_total", series: [""], format: rate, href: "#/operations",
+    values: (samples, metric, at) => [samples.rate(metric, at)] },
 ];
-
-function quantiles(samples, name) {
-  const histogram = name.replace(/_bucket$/, "");
-  return [samples.quantile(histogram, 0.5), samples.quantile(histogram, 0.99)];
-}
-
-/** Routes whose requests may wait. Of those to `acquire`, the ones that may are counted as waits. */
-const WAITING = new Set(["multilock_acquire", "pre", "pre_batch", "inspect", "operation", "events"]);
-
-function withoutWaits(samples) {
-  const wanted = ({ route }) => !WAITING.has(route);
-  return [0.5, 0.99].map((q) => samples.quantile("latchgate_request_seconds", q, wanted, "latchgate_wait_seconds"));
-}
 
 export function overview(view) {
   const about = h("span", {}, "");
+  const chosen = RANGES.includes(view.query.range) ? view.query.range : RANGES[0];
+  const range = choice(RANGES.map((minutes) => [minutes, `the last ${plural(Number(minutes), "minute")}`]), chosen);
   const charts = h("div", { class: "charts" });
+  const lists = h("div", { class: "columns" });
   const rest = h("div", { class: "columns" });
-  view.show(head("Overview", about), charts, rest);
-  showCharts(view, charts, about);
+  view.show(head("Overview", about, h("label", { class: "range" }, h("span", { class: "unseen" }, "Range"), range)), charts, lists, rest);
+  showCharts(view, charts, about, range);
+  if (view.may("read")) attention(view, lists);
   if (view.me.operator) showEngines(view, rest);
 }
 
-function showCharts(view, parent, about) {
+function showCharts(view, parent, about, range) {
   const samples = new Samples();
-  const drawn = new Map();
-  let nodes = null;
-  const load = async () => {
-    let response;
+  const charts = CHARTS.map((of) => [of, new Chart(of)]);
+  let nodes = view.me.operator ? null : 0;
+  let tries = 0;
+  const pauseMs = () => {
+    tries = samples.count(Date.now()) < nodes ? tries + 1 : 0;
+    return tries > 0 && tries <= OTHERS_MAX ? OTHERS_MS : STEP_MS;
+  };
+  const draw = () => {
+    const now = Date.now();
+    const last = Math.floor(now / STEP_MS) * STEP_MS;
+    const steps = (Number(range.value) * 60_000) / STEP_MS;
+    const times = Array.from({ length: steps }, (_, index) => last - (steps - 1 - index) * STEP_MS);
+    const shown = charts.filter(([{ metric }]) => samples.has(metric));
+    for (const [{ metric, values }, chart] of shown) chart.draw(times.map((at) => ({ at, values: values(samples, metric, at) })));
+    if (parent.childElementCount !== shown.length) {
+      replace(parent, shown.length ? shown.map(([, chart]) => chart.element) : empty("This node has none of the metrics that the charts show."));
+    }
+    const of = nodes > samples.count(now) ? ` of ${nodes}` : "";
+    about.textContent = `Of ${plural(samples.count(now), "node")}${of} that answered in the last 30 seconds`;
+  };
+  view.every(pauseMs, async () => {
+    // Operators alone may know how many nodes there are.
+    nodes ??= await view.get("/v1/admin/engines").then(({ nodes: all }) => all.length, () => 0);
     try {
-      response = await request("GET", "/metrics", { signal: view.signal });
-      samples.add(response.headers.get("x-latchgate-node") ?? "", await bodyOf(response, view.signal));
+      samples.add(await call("GET", "/metrics/samples", { signal: view.signal }), Date.now());
     } catch (problem) {
       if (problem.status !== 401 && problem.status !== 403) throw problem;
-      replace(parent, empty("The metrics need an API key of the app default with the scope read."));
+      replace(parent, empty("The charts need an API key of the app default with the scope read."));
       return;
     }
-    for (const [title, name, series, format, values] of CHARTS) {
-      if (!samples.has(name)) continue;
-      if (!drawn.has(name)) drawn.set(name, new Chart(title, series, format));
-      drawn.get(name).add(...values(samples, name));
-    }
-    const shown = CHARTS.map(([, name]) => drawn.get(name)?.element).filter(Boolean);
-    if (parent.childElementCount !== shown.length) {
-      replace(parent, shown.length ? shown : empty("This node has none of the metrics that the charts show."));
-    }
-    const of = nodes !== null && nodes > samples.count ? ` of ${nodes}` : "";
-    about.textContent = `Live, of ${plural(samples.count, "node")}${of} that answered in the last 30 seconds`;
-  };
-  view.every(2000, load);
-  if (view.me.operator) view.get("/v1/admin/engines").then(({ nodes: all }) => (nodes = all.length), () => {});
+    draw();
+  });
+  range.addEventListener("change", () => {
+    view.remember({ range: range.value === RANGES[0] ? "" : range.value });
+    draw();
+  });
 }
 
 function showEngines(view, parent) {
@@ -83,8 +98,8 @@ function showEngines(view, parent) {
   replace(parent, engines, nodes);
   view.every(5000, async () => {
     const show = (content) => {
-      replace(engines, h("h2", {}, "Engines"), content(enginesInShort));
-      replace(nodes, h("h2", {}, "Nodes"), content(({ nodes: all }) => nodesTable(all, true)));
+      replace(engines, h("h2", {}, h("a", { href: "#/engines" }, "Engines")), content(enginesInShort));
+      replace(nodes, h("h2", {}, h("a", { href: "#/engines" }, "Nodes")), content(({ nodes: all }) => nodesTable(all, true)));
     };
     try {
       const answer = await view.get("/v1/admin/engines");
@@ -103,7 +118,6 @@ function enginesInShort(answer) {
     const silent = use.engines.filter((engine) => !engine.answers).map((engine) => engine.name);
     return facts(
       [name, h("span", {}, use.active ?? "none", " ", stateOf(use))],
-      ["Epoch", use.epoch],
       [silent.length > 0 && "No answer from", silent.join(", ") || null],
       ["Hold-off for", use.hold_off_ms > 0 ? duration(use.hold_off_ms) : null]);
   });

@@ -12,7 +12,7 @@ use crate::audit::Failures;
 use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::nodes::Nodes;
-use crate::observe::metrics::Requests;
+use crate::observe::metrics::{Requests, Samples};
 
 /// Shorter leases end before a client can renew them over a network.
 pub const TTL_MS_MIN: u64 = 100;
@@ -47,6 +47,7 @@ pub struct Context {
     pub limits: RequestLimits,
     /// Answered requests.
     pub requests: Arc<Requests>,
+    pub samples: Samples,
 }
 
 /// What one request may ask for, as the operator has set it. What nobody can choose well is a constant beside its check.
@@ -80,7 +81,8 @@ impl Context {
         let tickets = Tickets::new(secret, TICKET_MS);
         let waits = WaitLimit::new(limits.waits_max);
         let nodes = Nodes::start(locks.clone(), operations.clone());
-        Self { locks, operations, access, nodes, failures: Failures::default(), tickets, waits, limits, requests }
+        let (failures, samples) = (Failures::default(), Samples::default());
+        Self { locks, operations, access, nodes, failures, tickets, waits, limits, requests, samples }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.

@@ -13,7 +13,7 @@ use utoipa::OpenApi;
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
-use super::endpoint::{BodyLimit, Endpoint, Needs, answering, row};
+use super::endpoint::{BodyLimit, Endpoint, Needs, Wait, answering, row};
 use super::locks::{acquire, closing, history, interventions, leases as lock, owners, reading};
 use super::path::Spellings;
 use super::problem::{Code, Problem};
@@ -91,6 +91,7 @@ endpoints! {
         row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz),
         row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz),
         row("GET", METRICS, "getMetrics", Metrics, "other"; metrics::metrics),
+        row("GET", "/metrics/samples", "getSamples", Metrics, "other"; metrics::samples),
     }
     others {
         row("GET", "/", "", Nothing, "other", |r, c| answering(console::index, r, c)).query(),
@@ -122,6 +123,11 @@ static ROUTES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     }
     routes
 });
+
+/// Those whose requests may wait.
+pub fn waiting_routes() -> Arc<[&'static str]> {
+    ENDPOINTS.iter().filter(|endpoint| endpoint.wait != Wait::No).map(|endpoint| endpoint.metric).collect()
+}
 
 /// Counts the answers to requests.
 pub fn requests() -> Arc<Requests> {

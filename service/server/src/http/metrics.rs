@@ -1,14 +1,20 @@
-//! `/metrics`, for Prometheus. No label has a value that clients choose: no key, no owner, no path.
+//! `/metrics`, for Prometheus, and what the console draws of them. No label has a value that clients choose: no key, no owner, no path.
 
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use tokio::task::spawn_blocking;
+use tokio::time::interval;
 
+use super::answer::ok;
 use super::context::{Context, Shared};
 use crate::engines::{Engine, Engines, View};
-use crate::observe::metrics::{self, CONTENT_TYPE, Page, Process};
+use crate::format::answers;
+use crate::observe::metrics::{self, CONTENT_TYPE, Page, Process, SAMPLE_EVERY};
 use crate::observe::traces::spans_dropped;
 
 const NODE: HeaderName = HeaderName::from_static("x-latchgate-node");
@@ -25,14 +31,50 @@ pub async fn metrics(State(context): State<Shared>) -> Response {
     ([(header::CONTENT_TYPE, CONTENT_TYPE.to_owned()), (NODE, node)], page).into_response()
 }
 
+answers! {
+    /// What `/metrics` said in the last quarter of an hour, in samples 5 s apart.
+    pub struct SamplesAnswer {
+        /// The node that answers: each has its own.
+        node: String,
+        /// How long ago each sample was taken, in ms; the oldest first.
+        ages_ms: Vec<u64>,
+        /// Of each series, its value in each sample. A series is the sum of those with the same `code` or `le`; that of
+        /// `latchgate_request_seconds_bucket` leaves out routes whose requests may wait.
+        #[schema(value_type = BTreeMap<String, Vec<i64>>, example = json!({ "latchgate_waiters": [0, 2] }))]
+        series: BTreeMap<String, VecDeque<i64>>,
+    }
+}
+
+/// The last quarter of an hour of this node, for charts.
+#[utoipa::path(
+    get, path = "/metrics/samples", tag = "probes", operation_id = "getSamples",
+    responses((status = 200, description = "Some of the metrics, since the node was started.", body = SamplesAnswer))
+)]
+pub async fn samples(State(context): State<Shared>) -> Response {
+    let (ages_ms, series) = context.samples.all();
+    ok(&SamplesAnswer { node: context.locks.node_id().as_str().to_owned(), ages_ms, series })
+}
+
+/// Takes samples as long as the node serves. `waiting`: the routes whose requests may wait.
+pub async fn keep_samples(context: Weak<Context>, waiting: Arc<[&'static str]>) {
+    let mut ticks = interval(SAMPLE_EVERY);
+    loop {
+        ticks.tick().await;
+        let (Some(context), waiting) = (context.upgrade(), Arc::clone(&waiting)) else { return };
+        // With many apps, a page is long.
+        let taken = spawn_blocking(move || {
+            let counted = Shared::clone(&context);
+            context.samples.take(&metrics::page(move |page| counts(&counted, page)), &waiting);
+        });
+        let _ = taken.await;
+    }
+}
+
 fn write(context: &Context, page: &mut Page<'_>) {
     let (locks, operations) = (&context.locks, &context.operations);
-    context.requests.encode(page);
     let help = "1 if the node can serve: its store takes commits and it is not shutting down.";
     page.gauge("latchgate_ready", help, u32::from(locks.is_ready()));
-    locks.metrics().encode(locks.now(), page);
-    page.gauge("latchgate_waiters", "Requests that wait in a queue of this node.", locks.waiters());
-    operations.metrics().encode(page);
+    counts(context, page);
     operations.encode_calls(page);
     engines(context, page);
     let help = "Connections to stores.";
@@ -51,6 +93,15 @@ fn write(context: &Context, page: &mut Page<'_>) {
     let version = [("version", env!("CARGO_PKG_VERSION"))];
     page.gauges("latchgate_build_info", "The version of this node.").show(&version, 1_u32);
     Process.encode(page);
+}
+
+/// What the node has counted.
+fn counts(context: &Context, page: &mut Page<'_>) {
+    let locks = &context.locks;
+    context.requests.encode(page);
+    locks.metrics().encode(locks.now(), page);
+    page.gauge("latchgate_waiters", "Requests that wait in a queue of this node.", locks.waiters());
+    context.operations.metrics().encode(page);
 }
 
 fn engines(context: &Context, page: &mut Page<'_>) {

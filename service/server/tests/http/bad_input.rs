@@ -187,6 +187,7 @@ async fn wrong_query_parameters_are_named() {
         ("limit=1001", "limit"),
         ("limit=x", "limit"),
         ("held=maybe", "held"),
+        ("closed=maybe", "closed"),
         ("limt=1", "limt"),
         (&format!("owner={}", "o".repeat(257)), "owner"),
     ] {

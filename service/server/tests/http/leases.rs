@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchgate_testkit::eventually;
+use latchgate_testkit::{eventually, until};
 use reqwest::Method;
 use serde_json::json;
 
@@ -137,11 +137,13 @@ async fn a_renewal_restarts_the_lease() {
 #[tokio::test]
 async fn a_listing_filters_and_pages() {
     let node = embedded().await;
-    for (key, owner) in [("a/1", "x"), ("a/2", "y"), ("a/3", "x"), ("b/1", "x")] {
+    for (key, owner) in [("b/1", "x"), ("a/1", "x"), ("a/2", "y"), ("a/3", "x")] {
         let grant = granted(&node, key, json!({ "owner": owner })).await;
         if key == "a/3" {
             release(&node, key, &grant.text("lease_id")).await;
         }
+        // The next grant has a later time.
+        until("2 ms", || async { inspect(&node, "b/1").await["holders"][0]["ttl_ms"].as_u64() < Some(29_998) }).await;
     }
     let keys = async |query: &str| -> Vec<String> {
         let page = get(&node, &format!("/v1/locks?{query}")).await.body;
@@ -152,6 +154,12 @@ async fn a_listing_filters_and_pages() {
     assert_eq!(keys("prefix=a%2F&held=true").await, ["a/1", "a/2"]);
     assert_eq!(keys("held=false").await, ["a/3"]);
     assert_eq!(keys("owner=x").await, ["a/1", "b/1"]);
+    let closed = request(&node, Method::PUT, "/v1/locks/a%2F2/closed", json!({ "reason": "audit" })).await;
+    assert_eq!(closed.status, 200);
+    assert_eq!(keys("closed=true").await, ["a/2"]);
+    assert_eq!(keys("closed=false&held=false").await, ["a/3"]);
+    assert_eq!(keys("sort=held_since").await, ["b/1", "a/1", "a/2"]);
+    assert_eq!(keys("sort=held_since&limit=1").await, ["b/1"]);
     let page = get(&node, "/v1/locks?limit=3").await.body;
     assert_eq!((page["locks"].as_array().unwrap().len(), &page["next_cursor"]), (3, &json!("a/3")));
     assert_eq!(keys("limit=3&cursor=a/3").await, ["b/1"]);

@@ -1,6 +1,5 @@
 //! `GET /v1/locks/{key}` and `GET /v1/locks`.
 
-use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
 use latchgate_core::key::check_name;
@@ -110,8 +109,10 @@ pub struct ListQuery {
     owner: Option<String>,
     /// Only keys that are held (`true`) or free (`false`).
     held: Option<bool>,
-    /// With `waiters`: only keys that requests wait for, those with the most first. The order is that of one page: a page looks through 1 000
-    /// keys.
+    /// Only keys that are closed (`true`) or open (`false`).
+    closed: Option<bool>,
+    /// With `waiters`: only keys that requests wait for, those with the most first. With `held_since`: only held keys, in the order in which
+    /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys.
     #[param(inline)]
     sort: Option<Sort>,
     /// Most keys in the answer: 1 to 1 000; 100 if absent.
@@ -126,6 +127,7 @@ pub struct ListQuery {
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
     Waiters,
+    HeldSince,
 }
 
 answers! {
@@ -191,7 +193,7 @@ async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<In
     Err(call.context.with_wait_max(refused, wait))
 }
 
-/// List locks, in the order of their keys or of their waiters.
+/// List locks, in the order of their keys, of their waiters, or of how long they are held.
 #[utoipa::path(
     get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
     responses((status = 200, description = "One page.", body = ListAnswer))
@@ -202,26 +204,31 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     }
     let limit = page_limit(query.limit)?;
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
-    let (owner, held, by_waiters) = (query.owner, query.held, query.sort == Some(Sort::Waiters));
+    let ListQuery { owner, held, closed, sort, .. } = query;
     let listed = |key: &Key, state: LockState, now| {
         let is_owned = |owner: &String| state.holders().iter().any(|lease| lease.owner.as_str() == owner);
         if held.is_some_and(|held| held == state.holders().is_empty()) || !owner.as_ref().is_none_or(is_owned) {
             return None;
         }
-        let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
-        if by_waiters && waiters == 0 {
+        if closed.is_some_and(|closed| closed != state.closing(now).is_some()) {
             return None;
         }
-        Some(lock_answer(key, &state, HOLDERS_SHOWN_MAX, waiters, now))
+        let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
+        let rank = match sort {
+            None => 0,
+            Some(Sort::Waiters) if waiters == 0 => return None,
+            Some(Sort::Waiters) => u64::MAX - waiters,
+            Some(Sort::HeldSince) => state.holders().iter().map(|lease| lease.granted_at.as_ms()).min()?,
+        };
+        Some((rank, lock_answer(key, &state, HOLDERS_SHOWN_MAX, waiters, now)))
     };
     // All that one request looks through is ordered, and then cut.
-    let max = if by_waiters { usize::MAX } else { limit };
-    let found = search.run(&call, max, by_waiters || owner.is_some() || held.is_some(), listed).await?;
-    let Found { mut locks, unreadable, next_cursor } = found;
-    if by_waiters {
-        locks.sort_by_key(|lock| Reverse(lock.waiters));
-        locks.truncate(limit);
-    }
+    let max = if sort.is_some() { usize::MAX } else { limit };
+    let is_filter = sort.is_some() || owner.is_some() || held.is_some() || closed.is_some();
+    let Found { locks: mut ranked, unreadable, next_cursor } = search.run(&call, max, is_filter, listed).await?;
+    ranked.sort_by_key(|(rank, _)| *rank);
+    ranked.truncate(limit);
+    let locks = ranked.into_iter().map(|(_, lock)| lock).collect();
     Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }
 

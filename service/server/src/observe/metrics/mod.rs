@@ -7,6 +7,7 @@ mod locks;
 mod page;
 mod process;
 mod requests;
+mod samples;
 
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::histogram::Histogram;
@@ -17,3 +18,4 @@ pub use self::locks::{LockMetrics, Retry, Uncounted};
 pub use self::page::{CONTENT_TYPE, Page, page};
 pub use self::process::Process;
 pub use self::requests::{OfApp, Requests};
+pub use self::samples::{SAMPLE_EVERY, Samples};

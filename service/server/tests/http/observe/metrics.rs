@@ -1,12 +1,13 @@
 //! `/metrics`, and the files that name its metrics.
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use latchgate_core::access::ApiKey;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::{free_port, until};
 use reqwest::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::client::{BIN, acquire, begun, embedded, get, granted, pre, release, report, send, until_waiting, waiting};
 
@@ -18,6 +19,28 @@ async fn page(node: &Node) -> String {
 fn value(page: &str, metric: &str) -> f64 {
     let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
     line.map_or(0.0, |value| value.parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_node_keeps_samples_of_its_metrics_for_the_console() {
+    let node = embedded().await;
+    granted(&node, "secret-key", json!({ "owner": "secret-owner" })).await;
+    let last = |samples: &Value, series: &str| samples["series"][series].as_array()?.last()?.as_i64();
+    until("a sample after the grant", || async {
+        let samples = get(&node, "/metrics/samples").await.body;
+        last(&samples, "latchgate_leases_granted_total") == Some(1)
+    })
+    .await;
+    let samples = get(&node, "/metrics/samples").await.body;
+    let ages = samples["ages_ms"].as_array().unwrap();
+    assert!(ages.len() >= 2 && ages.is_sorted_by_key(|age| Reverse(age.as_u64())), "{samples}");
+    for (name, values) in samples["series"].as_object().unwrap() {
+        assert_eq!(values.as_array().map(Vec::len), Some(ages.len()), "{name}");
+    }
+    assert_eq!(last(&samples, "latchgate_leases_live"), Some(1));
+    assert!(last(&samples, r#"latchgate_requests_total{code="200"}"#) >= Some(1), "{samples}");
+    assert!(last(&samples, r#"latchgate_request_seconds_bucket{le="+Inf"}"#) >= Some(1), "{samples}");
+    assert!(!samples.to_string().contains("secret-"), "{samples}");
 }
 
 #[tokio::test]

@@ -1,0 +1,98 @@
+// What a person opens the overview for: keys that many wait for, leases that are held long, operations that need a decision, closed keys.
+
+import { h, replace } from "../dom.js";
+import { number, plural, time } from "../format.js";
+import { badge, countdown, empty, heldFor, keyLink, panel, problemBox, since, table } from "../widgets.js";
+import { decisionOf, needingDecision } from "./decisions.js";
+import { heldBy } from "./locks.js";
+
+const ROWS = 6;
+/** Most pages that one list reads: a page looks through 1 000 keys. */
+const PAGES_MAX = 5;
+
+const LISTS = [
+  {
+    title: "Most contended keys", href: "#/locks?sort=waiters", query: { sort: "waiters" }, none: "No request waits.",
+    rank: (lock) => -lock.waiters, total: (rows) => plural(rows.reduce((sum, lock) => sum + lock.waiters, 0), "waiting request"),
+    columns: [
+      { label: "Key", cell: ({ key }) => keyLink(key), class: "key" },
+      { label: "Waiting", cell: (lock) => number(lock.waiters), class: "number" },
+      { label: "Held by", cell: heldBy, class: "key" },
+    ],
+  },
+  {
+    title: "Leases held longest", href: "#/locks?sort=held_since", query: { sort: "held_since" }, none: "No lease holds a lock.",
+    rank: ({ holders }) => Date.parse(holders[0].granted_at), total: (rows) => plural(rows.length, "held key"),
+    columns: [
+      { label: "Key", cell: ({ key }) => keyLink(key), class: "key" },
+      { label: "Held for", cell: ({ holders: [first] }) => heldFor(first) },
+      { label: "Held by", cell: heldBy, class: "key" },
+      { label: "Time left", cell: ({ holders: [first] }) => countdown(first.ttl_ms), class: "hide" },
+    ],
+  },
+  {
+    title: "Closed keys", href: "#/locks?state=closed", query: { closed: "true" }, none: "No key is closed.",
+    rank: ({ closed }) => Date.parse(closed.since), total: (rows) => plural(rows.length, "closed key"),
+    columns: [
+      { label: "Key", cell: ({ key }) => keyLink(key), class: "key" },
+      { label: "Closed for", cell: ({ closed }) => since(closed.since) },
+      { label: "Opens in", cell: ({ closed }) => (closed.until ? h("span", { title: time(closed.until) }, countdown(closed.until_ms)) : "–"), class: "hide" },
+      { label: "Reason", cell: ({ closed }) => closed.reason, class: "key" },
+    ],
+  },
+];
+
+const DECISIONS = [
+  { label: "Operation", cell: (row) => h("a", { href: `#/operations/${row.id}` }, row.operation), class: "key" },
+  { label: "Label", cell: (row) => row.label, class: "key" },
+  { label: "Why", cell: (row) => badge(...decisionOf(row)) },
+  { label: "For", cell: (row) => since(row.ended_at ?? row.expires_at ?? row.created_at) },
+];
+
+export function attention(view, parent) {
+  const [contended, held, closed] = LISTS.map((list) => show(view, list.title, list.href, () => locks(view, list)));
+  const decisions = show(view, "Operations that need a decision", "#/operations?state=decision", async () => {
+    const { rows, isAll } = await needingDecision(view);
+    return { rows, isAll, columns: DECISIONS, none: "No operation needs a decision.", total: (all) => plural(all.length, "operation"), of: "operations" };
+  });
+  replace(parent, contended, held, decisions, closed);
+}
+
+/** A list that asks again, less often the more the node had to read. */
+function show(view, title, href, load) {
+  const heading = h("h2", {}, h("a", { href }, title));
+  const shown = h("div", { class: "stack" }, empty("Loading…"));
+  let pauseMs = 5000;
+  view.every(() => pauseMs, async () => {
+    try {
+      const { rows, isAll, columns, none, total, of = "keys", scanned = 1 } = await load();
+      pauseMs = scanned * 5000;
+      const rest = !isAll && h("p", { class: "about" }, `Among the ${of} that were looked through: there are more.`);
+      replace(shown, rows.length === 0 ? empty(none) : table(title, columns, rows.slice(0, ROWS)),
+        rows.length > ROWS && h("p", { class: "about" }, h("a", { href }, `All: ${total(rows)}`)), rest);
+    } catch (problem) {
+      // While the node or its store is away, what was known stays.
+      if (problem.status === 0 || problem.status === 503 || problem.status === undefined) throw problem;
+      replace(shown, problemBox(problem));
+    }
+  });
+  return panel(null, heading, shown);
+}
+
+/** The locks of a list, from as many pages as it may read. */
+async function locks(view, list) {
+  const rows = [];
+  let scanned = 0;
+  let isAll = true;
+  for (const prefix of view.me.prefixes.length > 0 ? view.me.prefixes : [""]) {
+    let cursor = "";
+    do {
+      const answer = await view.get("/v1/locks", { ...list.query, prefix, limit: 100, cursor });
+      rows.push(...answer.locks);
+      cursor = answer.next_cursor;
+      scanned += 1;
+    } while (cursor && scanned < PAGES_MAX);
+    isAll &&= !cursor;
+  }
+  return { ...list, rows: rows.sort((a, b) => list.rank(a) - list.rank(b)), isAll, scanned };
+}

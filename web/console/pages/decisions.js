@@ -1,0 +1,31 @@
+// Operations that no client goes on with until a person has decided.
+
+/** Most pages that are read of each state. */
+const PAGES_MAX = 3;
+const PAGE = 500;
+
+/** Why an operation needs a decision, and the kind of its badge; null if it needs none. */
+export function decisionOf({ state, ttl_ms: ms, on_expiry: onExpiry }) {
+  if (state === "unknown") return ["outcome unknown", "bad"];
+  if (state === "started" && ms === 0 && onExpiry === "block") return ["lease passed", "warn"];
+  return null;
+}
+
+/** The operations that fit a filter of the API, the oldest first, and whether these are all. */
+export async function needingDecision(view, filter = {}) {
+  const rows = [];
+  let isAll = true;
+  for (const state of ["unknown", "started"]) {
+    let cursor = "";
+    let pages = 0;
+    do {
+      const answer = await view.get("/v1/operations", { ...filter, state, limit: PAGE, cursor });
+      rows.push(...answer.operations.filter(decisionOf));
+      cursor = answer.next_cursor;
+      pages += 1;
+    } while (cursor && pages < PAGES_MAX);
+    isAll &&= !cursor;
+  }
+  rows.sort((a, b) => Date.parse(a.created_at) - Date.parse(b.created_at));
+  return { rows, isAll };
+}

@@ -1,0 +1,122 @@
+// One operation: its state and result, and what a person says became of it.
+
+import { Problem, call, textOf } from "../api.js";
+import { h, replace } from "../dom.js";
+import { plural, time } from "../format.js";
+import { ask, badge, button, countdown, empty, facts, panel, toast } from "../widgets.js";
+import { FORCE, isJson, needsForce, resolvable, stateOf } from "./operations.js";
+
+export function operation(view) {
+  const id = view.one;
+  const title = h("span", {});
+  const actions = h("div", { class: "actions" });
+  const shown = h("div", {});
+  view.show(
+    h("p", { class: "crumb" }, h("a", { href: "#/operations" }, "Operations")),
+    h("div", { class: "head" }, h("h1", { class: "mono key" }, id, " ", title), actions), shown);
+  const refresh = view.every(3000, async () => {
+    let text;
+    try {
+      text = await textOf("GET", `/v1/operations/${encodeURIComponent(id)}`, { signal: view.signal });
+    } catch (problem) {
+      if (!(problem instanceof Problem) || problem.status !== 404) throw problem;
+      replace(title, badge("no record"));
+      replace(actions);
+      replace(shown, empty("There is no record of this operation: it has not been claimed, or its record has been deleted or has expired."));
+      return;
+    }
+    const record = exact(text);
+    replace(title, stateOf(record));
+    replace(actions, view.may("admin") && resolvable(record) && [
+      button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
+      button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
+    ], view.may("operations") && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
+    replace(shown, details(record));
+  });
+}
+
+/** Parses JSON whose numbers stay as they were sent, where the browser can do that. */
+function exact(text) {
+  const source = (name, value, context) =>
+    typeof value === "number" && context?.source && JSON.rawJSON && String(value) !== context.source && name !== "ttl_ms"
+      ? JSON.rawJSON(context.source) : value;
+  return JSON.parse(text, source);
+}
+
+function details(record) {
+  const isStarted = record.state === "started";
+  return [
+    record.suspected_double_runs > 0 && h("p", { class: "problem" },
+      `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
+    facts(
+      ["Operation", record.operation],
+      ["Label", record.label],
+      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
+      ["Attempt", record.attempt],
+      ["First attempt", time(record.created_at)],
+      ["This attempt", record.started_at && time(record.started_at)],
+      ["Lease", isStarted && (record.ttl_ms > 0 ? countdown(record.ttl_ms) : `passed at ${time(record.expires_at)}`)],
+      ["Ended", record.ended_at && time(record.ended_at)],
+      ["Resolved", record.resolved && `${record.resolved.by ?? (record.resolved.api_key ? `API key ${record.resolved.api_key}` : "a person")}: ${record.resolved.reason}`],
+      ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
+      ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
+      ["Durability", record.durability],
+      ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],
+      ["Degraded", record.degraded && "the first store's record is not merged yet"]),
+    record.contents !== undefined && panel("Contents", json(record.contents)),
+    record.metadata !== undefined && panel("Metadata", json(record.metadata)),
+    panel("Result", resultOf(record)),
+  ];
+}
+
+function json(value) {
+  return h("pre", { tabindex: "0" }, JSON.stringify(value, null, 2));
+}
+
+function resultOf(record) {
+  if (record.result !== undefined) return json(record.result);
+  if (record.result_omitted) return empty("The result was longer than 64 KiB and was dropped.");
+  return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
+}
+
+function resolve(record, outcome, refresh) {
+  const hasSucceeded = outcome === "success";
+  ask({
+    title: hasSucceeded ? "The operation has succeeded" : "The operation has failed",
+    text: hasSucceeded ? "You have found out that the work was done. Every later pre gets the result."
+      : "You have found out that the work was not done. The next pre may proceed; if the work was done all the same, it is done again.",
+    fields: [
+      { name: "reason", label: "How do you know?", placeholder: "the bank has the transfer", required: true, hint: "Kept with the record" },
+      ...(hasSucceeded ? [{ name: "result", label: "Result", placeholder: "{\"receipt\": 7}", hint: "JSON; anything else is taken as a string" }] : []),
+    ],
+    action: hasSucceeded ? "Record the success" : "Record the failure",
+    isDanger: !hasSucceeded,
+    run: async ({ reason, result }) => {
+      // As text: numbers must be stored exactly as they were typed.
+      const json = result && (isJson(result) ? result : JSON.stringify(result));
+      const body = JSON.stringify({ outcome, reason }).replace(/}$/, json ? `,"result":${json}}` : "}");
+      await call("POST", `/v1/operations/${record.id}/resolve`, { body });
+      toast(hasSucceeded ? "The success is recorded." : "The failure is recorded: the next pre may proceed.");
+      refresh();
+    },
+  });
+}
+
+function forget(record, refresh) {
+  const isRisky = needsForce(record);
+  ask({
+    title: "Forget this operation",
+    text: [
+      "Its record is deleted, so the next pre with the same contents may proceed.",
+      ...(isRisky ? [`Its state is ${record.state}: the operation may be running or done. Then it would be done again.`] : []),
+    ],
+    fields: isRisky ? [FORCE] : [],
+    action: "Forget",
+    isDanger: true,
+    run: async ({ force = false }) => {
+      await call("DELETE", `/v1/operations/${record.id}`, { query: { force } });
+      toast("The record is deleted.");
+      refresh();
+    },
+  });
+}
