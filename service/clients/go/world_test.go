@@ -53,7 +53,12 @@ func startNode(environment []string, arguments ...string) *node {
 	// The node ends with this process, however that ends.
 	command := append([]string{"--pdeathsig", "KILL", "--", os.Getenv("CLIENT_BINARY"), "serve", "--listen", "127.0.0.1:0"}, arguments...)
 	run := exec.Command("setpriv", command...)
-	run.Env = append(os.Environ(), environment...)
+	for _, variable := range os.Environ() {
+		if !strings.HasPrefix(variable, "LATCHGATE_") {
+			run.Env = append(run.Env, variable)
+		}
+	}
+	run.Env = append(run.Env, environment...)
 	out, err := run.StdoutPipe()
 	must(err)
 	// A directory of its own: a node may write files.

@@ -285,7 +285,7 @@ public final class LatchgateClient {
                     return null;
                 }
                 try {
-                    Nodes.await(turn.copy(), Math.min(left, Renewals.SLICE), call.interruptible);
+                    Nodes.await(turn, Math.min(left, Renewals.SLICE), call.interruptible);
                 } catch (Nodes.NoAnswer impossible) {
                     throw new IllegalStateException(impossible);
                 }

@@ -42,6 +42,7 @@ class World {
             command.addAll(Arrays.asList(arguments));
             File directory = Files.createTempDirectory("latchgate-").toFile();
             ProcessBuilder builder = new ProcessBuilder(command).directory(directory).redirectError(new File(directory, "log"));
+            builder.environment().keySet().removeIf(name -> name.startsWith("LATCHGATE_"));
             builder.environment().putAll(environment);
             process = builder.start();
             String line = process.inputReader().readLine();
