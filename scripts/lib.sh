@@ -24,7 +24,7 @@ OUTLIVES=
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd envsubst etcd haproxy ip
+# ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd envsubst etcd go haproxy ip
 # iptables java javac jdbc jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
 # systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
@@ -75,6 +75,7 @@ package_of() {
         envsubst) echo gettext-base ;;
         java | javac) echo default-jdk-headless ;;
         etcd) echo etcd-server ;;
+        go) echo golang-go ;;
         ip) echo iproute2 ;;
         jdbc) echo libpostgresql-jdbc-java ;;
         node) echo nodejs ;;

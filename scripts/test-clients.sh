@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# Tests the clients for Python and TypeScript against real nodes on a private Postgres: the scenarios of service/clients/SCENARIOS.md,
-# each language in its own test runner, and the types of the one for Python. And the programs of docs/EXACT.md, in four languages; one whose
-# driver cannot be installed here is skipped. The last line is the sum: `N passed, N failed, N skipped`.
+# Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
+# service/clients/SCENARIOS.md, each language in its own test runner, and the types of the one for Python. And the programs of docs/EXACT.md,
+# in four languages. What lacks its toolchain or its driver, and cannot be given it here, is skipped by name. The last line is the sum:
+# `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages node pgbouncer postgres python3
+missing=()
+(ensure_packages go) || missing+=(go)
+(ensure_packages java javac) || missing+=(java)
 binary=${CLIENT_BINARY-}
 if [[ -z $binary ]]; then
     cargo build --locked -p latchgate -p latchgate-testkit --bin latchgate --example guarded
@@ -53,6 +57,17 @@ cd ../typescript
 for file in tests/*.test.js; do
     run "typescript-$(basename "$file" .test.js)" node --test --test-reporter=tap "$file"
 done
+if [[ " ${missing[*]} " != *" go "* ]]; then
+    cd ../go
+    run go env "TMPDIR=$SCRATCH" go test -count 1 -parallel 12 -v ./...
+    run go-vet bash -c 'go vet ./... && [[ -z $(gofmt -l . | tee /dev/stderr) ]] && echo "Ran 1 test in all"'
+fi
+if [[ " ${missing[*]} " != *" java "* ]]; then
+    cd ../java
+    mkdir -p "$SCRATCH/classes"
+    run java bash -c 'javac --release 17 -encoding UTF-8 -Xlint:all,-serial,-try -Werror -d "$1/classes" $(find src -name "*.java") &&
+        exec java -Dfile.encoding=UTF-8 -Djava.io.tmpdir="$1" -cp "$1/classes" io.latchgate.Scenarios' java "$SCRATCH"
+fi
 cd ../../..
 wait "${runners[@]}" # and not for Postgres
 
@@ -70,6 +85,12 @@ for name in "${files[@]}"; do
                 if (count[1] == "skipped") left_out += count[2]
             }
         }
+        # go
+        /^--- (PASS|FAIL|SKIP): / {
+            ran++
+            if ($2 == "FAIL:") bad++
+            if ($2 == "SKIP:") left_out++
+        }
         # node
         /^# tests [0-9]+$/ { ran = $3 }
         /^# (fail|cancelled) [0-9]+$/ { bad += $3 }
@@ -82,6 +103,10 @@ for name in "${files[@]}"; do
         cat "$log" >&2
     fi
     passed=$((passed + ran - bad - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
+done
+for language in "${missing[@]}"; do
+    say "skipped: the client for $language, because its toolchain is missing"
+    skipped=$((skipped + 1))
 done
 stop_all
 echo "$passed passed, $failed failed, $skipped skipped"

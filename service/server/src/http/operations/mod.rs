@@ -173,8 +173,8 @@ pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<
     responses((status = 200, description = "The operation as it is now.", body = OperationAnswer))
 )]
 pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: Result<PathId, Problem>) -> Answered {
-    let PathId(address) = address?;
     let wait_ms = query.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
+    let PathId(address) = address?;
     let shown = match wait_ms {
         Some(_) => succeeded(&call, &address, call.context.wait(wait_ms)).await?,
         None => call.context.operations.get(&address).await?.ok_or_else(refusals::not_found)?,

@@ -1,0 +1,180 @@
+// Package latchgate is a client of Latchgate: distributed locks, and work that is done once.
+//
+//	client, err := latchgate.New(latchgate.Config{})
+//	lease, err := client.Lock(ctx, "orders/42", nil)
+//	if err != nil {
+//		return err
+//	}
+//	defer lease.Release()
+//	return save(lease.Context(), order, lease.Token())
+package latchgate
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// For giving back a lease that may have been granted to a caller that has gone, and how long Close waits for that.
+const (
+	giveBack    = 2 * time.Second
+	giveBackMax = 5 * time.Second
+)
+
+// Config is how to reach the nodes. The zero value has the defaults.
+type Config struct {
+	// URLs of the nodes; if absent, those in LATCHGATE_URL with commas in between, or http://127.0.0.1:7070. If a node does not answer,
+	// the next one is called.
+	URLs []string
+	// APIKey is, if absent, that in LATCHGATE_API_KEY, or none.
+	APIKey string
+	// RetryFor: when no node answers, a call ends after this time in all (2 s): beyond its wait, if a node has answered it before.
+	// A renewal is repeated until the lease ends, and the report that work was done for as long as the attempt lasts.
+	RetryFor time.Duration
+	// Timeout: how long one node may take to answer, beyond the time that a call waits there (5 s); a third of the time that the call
+	// has left if that is less.
+	Timeout time.Duration
+	// WaitPerCall: how long one request waits at a node (20 s). Longer waits go on with tickets.
+	WaitPerCall time.Duration
+	// HTTPClient is for TLS settings and proxies of your own.
+	HTTPClient *http.Client
+}
+
+// Client is for the nodes of one cluster. Goroutines share it, and should: the leases of one client are renewed together.
+type Client struct {
+	nodes      *nodes
+	renewals   *renewals
+	turns      turns
+	background sync.WaitGroup
+}
+
+// New makes a client. It calls no node.
+func New(config Config) (*Client, error) {
+	if len(config.URLs) == 0 {
+		config.URLs = strings.Split(or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"), ",")
+	}
+	n := &nodes{
+		apiKey:      or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
+		timeout:     or(config.Timeout, 5*time.Second),
+		retryFor:    or(config.RetryFor, 2*time.Second),
+		waitPerCall: or(config.WaitPerCall, 20*time.Second),
+		http:        config.HTTPClient,
+	}
+	for _, text := range config.URLs {
+		url, err := checkURL(strings.TrimSpace(text))
+		if err != nil {
+			return nil, err
+		}
+		n.urls = append(n.urls, url)
+	}
+	if n.http == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone()
+		transport.MaxIdleConnsPerHost = 16
+		transport.IdleConnTimeout = 10 * time.Second // nodes close idle connections after 15 s
+		n.http = &http.Client{Transport: transport}
+	}
+	return &Client{nodes: n, renewals: &renewals{nodes: n, changed: make(chan struct{}, 1)}, turns: turns{queues: map[string][]*turn{}}}, nil
+}
+
+// Close waits until what calls without an answer may have been granted is given back, for 5 s at most. Leases go on until they are
+// released.
+func (c *Client) Close() {
+	done := make(chan struct{})
+	go func() { c.background.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(giveBackMax):
+	}
+}
+
+// Fence is for a resource that cannot store tokens: an ErrStaleToken says that a higher token has been granted or presented for the key.
+func (c *Client) Fence(ctx context.Context, key string, token int64) error {
+	_, err := c.nodes.call(ctx, lockPath(key, "fence"), fields{"token": token}, &call{until: now() + c.nodes.retryFor})
+	return err
+}
+
+// RevokeOptions are those of Revoke. The zero value revokes all leases of the key.
+type RevokeOptions struct {
+	Reason, By string
+	Grace      time.Duration // until the leases end: 10 s
+	Token      int64         // only the leases with this token
+}
+
+// Revoking is how many leases are revoked, and when the last of them ends: RFC 3339, by the store's clock.
+type Revoking struct {
+	Leases   int
+	Deadline string
+}
+
+// Revoke asks the holders to release. If the answer is lost, that is an ErrUnavailable, and not repeated without a token: it could ask
+// the next holder.
+func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions) (Revoking, error) {
+	o := orZero(options)
+	body := fields{}
+	put(body, "reason", o.Reason)
+	put(body, "by", o.By)
+	put(body, "grace_ms", o.Grace)
+	put(body, "token", o.Token)
+	got, err := c.nodes.call(ctx, lockPath(key, "revoke"), body, &call{until: now() + c.nodes.retryFor, isOnce: o.Token == 0})
+	return Revoking{got.Leases, got.Deadline}, err
+}
+
+// later gives back what may never have been granted. A failure does not matter, because it ends by its TTL.
+func (c *Client) later(work func()) {
+	c.background.Add(1)
+	go func() { defer c.background.Done(); work() }()
+}
+
+func lockPath(key, verb string) string { return "/v1/locks/" + url.PathEscape(key) + "/" + verb }
+
+// put leaves out what has not been set. Durations become milliseconds.
+func put[T comparable](body fields, name string, value T) {
+	var none T
+	if value == none {
+		return
+	}
+	body[name] = value
+	if duration, is := any(value).(time.Duration); is {
+		body[name] = duration.Milliseconds()
+	}
+}
+
+func or[T comparable](value, otherwise T) T {
+	var none T
+	if value == none {
+		return otherwise
+	}
+	return value
+}
+
+func orZero[T any](options *T) (o T) {
+	if options != nil {
+		o = *options
+	}
+	return o
+}
+
+func randomID() string {
+	var random [16]byte
+	if _, err := rand.Read(random[:]); err != nil {
+		panic("latchgate: no random numbers: " + err.Error())
+	}
+	return hex.EncodeToString(random[:])
+}
+
+// ownerName is another one for each lease: only nested leases have the owner of another one.
+func ownerName() string {
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%.60s:%d %.40s/%.12s", or(host, "client"), os.Getpid(), filepath.Base(os.Args[0]), randomID())
+}
+
+func warn(format string, arguments ...any) { log.Printf("latchgate: "+format, arguments...) }

@@ -1,0 +1,3 @@
+module latchgate
+
+go 1.19

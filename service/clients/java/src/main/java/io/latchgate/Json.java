@@ -1,0 +1,151 @@
+package io.latchgate;
+
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+
+/** JSON, because the JDK has none: maps, lists, strings, longs, doubles, booleans and null. */
+final class Json {
+    private static final int DEPTH_MAX = 100;
+    private final String text;
+    private int at;
+
+    private Json(String text) {
+        this.text = text;
+    }
+
+    static String write(Object value) {
+        StringBuilder out = new StringBuilder();
+        write(out, value, 0);
+        return out.toString();
+    }
+
+    private static void write(StringBuilder out, Object value, int depth) {
+        if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
+        if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long || value instanceof Short
+                || value instanceof java.math.BigDecimal || value instanceof java.math.BigInteger) {
+            out.append(value);
+        } else if (value instanceof Double || value instanceof Float) {
+            if (!Double.isFinite(((Number) value).doubleValue())) throw new IllegalArgumentException("JSON has no " + value);
+            out.append(value);
+        } else if (value instanceof CharSequence) {
+            quote(out, value.toString());
+        } else if (value instanceof Map<?, ?> map) {
+            String comma = "{";
+            for (Map.Entry<?, ?> entry : map.entrySet()) {
+                quote(out.append(comma), String.valueOf(entry.getKey()));
+                write(out.append(':'), entry.getValue(), depth + 1);
+                comma = ",";
+            }
+            out.append(map.isEmpty() ? "{}" : "}");
+        } else if (value instanceof Iterable<?> list) {
+            String comma = "";
+            out.append('[');
+            for (Object one : list) {
+                write(out.append(comma), one, depth + 1);
+                comma = ",";
+            }
+            out.append(']');
+        } else {
+            throw new IllegalArgumentException("not JSON: " + value.getClass().getName());
+        }
+    }
+
+    private static void quote(StringBuilder out, String string) {
+        out.append('"');
+        for (char letter : string.toCharArray()) {
+            if (letter == '"' || letter == '\\') out.append('\\').append(letter);
+            else if (letter < ' ' || Character.isSurrogate(letter)) out.append(String.format("\\u%04x", (int) letter));
+            else out.append(letter);
+        }
+        out.append('"');
+    }
+
+    /** The object that this text is. */
+    @SuppressWarnings("unchecked")
+    static Map<String, Object> parse(String text) {
+        Json json = new Json(text);
+        Object value = json.value(0);
+        if (!(value instanceof Map) || json.peek() != 0) throw new IllegalArgumentException("no JSON object");
+        return (Map<String, Object>) value;
+    }
+
+    private char peek() {
+        while (at < text.length() && " \t\r\n".indexOf(text.charAt(at)) >= 0) at++;
+        return at < text.length() ? text.charAt(at) : 0;
+    }
+
+    private boolean take(char expected) {
+        if (peek() != expected) return false;
+        at++;
+        return true;
+    }
+
+    private void need(char expected) {
+        if (!take(expected)) throw new IllegalArgumentException("JSON needs " + expected + " at " + at);
+    }
+
+    private Object value(int depth) {
+        if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
+        switch (peek()) {
+            case '{': {
+                Map<String, Object> map = new LinkedHashMap<>();
+                for (at++; !take('}'); ) {
+                    if (!map.isEmpty()) need(',');
+                    if (peek() != '"') throw new IllegalArgumentException("JSON needs a name at " + at);
+                    String name = string();
+                    need(':');
+                    map.put(name, value(depth + 1));
+                }
+                return map;
+            }
+            case '[': {
+                List<Object> list = new ArrayList<>();
+                for (at++; !take(']'); list.add(value(depth + 1))) if (!list.isEmpty()) need(',');
+                return list;
+            }
+            case '"':
+                return string();
+            default:
+                return word();
+        }
+    }
+
+    private Object word() {
+        int start = at;
+        while (at < text.length() && (Character.isLetterOrDigit(text.charAt(at)) || "+-.".indexOf(text.charAt(at)) >= 0)) at++;
+        String word = text.substring(start, at);
+        switch (word) {
+            case "null": return null;
+            case "true": return true;
+            case "false": return false;
+            default: return word.matches("-?\\d{1,18}") ? (Object) Long.valueOf(word) : Double.valueOf(word);
+        }
+    }
+
+    private String string() {
+        StringBuilder out = new StringBuilder();
+        for (at++; ; at++) {
+            if (at >= text.length()) throw new IllegalArgumentException("JSON ends in a string");
+            char letter = text.charAt(at);
+            if (letter == '"') break;
+            if (letter != '\\') {
+                out.append(letter);
+                continue;
+            }
+            letter = at + 1 < text.length() ? text.charAt(++at) : 0;
+            int known = "bfnrt".indexOf(letter);
+            if (known >= 0) {
+                out.append("\b\f\n\r\t".charAt(known));
+            } else if (letter == 'u' && at + 4 < text.length()) {
+                out.append((char) Integer.parseInt(text.substring(at + 1, at + 5), 16));
+                at += 4;
+            } else {
+                out.append(letter);
+            }
+        }
+        at++;
+        return out.toString();
+    }
+}

@@ -1,0 +1,122 @@
+package io.latchgate;
+
+import java.lang.ref.Cleaner;
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Consumer;
+
+/** A lease that renews itself in the background until it is released: {@code try (Lease lease = client.acquire("orders/42")) { … }}. */
+public final class Lease implements AutoCloseable {
+    private static final Cleaner CLEANER = Cleaner.create();
+    private static final System.Logger LOG = System.getLogger("io.latchgate");
+
+    /** An operator asks the holder to release. The lease ends at the deadline (RFC 3339, by the store's clock). */
+    public record Revocation(String deadline, String reason, String by) {}
+
+    /** Where the calls about a lease go, and what they carry. */
+    record Target(List<String> keys, String id, boolean many) {
+        String path(String verb) {
+            if (!many) return LatchgateClient.path(keys.get(0), verb);
+            return (verb.equals("acquire") ? "/v1/multilocks/" : "/v1/leases/") + verb;
+        }
+
+        List<Map<String, Object>> leases() { return keys.stream().map(key -> Map.<String, Object>of("key", key, "lease_id", id)).toList(); }
+
+        /** Of a renewal or a release. */
+        Map<String, Object> body() { return new LinkedHashMap<>(many ? Map.of("leases", leases()) : Map.of("lease_id", id)); }
+    }
+
+    private final Nodes nodes;
+    private final Target target;
+    final Keeper keeper;
+    private final Map<String, Long> tokens = new LinkedHashMap<>();
+    private final List<?> slots;
+    private final AtomicBoolean released = new AtomicBoolean();
+
+    Lease(Nodes nodes, Target target, Map<String, Object> granted, Keeper keeper) {
+        this.nodes = nodes;
+        this.target = target;
+        this.keeper = keeper;
+        this.slots = granted.get("slots") instanceof List<?> list ? list : List.of();
+        if (!target.many()) tokens.put(key(), Answer.number(granted, "token"));
+        for (Map<String, Object> lock : Answer.list(granted, "locks")) tokens.put(String.valueOf(lock.get("key")), Answer.number(lock, "token"));
+        // A lease that is forgotten is not renewed any more, and expires.
+        CLEANER.register(this, () -> keeper.end(null));
+    }
+
+    /** The first one if there are several. */
+    public String key() { return target.keys().get(0); }
+
+    /** Proves that the lease is the caller's. */
+    public String id() { return target.id(); }
+
+    public String owner() { return keeper.owner; }
+
+    /** Higher than that of every earlier lease of the key: send it with each write. */
+    public long token() { return tokens.get(key()); }
+
+    /** The tokens of all keys. */
+    public Map<String, Long> tokens() { return Map.copyOf(tokens); }
+
+    /** The numbers of the permits. */
+    public List<Integer> slots() { return slots.stream().map(slot -> ((Number) slot).intValue()).toList(); }
+
+    /** For how long the lease is surely live; zero if it is lost or released. */
+    public Duration remaining() { return Duration.ofNanos(keeper.remaining()); }
+
+    /** Throws LeaseLost if the lease may have ended. Call it before each step that cannot be undone. */
+    public void check() { if (keeper.remaining() <= 0) throw loss(); }
+
+    /** Calls it in a thread of its own if the lease is lost before it is released, also if that has happened already. */
+    public void onLoss(Consumer<LatchgateException> callback) { keeper.onLoss(callback); }
+
+    /** Not null when a renewal has shown that an operator asks for the lock: finish, and release it. */
+    public Revocation revocation() {
+        for (Map<String, Object> lease : Answer.results(keeper.body())) {
+            if (lease.get("revocation") instanceof Map<?, ?> asked) {
+                return new Revocation((String) asked.get("deadline"), (String) asked.get("reason"), (String) asked.get("by"));
+            }
+        }
+        return null;
+    }
+
+    /** Throws LeaseLost if the lease had ended before, and Unavailable if no node answers; then it ends by its TTL. A second release does
+     * nothing. An interrupt does not end it. */
+    public void release() {
+        long left = keeper.remaining();
+        if (released.getAndSet(true)) return;
+        LatchgateException loss = keeper.end(null);
+        // Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
+        if (loss == null || loss.status == 0 || target.many()) {
+            try {
+                long bound = Math.min(left > 0 ? left : 1_000 * Nodes.MS, nodes.retryFor);
+                nodes.callToEnd(target.path("release"), target.body(), new Nodes.Call(Clock.now() + bound));
+            } catch (LatchgateException failure) {
+                if (loss == null) throw failure;
+            }
+        }
+        if (loss != null) throw loss();
+    }
+
+    /** Releases the lease. Throws LeaseLost if it had ended before. If no node answers, it ends by its TTL. */
+    @Override
+    public void close() {
+        try {
+            release();
+        } catch (LatchgateException.Unavailable failure) {
+            LOG.log(System.Logger.Level.WARNING, "the lease of " + keeper.name + " is not released, and ends by its TTL: " + failure);
+        }
+    }
+
+    private LatchgateException loss() {
+        LatchgateException loss = keeper.end(null);
+        if (loss == null) return LatchgateException.lost("the lease of " + keeper.name + " is released", "released");
+        return new LatchgateException.LeaseLost(loss.status, loss.fields);
+    }
+
+    @Override
+    public String toString() { return "Lease of " + keeper.name + ", token " + token() + ", " + remaining().toMillis() + " ms left"; }
+}

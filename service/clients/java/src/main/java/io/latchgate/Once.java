@@ -1,0 +1,266 @@
+package io.latchgate;
+
+import java.time.Duration;
+import java.util.LinkedHashMap;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.TimeUnit;
+import java.util.function.Consumer;
+
+/** Work that is done once. */
+public final class Once {
+    private static final System.Logger LOG = System.getLogger("io.latchgate");
+    /** How long the end of the process waits until a claim is given back. */
+    private static final long GIVE_BACK_AT_EXIT_MS = 5_000;
+
+    private final LatchgateClient client;
+    private final Options options;
+    private final Map<String, Object> request;
+
+    /** The operation has been done, now or earlier. The result is what the work returned, or what the earlier attempt stored, as JSON: maps,
+     * lists, strings, longs, doubles, booleans, null. Omitted: it is not stored, because it is too long or no JSON. */
+    public record Done(Object result, boolean duplicate, boolean resultOmitted) {}
+
+    /** The work: what it returns is stored if it is JSON. */
+    public interface Work<E extends Exception> {
+        Object run(Attempt attempt) throws E;
+    }
+
+    /** How to do it: see GATE.md. */
+    public static final class Options {
+        Duration ttl = Duration.ofSeconds(60), wait = Duration.ofSeconds(60);
+        String onExpiry = "block";
+        final Map<String, Object> pre = new LinkedHashMap<>(), post = new LinkedHashMap<>();
+
+        /** The length of the attempt's lease, kept by heartbeats. Default: 60 s. */
+        public Options ttl(Duration ttl) { this.ttl = ttl; return this; }
+
+        /** How long to wait for the end of another attempt. Default: 60 s. */
+        public Options wait(Duration wait) { this.wait = wait; return this; }
+
+        /** After an attempt that failed or vanished, the next caller runs, instead of waiting for an operator. */
+        public Options retry() { this.onExpiry = "retry"; return this; }
+
+        /** JSON that must be equal in all calls, but does not identify the operation. */
+        public Options checked(Object checked) { pre.put("checked", checked); return this; }
+
+        /** "fast" or "durable". */
+        public Options durability(String durability) { pre.put("durability", durability); return this; }
+
+        /** "closed", "fallback" or "open". */
+        public Options onOutage(String onOutage) { pre.put("on_outage", onOutage); return this; }
+
+        /** What a person reads of the operation. */
+        public Options label(String label) { pre.put("label", label); return this; }
+
+        /** How long a success is known. Default: a day. */
+        public Options retention(Duration retention) { post.put("retention_ms", retention.toMillis()); return this; }
+
+        /** A success is never forgotten. */
+        public Options permanent() { post.put("permanent", true); return this; }
+    }
+
+    public static Options options() { return new Options(); }
+
+    /** The permission to do the operation, kept by heartbeats while the work runs. */
+    public static final class Attempt {
+        private final Map<String, Object> granted;
+        final Keeper keeper;
+
+        private Attempt(Map<String, Object> granted, Keeper keeper) {
+            this.granted = granted;
+            this.keeper = keeper;
+        }
+
+        public String id() { return (String) granted.get("id"); }
+
+        /** From 1; 0 if it is not guarded. */
+        public long number() { return Answer.number(granted, "attempt"); }
+
+        /** False if the store does not answer and the options say "open", so other callers may proceed too. */
+        public boolean isGuarded() { return keeper != null; }
+
+        /** An earlier attempt may have done part of the work. */
+        public boolean isReentry() { return Answer.is(granted, "reentry"); }
+
+        /** The store may have lost the record of an earlier attempt. */
+        public boolean isPossiblyRepeated() { return Answer.is(granted, "possibly_repeated"); }
+
+        /** Throws AttemptLost if another attempt may have begun. Call it before each step that cannot be undone. */
+        public void check() {
+            if (keeper == null || keeper.remaining() > 0) return;
+            LatchgateException loss = keeper.end(null);
+            if (loss == null) loss = LatchgateException.lost("the attempt has ended", "ended");
+            throw new LatchgateException.AttemptLost(loss.status, loss.fields);
+        }
+
+        /** Calls it in a thread of its own if the attempt is lost. */
+        public void onLoss(Consumer<LatchgateException> callback) { if (keeper != null) keeper.onLoss(callback); }
+    }
+
+    private Once(LatchgateClient client, String operation, Object contents, Options options) {
+        this.client = client;
+        this.options = options;
+        request = new LinkedHashMap<>(options.pre);
+        request.put("operation", operation);
+        request.put("contents", contents);
+        request.put("ttl_ms", options.ttl.toMillis());
+        request.put("on_expiry", options.onExpiry);
+        // Names this attempt: a repeated pre gets the same stamp.
+        request.put("attempt_id", UUID.randomUUID().toString());
+    }
+
+    /**
+     * Runs the work if the operation with these contents (JSON) has not succeeded yet, and stores its result. If it has succeeded, the stored
+     * result is returned. If another attempt runs, it waits for its end, and then throws OperationInProgress.
+     *
+     * <p>If the work throws or its process dies, the outcome is unknown: callers get OperationUnknown until an operator decides. If the work
+     * throws {@link LatchgateException.NotDone}, or with {@link Options#retry}, the next caller runs it.
+     */
+    static <E extends Exception> Done once(LatchgateClient client, String operation, Object contents, Options options, Work<E> work)
+            throws E, InterruptedException {
+        Once once = new Once(client, operation, contents, options);
+        Answer granted;
+        try {
+            granted = once.pre();
+        } catch (LatchgateException.Refused refused) {
+            if (!refused.code.equals("operation-duplicate")) throw refused;
+            return new Done(refused.fields.get("result"), true, Answer.is(refused.fields, "result_omitted"));
+        }
+        String outcome = "failure"; // until the work begins, surely nothing was done
+        Attempt attempt = null;
+        try {
+            attempt = once.attempt(granted);
+            outcome = options.onExpiry.equals("block") ? "unknown" : "failure";
+            Object result = work.run(attempt);
+            outcome = "success";
+            if (attempt.keeper != null) attempt.keeper.end(null);
+            return new Done(result, false, once.postSuccess(granted, result));
+        } catch (LatchgateException.NotDone nothing) {
+            // Only the work can know that.
+            outcome = "failure";
+            throw nothing;
+        } finally {
+            if (attempt != null && attempt.keeper != null) attempt.keeper.end(null);
+            if (!outcome.equals("success")) once.post(granted, outcome);
+        }
+    }
+
+    private Nodes.Call call(long nanos) { return new Nodes.Call(Clock.now() + nanos); }
+
+    private Answer pre() throws InterruptedException {
+        Nodes.Call call = call(client.nodes.retryFor);
+        call.hasWait = true;
+        call.interruptible = true;
+        call.waitUntil = Clock.now() + Math.max(Math.min(options.wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * Nodes.MS;
+        boolean isGranted = false;
+        try {
+            Answer answer = client.nodes.call("/v1/operations/pre", request, call);
+            isGranted = answer.body().get("id") instanceof String && answer.body().get("stamp") instanceof String;
+            if (!isGranted) throw LatchgateException.noAnswer("the answer is none of a gate");
+            return answer;
+        } finally {
+            if (!isGranted && call.doubt) giveBackLater();
+        }
+    }
+
+    /** The end of the process waits for it, for a while: a claim that stays would block the operation. */
+    private void giveBackLater() {
+        Thread giver = Renewals.daemon("latchgate giving back", this::giveBack);
+        giver.start();
+        Thread hook = new Thread(() -> {
+            try {
+                giver.join(GIVE_BACK_AT_EXIT_MS);
+            } catch (InterruptedException over) {
+                Thread.currentThread().interrupt();
+            }
+        });
+        try {
+            Runtime.getRuntime().addShutdownHook(hook);
+            Renewals.daemon("latchgate given back", () -> {
+                try {
+                    giver.join();
+                    Runtime.getRuntime().removeShutdownHook(hook);
+                } catch (InterruptedException | IllegalStateException over) {
+                    // The process ends.
+                }
+            }).start();
+        } catch (IllegalStateException over) {
+            // The process ends already.
+        }
+    }
+
+    /** Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the attempt is
+     * reported as a failure. */
+    private void giveBack() {
+        // An unguarded permission says nothing about the claim.
+        if ("open".equals(request.get("on_outage"))) request.put("on_outage", "closed");
+        long until = Clock.now() + options.ttl.toNanos();
+        while (Clock.now() < until) {
+            Nodes.Call call = call(client.nodes.retryFor);
+            call.hasWait = true;
+            call.doubt = true;
+            try {
+                post(client.nodes.callToEnd("/v1/operations/pre", request, call), "failure");
+                return;
+            } catch (LatchgateException error) {
+                if (!call.doubt) return;
+            }
+            try {
+                TimeUnit.MILLISECONDS.sleep(200);
+            } catch (InterruptedException nobody) {
+                return;
+            }
+        }
+        LOG.log(System.Logger.Level.WARNING, "no node says whether an operation was claimed: it may stay blocked");
+    }
+
+    private Attempt attempt(Answer granted) throws InterruptedException {
+        if (!Answer.is(granted.body(), "guarded")) return new Attempt(granted.body(), null);
+        String path = path(granted, "heartbeat"), stamp = (String) granted.body().get("stamp");
+        long length = options.ttl.toNanos();
+        Answer first = granted;
+        if (granted.sent() + granted.left() - Clock.now() < length * 2 / 3) {
+            // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
+            first = client.nodes.call(path, new LinkedHashMap<>(Map.of("stamp", stamp)), call(Math.min(length, client.nodes.retryFor)));
+        }
+        Keeper keeper = new Keeper("operation " + granted.body().get("id"), java.util.List.of(), path, stamp, length, first);
+        client.renewals.keep(keeper);
+        return new Attempt(granted.body(), keeper);
+    }
+
+    private static String path(Answer granted, String verb) { return "/v1/operations/" + granted.body().get("id") + "/" + verb; }
+
+    /** Whether the result was omitted. */
+    private boolean postSuccess(Answer granted, Object result) {
+        Map<String, Object> body = new LinkedHashMap<>(options.post);
+        body.put("stamp", granted.body().get("stamp"));
+        body.put("outcome", "success");
+        body.put("result", result);
+        Nodes.Call call = call(Math.max(client.nodes.retryFor, Answer.number(granted.body(), "ttl_ms") * Nodes.MS));
+        try {
+            try {
+                return Answer.is(client.nodes.callToEnd(path(granted, "post"), body, call).body(), "result_omitted");
+            } catch (LatchgateException | IllegalArgumentException failure) {
+                boolean isOfResult = !(failure instanceof LatchgateException error) || error.status == 400 || error.status == 413;
+                if (!isOfResult) throw failure;
+                LOG.log(System.Logger.Level.WARNING, "the result of operation " + granted.body().get("id") + " is not stored: " + failure);
+            }
+            body.remove("result");
+            client.nodes.callToEnd(path(granted, "post"), body, call);
+            return true;
+        } catch (LatchgateException error) {
+            throw new LatchgateException.NotRecorded(error, result);
+        }
+    }
+
+    /** After a failure, which is more important than that of the post. */
+    private void post(Answer granted, String outcome) {
+        try {
+            Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.body().get("stamp"), "outcome", outcome));
+            client.nodes.callToEnd(path(granted, "post"), body, call(client.nodes.retryFor));
+        } catch (LatchgateException failure) {
+            LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.body().get("id") + " is not recorded: " + failure);
+        }
+    }
+}
