@@ -396,7 +396,7 @@ test("an operator chooses another app, and sorts its operations by time", async 
     assert.deepEqual(await labels.allTextContents(), expected);
     assert.ok(page.url().endsWith(`sort=${order}`));
   }
-  await page.getByLabel("State").selectOption("decision");
+  await page.getByRole("combobox", { name: /^State/ }).selectOption("decision");
   await page.getByText("1 operation: 1 unknown").waitFor();
   assert.deepEqual(await labels.allTextContents(), ["later"]);
   assert.deepEqual(faults, []);

@@ -14,7 +14,7 @@ const STATES = { started: "held", succeeded: "good", unknown: "bad", vacant: "" 
 const DECISION = "decision";
 /** What the API can sort by: it walks along all operations, and answers with one page. */
 const BY_TIME = { newest: "oldest", oldest: "newest" };
-const ORDERS = [["", "store"], ["newest", "newest state"], ["oldest", "oldest state"], ["operation", "name"], ["state", "state"], ["attempt", "attempts"]];
+const ORDERS = [["", "the store’s order"], ["newest", "newest state"], ["oldest", "oldest state"], ["operation", "name"], ["state", "state"], ["attempt", "attempts"]];
 const stateSince = (row) => row.ended_at ?? row.started_at ?? row.created_at;
 /** Within one page. */
 const COMPARED = {
