@@ -135,16 +135,7 @@ begin
     from latchgate.fence('locks', 'filling', epoch, knows_timeline) f, latchgate.engine_records r
     where r.purpose = 'locks';
     if is_filling then
-        begin
-            -- Autovacuum gives way after a second.
-            perform set_config('lock_timeout', '2s', true);
-            truncate latchgate.locks, latchgate.lock_events;
-        exception when lock_not_available then
-            -- A transaction that has read the view `held`, or a backup, keeps the tables from being truncated until it ends. Removing rows
-            -- takes longer, but does not wait for it.
-            delete from latchgate.locks;
-            delete from latchgate.lock_events;
-        end;
+        truncate latchgate.locks, latchgate.lock_events;
     end if;
     return coalesce(is_filling, false);
 end
