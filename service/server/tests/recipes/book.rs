@@ -9,8 +9,24 @@ pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// What a block may be. Another word after the fence is refused, so that no example escapes the test by a typo.
 /// `scripts/test-clients.sh` runs the programs that are called "guarded".
-const FENCES: [&str; 9] =
-    ["sh", "json", "text", "sql", "crontab", "python guarded", "js guarded", "java guarded", "rust guarded"];
+const FENCES: [&str; 16] = [
+    "sh",
+    "json",
+    "text",
+    "sql",
+    "crontab",
+    "mermaid",
+    "python",
+    "js",
+    "go",
+    "java",
+    "php",
+    "ruby",
+    "python guarded",
+    "js guarded",
+    "java guarded",
+    "rust guarded",
+];
 
 pub struct Page {
     /// `README.md` or `docs/….md`.
@@ -30,6 +46,11 @@ pub struct Block {
 }
 
 impl Block {
+    /// Starts a node, and so keeps the terminal of a reader, who runs the next block in another one.
+    pub fn keeps_its_terminal(&self) -> bool {
+        self.fence == "sh" && self.text.contains("latchgate serve")
+    }
+
     /// The name of a script: its fence says "bash" and the name.
     pub fn script(&self) -> Option<&str> {
         self.fence.strip_prefix("bash ")
@@ -81,6 +102,17 @@ fn every_script_is_strict_and_bash_can_read_it() {
         assert!(script.contains("\nset -euo pipefail\n"), "{name} is not strict");
         let parsed = Command::new("bash").args(["-n", "-c", &script]).status().unwrap();
         assert!(parsed.success(), "{name} does not parse");
+    }
+}
+
+#[test]
+fn nothing_follows_a_node_in_its_block() {
+    for page in pages() {
+        for block in page.blocks.iter().filter(|block| block.keeps_its_terminal()) {
+            let last = block.text.lines().last().unwrap_or_default();
+            let nodes = block.text.matches("latchgate serve").count();
+            assert!(nodes == 1 && last.contains("latchgate serve"), "{}:{}: the lines behind `serve`", page.name, block.line);
+        }
     }
 }
 
