@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests the clients for Python and TypeScript against real nodes on a private Postgres: the scenarios of service/clients/SCENARIOS.md,
-# each language in its own test runner, and the types of the one for Python. And the programs of docs/EXACT.md, in four languages; one whose
+# each language in its own test runner, and the types of the one for Python. And the programs to which docs/EXACT.md leads, in four languages; one whose
 # driver cannot be installed here is skipped. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
@@ -16,7 +16,7 @@ python_tools types mypy==2.4.1
 mypy=$TOOLS/mypy
 python_tools guard 'psycopg[binary]==3.2.10'
 
-# What the programs of docs/EXACT.md need.
+# What the programs to which docs/EXACT.md leads need.
 PROGRAM_NODE_MODULES=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/guard-node/node_modules")
 if [[ ! -e $PROGRAM_NODE_MODULES/pg ]]; then
     npm install --prefix "${PROGRAM_NODE_MODULES%/*}" --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel=error pg@8.16.3 >&2 ||
