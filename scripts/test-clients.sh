@@ -20,7 +20,7 @@ python_tools types mypy==2.4.1
 mypy=$TOOLS/mypy
 python_tools guard 'psycopg[binary]==3.2.10'
 
-# What the programs of docs/EXACT.md need.
+# What the programs to which docs/EXACT.md leads need.
 PROGRAM_NODE_MODULES=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/guard-node/node_modules")
 if [[ ! -e $PROGRAM_NODE_MODULES/pg ]]; then
     npm install --prefix "${PROGRAM_NODE_MODULES%/*}" --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel=error pg@8.16.3 >&2 ||

@@ -49,7 +49,7 @@ Exit codes:
     2   the command line is wrong
    64   the request is refused, for example because of a wrong key or another limit of permits
    69   no server can be reached: CMD was not run
-   75   the lock was not had within --wait: CMD was not run
+   75   could not get the lock within --wait: CMD was not run
    76   the lease was lost, and CMD was ended; or the lease had ended before CMD did
    77   the API key is missing, or does not permit this: CMD was not run
   126   CMD cannot be run

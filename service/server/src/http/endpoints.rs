@@ -155,7 +155,7 @@ impl Found {
 }
 
 /// Finds the endpoint of a request by the tree of paths that axum's router has, too. That router would clone the layers for each request:
-/// see docs/PERFORMANCE.md.
+/// see service/bench/README.md.
 pub struct Router {
     paths: matchit::Router<Vec<Found>>,
     no_path: Found,

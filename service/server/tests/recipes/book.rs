@@ -1,6 +1,6 @@
-//! README.md and docs/*.md: their fenced blocks.
+//! README.md and docs/*.md: their fenced blocks, and the scripts in docs/recipes.
 
-use std::fs;
+use std::fs::{self, DirEntry};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -8,9 +8,8 @@ use std::process::Command;
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// What a block may be. Another word after the fence is refused, so that no example escapes the test by a typo.
-/// `scripts/test-clients.sh` runs the programs that are called "guarded".
-const FENCES: [&str; 9] =
-    ["sh", "json", "text", "sql", "crontab", "python guarded", "js guarded", "java guarded", "rust guarded"];
+const FENCES: [&str; 12] =
+    ["sh", "json", "text", "sql", "crontab", "mermaid", "python", "js", "go", "java", "php", "ruby"];
 
 pub struct Page {
     /// `README.md` or `docs/….md`.
@@ -30,9 +29,9 @@ pub struct Block {
 }
 
 impl Block {
-    /// The name of a script: its fence says "bash" and the name.
-    pub fn script(&self) -> Option<&str> {
-        self.fence.strip_prefix("bash ")
+    /// Starts a node, and so keeps the terminal of a reader, who runs the next block in another one.
+    pub fn keeps_its_terminal(&self) -> bool {
+        self.fence == "sh" && self.text.contains("latchgate serve")
     }
 }
 
@@ -66,10 +65,10 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The scripts of all pages with their names.
+/// The scripts of docs/recipes with their names.
 pub fn scripts() -> Vec<(String, String)> {
-    let named = |block: Block| Some((block.script()?.to_owned(), block.text));
-    pages().into_iter().flat_map(|page| page.blocks).filter_map(named).collect()
+    let named = |entry: DirEntry| (entry.file_name().into_string().unwrap(), fs::read_to_string(entry.path()).unwrap());
+    fs::read_dir(Path::new(REPOSITORY).join("docs/recipes")).unwrap().map(|entry| named(entry.unwrap())).collect()
 }
 
 #[test]
@@ -85,11 +84,27 @@ fn every_script_is_strict_and_bash_can_read_it() {
 }
 
 #[test]
+fn nothing_follows_a_node_in_its_block() {
+    for page in pages() {
+        for block in page.blocks.iter().filter(|block| block.keeps_its_terminal()) {
+            let last = block.text.lines().last().unwrap_or_default();
+            let nodes = block.text.matches("latchgate serve").count();
+            assert!(
+                nodes == 1 && last.contains("latchgate serve"),
+                "{}:{}: the lines behind `serve`",
+                page.name,
+                block.line
+            );
+        }
+    }
+}
+
+#[test]
 fn every_block_says_what_it_is() {
     for page in pages() {
         for block in page.blocks {
-            let known = block.script().is_some() || FENCES.contains(&block.fence.as_str());
-            assert!(known, "{}:{}: {:?} is none of {FENCES:?} or \"bash NAME\"", page.name, block.line, block.fence);
+            let known = FENCES.contains(&block.fence.as_str());
+            assert!(known, "{}:{}: {:?} is none of {FENCES:?}", page.name, block.line, block.fence);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! README.md and docs/*.md as they stand: the scripts of docs/RECIPES.md, several at once, and the shell blocks of each page,
+//! README.md and docs/*.md as they stand: the scripts of docs/recipes, several at once, and the shell blocks of each page,
 //! one after the other. All against real nodes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]

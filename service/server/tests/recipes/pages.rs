@@ -2,8 +2,19 @@
 
 use futures::future::join_all;
 
-use crate::book::pages;
+use crate::book::{Page, pages};
 use crate::terminal::run;
+
+/// The pages whose examples need nothing but `latchgate serve`, in the order in which the README names them.
+const WALK: [&str; 7] = [
+    "docs/QUICKSTARTS.md",
+    "docs/LOCKS.md",
+    "docs/GATE.md",
+    "docs/COMMANDS.md",
+    "docs/TROUBLESHOOTING.md",
+    "docs/TERRAFORM.md",
+    "docs/CONSOLE.md",
+];
 
 /// `PAGE=docs/LOCKS.md` runs that page alone.
 #[tokio::test]
@@ -14,4 +25,18 @@ async fn every_shell_block_of_the_pages_runs_as_it_stands_and_prints_what_is_sho
     assert!(!pages.is_empty());
     let failures: Vec<String> = join_all(pages.iter().map(run)).await.into_iter().flatten().collect();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+#[tokio::test]
+async fn a_reader_who_pastes_one_page_after_the_other_to_one_node_is_not_stopped_by_what_an_earlier_one_left() {
+    let mut walk = Page { name: "one after the other".to_owned(), blocks: Vec::new() };
+    for (name, place) in WALK.iter().zip(1..) {
+        let page = pages().into_iter().find(|page| page.name == *name);
+        // The line 3042 is line 42 of the third page.
+        walk.blocks.extend(page.unwrap_or_else(|| panic!("{name}")).blocks.into_iter().map(|mut block| {
+            block.line += place * 1000;
+            block
+        }));
+    }
+    assert_eq!(run(&walk).await, None);
 }

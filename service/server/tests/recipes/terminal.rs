@@ -1,8 +1,9 @@
 //! A terminal in which the blocks of one page are run, top to bottom, by one shell.
 //!
 //! Blocks are not changed. Programs in front of `PATH` put the addresses of this world in the place of those that pages use:
-//! port 7070 is a free port, `db` a private Postgres, `cache` a private Redis. `latchgate serve`, for which a reader opens
-//! another terminal, returns when the node is ready, and ends the node that was on the same port.
+//! port 7070 is a free port, `db` a private Postgres, `cache` a private Redis. `latchgate serve` returns when the node is ready, and
+//! ends the node that was on the same port. A block with it runs in a shell of its own, as in another terminal: what it exports is
+//! not there in later blocks.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -90,7 +91,8 @@ impl Terminal {
         for (index, block) in blocks.iter().enumerate() {
             fs::write(terminal.file(index, "sh"), &block.text).unwrap();
             let [script, out, err, code] = ["sh", "out", "err", "code"].map(|kind| terminal.file(index, kind));
-            session += &format!(". {} >{} 2>{}\n", script.display(), out.display(), err.display());
+            let (open, close) = if block.keeps_its_terminal() { ("(", ")") } else { ("", "") };
+            session += &format!("{open}. {}{close} >{} 2>{}\n", script.display(), out.display(), err.display());
             session += &format!("echo 0 >{}\n", code.display());
         }
         fs::write(terminal.path("session"), session).unwrap();
