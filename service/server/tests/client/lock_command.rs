@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use latchgate_client::Client;
+use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::{free_port, until};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -34,6 +35,35 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
     desk.run(&["lock", "p", "--permits", "1/3", "--", "echo", "ran"]).ends().await.assert(64, "");
     let away = format!("http://127.0.0.1:{}", free_port());
     desk.run(&["lock", "k", "--url", &away, "--", "echo", "ran"]).ends().await.assert(69, "");
+}
+
+#[tokio::test]
+async fn a_lease_whose_grant_is_lost_is_given_back_before_the_command_ends() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for is_interrupted in [false, true] {
+        let lossy = Lossy::of_all(&node, "/acquire").await;
+        let retry_for = if is_interrupted { "30s" } else { "2s" };
+        let args = ["--url", &lossy.base_url(), "--ttl", "10m", "--retry-for", retry_for, "--", "echo", "ran"];
+        let run = desk.run(&[&["lock", "k"][..], &args].concat());
+        lossy.until_lost_one().await;
+        if is_interrupted {
+            run.signal(Signal::SIGINT);
+        }
+        run.ends().await.assert(if is_interrupted { 130 } else { 69 }, "");
+        assert_eq!(look(&node, "k").await["held"], false);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_may_stay_is_said() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    // The answer to the release is lost, too.
+    let lossy = Lossy::of_all(&node, "").await;
+    let run =
+        desk.run(&["lock", "k", "--url", &lossy.base_url(), "--retry-for", "1s", "--", "echo", "ran"]).ends().await;
+    assert!(run.code == Some(69) && run.err.contains("may stay taken for up to"), "{run:?}");
 }
 
 #[tokio::test]
