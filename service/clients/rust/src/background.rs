@@ -10,13 +10,13 @@ use crate::error::Error;
 
 const CALLS_MAX: usize = 1_000;
 
-/// The calls that go on in the background. Each of them has a receiver.
+/// The calls that go on in the background. Each of them has a receiver. The value is whether one was given up: a grant may stay.
 #[derive(Clone, Debug)]
-pub(crate) struct Background(Arc<watch::Sender<()>>);
+pub(crate) struct Background(Arc<watch::Sender<bool>>);
 
 impl Background {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(())))
+        Self(Arc::new(watch::Sender::new(false)))
     }
 
     pub(crate) fn spawn<T: Send + 'static>(
@@ -36,6 +36,7 @@ impl Background {
         if self.0.receiver_count() < CALLS_MAX {
             self.spawn(runtime, call);
         } else {
+            self.give_up();
             tracing::error!("too many calls go on in the background: an operation may stay blocked");
         }
     }
@@ -50,7 +51,14 @@ impl Background {
         ended.unwrap_or_else(|_| Err(Error::Unreachable("the runtime has ended".to_owned())))
     }
 
-    pub(crate) async fn ended(&self) {
+    /// No node says whether a grant was given back.
+    pub(crate) fn give_up(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Whether none was given up.
+    pub(crate) async fn ended(&self) -> bool {
         self.0.closed().await;
+        !*self.0.borrow()
     }
 }

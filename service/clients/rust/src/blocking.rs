@@ -59,7 +59,9 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         let client = self.client.clone();
-        self.finish(async move { client.settled().await });
+        self.finish(async move {
+            client.settled().await;
+        });
     }
 }
 

@@ -201,9 +201,10 @@ impl Client {
     }
 
     /// Returns when no call of this client or its clones goes on in the background: the release of a dropped lease, the report of
-    /// a dropped attempt, and the return of a lock or an operation whose grant was lost. Await it before the process ends.
-    pub async fn settled(&self) {
-        self.background.ended().await;
+    /// a dropped attempt, and the return of a lock or an operation whose grant was lost. Await it before the process ends. `false` if no
+    /// node has answered such a return in time: a lock may stay taken until its lease ends, and an operation may stay claimed.
+    pub async fn settled(&self) -> bool {
+        self.background.ended().await
     }
 
     /// Whether the next call goes to the node at this base URL.

@@ -409,7 +409,11 @@ impl Drop for Pending {
         self.client.background.spawn(&self.runtime, async move {
             let (path, body) = (target.path("release"), target.body(&lease_id));
             let until = Moment::now().plus(client.patience);
-            let _ = client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await;
+            match client.transport.repeat(&Method::POST, &path, Some(&body), ANSWER_MAX, until).await {
+                Ok(_) => {}
+                Err(Error::Refused(problem)) if problem.status() == 410 => {}
+                Err(_) => client.background.give_up(),
+            }
         });
     }
 }

@@ -400,6 +400,7 @@ async fn give_back(client: Client, mut body: Value, lease: Duration) {
             Err(Failure::Decided(problem)) if is_about_attempt(&problem) => return,
             Err(failure) if pause.after(&failure, until).await => {}
             Err(_) => {
+                client.background.give_up();
                 return tracing::error!("no node says whether an operation was claimed: it may stay blocked");
             }
         }
@@ -407,7 +408,10 @@ async fn give_back(client: Client, mut body: Value, lease: Duration) {
     if let (Some(id), Some(stamp)) = (answer["id"].as_str(), answer["stamp"].as_str()) {
         let patience = client.patience.max(lease);
         let failure = json!({ "stamp": stamp, "outcome": "failure" });
-        let _ = report(client.patience(patience), id.to_owned(), failure).await;
+        let background = client.background.clone();
+        if let Err(Error::Unreachable(_)) = report(client.patience(patience), id.to_owned(), failure).await {
+            background.give_up();
+        }
     }
 }
 

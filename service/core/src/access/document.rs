@@ -18,6 +18,9 @@ pub const PREFIX_MAX_BYTES: usize = 128;
 /// How long a revoked API key is still listed, in ms.
 const REVOKED_LISTED_MS: u64 = 30 * 24 * 3_600_000;
 const HOUR_MS: u64 = 3_600_000;
+/// How long after its revocation, in ms, a request with an API key may still take effect: the other nodes learn of it within 2 s, and a
+/// commit that is under way then may take one more.
+const REVOKED_WITHIN_MS: u64 = 3_000;
 
 /// All apps and API keys of a service. The app `default` exists without an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,6 +113,10 @@ pub enum ChangeRefused {
     UnknownKey,
     #[error("The app has API keys: revoke them first.")]
     AppHasKeys,
+    #[error(
+        "An API key of the app was revoked less than 3 s ago, and a request with it may still be under way: repeat this."
+    )]
+    AppKeysJustRevoked,
     #[error("There are already {APPS_MAX} apps.")]
     TooManyApps,
     #[error("There are already {KEYS_MAX} API keys: revoke some. A revoked one is listed, and counted, for 30 days.")]
@@ -156,6 +163,11 @@ impl Document {
         Ok(())
     }
 
+    /// Whether the app is there, or an API key of the configuration names it.
+    pub fn knows_app(&self, app: &App) -> bool {
+        self.has_app(app) || self.keys.values().any(|entry| entry.permissions.app == *app)
+    }
+
     pub fn has_app(&self, app: &App) -> bool {
         *app == App::default() || self.apps.contains_key(app)
     }
@@ -188,14 +200,27 @@ impl Document {
         Ok(())
     }
 
+    /// Whether no request of the app's own can change anything any more.
+    ///
+    /// # Errors
+    /// [`ChangeRefused::AppHasKeys`], [`ChangeRefused::AppKeysJustRevoked`].
+    pub fn check_at_rest(&self, app: &App, now: Timestamp) -> Result<(), ChangeRefused> {
+        let keys = || self.keys.values().filter(|entry| entry.permissions.app == *app);
+        if keys().any(|entry| entry.revoked_at.is_none()) {
+            return Err(ChangeRefused::AppHasKeys);
+        }
+        if keys().any(|entry| entry.revoked_at.is_some_and(|at| now.ms_since(at) < REVOKED_WITHIN_MS)) {
+            return Err(ChangeRefused::AppKeysJustRevoked);
+        }
+        Ok(())
+    }
+
     /// Removes an app without API keys; revoked ones go with it.
     ///
     /// # Errors
-    /// [`ChangeRefused::UnknownApp`], [`ChangeRefused::AppHasKeys`].
-    pub fn delete_app(&mut self, app: &App) -> Result<(), ChangeRefused> {
-        if self.keys.values().any(|entry| entry.permissions.app == *app && entry.revoked_at.is_none()) {
-            return Err(ChangeRefused::AppHasKeys);
-        }
+    /// [`ChangeRefused::UnknownApp`], and those of [`check_at_rest`](Self::check_at_rest).
+    pub fn delete_app(&mut self, app: &App, now: Timestamp) -> Result<(), ChangeRefused> {
+        self.check_at_rest(app, now)?;
         self.apps.remove(app).ok_or(ChangeRefused::UnknownApp)?;
         self.keys.retain(|_, entry| entry.permissions.app != *app);
         Ok(())

@@ -141,8 +141,9 @@ impl Access {
         Ok(Arc::clone(caller))
     }
 
-    pub fn has_app(&self, app: &App) -> bool {
-        self.inner.known().document.has_app(app)
+    /// Whether the app is there, or an API key names it.
+    pub fn knows_app(&self, app: &App) -> bool {
+        self.inner.known().document.knows_app(app)
     }
 
     /// The app of an API key, also of one that is no longer accepted.
@@ -181,7 +182,7 @@ impl Inner {
         Arc::clone(&self.known.read())
     }
 
-    /// There are as many as apps that have had API keys here.
+    /// There are as many as apps that have API keys, or have had some.
     fn app_use(&self, app: &App) -> Arc<AppUse> {
         let new = || Arc::new(AppUse::new(app.clone(), self.quota_reports.clone()));
         Arc::clone(self.app_uses.lock().entry(app.clone()).or_insert_with(new))
@@ -211,9 +212,12 @@ impl Inner {
             let new = || Caller::new(Some(*id), entry.permissions.clone(), self.app_use(&entry.permissions.app));
             callers.insert(*id, same.cloned().unwrap_or_else(|| Arc::new(new())));
         }
-        for (app, app_use) in &*self.app_uses.lock() {
+        let mut app_uses = self.app_uses.lock();
+        app_uses.retain(|app, _| document.knows_app(app));
+        for (app, app_use) in &*app_uses {
             app_use.set(document.apps.get(app).map_or_else(Quotas::default, |entry| entry.quotas));
         }
+        drop(app_uses);
         let is_ended =
             |(id, caller): &(&KeyId, &Arc<Caller>)| !callers.get(id).is_some_and(|same| Arc::ptr_eq(same, caller));
         let ended: Vec<Arc<Caller>> =

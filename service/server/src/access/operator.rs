@@ -4,8 +4,8 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use latchgate_core::access::{
-    ApiKey, AppChange, ChangeRefused, Document, KeyEntry, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions,
-    QUOTA_MAX, Quota, Scope, has_api_key,
+    ApiKey, AppChange, ChangeRefused, Document, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
+    Quota, Scope, has_api_key,
 };
 use latchgate_core::key::check_name;
 use latchgate_core::{App, Timestamp};
@@ -166,18 +166,23 @@ impl Order<'_> {
         Ok(self.shown(&app))
     }
 
-    /// Only for an app without locks and operations, which the caller has looked for.
+    /// Only for an app without locks and operations, which the caller has looked for since `at_rest`.
     ///
     /// # Errors
     /// Says why the app is still there.
-    pub async fn delete_app(self, app: &App) -> Result<(), OrderRefused> {
-        // An API key of the configuration cannot be revoked.
-        let known = self.access.document();
-        let is_used = |key: &KeyEntry| key.permissions.app == *app && key.revoked_at.is_none();
-        if known.keys.values().any(is_used) {
-            return Err(ChangeFailure::Refused(ChangeRefused::AppHasKeys).into());
-        }
-        Ok(self.access.change(self.by, |document, _| document.delete_app(app)).await?)
+    pub async fn delete_app(self, app: &App, at_rest: Timestamp) -> Result<(), OrderRefused> {
+        Ok(self.access.change(self.by, |document, _| document.delete_app(app, at_rest)).await?)
+    }
+
+    /// Whether no request with an API key of the app can change anything any more, also with one of the configuration, which cannot be
+    /// revoked. Returns since when, at the latest.
+    ///
+    /// # Errors
+    /// Says why the app may still change.
+    pub fn check_at_rest(self, app: &App) -> Result<Timestamp, OrderRefused> {
+        let now = self.access.now();
+        self.access.document().check_at_rest(app, now).map_err(ChangeFailure::Refused)?;
+        Ok(now)
     }
 
     /// `may_lock_out`: also if it is the first API key and cannot make others, as an operator who can open the store may.
@@ -264,12 +269,11 @@ impl KeyRequest {
         }
         for prefix in &self.prefixes {
             check_name(prefix, PREFIX_MAX_BYTES).map_err(|error| OrderRefused::invalid("prefixes", error))?;
+            check_no_api_key("prefixes", prefix)?;
         }
         if let Some(name) = &self.name {
             check_name(name, NAME_MAX_BYTES).map_err(|error| OrderRefused::invalid("name", error))?;
-            if has_api_key(name) {
-                return Err(OrderRefused::invalid("name", "must not contain an API key"));
-            }
+            check_no_api_key("name", name)?;
         }
         if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
             return Err(OrderRefused::invalid("expires_in_ms", format!("must be from 1 to {MS_MAX}")));
@@ -298,6 +302,12 @@ fn shown_key(permissions: &Permissions, expires_in_ms: Option<u64>) -> String {
     format!("app: {}, scopes: {}, prefixes: {prefixes}{expires}", permissions.app.as_str(), scopes.join(","))
 }
 
+/// Of what lists and the log show.
+fn check_no_api_key(field: &str, text: &str) -> Result<(), OrderRefused> {
+    if has_api_key(text) { Err(OrderRefused::invalid(field, "must not contain an API key")) } else { Ok(()) }
+}
+
 fn parse_app(text: &str) -> Result<App, OrderRefused> {
+    check_no_api_key("app", text)?;
     App::parse(text).map_err(|error| OrderRefused::invalid("app", error))
 }

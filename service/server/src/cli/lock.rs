@@ -8,7 +8,7 @@ use std::time::Duration;
 use latchgate_client::clock::Moment;
 use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wanted};
 
-use super::node::{LOST, client, failed};
+use super::node::{LOST, client, failed, settle};
 use super::print::complain;
 use super::progress::Line;
 use super::terraform;
@@ -31,13 +31,18 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         acquired = request(&client, args, &notice).acquire() => acquired,
         signal = signals.end() => {
             notice.line.clear();
+            give_back(&client, args, &mut signals).await;
             return Ok(work::code_of(signal).into());
         }
     };
     notice.line.clear();
     let lease = match acquired {
         Ok(lease) => lease,
-        Err(error) => return Ok(failed(&error).into()),
+        Err(error) => {
+            let code = failed(&error);
+            give_back(&client, args, &mut signals).await;
+            return Ok(code.into());
+        }
     };
     let mut environment = vec![("LATCHGATE_TOKEN", listed(lease.tokens())), ("LATCHGATE_LEASE", lease.id().to_owned())];
     if args.permits.is_some() {
@@ -93,6 +98,16 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(LOST.into())
+}
+
+/// A lease that may have been granted is released.
+async fn give_back(client: &Client, args: &LockRunArgs, signals: &mut Signals) {
+    if !settle(client, args.node.retry_for, signals).await {
+        let ttl = args.ttl;
+        eprintln!(
+            "latchgate: CMD was not run, but the lock may stay taken for up to {ttl:?}: no node says whether it was granted"
+        );
+    }
 }
 
 /// Who has revoked the lock, and why.

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use latchgate_client::{Client, Error};
+use tokio::time::timeout;
 
 use super::print::complain;
+use super::work::Signals;
 use crate::config::NodeArgs;
 
 pub const REFUSED: u8 = 64;
@@ -30,6 +32,15 @@ pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
         Some(key) => client.api_key(key)?,
         None => client,
     })
+}
+
+/// CMD was not run: what may have been granted is given back, until a signal ends that, or `max` is over. Returns whether nothing stays.
+/// A node that was only frozen gives it back by itself, because this client has gone.
+pub async fn settle(client: &Client, max: Duration, signals: &mut Signals) -> bool {
+    tokio::select! {
+        is_settled = timeout(max, client.settled()) => is_settled.unwrap_or(false),
+        _ = signals.end() => false,
+    }
 }
 
 /// Prints the error; returns the exit code for it.

@@ -9,10 +9,9 @@ use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
-use tokio::time::timeout;
 
 use super::lock::margin;
-use super::node::{LOST, UNKNOWN, client, failed};
+use super::node::{LOST, UNKNOWN, client, failed, settle};
 use super::print::NOT_PRINTED;
 use super::work::{self, Ended, Hold, Printed, Signals, Work};
 use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
@@ -35,7 +34,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let begun = tokio::select! {
         begun = begin.begin(&contents) => begun,
         signal = signals.end() => {
-            settle(&client, args.node.retry_for, &mut signals).await;
+            give_back(&client, args, &mut signals).await;
             return Ok(work::code_of(signal).into());
         }
     };
@@ -44,8 +43,8 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
         Err(error) => {
             let code = failed(&error);
-            settle(&client, args.node.retry_for, &mut signals).await;
-            return Ok(code.into());
+            let may_block = !give_back(&client, args, &mut signals).await && args.on_expiry == OnExpiryChoice::Block;
+            return Ok(if may_block { UNKNOWN } else { code }.into());
         }
     };
     let work = Work {
@@ -70,13 +69,19 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     report(args, attempt, code, is_cut, output).await
 }
 
-/// CMD was not run: a claim that may have been made is given back, until a signal ends that, or no node has answered for `max` again. A
-/// node that was only frozen gives it back by itself, because this client has gone.
-async fn settle(client: &Client, max: Duration, signals: &mut Signals) {
-    tokio::select! {
-        _ = timeout(max, client.settled()) => {}
-        _ = signals.end() => {}
+/// As [`settle`], for as long as a claim may last: one that is left behind blocks the operation, or is taken over after its lease.
+async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> bool {
+    let is_settled = settle(client, args.node.retry_for.max(args.lease), signals).await;
+    if !is_settled {
+        eprintln!(
+            "latchgate: CMD was not run, but no node says whether the operation was claimed: it may stay claimed until its lease ends{}",
+            match args.on_expiry {
+                OnExpiryChoice::Block => ", and then block until a person resolves it as failed",
+                OnExpiryChoice::Retry => "",
+            }
+        );
     }
+    is_settled
 }
 
 async fn report(

@@ -48,7 +48,8 @@ async fn answer(State(backend): State<Arc<Backend>>, method: Method, uri: Uri, b
     let info: Option<Value> = serde_json::from_slice(&body).ok();
     let id = |info: &Option<Value>| info.as_ref().and_then(|info| info["ID"].as_str().map(str::to_owned));
     let mut holder = backend.holder.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_other = holder.is_some() && id(&holder) != id(&info);
+    // A run without an id is never the one that has the lock.
+    let is_other = holder.is_some() && (id(&info).is_none() || id(&holder) != id(&info));
     match method.as_str() {
         "LOCK" if !is_held(&backend.lease.borrow()) => (StatusCode::LOCKED, lost().to_string()).into_response(),
         "LOCK" if is_other => (StatusCode::LOCKED, holder.clone().unwrap_or_default().to_string()).into_response(),
@@ -57,7 +58,7 @@ async fn answer(State(backend): State<Arc<Backend>>, method: Method, uri: Uri, b
             StatusCode::OK.into_response()
         }
         // `terraform force-unlock` names no run.
-        "UNLOCK" if is_other && info.is_some() => StatusCode::CONFLICT.into_response(),
+        "UNLOCK" if is_other && !body.is_empty() => StatusCode::CONFLICT.into_response(),
         "UNLOCK" => {
             *holder = None;
             StatusCode::OK.into_response()

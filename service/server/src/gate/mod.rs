@@ -47,6 +47,8 @@ use crate::store::{PoolUse, StoreError};
 
 /// Longest time for one command's dealings with a store.
 pub const COMMAND_MAX: Duration = Duration::from_millis(450);
+/// Listings by time at once. Each looks through many records.
+const WALKS_MAX: usize = 2;
 /// Pres that may wait at a node for operations in one store.
 const WAITERS_MAX: usize = 50_000;
 
@@ -68,6 +70,8 @@ struct Inner {
     notices: Notices,
     /// How many claims may be given back, and successes put in front, in the background at once.
     in_background: Arc<Semaphore>,
+    /// One permit for each listing by time.
+    walks: Semaphore,
     /// Ends all waits.
     closing: CancellationToken,
     metrics: GateMetrics,
@@ -133,6 +137,7 @@ impl Operations {
             signer: Signer::new(secret),
             notices,
             in_background: Arc::new(Semaphore::new(WAITERS_MAX)),
+            walks: Semaphore::new(WALKS_MAX),
             closing: CancellationToken::new(),
             metrics: GateMetrics::default(),
         });

@@ -97,6 +97,8 @@ impl Operations {
     /// # Errors
     /// As [`list`](Self::list).
     pub async fn list_by_time(&self, listing: Listing<'_>, order: ByTime) -> Result<ShownPage, ListFailure> {
+        let permit = self.inner.walks.try_acquire();
+        let _walks = permit.map_err(|_| Failure::Overloaded("too many listings by time at once"))?;
         let began = Instant::now();
         let mut found = ShownPage { records: Vec::new(), unreadable: Vec::new(), next: None, is_incomplete: false };
         for _ in 0..SORTED_PAGES_MAX {
@@ -125,13 +127,23 @@ impl Operations {
     /// # Errors
     /// As [`list`](Self::list).
     pub async fn has_records(&self, app: &App) -> Answer<bool> {
-        let listing = Listing { app, filter: &Filter::default(), cursor: None, limit: 1 };
-        let found = match self.list_by_time(listing, ByTime::Oldest).await {
-            Ok(found) => found,
-            Err(ListFailure::Failure(failure)) => return Err(failure),
-            Err(ListFailure::InvalidCursor) => return Ok(true),
-        };
-        Ok(!found.records.is_empty() || !found.unreadable.is_empty() || found.is_incomplete)
+        let mut next: Option<String> = None;
+        for _ in 0..SORTED_PAGES_MAX {
+            let listing = Listing { app, filter: &Filter::default(), cursor: next.as_deref(), limit: SORTED_PAGE };
+            let page = match self.list(listing).await {
+                Ok(page) => page,
+                Err(ListFailure::Failure(failure)) => return Err(failure),
+                Err(ListFailure::InvalidCursor) => return Ok(true),
+            };
+            if !page.records.is_empty() || !page.unreadable.is_empty() {
+                return Ok(true);
+            }
+            next = page.next;
+            if next.is_none() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Forgets a record; one whose attempt runs, or may have run, or that cannot be decoded, only by `force`.

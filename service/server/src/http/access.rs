@@ -43,15 +43,13 @@ pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -
     let named = if endpoint.is_of_any_app { query::app(request.uri())? } else { None };
     let app = named.map(|app| App::parse(&app).map_err(|error| Problem::field("app", error))).transpose()?;
     let is_other = app.as_ref().is_some_and(|app| *app != permissions.app);
+    if let Some(app) = app {
+        // Also one that was deleted, whose leftovers an operator ends.
+        let _ = exchange.app.set(app);
+    }
     if !is_permitted || (is_other && !permissions.is_operator()) {
         audit::forbidden(endpoint, request.uri(), exchange, &caller);
         return Err(if is_permitted { lacks(Scope::Admin, true) } else { lacks(scope, of_default) });
-    }
-    if let Some(app) = app {
-        if !context.access.has_app(&app) {
-            return Err(Problem::new(Code::UnknownApp, "There is no app of this name."));
-        }
-        let _ = exchange.app.set(app);
     }
     Ok(())
 }

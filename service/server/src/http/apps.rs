@@ -65,7 +65,7 @@ pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json
 
 /// Delete an empty app.
 ///
-/// Without API keys (revoked ones go with it), locks that are in use, and operations.
+/// Without API keys (revoked ones go with it, 3 s after the revocation), locks that are in use, and operations.
 #[utoipa::path(
     delete, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "deleteApp",
     params(("app" = String, Path, min_length = 1, max_length = 64, description = "The app's name", example = "billing")),
@@ -77,12 +77,12 @@ pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
     if app == App::default() {
         return Err(Problem::field("app", "must not be default, which is always there"));
     }
-    // Once its API keys are revoked, no client claims more.
+    let at_rest = order.check_at_rest(&app)?;
     let context = &call.context;
     if context.locks.has_locks(&app).await? || context.operations.has_records(&app).await? {
         return Err(Problem::new(Code::AppNotEmpty, "The app has locks in use, or operations."));
     }
-    order.delete_app(&app).await?;
+    order.delete_app(&app, at_rest).await?;
     Ok(ok(&DeletedAppAnswer { app: app.as_str().to_owned() }))
 }
 

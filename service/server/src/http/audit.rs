@@ -20,7 +20,8 @@ pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) {
 
 /// Begins the record of what only the handler recognises as an action that leaves one.
 pub fn begin_action(call: &Call, action: Action, resource: &str) {
-    let _ = call.exchange.record.set(Entry::begin(action, actor(&call.exchange, &call.caller), resource));
+    let resource = in_app(resource, &call.exchange, &call.caller);
+    let _ = call.exchange.record.set(Entry::begin(action, actor(&call.exchange, &call.caller), &resource));
 }
 
 pub fn end(entry: &Entry, response: &Response) {
@@ -46,11 +47,15 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
         Action::RevokeKey => parameter.parse().map_or_else(|_| String::new(), |id: KeyId| id.to_string()),
         _ => parameter.into_owned(),
     };
-    let resource = match exchange.app.get().filter(|app| *app != caller.app()) {
-        Some(app) => format!("{resource} of the app {}", app.as_str()),
-        None => resource,
-    };
-    Entry::begin(action, actor(exchange, caller), &resource)
+    Entry::begin(action, actor(exchange, caller), &in_app(&resource, exchange, caller))
+}
+
+/// Names the app of what is acted on, if that is another one than the caller's.
+pub fn in_app(resource: &str, exchange: &Exchange, caller: &Caller) -> String {
+    match exchange.app.get().filter(|app| *app != caller.app()) {
+        Some(app) => format!("{resource} of the app {}", app.as_str()).trim_start().to_owned(),
+        None => resource.to_owned(),
+    }
 }
 
 fn actor(exchange: &Exchange, caller: &Caller) -> Actor {

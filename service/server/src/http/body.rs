@@ -43,6 +43,10 @@ async fn received(request: Request, context: &Shared) -> Result<Bytes, Problem> 
     let exchange = Arc::clone(Exchange::of(request.extensions())?);
     let bytes_max = context.body_bytes_max(exchange.endpoint().body);
     let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
+    // A slow body may arrive after the API key was revoked, and its app deleted.
+    if exchange.caller.get().is_some_and(|caller| caller.ended().is_cancelled()) {
+        return Err(access::ended());
+    }
     access::count(&exchange, body.len() / COUNTED_BYTES)?;
     Ok(body)
 }

@@ -9,6 +9,7 @@ use latchgate_core::access::Scope;
 use latchgate_core::{Address, App, Key};
 
 use super::access::{self, lacks};
+use super::audit;
 use super::context::Shared;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
@@ -89,7 +90,7 @@ impl Call {
     /// Says in the audit record what only the handler knows: what is acted on.
     pub fn resource(&self, resource: &str) {
         if let Some(record) = self.exchange.record.get() {
-            record.resource(resource);
+            record.resource(audit::in_app(resource, &self.exchange, &self.caller));
         }
     }
 

@@ -25,7 +25,7 @@ pub struct Exchange {
     pub found: Found,
     /// Set when the request has been permitted.
     pub caller: OnceLock<Arc<Caller>>,
-    /// The app that the request names, if the caller may act in it.
+    /// The app that the request names. A handler gets the request only if the caller may act in it.
     pub app: OnceLock<App>,
     /// The audit record, if the request leaves one.
     pub record: OnceLock<Entry>,

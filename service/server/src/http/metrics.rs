@@ -98,6 +98,7 @@ fn write(context: &Context, page: &mut Page<'_>) {
 /// What the node has counted.
 fn counts(context: &Context, page: &mut Page<'_>) {
     let locks = &context.locks;
+    context.requests.retain(|app| context.access.knows_app(app));
     context.requests.encode(page);
     locks.metrics().encode(locks.now(), page);
     page.gauge("latchgate_waiters", "Requests that wait in a queue of this node.", locks.waiters());

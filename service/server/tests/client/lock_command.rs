@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use latchgate_client::Client;
+use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::{free_port, until};
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -34,6 +35,35 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
     desk.run(&["lock", "p", "--permits", "1/3", "--", "echo", "ran"]).ends().await.assert(64, "");
     let away = format!("http://127.0.0.1:{}", free_port());
     desk.run(&["lock", "k", "--url", &away, "--", "echo", "ran"]).ends().await.assert(69, "");
+}
+
+#[tokio::test]
+async fn a_lease_whose_grant_is_lost_is_given_back_before_the_command_ends() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for is_interrupted in [false, true] {
+        let lossy = Lossy::of_all(&node, "/acquire").await;
+        let retry_for = if is_interrupted { "30s" } else { "2s" };
+        let args = ["--url", &lossy.base_url(), "--ttl", "10m", "--retry-for", retry_for, "--", "echo", "ran"];
+        let run = desk.run(&[&["lock", "k"][..], &args].concat());
+        lossy.until_lost_one().await;
+        if is_interrupted {
+            run.signal(Signal::SIGINT);
+        }
+        run.ends().await.assert(if is_interrupted { 130 } else { 69 }, "");
+        assert_eq!(look(&node, "k").await["held"], false);
+    }
+}
+
+#[tokio::test]
+async fn a_lease_that_may_stay_is_said() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    // The answer to the release is lost, too.
+    let lossy = Lossy::of_all(&node, "").await;
+    let run =
+        desk.run(&["lock", "k", "--url", &lossy.base_url(), "--retry-for", "1s", "--", "echo", "ran"]).ends().await;
+    assert!(run.code == Some(69) && run.err.contains("may stay taken for up to"), "{run:?}");
 }
 
 #[tokio::test]
@@ -301,9 +331,11 @@ async fn terraform_locks_under_the_lease_of_the_command() {
         call LOCK $TF_HTTP_LOCK_ADDRESS a; call LOCK $TF_HTTP_LOCK_ADDRESS b; call UNLOCK $TF_HTTP_UNLOCK_ADDRESS b
         call UNLOCK $TF_HTTP_UNLOCK_ADDRESS a; call LOCK $TF_HTTP_LOCK_ADDRESS b; call LOCK ${TF_HTTP_LOCK_ADDRESS}x b
         curl -s -o /dev/null -w '%{http_code} ' -X LOCK $LATCHGATE_URL/v1/terraform/network -d '{"ID":"c","Who":"ann"}'
+        send() { curl -s -o /dev/null -w '%{http_code} ' -X $1 $TF_HTTP_LOCK_ADDRESS -d "$2"; }
+        send UNLOCK nonsense; send UNLOCK ''; send LOCK '{}'; send LOCK '{}'; send UNLOCK '{}'; send UNLOCK ''
         echo $TF_HTTP_LOCK_ADDRESS >address"#;
     let run = desk.run(&["lock", "--terraform", "network", "--", "bash", "-c", script]);
-    run.ends().await.assert(0, "200 423 409 200 200 404 423 ");
+    run.ends().await.assert(0, "200 423 409 200 200 404 423 409 200 200 423 409 200 ");
     assert_eq!(look(&node, "terraform%2Fnetwork").await["held"], false);
     let after = desk.shell("curl -s -X LOCK $(cat address) -d '{}'; echo $?").ends().await;
     assert_ne!(after.out, "0\n", "the address ends with the command");

@@ -3,8 +3,9 @@
 use latchgate_testkit::free_port;
 use latchgate_testkit::lossy::Lossy;
 use nix::sys::signal::Signal;
+use tokio::io::AsyncReadExt;
 
-use crate::world::{Desk, node, until_gone};
+use crate::world::{Desk, node, seconds, until_gone};
 
 #[tokio::test]
 async fn of_a_hundred_runs_of_one_content_one_runs_and_all_print_its_output() {
@@ -78,6 +79,40 @@ async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_ne
     // It may have begun, and even have ended, before the signal.
     assert!([Some(0), Some(130)].contains(&ended.code), "{}", ended.err);
     desk.run(&["once", "a", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn a_claim_whose_answer_is_lost_is_given_back_for_as_long_as_it_may_last() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let url = lossy.base_url();
+    let once = |contents: &str, more: &[&str]| {
+        let args = ["once", contents, "--url", &url, "--retry-for", "1s"];
+        desk.run(&[&args[..], more, &["--", "echo", "ran"]].concat())
+    };
+    let mut run = once("a", &["--lease", "60s"]);
+    // The command says that no node answers, and goes on for longer than --retry-for.
+    let mut said = [0];
+    run.child.stderr.as_mut().unwrap().read_exact(&mut said).await.unwrap();
+    tokio::time::sleep(seconds(3)).await;
+    lossy.pass_all();
+    run.ends().await.assert(69, "");
+    desk.run(&["once", "a", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    for (on_expiry, code) in [("block", 70), ("retry", 69)] {
+        let url = lossy.base_url();
+        let args = ["--url", &url, "--retry-for", "1s", "--lease", "3s", "--on-expiry", on_expiry, "--", "echo", "ran"];
+        let ended = desk.run(&[&["once", on_expiry][..], &args].concat()).ends().await;
+        assert!(ended.code == Some(code) && ended.out.is_empty(), "{ended:?}");
+        assert!(ended.err.contains("it may stay claimed"), "{ended:?}");
+    }
 }
 
 #[tokio::test]

@@ -88,6 +88,22 @@ async fn what_ends_a_lock_or_changes_the_service_is_logged_with_who_from_where_a
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_record_of_what_is_done_in_another_app_names_the_app() {
+    let node = guarded(QUIET).await;
+    let (operator, caller) = (Caller::operator(&node), Caller::with(&node, json!({ "scopes": ["locks"] })).await);
+    let billing = Caller::of_app(&node, "billing").await;
+    operator.ok(Method::POST, "/v1/leases/revoke?app=billing", json!({ "owner": "b" })).await;
+    operator.ok(Method::PUT, "/v1/locks/k/limit?app=billing", json!({ "limit": 2 })).await;
+    billing.ok(Method::PUT, "/v1/locks/k/limit", json!({ "limit": 3 })).await;
+    caller.call(Method::DELETE, "/v1/locks/k?app=billing", Value::Null).await.assert_problem(403, "forbidden");
+    let records = records(&node.log());
+    let ended: Vec<_> = records.iter().map(|record| (&record["action"], &record["resource"])).collect();
+    let (revoke, set_limit, force) = (json!("revoke"), json!("set-limit"), json!("force"));
+    let (leases, key) = (json!("leases of owner \"b\" of the app billing"), json!("k of the app billing"));
+    assert_eq!(ended[ended.len() - 3..], [(&revoke, &leases), (&set_limit, &key), (&force, &key)], "{records:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failed_authentications_are_bounded_and_counted_and_no_secret_is_logged() {
     let mut node = guarded(QUIET).await;
     let operator = Caller::operator(&node);

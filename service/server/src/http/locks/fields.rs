@@ -83,6 +83,7 @@ impl ModeFields<'_> {
                 None => Ok(None),
             };
         };
+        check_no_api_key("group", group)?;
         let group = Group::parse(group).map_err(|error| Problem::field("group", error))?;
         let limit_max = self.limit.unwrap_or(LIMIT_MAX);
         let limit = self.group_limit.map(|limit| within("group_limit", limit, 1..=limit_max)).transpose()?;

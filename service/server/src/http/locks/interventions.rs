@@ -7,8 +7,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::answers::key_full;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
+use crate::audit::Action;
 use crate::format::{DateTime, rfc3339};
 use crate::http::answer;
+use crate::http::audit;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::{LockKey, PathAddress};
@@ -174,7 +176,11 @@ pub async fn end_all(call: &Call, address: &Address, note: Note) -> Answered {
     responses((status = 200, description = "The limit is set.", body = LimitAnswer))
 )]
 pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(request): Json<LimitRequest>) -> Answered {
+    if call.app() != call.caller.app() {
+        audit::begin_action(&call, Action::SetLimit, address.key.as_str());
+    }
     let limit = request.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
+    call.detail(|| format!("limit: {}", limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())));
     match command(&call, &address, Command::SetLimit(limit)).await? {
         Outcome::LimitSet { limit, held } => {
             Ok(answer::ok(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))

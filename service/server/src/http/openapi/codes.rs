@@ -21,12 +21,8 @@ pub const OF_ALL: [Code; 13] = [
 ];
 
 /// The codes of an operation beside these, in the order of their table.
-pub fn of(&Endpoint { id, path, is_of_any_app, .. }: &Endpoint) -> Vec<Code> {
-    let is_own = |code: &Code| {
-        own(id).contains(code)
-            || (*code == Code::InvalidKey && path.contains("{key}"))
-            || (*code == Code::UnknownApp && is_of_any_app)
-    };
+pub fn of(&Endpoint { id, path, .. }: &Endpoint) -> Vec<Code> {
+    let is_own = |code: &Code| own(id).contains(code) || (*code == Code::InvalidKey && path.contains("{key}"));
     Code::ALL.iter().copied().filter(is_own).collect()
 }
 

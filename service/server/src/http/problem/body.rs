@@ -168,7 +168,7 @@ impl From<OrderRefused> for Problem {
                 let code = match refused {
                     ChangeRefused::NotPermitted => Code::Unauthorized,
                     ChangeRefused::UnknownApp => Code::UnknownApp,
-                    ChangeRefused::AppHasKeys => Code::AppNotEmpty,
+                    ChangeRefused::AppHasKeys | ChangeRefused::AppKeysJustRevoked => Code::AppNotEmpty,
                     ChangeRefused::UnknownKey => Code::UnknownApiKey,
                     ChangeRefused::TooManyApps | ChangeRefused::TooManyKeys => Code::AccessFull,
                 };

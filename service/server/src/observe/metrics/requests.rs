@@ -61,6 +61,11 @@ impl Requests {
         new
     }
 
+    /// Leaves out apps that are no more.
+    pub fn retain(&self, is_known: impl Fn(&App) -> bool) {
+        self.apps.write().retain(|app, _| is_known(app));
+    }
+
     /// Requests without a known app.
     pub fn without_app(&self) -> &OfApp {
         &self.without_app

@@ -350,12 +350,78 @@ async fn only_an_empty_app_is_deleted() {
     let last = Caller::of_app(&node, "billing").await;
     last.ok(Method::POST, "/v1/locks/k/release", json!({ "lease_id": lease.text("lease_id") })).await;
     operator.revoke(last.id()).await;
-    assert_eq!(delete().await.body, json!({ "app": "billing" }));
+    // Another node may not know yet that the API key is revoked.
+    let early = delete().await;
+    early.assert_problem(409, "app-not-empty");
+    assert!(early.text("detail").contains("less than 3 s ago"), "{}", early.body);
+    until("the app is deleted", || async { delete().await.body == json!({ "app": "billing" }) }).await;
     delete().await.assert_problem(404, "unknown-app");
     let apps = operator.get("/v1/admin/apps").await.body["apps"].clone();
     assert!(apps.as_array().unwrap().iter().all(|app| app["app"] != "billing"), "{apps}");
     let keys = operator.get("/v1/admin/api-keys?app=billing").await;
     assert_eq!(keys.body["api_keys"], json!([]));
+}
+
+#[tokio::test]
+async fn what_is_left_in_a_deleted_app_is_seen_and_ended_by_an_operator() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "t3" })).await;
+    // An operator's request whose body arrives after the deletion.
+    let mut late = Raw::connect(&node).await;
+    let head = "PUT /v1/locks/k/closed?app=t3 HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 19";
+    late.send(format!("{head}\r\nauthorization: Bearer {ADMIN}\r\n\r\n{{\"reason\":")).await;
+    operator.ok(Method::DELETE, "/v1/admin/apps/t3", Value::Null).await;
+    late.send("\"freeze\"}").await;
+    assert_eq!(late.answer().await.unwrap().status, 200);
+    assert_eq!(operator.get("/v1/locks/k?app=t3").await.body["closed"]["reason"], "freeze");
+    operator.ok(Method::DELETE, "/v1/locks/k/closed?app=t3", Value::Null).await;
+    assert_eq!(operator.get("/v1/locks?app=none").await.body["locks"], json!([]));
+}
+
+#[tokio::test]
+async fn a_request_whose_body_arrives_after_the_revocation_of_its_api_key_does_nothing() {
+    let node = guarded(&[]).await;
+    let (operator, caller) = (Caller::operator(&node), Caller::of_app(&node, "billing").await);
+    let mut late = Raw::connect(&node).await;
+    let head = "PUT /v1/locks/k/limit HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 11";
+    late.send(format!("{head}\r\nauthorization: Bearer {}\r\n\r\n{{\"limit\":", caller.key)).await;
+    operator.revoke(caller.id()).await;
+    late.send("2}").await;
+    assert_eq!(late.answer().await.unwrap().status, 401);
+    assert_eq!(operator.get("/v1/locks/k?app=billing").await.body["limit"], Value::Null);
+}
+
+#[tokio::test]
+async fn an_app_that_was_deleted_leaves_the_metrics() {
+    let node = guarded(&["--open-metrics"]).await;
+    let (operator, caller) = (Caller::operator(&node), Caller::of_app(&node, "billing").await);
+    caller.get("/v1/locks").await;
+    let metrics = async || Client::new().get(format!("{}/metrics", node.base_url())).send().await.unwrap().text().await;
+    assert!(metrics().await.unwrap().contains(r#"app="billing""#));
+    operator.revoke(caller.id()).await;
+    until("the app is deleted", || async {
+        operator.call(Method::DELETE, "/v1/admin/apps/billing", Value::Null).await.status == 200
+    })
+    .await;
+    assert!(!metrics().await.unwrap().contains(r#"app="billing""#));
+}
+
+#[tokio::test]
+async fn no_name_of_an_operators_or_of_a_group_has_an_api_key_in_it() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let scopes = json!(["read"]);
+    for (path, body, field) in [
+        ("/v1/admin/apps", json!({ "app": ADMIN }), "app"),
+        ("/v1/admin/api-keys", json!({ "app": ADMIN, "scopes": scopes }), "app"),
+        ("/v1/admin/api-keys", json!({ "scopes": scopes, "prefixes": [ADMIN] }), "prefixes"),
+        ("/v1/locks/k/acquire", json!({ "mode": "permits", "limit": 1, "group": ADMIN }), "group"),
+    ] {
+        let refused = operator.post(path, body).await;
+        refused.assert_problem(400, "invalid-request");
+        assert_eq!(refused.body["field"], field, "{}", refused.body);
+    }
 }
 
 #[tokio::test]
@@ -381,7 +447,6 @@ async fn an_operator_sees_and_ends_what_another_app_holds_and_no_other_caller_do
         billing.get(path).await.assert_problem(403, "forbidden");
     }
     billing.call(Method::DELETE, "/v1/locks/k?app=default", Value::Null).await.assert_problem(403, "forbidden");
-    operator.get("/v1/locks?app=none").await.assert_problem(404, "unknown-app");
     operator.get("/v1/locks?app=").await.assert_problem(400, "invalid-request");
     operator.get("/v1/locks?app=billing&app=default").await.assert_problem(400, "invalid-request");
     operator.get("/v1/locks?app=billing&nonsense=1").await.assert_problem(400, "invalid-request");
