@@ -158,7 +158,7 @@ where
 
     /// As [`Evaluator::admit`], with the first waiter of each group in turn. A group that is at its limit stops only its own waiters.
     fn admit_by_groups(&mut self, is_open: impl Fn(Rank, &Waiter<R, I>) -> bool) {
-        let mut lanes = Lanes::new(&self.evaluation.state, self.queue, self.node, &is_open);
+        let mut lanes = Lanes::new(&self.evaluation.state, self.queue, self.node, self.now, &is_open);
         let mut tried = HashSet::new();
         // If a turn of another node or a reserved position comes first, it is not for this batch to serve it.
         while let Some((lane, Some(rank))) = lanes.pop() {
@@ -277,7 +277,8 @@ where
         };
         let mut firsts: Vec<_> = queue.groups().into_iter().filter_map(first).collect();
         let order = |(request, earliest): &(&Acquire, Timestamp)| {
-            let (held, mode) = (shares.of(request.lease.group()), request.lease.mode);
+            let (group, mode) = (request.lease.group(), request.lease.mode);
+            let held = shares.of(group).served_at(queue.served(group, self.now));
             (held.is_at_limit(mode, request.lease.group_limit()), held.order(mode, *earliest))
         };
         let groups = firsts.len();
@@ -297,7 +298,8 @@ where
             let group = request.lease.group();
             let waiting = queue.len_of_group(group).saturating_sub(gone(group)).max(1);
             let since = Some(earliest).filter(|earliest| *earliest < request.position.arrival);
-            let turn = Turn { since, ..Turn::of(request, count(waiting), until) };
+            let served = queue.served(group, self.now);
+            let turn = Turn { since, served, ..Turn::of(request, count(waiting), until) };
             bytes += turn.bytes();
             if bytes > TURNS_BYTES_MAX && !turns.is_empty() {
                 break;

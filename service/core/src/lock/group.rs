@@ -78,6 +78,11 @@ impl Held {
         limit.is_some_and(|limit| self.permits.saturating_add(mode.permits()) > limit)
     }
 
+    /// With the time of a later grant, if this is one.
+    pub(super) fn served_at(self, served: Timestamp) -> Self {
+        Self { served: self.served.max(served), ..self }
+    }
+
     fn add(&mut self, permits: u32, served: Timestamp) {
         self.permits = self.permits.saturating_add(permits);
         self.served = self.served.max(served);

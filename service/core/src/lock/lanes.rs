@@ -1,6 +1,7 @@
 //! Lanes: the waiters of one node, by group, in the order in which they may be granted permits.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
 
 use super::group::{FirstTurn, Group, GroupOrder, Held, first_of_each};
 use super::lease::Mode;
@@ -26,43 +27,56 @@ impl First {
     }
 }
 
+/// The waiters of a group at this node by their arrival, from the first that may still be unanswered.
+type Arrivals<'q> = Peekable<Box<dyn Iterator<Item = (Timestamp, Rank)> + 'q>>;
+
 /// One group: what it has, and who waits.
-#[derive(Debug)]
-struct Lane {
+struct Lane<'q> {
     group: Option<Group>,
     held: Held,
+    /// When the group was last granted a permit, as far as this node remembers.
+    served_here: Timestamp,
     /// The first turn of other nodes.
     elsewhere: Option<First>,
-    /// When the earliest request of the group at other nodes arrived.
+    /// When the earliest request of the group arrived, by the turns of other nodes, and by those of all nodes.
     earliest_elsewhere: Option<Timestamp>,
+    earliest_published: Option<Timestamp>,
+    arrivals: Arrivals<'q>,
+    /// When the earliest of the reserved positions arrived.
+    earliest_reserved: Option<Timestamp>,
     first: Option<First>,
 }
 
 /// The lanes of all groups that wait at this node or at others.
-#[derive(Debug)]
-pub(super) struct Lanes {
-    lanes: Vec<Lane>,
+pub(super) struct Lanes<'q> {
+    lanes: Vec<Lane<'q>>,
     order: BTreeSet<(GroupOrder, usize)>,
 }
 
-impl Lanes {
+impl<'q> Lanes<'q> {
     /// `is_open` leaves out waiters that have been answered.
     pub(super) fn new<R: ReplyHandle, I: Copy + Ord>(
         state: &LockState,
-        queue: &WaitQueue<R, I>,
+        queue: &'q WaitQueue<R, I>,
         node: &NodeId,
+        now: Timestamp,
         is_open: impl Fn(Rank, &Waiter<R, I>) -> bool,
     ) -> Self {
         let shares = state.shares();
         let elsewhere: BTreeMap<Option<&Group>, FirstTurn<'_>> = first_of_each(state.turns_of_others(node));
+        let published = first_of_each(state.turns().iter());
         let groups = queue.groups().into_iter().chain(elsewhere.keys().copied()).collect::<BTreeSet<_>>();
         let lane = |group: Option<&Group>| {
             let other = elsewhere.get(&group);
             Lane {
                 group: group.cloned(),
                 held: shares.of(group),
+                served_here: queue.served(group, now),
                 elsewhere: other.map(|first| First::of_turn(first.turn)),
                 earliest_elsewhere: other.map(|first| first.earliest),
+                earliest_published: published.get(&group).map(|first| first.earliest),
+                arrivals: queue.arrivals_of_group(group).peekable(),
+                earliest_reserved: queue.earliest_reserved(group),
                 first: None,
             }
         };
@@ -116,7 +130,7 @@ impl Lanes {
             waiter: Some(rank),
         });
         let is_before = |(rank, _): &(Rank, _)| own.is_none_or(|(own, _)| *rank < own);
-        let reserved = queue.reserved().filter(|(_, request)| request.lease.group() == group).find(|reserved| {
+        let reserved = queue.reserved_of_group(group).find(|reserved| {
             is_before(reserved)
                 && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.mode, waiter))
                 && !state.knows(&reserved.1.lease.lease_id)
@@ -134,12 +148,19 @@ impl Lanes {
             (own, None) => own,
             (_, other) => other,
         };
-        if let Some(first) = lane.first {
-            let is_answered = |rank: Rank| queue.get(rank).is_none_or(|waiter| !is_open(rank, waiter));
-            let here = queue.earliest_of_group(group, is_answered);
-            let earliest = here.into_iter().chain(lane.earliest_elsewhere).min().unwrap_or(first.position.arrival);
-            self.order.insert((lane.held.order(first.mode, earliest), index));
-        }
+        let Some(first) = lane.first else { return };
+        let is_answered = |rank: Rank| queue.get(rank).is_none_or(|waiter| !is_open(rank, waiter));
+        while lane.arrivals.next_if(|(_, rank)| is_answered(*rank)).is_some() {}
+        let order = if first.waiter.is_none() && reserved.is_none() {
+            // The other node must find the same order, or each of two nodes waits for the other: so by the turns alone. A waiter of this
+            // node may have arrived earlier and have no turn.
+            lane.held.order(first.mode, lane.earliest_published.unwrap_or(first.position.arrival))
+        } else {
+            let here = lane.arrivals.peek().map(|(arrival, _)| *arrival).into_iter().chain(lane.earliest_reserved);
+            let earliest = here.chain(lane.earliest_elsewhere).min().unwrap_or(first.position.arrival);
+            lane.held.served_at(lane.served_here).order(first.mode, earliest)
+        };
+        self.order.insert((order, index));
     }
 }
 

@@ -49,7 +49,7 @@ pub use lease::{
     EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,
     Owner, Revocation,
 };
-pub use number::queue_number;
+pub use number::QueueNumbers;
 pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};

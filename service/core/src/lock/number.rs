@@ -1,56 +1,90 @@
 //! A waiter's number in the queue, as its client is told: 1 is next.
 
+use std::cell::OnceCell;
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::command::Acquire;
-use super::group::{Group, first_of_each};
-use super::position::Turn;
+use super::group::{Group, GroupOrder, Shares, first_of_each};
+use super::position::{NodeId, Turn};
 use super::queue::{Rank, ReplyHandle, WaitQueue};
 use super::state::LockState;
 
-/// The number of a request among the waiters of this node, `queue`, and those of others, as of their last commits. `rank` is that of
-/// the request, if it stands in the queue.
+/// The numbers of requests among the waiters of a node and those of others, as of their last commits. What groups have is found once, for
+/// all requests of a batch.
 ///
 /// Among groups it is the number that the request has if each waiter takes one permit and none is given back meanwhile.
-pub fn queue_number<R: ReplyHandle, I: Copy + Ord>(
-    queue: &WaitQueue<R, I>,
-    rank: Option<Rank>,
-    request: &Acquire,
-    state: &LockState,
-) -> u64 {
-    let others = || state.turns_of_others(&request.node);
-    let is_before = |turn: &&Turn| turn.position.rank() < request.position.rank();
-    let waiting = |turn: &Turn| u64::from(turn.waiting);
-    if !queue.is_grouped() && !state.has_grouped_turns() && request.lease.share.is_none() {
-        let here = rank.map_or(0, |rank| queue.before(rank));
-        return others().filter(is_before).map(waiting).sum::<u64>() + here as u64 + 1;
+pub struct QueueNumbers<'s> {
+    state: &'s LockState,
+    node: &'s NodeId,
+    groups: OnceCell<(Shares<'s>, Vec<Other>)>,
+}
+
+/// A group that waits, and that its limit does not keep back.
+struct Other {
+    group: Option<Group>,
+    order: GroupOrder,
+    waiting: u64,
+}
+
+impl<'s> QueueNumbers<'s> {
+    pub fn new(state: &'s LockState, node: &'s NodeId) -> Self {
+        Self { state, node, groups: OnceCell::new() }
     }
-    let shares = state.shares();
-    let group = request.lease.group();
-    let of_group = |group| move |turn: &&Turn| turn.group() == group;
-    let here = rank.map_or(0, |rank| queue.of_group(group, None).take_while(|(other, _)| *other < rank).count());
-    let in_group = others().filter(of_group(group)).filter(is_before).map(waiting).sum::<u64>() + here as u64;
-    // Permits that its group has once it is granted its own, less its own.
-    let (own, since) = shares.of(group).order(request.lease.mode, request.position.arrival);
-    let level = u64::from(own) + in_group;
-    let mut number = in_group + 1;
-    let firsts = first_of_each(others());
-    let groups: std::collections::BTreeSet<Option<&Group>> =
-        queue.groups().into_iter().chain(firsts.keys().copied()).collect();
-    for other in groups.into_iter().filter(|other| *other != group) {
-        let elsewhere = firsts.get(&other).map(|first| first.turn);
-        let elsewhere = elsewhere.map(|turn| (turn.position, turn.mode, turn.share.as_ref().and_then(|it| it.limit)));
-        let here = queue.first_of_group(other, |_| false, state);
-        let here = here.map(|first| (first.position, first.lease.mode, first.lease.group_limit()));
-        let first = elsewhere.into_iter().chain(here).min_by_key(|(position, ..)| position.rank());
-        let Some((position, mode, limit)) = first else { continue };
-        let held = shares.of(other);
-        if held.is_at_limit(mode, limit) {
-            continue;
+
+    /// The number of a request. `queue` has the waiters of the node, and may lose some between the calls. `rank` is that of the request, if
+    /// it stands in the queue.
+    pub fn of<R: ReplyHandle, I: Copy + Ord>(
+        &self,
+        queue: &WaitQueue<R, I>,
+        rank: Option<Rank>,
+        request: &Acquire,
+    ) -> u64 {
+        let is_before = |turn: &&Turn| turn.position.rank() < request.position.rank();
+        let waiting = |turn: &Turn| u64::from(turn.waiting);
+        let others = || self.state.turns_of_others(self.node);
+        let is_grouped = queue.is_grouped() || self.state.has_grouped_turns() || self.groups.get().is_some();
+        if !is_grouped && request.lease.share.is_none() {
+            let here = rank.map_or(0, |rank| queue.before(rank));
+            return others().filter(is_before).map(waiting).sum::<u64>() + here as u64 + 1;
         }
-        let (permits, other_since) = held.order(mode, position.arrival);
-        let is_earlier = other_since < since && u64::from(permits) <= level;
-        let before = level.saturating_sub(permits.into()) + u64::from(is_earlier);
-        let count = queue.len_of_group(other) as u64 + others().filter(of_group(other)).map(waiting).sum::<u64>();
-        number += before.min(count);
+        let (shares, groups) = self.groups.get_or_init(|| self.groups(queue));
+        let group = request.lease.group();
+        let here = rank.map_or(0, |rank| queue.of_group(group, None).take_while(|(other, _)| *other < rank).count());
+        let in_group = others().filter(|turn| turn.group() == group).filter(is_before).map(waiting).sum::<u64>();
+        let in_group = in_group + here as u64;
+        // Permits that its group has once it is granted its own, less its own.
+        let (own, since) = shares.of(group).order(request.lease.mode, request.position.arrival);
+        let level = u64::from(own) + in_group;
+        let before = |other: &Other| {
+            let (permits, other_since) = other.order;
+            let is_earlier = other_since < since && u64::from(permits) <= level;
+            (level.saturating_sub(permits.into()) + u64::from(is_earlier)).min(other.waiting)
+        };
+        groups.iter().filter(|other| other.group.as_ref() != group).map(before).sum::<u64>() + in_group + 1
     }
-    number
+
+    fn groups<R: ReplyHandle, I: Copy + Ord>(&self, queue: &WaitQueue<R, I>) -> (Shares<'s>, Vec<Other>) {
+        let shares = self.state.shares();
+        let firsts = first_of_each(self.state.turns_of_others(self.node));
+        let mut elsewhere: BTreeMap<Option<&Group>, u64> = BTreeMap::new();
+        for turn in self.state.turns_of_others(self.node) {
+            *elsewhere.entry(turn.group()).or_default() += u64::from(turn.waiting);
+        }
+        let names: BTreeSet<Option<&Group>> = queue.groups().into_iter().chain(firsts.keys().copied()).collect();
+        let other = |group: Option<&Group>| {
+            let turn = firsts.get(&group).map(|first| first.turn);
+            let turn = turn.map(|turn| (turn.position, turn.mode, turn.share.as_ref().and_then(|share| share.limit)));
+            let here = queue.first_of_group(group, |_| false, self.state);
+            let here = here.map(|first| (first.position, first.lease.mode, first.lease.group_limit()));
+            let first = turn.into_iter().chain(here).min_by_key(|(position, ..)| position.rank());
+            let (position, mode, limit) = first?;
+            let held = shares.of(group);
+            let waiting = queue.len_of_group(group) as u64 + elsewhere.get(&group).copied().unwrap_or_default();
+            let is_kept_back = held.is_at_limit(mode, limit);
+            let order = held.order(mode, position.arrival);
+            (!is_kept_back).then(|| Other { group: group.cloned(), order, waiting })
+        };
+        let others = names.into_iter().filter_map(other).collect();
+        (shares, others)
+    }
 }

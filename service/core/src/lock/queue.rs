@@ -11,7 +11,7 @@ use super::command::Acquire;
 use super::group::Group;
 use super::lease::{LeaseId, Owner};
 use super::state::LockState;
-use crate::time::Timestamp;
+use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 /// Identifies a waiter within one process.
 pub type WaiterId = u64;
@@ -79,8 +79,11 @@ pub struct WaitQueue<R, I> {
     index: BTreeSet<(Mark, Rank)>,
     deadlines: BTreeSet<(I, Rank)>,
     reserved: BTreeMap<Rank, Reserved<I>>,
+    reserved_by_group: BTreeSet<(Option<Group>, Rank)>,
     /// The waiters by group, as soon as one names a group. Empty until then: all waiters are of the group without a name.
     groups: BTreeMap<Option<Group>, GroupQueue>,
+    /// When each of the groups was last granted a permit, by the states that this node has seen. The state keeps it only in turns.
+    served: BTreeMap<Option<Group>, Timestamp>,
     arrivals: u64,
     latest_arrival: Timestamp,
 }
@@ -92,7 +95,9 @@ impl<R, I> Default for WaitQueue<R, I> {
             index: BTreeSet::new(),
             deadlines: BTreeSet::new(),
             reserved: BTreeMap::new(),
+            reserved_by_group: BTreeSet::new(),
             groups: BTreeMap::new(),
+            served: BTreeMap::new(),
             arrivals: 0,
             latest_arrival: Timestamp::default(),
         }
@@ -123,7 +128,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
             let is_same = |request: &Acquire| {
                 request.position == waiter.request.position && request.lease.lease_id == waiter.request.lease.lease_id
             };
-            self.reserved.retain(|_, reserved| !is_same(&reserved.request));
+            self.drop_reserved_if(|reserved| is_same(&reserved.request));
         }
         let position = &mut waiter.request.position;
         if !waiter.is_returning {
@@ -240,7 +245,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     /// Whether a waiter or a reserved position has a group with a name.
     pub fn is_grouped(&self) -> bool {
-        !self.groups.is_empty() || self.reserved.values().any(|reserved| reserved.request.lease.share.is_some())
+        !self.groups.is_empty() || self.reserved_by_group.last().is_some_and(|(group, _)| group.is_some())
     }
 
     fn add_to_groups(&mut self, rank: Rank) {
@@ -258,7 +263,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
 
     /// The groups of waiters and reserved positions.
     pub(super) fn groups(&self) -> BTreeSet<Option<&Group>> {
-        let reserved = self.reserved.values().map(|reserved| reserved.request.lease.group());
+        let reserved = self.reserved_by_group.iter().map(|(group, _)| group.as_ref());
         let plain = (self.groups.is_empty() && !self.waiters.is_empty()).then_some(None);
         self.groups.keys().map(Option::as_ref).chain(plain).chain(reserved).collect()
     }
@@ -285,19 +290,50 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         self.groups.get(&group.cloned()).map_or(0, |group| group.ranks.len())
     }
 
+    /// The waiters of a group that have a deadline, by their arrival.
+    pub(super) fn arrivals_of_group(&self, group: Option<&Group>) -> Box<dyn Iterator<Item = (Timestamp, Rank)> + '_> {
+        if !self.groups.is_empty() || group.is_some() {
+            let indexed = self.groups.get(&group.cloned()).into_iter().flat_map(|group| &group.arrivals);
+            return Box::new(indexed.copied());
+        }
+        // Without an index, all waiters are of one group, and compared with others only while other nodes have groups.
+        let waiting = self.iter().filter(|(_, waiter)| waiter.deadline.is_some());
+        let mut all: Vec<_> = waiting.map(|(rank, waiter)| (waiter.request.position.arrival, rank)).collect();
+        all.sort_unstable();
+        Box::new(all.into_iter())
+    }
+
     /// When the earliest of the waiters and reserved positions of a group arrived. `skip` leaves out waiters.
     pub(super) fn earliest_of_group(&self, group: Option<&Group>, skip: impl Fn(Rank) -> bool) -> Option<Timestamp> {
-        let is_waiting = |rank: Rank, waiter: &Waiter<R, I>| !waiter.reply.is_closed() && !skip(rank);
-        let indexed = self.groups.get(&group.cloned()).into_iter().flat_map(|group| &group.arrivals);
-        let mut of_group = indexed.filter(|(_, rank)| self.get(*rank).is_some_and(|waiter| is_waiting(*rank, waiter)));
-        // Without an index, all waiters are of one group, and compared with others only while other nodes have groups.
-        let are_all = self.groups.is_empty() && group.is_none();
-        let all =
-            self.iter().filter(|(rank, waiter)| are_all && waiter.deadline.is_some() && is_waiting(*rank, waiter));
-        let all = all.map(|(_, waiter)| waiter.request.position.arrival).min();
-        let reserved = self.reserved().filter(|(_, request)| request.lease.group() == group);
-        let reserved = reserved.map(|(_, request)| request.position.arrival);
-        of_group.next().map(|(arrival, _)| *arrival).into_iter().chain(all).chain(reserved).min()
+        let is_waiting = |rank: Rank| !skip(rank) && self.get(rank).is_some_and(|waiter| !waiter.reply.is_closed());
+        let waiting = self.arrivals_of_group(group).find(|(_, rank)| is_waiting(*rank));
+        waiting.map(|(arrival, _)| arrival).into_iter().chain(self.earliest_reserved(group)).min()
+    }
+
+    pub(super) fn earliest_reserved(&self, group: Option<&Group>) -> Option<Timestamp> {
+        self.reserved_of_group(group).map(|(_, request)| request.position.arrival).min()
+    }
+
+    /// When a group was last granted a permit, as far as this node remembers. A time that is yet to come was noted before the store's
+    /// clock went back: it does not count.
+    pub(super) fn served(&self, group: Option<&Group>, now: Timestamp) -> Timestamp {
+        let served = self.served.get(&group.cloned()).filter(|served| **served <= now.plus_ms(2 * CLOCK_BOUND_MS));
+        served.copied().unwrap_or_default()
+    }
+
+    /// Remembers when the groups were last granted a permit, by a state that the store has. To be called after each evaluation.
+    pub fn note_served(&mut self, state: &LockState) {
+        if !self.is_grouped() && !state.has_grouped_turns() {
+            self.served.clear();
+            return;
+        }
+        let shares = state.shares();
+        let latest = |group: Option<&Group>| {
+            let known = self.served.get(&group.cloned()).copied().unwrap_or_default();
+            let served = known.max(shares.of(group).served);
+            (served > Timestamp::default()).then(|| (group.cloned(), served))
+        };
+        self.served = self.groups().into_iter().filter_map(latest).collect();
     }
 
     /// As [`WaitQueue::first_waiting`], of one group.
@@ -307,8 +343,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         skip: impl Fn(Rank) -> bool,
         state: &LockState,
     ) -> Option<&Acquire> {
-        let reserved = self.reserved().filter(|(_, request)| request.lease.group() == group);
-        first(self.of_group(group, None), reserved, skip, state)
+        first(self.of_group(group, None), self.reserved_of_group(group), skip, state)
     }
 }
 
@@ -318,6 +353,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     pub fn reserve(&mut self, rank: Rank, until: I) {
         let Some(waiter) = self.waiters.get(&rank) else { return };
         let reserved = Reserved { id: waiter.id, request: waiter.request.clone(), until };
+        self.reserved_by_group.insert((reserved.request.lease.group().cloned(), rank));
         self.reserved.insert(rank, reserved);
     }
 
@@ -328,6 +364,14 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     /// Reserved positions in queue order.
     pub fn reserved(&self) -> impl Iterator<Item = (Rank, &Acquire)> {
         self.reserved.iter().map(|(rank, reserved)| (*rank, &reserved.request))
+    }
+
+    /// The reserved positions of a group, in queue order.
+    pub(super) fn reserved_of_group(&self, group: Option<&Group>) -> impl Iterator<Item = (Rank, &Acquire)> {
+        let group = group.cloned();
+        let of_group =
+            self.reserved_by_group.range((group.clone(), FIRST)..).take_while(move |(other, _)| *other == group);
+        of_group.filter_map(|(_, rank)| Some((*rank, &self.reserved.get(rank)?.request)))
     }
 
     /// Drops the reservation of this waiter. Returns whether there was one.
@@ -353,7 +397,11 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     fn drop_reserved_if(&mut self, is_over: impl Fn(&Reserved<I>) -> bool) -> bool {
         let before = self.reserved.len();
         self.reserved.retain(|_, reserved| !is_over(reserved));
-        self.reserved.len() != before
+        let has_dropped = self.reserved.len() != before;
+        if has_dropped {
+            self.reserved_by_group.retain(|(_, rank)| self.reserved.contains_key(rank));
+        }
+        has_dropped
     }
 }
 

@@ -32,7 +32,8 @@ impl LockState {
         let own = || self.turns.iter().filter(|turn| turn.node == *node);
         let request = |turn: &Turn| (turn.position, turn.since, turn.stands_for_more);
         let is_one = |own: &Turn| {
-            let is_alike = |turn: &&Turn| turn.share == own.share && request(turn) == request(own);
+            let is_alike =
+                |turn: &&Turn| turn.share == own.share && request(turn) == request(own) && turn.served <= own.served;
             turns.iter().find(is_alike).is_some_and(|turn| own.is_current(u64::from(turn.waiting), now))
         };
         own().count() == turns.len() && own().all(is_one)
@@ -73,8 +74,8 @@ impl LockState {
 
     fn put_turn(&mut self, turn: &Turn) -> bool {
         let is_alike = |other: &&Turn| other.group() == turn.group();
-        let served = self.turns.iter().filter(is_alike).map(|other| other.served).max().unwrap_or_default();
-        let turn = Turn { served, ..turn.clone() };
+        let served = self.turns.iter().filter(is_alike).map(|other| other.served).chain([turn.served]).max();
+        let turn = Turn { served: served.unwrap_or_default(), ..turn.clone() };
         match self.turns.iter_mut().find(|other| other.node == turn.node && other.group() == turn.group()) {
             Some(own) if *own == turn => false,
             Some(own) => {

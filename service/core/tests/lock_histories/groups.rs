@@ -38,8 +38,13 @@ impl<'a> Request<'a> {
 
     /// Fewest permits first; among equals, the group that has waited longest without a permit.
     fn order(&self, state: &LockState, requests: &[Self]) -> (u32, Timestamp, Option<&'a Group>) {
-        let of_group = requests.iter().filter(|other| other.group() == self.group());
-        let arrival = of_group.map(Self::earliest).min().unwrap();
+        // A turn is dated by the turns alone, of all nodes: other nodes see no waiters that are not published.
+        let turns = state.turns().iter().filter(|turn| turn.group() == self.group());
+        let turns = turns.map(|turn| turn.since.unwrap_or(turn.position.arrival));
+        let arrival = match self.turn {
+            Some(_) => turns.min().unwrap(),
+            None => requests.iter().filter(|other| other.group() == self.group()).map(Self::earliest).min().unwrap(),
+        };
         if self.mode.permits() == 0 {
             return (0, arrival, self.group());
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, EndReason, Evaluation, Event, LockState, Outcome, Rank, Refusal, ReplyHandle, queue_number,
+    Acquire, EndReason, Evaluation, Event, LockState, Outcome, QueueNumbers, Rank, Refusal, ReplyHandle,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
@@ -52,8 +52,8 @@ pub(super) fn waiting(queue: &KeyQueue) -> Vec<Waiting> {
 }
 
 /// The number of a waiter in the queue.
-fn number_of(queue: &WaitQueue, rank: Rank, state: &LockState) -> u64 {
-    queue.get(rank).map_or(1, |waiter| queue_number(queue, Some(rank), &waiter.request, state))
+fn number_of(numbers: &QueueNumbers<'_>, queue: &WaitQueue, rank: Rank) -> u64 {
+    queue.get(rank).map_or(1, |waiter| numbers.of(queue, Some(rank), &waiter.request))
 }
 
 impl Reply {
@@ -154,6 +154,7 @@ impl Shard {
         let queue = &mut queue.queue;
         // Now, because a state remembers few ended leases.
         queue.drop_granted_reservations(state);
+        queue.note_served(state);
         let instant = Instant::now();
         for (rank, outcome) in answered {
             let Some(waiter) = queue.remove(rank) else { continue };
@@ -166,12 +167,13 @@ impl Shard {
             self.waiters -= 1;
             waiter.reply.answer(Ok(Acquired::Notified));
         }
+        let numbers = QueueNumbers::new(state, &self.node.id);
         for rank in arrived {
             if queue.get(rank).is_none_or(|waiter| waiter.deadline.is_some()) {
                 continue;
             }
             // It does not wait, and was not granted the lock.
-            let number = number_of(queue, rank, state);
+            let number = number_of(&numbers, queue, rank);
             let Some(waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
             let refusal = refusals.get(&rank).copied().unwrap_or(Refusal::Held);
@@ -221,8 +223,9 @@ impl Shard {
         let Some(KeyQueue { queue, uncertain }) = self.queues.get_mut(address) else { return };
         let unknown = LockState::default();
         let state = self.cache.last_known(address).unwrap_or(&unknown);
+        let numbers = QueueNumbers::new(state, &self.node.id);
         for rank in ended {
-            let number = number_of(queue, *rank, state);
+            let number = number_of(&numbers, queue, *rank);
             let Some(waiter) = queue.remove(*rank) else { continue };
             self.waiters -= 1;
             if !waiter.is_probe {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use latchgate_core::lock::{
     Acquire, Command, GiveBack, GrantId, Lease, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Precedence,
-    Refusal, Share, Terms, WaiterId, queue_number, step,
+    QueueNumbers, Refusal, Share, Terms, WaiterId, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
@@ -193,7 +193,13 @@ impl<'a> Multilock<'a> {
                 Ok(Attempt::Granted { leases, is_new }) => return Some(self.granted(leases, is_new)),
                 Ok(Attempt::Refused { index, refusal, state, now }) => (
                     index,
-                    refused(&state, refusal, request.acquire(index, &locks.node.id, position), requested_at, now),
+                    refused(
+                        &state,
+                        refusal,
+                        request.acquire(index, &apart_from(&locks.node.id), position),
+                        requested_at,
+                        now,
+                    ),
                 ),
             };
             let now = Instant::now();
@@ -259,6 +265,12 @@ fn is_passing(failure: &Failure) -> bool {
     matches!(failure, Failure::Overloaded(_) | Failure::StoreUnavailable(_) | Failure::OutcomeUnknown(_))
 }
 
+/// Not this node's name, so that the turn of its waiters counts like any other. The turn of the multilock's own probe has the same position
+/// and does not block it.
+fn apart_from(node: &NodeId) -> NodeId {
+    NodeId::new(&format!("{}+", node.as_str()))
+}
+
 /// `uncertain`: the grants of earlier attempts of unknown outcome.
 async fn attempt(
     locks: &Locks,
@@ -267,9 +279,7 @@ async fn attempt(
     uncertain: Vec<Grants>,
 ) -> Result<Attempt, Undone<Attempt>> {
     let addresses = request.locks.iter().map(|key| key.address.clone()).collect();
-    // Not this node's name, so that the turn of its waiters counts like any other. The turn of its own probe has the same
-    // position and does not block it.
-    let node = NodeId::new(&format!("{}+", locks.node.id.as_str()));
+    let node = apart_from(&locks.node.id);
     let request = Arc::clone(request);
     let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
@@ -356,7 +366,7 @@ fn refused(state: &LockState, refusal: Refusal, request: Acquire, requested_at: 
         why: refusal.into(),
         holders: state.holders().to_vec(),
         waiters: state.turns().iter().map(|turn| u64::from(turn.waiting)).sum(),
-        queue_number: queue_number(&WaitQueue::default(), None, &request, state),
+        queue_number: QueueNumbers::new(state, &request.node).of(&WaitQueue::default(), None, &request),
         waited: requested_at.elapsed(),
         position: request.position,
         closed: state.closing(now).cloned(),

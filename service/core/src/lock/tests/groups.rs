@@ -1,5 +1,7 @@
 //! Fair shares of permits among groups.
 
+use std::collections::BTreeSet;
+
 use super::*;
 
 /// A client that waits for its answer.
@@ -46,7 +48,9 @@ impl Node {
                 outcome => panic!("not granted: {outcome:?}"),
             }
         };
-        evaluation.answered.into_iter().map(granted).collect()
+        let granted = evaluation.answered.into_iter().map(granted).collect();
+        self.queue.note_served(&world.state);
+        granted
     }
 }
 
@@ -308,4 +312,61 @@ fn fewer_permits_count_more_than_a_longer_wait() {
     let [first, second] = &mut nodes;
     assert!(first.serve(&mut world).is_empty());
     assert_eq!(names(&second.serve(&mut world)), ["b"]);
+}
+
+/// The older waiter of a group is not published: its group is at its limit for it, and the node has too many groups. So the other node
+/// dates the group by its own waiter, and both must agree which turn is first.
+#[test]
+fn permits_do_not_stay_free_when_the_oldest_waiter_of_a_group_is_not_published() {
+    let mut world = world();
+    let fillers: Vec<String> = (0..TURNS_PER_NODE_MAX).map(|number| format!("filler-{number}")).collect();
+    let limit = u32::try_from(fillers.len()).unwrap() + 4;
+    let holders = ["g", "h"].into_iter().chain(fillers.iter().map(String::as_str)).chain(["spare", "spare"]);
+    let holders: Vec<Lease> = holders
+        .map(|group| {
+            let request = world.member(group, limit, None);
+            world.hold_as(request)
+        })
+        .collect();
+    world.now = world.now.plus_ms(1_000);
+    let mut nodes = [Node::new("node-1"), Node::new("node-2")];
+    let old = with(world.member("g", limit, Some(2)), |terms| terms.mode = Mode::Permits(2));
+    nodes[0].wait(old);
+    for name in ["h"].into_iter().chain(fillers.iter().map(String::as_str)) {
+        let request = world.member(name, limit, None);
+        nodes[0].wait(request);
+    }
+    let mut urgent = world.member("g", limit, Some(2));
+    urgent.position.priority = 10;
+    nodes[1].wait(urgent);
+    for node in &mut nodes {
+        assert!(node.serve(&mut world).is_empty());
+    }
+    let is_published = |turn: &Turn| turn.node.as_str() == "node-1" && turn.group().unwrap().as_str() == "g";
+    assert!(!world.state.turns().iter().any(is_published));
+    holders.iter().filter(|lease| lease.owner.as_str() == "spare").for_each(|lease| drop(world.release(lease)));
+    let granted: Vec<Lease> = [1, 0, 1, 0].into_iter().flat_map(|index| nodes[index].serve(&mut world)).collect();
+    assert_eq!(names(&granted), ["h", "filler-0"]);
+}
+
+/// Only sixteen groups of a node have turns, in which the state keeps when a group was served.
+#[test]
+fn more_groups_than_a_node_publishes_take_turns() {
+    for nodes in [1, 2] {
+        let mut world = world();
+        let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
+        let groups: Vec<String> = (0..2 * TURNS_PER_NODE_MAX + 5).map(|number| format!("{number:02}")).collect();
+        for (index, group) in groups.iter().enumerate() {
+            for _ in 0..3 {
+                let request = world.member(group, 1, None);
+                let index = index % nodes.len();
+                nodes[index].wait(request);
+            }
+        }
+        // The turns of both nodes are among the first.
+        let order = order_of_service(&mut world, &mut nodes);
+        for (round, served) in order.chunks(groups.len()).enumerate() {
+            assert_eq!(served.iter().collect::<BTreeSet<_>>().len(), groups.len(), "{round}: {served:?}");
+        }
+    }
 }
