@@ -18,6 +18,9 @@ use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
 
 /// Longest output that is kept as the result. As JSON it may be longer, and the server keeps 64 KiB.
 const OUTPUT_BYTES_MAX: usize = 48 * 1_024;
+/// How long the command gives back a claim whose answer was lost, at least: a claim that stays may block the operation, but a crontab must not
+/// wait for the whole lease.
+const GIVE_BACK_MIN: Duration = Duration::from_secs(5);
 /// How far ahead of a period's begin a run may count for it.
 const EARLY_MAX: Duration = Duration::from_secs(60);
 /// The longest retention of a server that is not configured otherwise.
@@ -69,9 +72,9 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     report(args, attempt, code, is_cut, output).await
 }
 
-/// As [`settle`], for as long as a claim may last: one that is left behind blocks the operation, or is taken over after its lease.
+/// As [`settle`], but for [`GIVE_BACK_MIN`] at least: a claim that is left behind blocks the operation, or is taken over after its lease.
 async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> bool {
-    let is_settled = settle(client, args.node.retry_for.max(args.lease), signals).await;
+    let is_settled = settle(client, args.node.retry_for.max(GIVE_BACK_MIN), signals).await;
     if !is_settled {
         eprintln!(
             "latchgate: CMD was not run, but no node says whether the operation was claimed: it may stay claimed until its lease ends{}",

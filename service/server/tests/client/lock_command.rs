@@ -270,7 +270,7 @@ async fn each_command_ends_in_time_when_the_node_is_frozen() {
     for (args, code) in [
         ("lock k -- echo ran", 69),
         ("lock k --wait 3s -- echo ran", 69),
-        ("once k -- echo ran", 69),
+        ("once k -- echo ran", 70),
         ("locks list", 1),
         ("locks force k", 1),
         ("events", 1),
@@ -283,8 +283,8 @@ async fn each_command_ends_in_time_when_the_node_is_frozen() {
     }
     for (name, code, run) in commands {
         let ended = run.ends().await;
-        // 2 s, and as long again for a claim that is given back; the machine may be busy. Before, it took from 10 s to 70 s.
-        assert!(began.elapsed() < seconds(9), "{name}: {:?}", began.elapsed());
+        // 2 s, and as long again for a lease that is given back, or 5 s for a claim; the machine may be busy. Before, it took up to 70 s.
+        assert!(began.elapsed() < seconds(12), "{name}: {:?}", began.elapsed());
         assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{name}: {}", ended.err);
         assert!(ended.err.contains(&node.base_url()), "{name} names no URL: {}", ended.err);
     }

@@ -82,7 +82,7 @@ async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_ne
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_is_lost_is_given_back_for_as_long_as_it_may_last() {
+async fn a_claim_whose_answer_is_lost_is_given_back_for_some_seconds() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
     let lossy = Lossy::of_all(&node, "/pre").await;
