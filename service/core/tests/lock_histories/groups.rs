@@ -38,13 +38,10 @@ impl<'a> Request<'a> {
 
     /// Fewest permits first; among equals, the group that has waited longest without a permit.
     fn order(&self, state: &LockState, requests: &[Self]) -> (u32, Timestamp, Option<&'a Group>) {
-        // A turn is dated by the turns alone, of all nodes: other nodes see no waiters that are not published.
-        let turns = state.turns().iter().filter(|turn| turn.group() == self.group());
-        let turns = turns.map(|turn| turn.since.unwrap_or(turn.position.arrival));
-        let arrival = match self.turn {
-            Some(_) => turns.min().unwrap(),
-            None => requests.iter().filter(|other| other.group() == self.group()).map(Self::earliest).min().unwrap(),
-        };
+        // A turn is dated by the turns alone: other nodes see no waiters that are not published.
+        let is_seen = |other: &&Self| self.turn.is_none() || other.turn.is_some();
+        let of_group = requests.iter().filter(|other| other.group() == self.group());
+        let arrival = of_group.filter(is_seen).map(Self::earliest).min().unwrap();
         if self.mode.permits() == 0 {
             return (0, arrival, self.group());
         }
