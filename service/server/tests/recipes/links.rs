@@ -34,8 +34,9 @@ fn targets(page: &str) -> Vec<String> {
 fn leads_somewhere(page: &Path, target: &str) -> bool {
     let (file, heading) = target.split_once('#').unwrap_or((target, ""));
     let path: PathBuf = if file.is_empty() { page.to_owned() } else { page.with_file_name("").join(file) };
-    let Ok(text) = fs::read_to_string(path) else { return false };
-    heading.is_empty() || headings(&text).contains(heading)
+    // It may be a picture.
+    let Ok(bytes) = fs::read(path) else { return false };
+    heading.is_empty() || headings(&String::from_utf8_lossy(&bytes)).contains(heading)
 }
 
 /// The headings as they are named in links: small letters, without punctuation, hyphens for spaces.
