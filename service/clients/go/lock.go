@@ -190,7 +190,7 @@ func (a *acquiring) await(ctx context.Context, mine *turn) (*Lease, error) {
 				continue
 			}
 			// The service says who holds it.
-			a.call.waitUntil = now() + time.Millisecond
+			a.call.waitUntil = now() + 50*time.Millisecond
 		}
 		timer.Stop()
 		if ctx.Err() != nil {

@@ -302,6 +302,10 @@ public final class LatchgateClient {
                     Lease lease = granted(answer);
                     isGranted = true;
                     return lease;
+                } catch (LatchgateException.LockHeld held) {
+                    // Of a wait that has ended before this request, nothing was left to wait.
+                    boolean hasWaited = call.waitUntil > 0 && "lock-held".equals(held.code);
+                    throw hasWaited ? new LatchgateException.WaitTimeout(held.status, held.fields) : held;
                 } catch (LatchgateException.LeaseLost lost) {
                     // It was granted in an answer that was lost, and has ended since.
                     if (Clock.now() >= Math.max(call.until, call.waitUntil)) throw lost;
