@@ -111,7 +111,7 @@ pub struct Succeeded {
     pub resolved: Option<Arc<Resolution>>,
 }
 
-/// The person who has said, in place of the attempt, how it ended.
+/// The operator that resolved the operation in place of the attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resolution {
     pub reason: Arc<str>,

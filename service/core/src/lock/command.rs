@@ -23,12 +23,8 @@ pub enum Command {
     Open,
     /// Presents a token to the fence register.
     Fence(u64),
-    /// A node publishes or refreshes its turn, in place of all that it has.
-    Publish(Turn),
-    /// As [`Command::Publish`], of several turns of one node, each of another group; at least one.
-    PublishAll(Vec<Turn>),
-    /// A node without waiters removes its turns.
-    Withdraw(NodeId),
+    /// A node publishes or refreshes its turns, each of another group, in place of those that it has. Without waiters it has none.
+    Publish(NodeId, Vec<Turn>),
     /// Only let time pass.
     Tick,
 }

@@ -256,14 +256,15 @@ where
             return self.publish_groups(&leaving);
         }
         let Some(first) = queue.first_waiting(|rank| leaving.contains(&rank), &evaluation.state) else {
-            self.step(&Command::Withdraw(node.clone()));
+            self.step(&Command::Publish(node.clone(), Vec::new()));
             return;
         };
         let waiting = queue.waiting().saturating_sub(leaving.len()).max(1);
         if !evaluation.changed && evaluation.state.is_published(node, first.position, waiting, self.now) {
             return;
         }
-        self.step(&Command::Publish(Turn::of(first, count(waiting), self.now.plus_ms(TURN_MS))));
+        let turn = Turn::of(first, count(waiting), self.now.plus_ms(TURN_MS));
+        self.step(&Command::Publish(node.clone(), vec![turn]));
     }
 
     /// Publishes the turns of the groups that come first. The last turn counts the waiters of those that have none.
@@ -309,7 +310,7 @@ where
         let published: usize = turns.iter().map(|turn| turn.waiting as usize).sum();
         let is_complete = turns.len() == groups;
         let Some(last) = turns.last_mut() else {
-            self.step(&Command::Withdraw(node.clone()));
+            self.step(&Command::Publish(node.clone(), Vec::new()));
             return;
         };
         if !is_complete {
@@ -317,7 +318,7 @@ where
             (last.waiting, last.stands_for_more) = (last.waiting.saturating_add(count(more)), true);
         }
         if evaluation.changed || !state.are_published(node, &turns, self.now) {
-            self.step(&Command::PublishAll(turns));
+            self.step(&Command::Publish(node.clone(), turns));
         }
     }
 }

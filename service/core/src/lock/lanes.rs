@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 
+use super::command::Acquire;
 use super::group::{FirstTurn, Group, GroupOrder, Held, first_of_each};
 use super::lease::Mode;
 use super::position::{NodeId, Position, Turn};
@@ -21,6 +22,11 @@ struct First {
 }
 
 impl First {
+    fn of(request: &Acquire, waiter: Option<Rank>) -> Self {
+        let Acquire { position, lease, .. } = request;
+        Self { position: *position, mode: lease.mode, group_limit: lease.group_limit(), waiter }
+    }
+
     fn of_turn(turn: &Turn) -> Self {
         let group_limit = turn.share.as_ref().and_then(|share| share.limit);
         Self { position: turn.position, mode: turn.mode, group_limit, waiter: None }
@@ -30,7 +36,7 @@ impl First {
 /// The waiters of a group at this node by their arrival, from the first that may still be unanswered.
 type Arrivals<'q> = Peekable<Box<dyn Iterator<Item = (Timestamp, Rank)> + 'q>>;
 
-/// One group: what it has, and who waits.
+/// One group: the permits that it has, and its waiters.
 struct Lane<'q> {
     group: Option<Group>,
     held: Held,
@@ -122,33 +128,32 @@ impl<'q> Lanes<'q> {
     ) {
         let lane = &mut self.lanes[index];
         let group = lane.group.as_ref();
-        let own = queue.of_group(group, after).find(|(rank, waiter)| is_open(*rank, waiter));
-        let own_first = own.map(|(rank, waiter)| First {
-            position: waiter.request.position,
-            mode: waiter.request.lease.mode,
-            group_limit: waiter.request.lease.group_limit(),
-            waiter: Some(rank),
-        });
+        let open = || queue.of_group(group, after).filter(|(rank, waiter)| is_open(*rank, waiter));
+        let own = open().next();
         let is_before = |(rank, _): &(Rank, _)| own.is_none_or(|(own, _)| *rank < own);
         let reserved = queue.reserved_of_group(group).find(|reserved| {
             is_before(reserved)
                 && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.mode, waiter))
                 && !state.knows(&reserved.1.lease.lease_id)
         });
-        let reserved = reserved.map(|(_, request)| First {
-            position: request.position,
-            mode: request.lease.mode,
-            group_limit: request.lease.group_limit(),
-            waiter: None,
-        });
+        let reserved = reserved.map(|(_, request)| First::of(request, None));
         // A turn with the same position belongs to the same waiter, which has moved here.
         let others = reserved.into_iter().chain(lane.elsewhere).min_by_key(|first| first.position.rank());
-        lane.first = match (own_first, others) {
-            (Some(own), Some(other)) if reserved.is_none() && other.position.rank() >= own.position.rank() => Some(own),
-            (own, None) => own,
-            (_, other) => other,
+        let first_with = |own: Option<(Rank, &Waiter<R, I>)>| {
+            let own = own.map(|(rank, waiter)| First::of(&waiter.request, Some(rank)));
+            match (own, others) {
+                (Some(own), Some(other)) if reserved.is_none() && other.position.rank() >= own.position.rank() => {
+                    Some(own)
+                }
+                (own, None) => own,
+                (_, other) => other,
+            }
         };
-        let Some(first) = lane.first else { return };
+        lane.first = first_with(own);
+        // A request that does not wait is served in the place of its group, which the first request that waits decides.
+        let Some(first) = first_with(open().find(|(_, waiter)| waiter.deadline.is_some())).or(lane.first) else {
+            return;
+        };
         let is_answered = |rank: Rank| queue.get(rank).is_none_or(|waiter| !is_open(rank, waiter));
         while lane.arrivals.next_if(|(_, rank)| is_answered(*rank)).is_some() {}
         let order = if first.waiter.is_none() && reserved.is_none() {

@@ -22,9 +22,7 @@ pub fn step(state: &mut LockState, command: &Command, now: Timestamp, terms: Ter
         Command::Close(request) => closing::close(state, request, now),
         Command::Open => closing::open(state, now),
         Command::Fence(token) => fence::fence(state, *token, now, terms),
-        Command::Publish(turn) => Step::noted(state.set_turns(&turn.node, std::slice::from_ref(turn))),
-        Command::PublishAll(turns) => Step::noted(turns.first().is_some_and(|turn| state.set_turns(&turn.node, turns))),
-        Command::Withdraw(node) => Step::noted(state.set_turns(node, &[])),
+        Command::Publish(node, turns) => Step::noted(state.set_turns(node, turns)),
         Command::Tick => Step::noted(false),
     };
     // The changes that time caused are committed with the answer that relies on them. Otherwise a node with a slower

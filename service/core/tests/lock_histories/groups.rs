@@ -1,7 +1,7 @@
 //! Fair shares, as a reader of the documentation would find them: without the indexes of the rules.
 
 use latchgate_core::lock::{
-    Acquire, Group, LeaseId, LockState, Mode, Outcome, Position, Precedence, Share, Turn, WaitQueue,
+    Acquire, Group, LeaseId, LockState, Mode, Outcome, Owner, Position, Precedence, Share, Turn, WaitQueue,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
@@ -36,11 +36,12 @@ impl<'a> Request<'a> {
         self.turn.and_then(|turn| turn.since).unwrap_or(self.position.arrival)
     }
 
-    /// Fewest permits first; among equals, the group that has waited longest without a permit.
-    fn order(&self, state: &LockState, requests: &[Self]) -> (u32, Timestamp, Option<&'a Group>) {
+    /// Fewest permits first; among equals, the group that has waited longest without a permit. `known`: the requests that its group may
+    /// have waited for.
+    fn order(&self, state: &LockState, known: &[Self]) -> (u32, Timestamp, Option<&'a Group>) {
         // A turn is dated by the turns alone: other nodes see no waiters that are not published.
         let is_seen = |other: &&Self| self.turn.is_none() || other.turn.is_some();
-        let of_group = requests.iter().filter(|other| other.group() == self.group());
+        let of_group = known.iter().filter(|other| other.group() == self.group());
         let arrival = of_group.filter(is_seen).map(Self::earliest).min().unwrap();
         if self.mode.permits() == 0 {
             return (0, arrival, self.group());
@@ -67,19 +68,19 @@ pub fn is_at_limit(state: &LockState, share: Option<&Share>, mode: Mode) -> bool
 }
 
 /// The first request of all: of those that are first of their group and not kept back by its limit.
-fn first<'a>(state: &LockState, requests: &[Request<'a>]) -> Option<Request<'a>> {
+fn first<'a>(state: &LockState, requests: &[Request<'a>], known: &[Request<'a>]) -> Option<Request<'a>> {
     let is_first = |one: &&Request<'_>| {
         requests.iter().all(|other| other.group() != one.group() || other.position.rank() >= one.position.rank())
     };
     let of_groups = requests.iter().filter(is_first).filter(|one| !is_at_limit(state, one.share, one.mode));
-    of_groups.min_by_key(|one| (one.order(state, requests), one.turn.map(|turn| turn.node.as_str()))).cloned()
+    of_groups.min_by_key(|one| (one.order(state, known), one.turn.map(|turn| turn.node.as_str()))).cloned()
 }
 
 pub fn first_turn(state: &LockState) -> Option<&Turn> {
     let turns: Vec<Request<'_>> = state.turns().iter().map(Request::of_turn).collect();
     let is_grouped = turns.iter().any(|turn| turn.share.is_some());
     if is_grouped {
-        return first(state, &turns)?.turn;
+        return first(state, &turns, &turns)?.turn;
     }
     state.turns().iter().min_by_key(|turn| (turn.position.rank(), turn.node.as_str()))
 }
@@ -87,21 +88,27 @@ pub fn first_turn(state: &LockState) -> Option<&Turn> {
 /// Whether one of the other nodes' turns comes before a request.
 pub fn is_behind_turns(state: &LockState, request: &Acquire) -> bool {
     let others = state.turns().iter().filter(|turn| turn.node != request.node).map(Request::of_turn);
-    comes_before(state, others.collect(), request)
+    comes_before(state, others.collect(), request, true)
 }
 
-fn comes_before(state: &LockState, others: Vec<Request<'_>>, request: &Acquire) -> bool {
+/// Whether one of the others comes before a request. One that does not wait takes the place of its group.
+fn comes_before(state: &LockState, others: Vec<Request<'_>>, request: &Acquire, waits: bool) -> bool {
     let own = Request::of(request);
     let is_grouped = own.share.is_some() || others.iter().any(|other| other.share.is_some());
     if !is_grouped {
         return others.iter().any(|other| other.position.rank() < own.position.rank());
     }
-    let mut requests = vec![own.clone()];
-    requests.extend(others.into_iter().filter(|other| other.position != own.position || other.group() != own.group()));
-    let is_behind_own =
-        requests.iter().any(|other| other.group() == own.group() && other.position.rank() < own.position.rank());
-    let first = first(state, &requests);
-    is_behind_own || first.is_some_and(|first| first.order(state, &requests) < own.order(state, &requests))
+    let of_group = |other: &&Request<'_>| other.group() == own.group();
+    if others.iter().filter(of_group).any(|other| other.position.rank() < own.position.rank()) {
+        return true;
+    }
+    let first_that_waits = others.iter().filter(of_group).min_by_key(|other| other.position.rank());
+    let place = first_that_waits.filter(|_| !waits).unwrap_or(&own).clone();
+    // A turn with the same position is of the same waiter, which has moved here. It still says since when its group has waited.
+    let is_other = |other: &&Request<'_>| other.position != place.position || other.group() != place.group();
+    let competing: Vec<Request<'_>> = others.iter().filter(is_other).chain([&place]).cloned().collect();
+    let known: Vec<Request<'_>> = others.iter().chain([&place]).cloned().collect();
+    first(state, &competing, &known).is_some_and(|first| first.order(state, &known) < place.order(state, &known))
 }
 
 /// A grant keeps the limit of its group, and says the group.
@@ -123,7 +130,10 @@ pub fn check_first(
     request: &Acquire,
     taken: &Taken,
 ) {
-    if taken.grant.is_none() || request.precedence != Precedence::First || request.lease.barge {
+    // An owner that holds the lock nests whatever else waits.
+    let holds = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
+    let nests = request.lease.reentrant && request.lease.owner.as_ref().is_some_and(holds);
+    if taken.grant.is_none() || request.precedence != Precedence::First || request.lease.barge || nests {
         return;
     }
     let is_tried = |other: &Acquire, waits: bool| {
@@ -138,7 +148,12 @@ pub fn check_first(
     let waiting = waiting.filter(|waiter| waiter.deadline.is_some()).map(|waiter| Request::of(&waiter.request));
     let elsewhere = state.turns().iter().filter(|turn| turn.node != request.node).map(Request::of_turn);
     let others = waiting.chain(elsewhere).collect();
-    broken.expect(!comes_before(state, others, request), Promise::GroupsTakeTurns, || {
+    let waits = queue.iter().any(|(_, waiter)| {
+        waiter.request.lease.lease_id == request.lease.lease_id
+            && waiter.request.position == request.position
+            && waiter.deadline.is_some()
+    });
+    broken.expect(!comes_before(state, others, request, waits), Promise::GroupsTakeTurns, || {
         format!("{request:?} was granted at {state:?} before others of {queue:?}")
     });
 }

@@ -30,8 +30,7 @@ fn check_limit(broken: &mut Broken, context: &Context<'_>) {
     let is_used = uses_permits(context.after);
     let named = match context.command {
         Command::Acquire(request) if is_new_grant(&context.done.outcome) => request.lease.limit,
-        Command::Publish(turn) => turn.limit,
-        Command::PublishAll(turns) => turns.iter().find_map(|turn| turn.limit),
+        Command::Publish(_, turns) => turns.iter().find_map(|turn| turn.limit),
         _ => None,
     };
     let is_kept = match context.command {

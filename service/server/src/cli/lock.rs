@@ -110,7 +110,7 @@ async fn give_back(client: &Client, args: &LockRunArgs, signals: &mut Signals) {
     }
 }
 
-/// Who has revoked the lock, and why.
+/// Names the operator or client that has revoked the lock, and the reason.
 fn said(revocation: &Revocation) -> String {
     let by = revocation.by.as_deref().unwrap_or("an operator");
     let reason = revocation.reason.as_ref().map(|reason| format!(": {reason}")).unwrap_or_default();

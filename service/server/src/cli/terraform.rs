@@ -1,7 +1,7 @@
 //! `latchgate lock --terraform`: the `http` backend of Terraform in CMD locks and unlocks here, under the lease of the command.
 
 use std::net::Ipv4Addr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use axum::Router;
@@ -10,6 +10,7 @@ use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
 use latchgate_client::LeaseState;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -47,7 +48,7 @@ async fn answer(State(backend): State<Arc<Backend>>, method: Method, uri: Uri, b
     }
     let info: Option<Value> = serde_json::from_slice(&body).ok();
     let id = |info: &Option<Value>| info.as_ref().and_then(|info| info["ID"].as_str().map(str::to_owned));
-    let mut holder = backend.holder.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut holder = backend.holder.lock();
     // A run without an id is never the one that has the lock.
     let is_other = holder.is_some() && (id(&info).is_none() || id(&holder) != id(&info));
     match method.as_str() {

@@ -53,7 +53,7 @@ pub enum LocksCommand {
     },
     /// Show a lock with its holders.
     Show { key: String },
-    /// Show who holds a lock, who waits for it, and which locks its holders wait for.
+    /// Show the holders of a lock, its waiters, and the locks for which its holders wait.
     Who { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
     Watch { key: String },

@@ -165,9 +165,9 @@ pub async fn engines(call: Call) -> Response {
 /// Switch all nodes to the other engine of a pair: that of the locks, or that of the gate.
 ///
 /// While the active engine answers, it is frozen, all states are copied, and then the other engine is active: live leases, attempts and
-/// stamps stay valid, and waiters stay where they are. Calls during the copy get 503 and can be
-/// repeated. If the active engine does not answer, say with `stopped` that it is stopped: what it holds is lost, so a
-/// hold-off begins. `force` on the active engine ends a hold-off. Returns when this node uses the engine.
+/// stamps stay valid, and waiters stay where they are. Calls during the copy get 503 and can be repeated. If the active engine does not
+/// answer, say with `stopped` that it is stopped: what it holds is lost, so a hold-off begins. `force` on the active engine ends a hold-off.
+/// Returns when this node uses the engine.
 #[utoipa::path(
     post, path = "/v1/admin/engines/{of}", tag = "admin", operation_id = "switchEngine",
     params(("of" = inline(EnginesOf), Path, description = "Whose engine")),

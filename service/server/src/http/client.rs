@@ -3,11 +3,12 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
@@ -86,7 +87,7 @@ impl Client {
         input: impl AsyncRead + Send + Unpin + 'static,
         output: impl AsyncWrite + Send + Unpin + 'static,
     ) -> ClientStream {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.input = Some(Box::new(input));
         state.is_awaited = false;
         // The time for the first request begins after the handshake.
@@ -97,7 +98,7 @@ impl Client {
 
     /// Whether the handshake of TLS is under way, and is not about to end.
     pub fn is_in_handshake(&self) -> bool {
-        let state = self.state();
+        let state = self.state.lock();
         state.input.is_none() && !state.is_closing
     }
 
@@ -108,7 +109,7 @@ impl Client {
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
-            let mut state = self.state();
+            let mut state = self.state.lock();
             match state.look(cx) {
                 Peer::End => Poll::Ready(()),
                 Peer::Open => {
@@ -130,7 +131,7 @@ impl Client {
 
     /// A request has arrived. Its body may follow.
     pub fn begin(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.requests += 1;
         (state.is_body_read, state.is_body_refused, state.ends_with_client) = (false, false, false);
         // It may be answered before the next look.
@@ -140,40 +141,36 @@ impl Client {
 
     /// Whether, from the moment when it has been read, the request ends with its client.
     pub fn end_with_client(&self, ends_with_client: bool) {
-        self.state().ends_with_client = ends_with_client;
+        self.state.lock().ends_with_client = ends_with_client;
     }
 
     /// The whole request has been read.
     pub fn body_read(&self) {
-        self.state().is_body_read = true;
+        self.state.lock().is_body_read = true;
     }
 
     /// The node does not read the rest of the body.
     pub fn body_refused(&self) {
-        self.state().is_body_refused = true;
+        self.state.lock().is_body_refused = true;
     }
 
     /// Whether the connection ends with the answer.
     pub fn is_body_refused(&self) -> bool {
-        self.state().is_body_refused
+        self.state.lock().is_body_refused
     }
 
     /// Whether the connection can be closed for another client.
     pub fn idle(&self) -> Option<Idle> {
-        self.state().idle
+        self.state.lock().idle
     }
 
     /// Closes the connection if it is idle.
     pub fn close_if_idle(&self) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.is_closing = state.idle.is_some();
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -243,7 +240,7 @@ pub struct ClientStream {
 impl ClientStream {
     /// Ready when the client has closed the connection, or has had its time to read the answer.
     fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.client.state();
+        let mut state = self.client.state.lock();
         if !state.is_body_refused {
             return Poll::Ready(());
         }
@@ -265,7 +262,7 @@ impl ClientStream {
 
 impl AsyncRead for ClientStream {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.client.state().poll_read(cx, buffer)
+        self.client.state.lock().poll_read(cx, buffer)
     }
 }
 

@@ -112,7 +112,7 @@ fn force_ends_every_lease_at_once_and_says_who_did() {
     assert_eq!(why_lost(world.release(&first)), Some(EndReason::Forced));
     let forced = world.happened(EventKind::Forced);
     assert!(forced.len() == 2 && forced.iter().all(|event| event.note == note("stuck")));
-    world.run(Command::Withdraw(waiting.node.clone()));
+    world.run(Command::Publish(waiting.node.clone(), Vec::new()));
     let next = world.hold_as(waiting);
     world.release(&next);
     assert_eq!(world.run(force()), Outcome::Forced { leases: 0 });

@@ -104,7 +104,7 @@ impl World {
     /// Publishes the turn of a node that has only this waiter.
     fn publish(&mut self, request: &Acquire) {
         let turn = Turn::of(request, 1, self.now.plus_ms(TURN_MS));
-        self.run(Command::Publish(turn));
+        self.run(Command::Publish(turn.node.clone(), vec![turn]));
     }
 
     fn wait(&mut self, owner: &str, mode: Mode) -> Acquire {

@@ -27,7 +27,7 @@ fn a_reader_that_came_after_a_waiting_writer_waits() {
     world.release(&reader);
     assert_eq!(world.next(), Some("ben"));
     let alone = world.hold_as(writer);
-    world.run(Command::Withdraw(NodeId::new("ben")));
+    world.run(Command::Publish(NodeId::new("ben"), Vec::new()));
     assert_eq!(world.run(Command::Acquire(late.clone())), HELD);
     world.release(&alone);
     assert_eq!(world.next(), Some("cid"));
@@ -42,7 +42,7 @@ fn readers_of_many_nodes_are_admitted_one_after_the_other_at_once() {
     world.release(&writer);
     for reader in readers {
         assert_eq!(world.next(), Some(reader.node.as_str()));
-        world.run(Command::Withdraw(reader.node.clone()));
+        world.run(Command::Publish(reader.node.clone(), Vec::new()));
         world.hold_as(reader);
     }
     assert_eq!(world.state.holders.len(), 2);

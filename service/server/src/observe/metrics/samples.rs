@@ -1,8 +1,9 @@
 //! The last quarter of an hour of the few metrics that the console draws.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// How often a sample is taken.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -36,7 +37,7 @@ impl Samples {
     /// Takes a sample of a page of metrics. The time of requests leaves out the `waiting` routes: a wait says nothing about the node.
     pub fn take(&self, page: &str, waiting: &[&str]) {
         let mut sums = sums(page, waiting);
-        let mut kept = self.kept();
+        let mut kept = self.0.lock();
         let Kept { taken_at, series } = &mut *kept;
         taken_at.push_back(Instant::now());
         for (name, values) in series.iter_mut() {
@@ -58,13 +59,9 @@ impl Samples {
 
     /// How long ago each sample was taken, in ms, and the values of each series.
     pub fn all(&self) -> (Vec<u64>, BTreeMap<String, VecDeque<i64>>) {
-        let kept = self.kept();
+        let kept = self.0.lock();
         let age_ms = |at: &Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
         (kept.taken_at.iter().map(age_ms).collect(), kept.series.clone())
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -3,10 +3,11 @@
 //! their own, and the other operations do not notice.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::gate::OperationAddress;
+use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -56,7 +57,7 @@ impl Default for Busy {
 
 impl Busy {
     pub(super) async fn turn(&self, address: &OperationAddress) -> Turn {
-        match locked(&self.operations).get_mut(address) {
+        match self.operations.lock().get_mut(address) {
             Some(busy) if busy.is_under_way => return Turn::Refused,
             Some(busy) if busy.until > Instant::now() => busy.is_under_way = true,
             _ => return Turn::Together,
@@ -73,7 +74,7 @@ impl Busy {
 
     /// What became of a statement that had this operation only.
     pub(super) fn note(&self, address: &OperationAddress, is_locked: bool) {
-        let mut operations = locked(&self.operations);
+        let mut operations = self.operations.lock();
         if !is_locked {
             operations.remove(address);
             return;
@@ -92,14 +93,10 @@ impl Busy {
 
 impl Drop for Alone {
     fn drop(&mut self) {
-        if let Some(busy) = locked(&self.operations).get_mut(&self.address) {
+        if let Some(busy) = self.operations.lock().get_mut(&self.address) {
             busy.is_under_way = false;
         }
     }
-}
-
-fn locked(operations: &Mutex<Operations>) -> MutexGuard<'_, Operations> {
-    operations.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
