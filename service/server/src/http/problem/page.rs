@@ -9,7 +9,7 @@ const TEXTS: &str = include_str!("../../../../../docs/ERRORS.md");
 /// The HTML page of a code; `None` if there is no such code.
 pub fn page(name: &str) -> Option<String> {
     let CodeInfo { name, status, title } = Code::ALL.iter().map(|code| code.info()).find(|info| info.name == name)?;
-    let (_, sections) = TEXTS.split_once(&format!("\n## {name}\n\n{}: {title}.\n\n", status.as_str()))?;
+    let (_, sections) = TEXTS.split_once(&format!("\n## {name}\n\n"))?;
     let (happened, advice) = sections.split("\n\n## ").next()?.split_once("\n\n**What to do:** ")?;
     let html = include_str!("../../../../../web/error.html")
         .replace("{{name}}", name)
@@ -49,7 +49,7 @@ mod tests {
         let sections: Vec<&str> = TEXTS.lines().filter_map(|line| line.strip_prefix("## ")).collect();
         assert_eq!(sections, Code::ALL.iter().map(|code| code.info().name).collect::<Vec<_>>());
         for name in sections {
-            assert!(page(name).is_some(), "the section {name} has the status, the title, and what to do");
+            assert!(page(name).is_some(), "the section {name} says what happened and what to do");
         }
     }
 
