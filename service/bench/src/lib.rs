@@ -2,6 +2,7 @@
 
 mod background;
 pub mod cpu;
+mod direct;
 pub mod drive;
 mod hot;
 pub mod http;

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use crate::background::{Held, Polls, Renewer};
 use crate::cpu::Watched;
+use crate::direct::Direct;
 use crate::drive::{Errors, Measured, Meter, Plan, Quantiles, Worker, drive};
 use crate::hot::{Seen, Waiter, arrival};
 use crate::http::{Target, run_id};
@@ -103,6 +104,30 @@ pub async fn run(workload: Workload, settings: &Settings, meter: &Arc<Meter>) ->
         Workload::Held => held(settings, meter).await,
     };
     Ok(Report { workload: workload.name(), ..report? })
+}
+
+/// The pairs of [`Workload::Repeated`] or [`Workload::Fresh`] over the protocol of a Redis or a Postgres; `None` for other workloads.
+///
+/// # Errors
+/// When the server cannot be reached.
+pub async fn direct(
+    workload: Workload,
+    url: &str,
+    settings: &Settings,
+    meter: &Arc<Meter>,
+) -> anyhow::Result<Option<Report>> {
+    let is_fresh = match workload {
+        Workload::Repeated => false,
+        Workload::Fresh => true,
+        _ => return Ok(None),
+    };
+    let (run, mut workers) = (run_id(), Vec::with_capacity(settings.connections));
+    for number in 0..settings.connections {
+        workers.push(Direct::open(url, run, number, is_fresh).await?);
+    }
+    let plan = Plan { watched: Watched::default(), ..settings.plan() };
+    let report = Report::of(settings, drive(workers, &plan, meter).await);
+    Ok(Some(Report { workload: format!("{}, direct", workload.name()), ..report }))
 }
 
 fn lock_pair(is_fresh: bool) -> Pair {

@@ -28,11 +28,18 @@ pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
             let (done, errors) = (meter.operations.load(Ordering::Relaxed), meter.errors.load(Ordering::Relaxed));
             Line::is_on_terminal().then(|| format!("{done} done, {errors} failed"))
         };
-        let report = shown(work::run(*workload, &settings, &meter), &name_of(*workload, &settings), news).await?;
-        if args.json {
-            out(serde_json::to_string(&report)?);
+        let name = name_of(*workload, &settings);
+        let report = shown(work::run(*workload, &settings, &meter), &name, news).await?;
+        let direct = match &args.direct {
+            Some(url) => shown(work::direct(*workload, url, &settings, &meter), &name, news).await?,
+            None => None,
+        };
+        for report in [Some(report), direct].into_iter().flatten() {
+            if args.json {
+                out(serde_json::to_string(&report)?);
+            }
+            reports.push(report);
         }
-        reports.push(report);
     }
     if !args.json {
         out(table(&reports).trim_end());

@@ -68,6 +68,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "PID", value_delimiter = ',')]
     pub store_pid: Vec<u32>,
 
+    /// After `repeated` and `fresh`, measure the same over a store's own protocol: `SET NX PX` in a Redis (redis://…), or advisory locks in a
+    /// Postgres (postgres://…). Shows what HTTP, queues and tokens cost.
+    #[arg(long, value_name = "URL")]
+    pub direct: Option<String>,
+
     /// Print each result as a JSON object on a line.
     #[arg(long)]
     pub json: bool,
