@@ -12,7 +12,7 @@ targets=("$@")
 ((${#targets[@]})) || mapfile -t targets < <(grep -oP '^    \("\K[a-z-]+' service/fuzz/src/lib.rs)
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cdebug-assertions -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing" \
-    cargo build --release --locked --target-dir "$target_dir/fuzz" -p latchgate-fuzz --features libfuzzer --target "$(rustc -vV | sed -n 's/^host: //p')"
+    cargo build --release --locked --target-dir "$target_dir/fuzz" -p latchgate-fuzz --features libfuzzer --bin fuzz --target "$(rustc -vV | sed -n 's/^host: //p')"
 binary=$(find "$target_dir/fuzz" -path '*/release/fuzz' -type f)
 mkdir -p fuzz-findings
 for name in "${targets[@]}"; do
