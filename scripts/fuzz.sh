@@ -9,7 +9,7 @@ ensure_packages cc c++
 SECONDS_EACH=${SECONDS_EACH:-60}
 target_dir=${CARGO_TARGET_DIR:-target}
 targets=("$@")
-((${#targets[@]})) || mapfile -t targets < <(grep -oP '^    \("\K[a-z-]+' service/fuzz/src/lib.rs)
+((${#targets[@]})) || mapfile -t targets < <(cargo run --quiet --locked -p latchgate-fuzz --bin seed)
 RUSTFLAGS="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
 -Cllvm-args=-sanitizer-coverage-pc-table -Cdebug-assertions -Cllvm-args=-sanitizer-coverage-trace-compares --cfg fuzzing" \
     cargo build --release --locked --target-dir "$target_dir/fuzz" -p latchgate-fuzz --features libfuzzer --bin fuzz --target "$(rustc -vV | sed -n 's/^host: //p')"
