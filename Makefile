@@ -48,6 +48,18 @@ test-openapi: ## Lint openapi/openapi.json, drive a node with clients generated 
 	SECONDS_EACH=$${SECONDS_EACH:-45} scripts/test-openapi.sh
 .PHONY: test-openapi
 
+fuzz: ## Run the fuzz targets under libFuzzer (ARGS="contents state", SECONDS_EACH=600 for longer)
+	scripts/fuzz.sh $(ARGS)
+.PHONY: fuzz
+
+sbom: ## List the parts of the released binary as CycloneDX
+	scripts/sbom.sh
+.PHONY: sbom
+
+reproduce: ## Build the released binary twice, in two directories, and compare
+	scripts/reproduce.sh
+.PHONY: reproduce
+
 test-ha: ## Fail-overs in such a cluster, under load (about ten minutes)
 	scripts/test-ha.sh
 

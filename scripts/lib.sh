@@ -86,6 +86,19 @@ package_of() {
     esac
 }
 
+# cargo_tool CRATE VERSION: installs a command of cargo into the target directory, once, and puts it on the PATH.
+cargo_tool() {
+    local dir
+    dir=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/$1")
+    if [[ $(cat "$dir/installed" 2>/dev/null) != "$2" ]]; then
+        say "installing $1 $2 into $dir"
+        CARGO_TARGET_DIR=$dir/target cargo install --quiet --locked --root "$dir" --version "$2" "$1" || die "cargo cannot install $1"
+        rm -rf "$dir/target"
+        echo "$2" >"$dir/installed"
+    fi
+    PATH=$dir/bin:$PATH
+}
+
 # python_tools NAME PACKAGE==VERSION...: installs Python packages for scripts into the target directory, once for each version; sets TOOLS to
 # the directory of their commands.
 python_tools() {

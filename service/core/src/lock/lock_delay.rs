@@ -15,7 +15,7 @@ impl Lease {
     /// instead: see [`Lease::kept_until`].
     pub(super) fn taken_until(&self) -> Option<Timestamp> {
         (self.min_hold_ms > 0 && self.mode.permits() == 0)
-            .then(|| self.granted_at.plus_ms(self.min_hold_ms + CLOCK_BOUND_MS))
+            .then(|| self.granted_at.plus_ms(self.min_hold_ms).plus_ms(CLOCK_BOUND_MS))
     }
 }
 

@@ -87,7 +87,7 @@ pub async fn none(body: Body, time_out: Duration) -> Result<(), Problem> {
 ///
 /// # Errors
 /// `invalid-request`, with the name of the field.
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let body: &[u8] = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
     // serde would read a list as the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {

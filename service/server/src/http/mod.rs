@@ -15,6 +15,8 @@ mod cors;
 mod endpoint;
 mod endpoints;
 mod exchange;
+#[doc(hidden)]
+pub mod hostile;
 mod hosts;
 mod layers;
 mod leases;

@@ -5,7 +5,7 @@ mod batch;
 pub mod idempotency_key;
 pub mod records;
 mod refusals;
-mod requests;
+pub(super) mod requests;
 
 use std::time::Duration;
 

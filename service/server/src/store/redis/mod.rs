@@ -7,6 +7,8 @@ mod documents;
 mod dump;
 mod events;
 pub mod gate;
+#[doc(hidden)]
+pub mod hostile;
 mod info;
 mod layout;
 pub(in crate::store) mod link;

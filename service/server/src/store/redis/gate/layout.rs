@@ -66,7 +66,7 @@ pub(super) fn encode(version: Version, record: &latchgate_core::gate::OperationR
 
 /// # Errors
 /// When another program has written to the key.
-pub(super) fn decode(value: &[u8]) -> Result<Stored, StoreError> {
+pub(in crate::store::redis) fn decode(value: &[u8]) -> Result<Stored, StoreError> {
     let foreign = || StoreError::Unreadable { keys: Vec::new(), reason: "it is not a record".to_owned() };
     let (version, record) = value.split_at_checked(VERSION_DIGITS).ok_or_else(foreign)?;
     let version = std::str::from_utf8(version).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok());

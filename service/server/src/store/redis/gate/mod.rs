@@ -14,6 +14,7 @@ use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::sync::mpsc;
 
 use self::layout::Layout;
+pub(super) use self::layout::decode;
 use crate::store::engine_record::{EngineRecord, Epoch, Reading};
 use crate::store::gate::{
     At, Change, DumpPage, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written, fresh_version,
