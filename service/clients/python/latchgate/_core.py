@@ -1,0 +1,71 @@
+"""What the parts of one client share: its nodes, its renewals, and what it does in the background. It lives in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ._errors import Error
+from ._http import within
+from ._nodes import Nodes
+from ._renewals import Renewals
+
+T = TypeVar("T")
+
+_log = logging.getLogger("latchgate")
+
+# How long the end of the event loop, and so that of the program, waits for what must reach a node.
+AT_EXIT = 5.0
+
+
+class Core(Nodes):
+    def __init__(
+        self,
+        urls: Sequence[str],
+        api_key: str | None,
+        timeout: float,
+        retry_for: float,
+        wait_per_call: float,
+        ssl_context: ssl.SSLContext | None,
+    ) -> None:
+        super().__init__(urls, api_key, timeout, retry_for, wait_per_call, ssl_context)
+        self.renewals = Renewals(self)
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def forget(self) -> None:
+        super().forget()
+        self.renewals.forget()
+        self._tasks.clear()
+
+    def background(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Does what must reach a node, also if the caller does not wait for it, and if the event loop is about to end: then the work, which
+        can be repeated, begins again."""
+        task = asyncio.ensure_future(_to_its_end(what, work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return task
+
+    async def insist(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Waits for such work. If the caller is cancelled, the work goes on."""
+        return await asyncio.shield(self.background(what, work))
+
+    async def finish(self) -> None:
+        """Waits for what is done in the background, and closes the connections."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        self.close()
+
+
+async def _to_its_end(what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    try:
+        return await work()
+    except asyncio.CancelledError:
+        try:
+            return await within(AT_EXIT, work())
+        except (Error, asyncio.TimeoutError) as error:
+            _log.warning("the program ends without an answer about %s: %s", what, error)
+            raise
