@@ -8,6 +8,7 @@
 from . import aio
 from ._base import Key, Revoking
 from ._client import Attempt, Client, Events, Lease
+from ._decorators import locked, once
 from ._errors import (
     AttemptLost,
     Error,
@@ -48,4 +49,7 @@ __all__ = [
     "StaleToken",
     "Unavailable",
     "WaitTimeout",
+    "aio",
+    "locked",
+    "once",
 ]

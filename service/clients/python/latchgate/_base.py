@@ -219,12 +219,9 @@ class ClientBase(Generic[Held, Taken]):
                 until = now() + core.retry_for
             except BaseException as error:
                 if doubt.is_set or not isinstance(error, Error):
-                    self._give_back(target)
+                    give_up_at = now() + max(_GIVE_BACK_SECONDS, core.retry_for)
+                    await core.give_back(error, f"a lease of {target}", lambda: target.release(give_up_at))
                 raise
-
-    def _give_back(self, target: Target) -> None:
-        until = now() + max(_GIVE_BACK_SECONDS, self._core.retry_for)
-        self._core.background(f"a lease of {target}, which may stay until its TTL", lambda: target.release(until))
 
     def __repr__(self) -> str:
         return f"Client({self._core!r})"

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
+from ._clock import now
 from ._errors import Error
 from ._http import within
 from ._nodes import Nodes
@@ -51,7 +52,30 @@ class Core(Nodes):
 
     async def insist(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Waits for such work. If the caller is cancelled, the work goes on."""
-        return await asyncio.shield(self.background(what, work))
+        task = self.background(what, work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await self._linger(task, what, work)
+            raise
+
+    async def give_back(self, error: BaseException, what: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Such work after an error. The caller waits for it only if it is cancelled."""
+        task = self.background(what, work)
+        if isinstance(error, asyncio.CancelledError):
+            await self._linger(task, what, work)
+
+    async def _linger(self, task: asyncio.Task[T], what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        """For a caller that is cancelled: an event loop that is about to end waits only for the tasks that it has cancelled."""
+        until = now() + min(self.retry_for, AT_EXIT)
+        while now() < until and (task.cancelled() or not task.done()):
+            if task.cancelled():
+                # That was before its first step.
+                task = self.background(what, work)
+            try:
+                await asyncio.wait({task}, timeout=until - now())
+            except asyncio.CancelledError:
+                pass  # it is cancelled again, and ends soon
 
     async def finish(self) -> None:
         """Waits for what is done in the background, and closes the connections."""

@@ -124,7 +124,7 @@ async def claim(
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
         if doubt.is_set:
-            core.background("the claim of an operation, which may stay blocked", lambda: _give_back(core, request, length))
+            await core.give_back(error, "the claim of an operation", lambda: _give_back(core, request, length))
         raise
     claimed = Claim(core, request, answer.body, length, keep)
     try:

@@ -90,13 +90,14 @@ class _Thread(threading.Thread):
                 is_ended = True
             except BaseException:
                 _log.exception("the thread of the client goes on after an error")
-        self.loop.run_until_complete(self._finish(asyncio.all_tasks(self.loop)))
+        self.loop.run_until_complete(self._finish())
         self.loop.close()
 
-    async def _finish(self, rest: set[asyncio.Task[Any]]) -> None:
-        for task in rest:
-            task.cancel()
-        if rest:
+    async def _finish(self) -> None:
+        # Those that end leave others behind, which give back.
+        while rest := asyncio.all_tasks() - {asyncio.current_task()}:
+            for task in rest:
+                task.cancel()
             await asyncio.wait(rest)
         self._at_end()
         # What it has closed ends in the next round of the loop.
