@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ._clock import now
-from ._errors import Error
+from ._errors import Unavailable
 from ._http import within
 from ._nodes import Nodes
 from ._renewals import Renewals
@@ -90,6 +90,6 @@ async def _to_its_end(what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> 
     except asyncio.CancelledError:
         try:
             return await within(AT_EXIT, work())
-        except (Error, asyncio.TimeoutError) as error:
+        except (Unavailable, asyncio.TimeoutError) as error:
             _log.warning("the program ends without an answer about %s: %s", what, error)
             raise

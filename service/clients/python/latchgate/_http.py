@@ -64,7 +64,7 @@ class Node:
         authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
         if not (api_key or "").isprintable():
             raise ValueError("an API key has no control characters")
-        self._headers = f"Host: {host}:{self._port}\r\nUser-Agent: latchgate-python\r\n{authorization}"
+        self._headers = f"Host: {host}{f':{parts.port}' if parts.port else ''}\r\nUser-Agent: latchgate-python\r\n{authorization}"
         self._idle: list[tuple[float, _Connection]] = []
 
     def forget(self) -> None:

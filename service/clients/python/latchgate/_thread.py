@@ -135,5 +135,5 @@ def _end(thread: _Thread, pid: int) -> None:
         thread.loop.call_soon_threadsafe(thread.loop.stop)
     except RuntimeError:
         return  # it is closed
-    if not threading.main_thread().is_alive():
+    if not threading.main_thread().is_alive() and thread is not threading.current_thread():
         thread.join(AT_EXIT + 1)

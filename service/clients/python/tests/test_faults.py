@@ -115,7 +115,7 @@ class Faults(Scenario):
 
                 def is_done() -> bool:
                     try:
-                        return self.client(self.a).once(contents, lambda _: 7, operation="test", wait=0).result == 7
+                        return bool(self.client(self.a).once(contents, lambda _: 7, operation="test", wait=0).result == 7)
                     except Error:
                         return False
 
