@@ -148,6 +148,8 @@ class Nodes:
         doubt = doubt or Doubt()
         waits = wait_until is not None and wait_until > now()
         was_answered = False
+        error: Error
+        seen: Unavailable | None = None
         while True:
             left = until - now()
             wait = 0.0
@@ -185,7 +187,9 @@ class Nodes:
                     raise error
                 retry_after = float(answer.body.get("retry_after_ms", 0)) / 1000 if is_transient(answer.status) else 0.0
             except NoAnswer as no_answer:
-                error = Unavailable("no-answer", str(no_answer))
+                # The last of the time is too short for an answer, so what earlier requests have shown says more.
+                is_late = isinstance(no_answer.__cause__, asyncio.TimeoutError)
+                error = seen = seen if seen and is_late else Unavailable("no-answer", str(no_answer))
                 retry_after = no_answer.retry_after
                 doubt.is_set = before or no_answer.sent
             tried += 1
