@@ -58,17 +58,15 @@ class Runner:
     def _thread(self) -> _Thread:
         pid = os.getpid()
         thread = self._threads.get(pid)
-        if thread is None or thread.loop.is_closed():
-            if thread is not None:
-                # At the end of the program, an `atexit` function may come after the end of the thread.
-                self._threads.pop(pid, None)
+        if thread is None:
             new = _Thread(self._at_end)
             thread = self._threads.setdefault(pid, new)
             if thread is new:
-                weakref.finalize(self, _end, thread, pid)
+                end = weakref.finalize(self, _end, thread, pid)
                 try:
                     thread.start()
                 except RuntimeError:
+                    end.detach()
                     del self._threads[pid]
                     raise
             else:
@@ -90,10 +88,10 @@ class _Thread(threading.Thread):
                 is_ended = True
             except BaseException:
                 _log.exception("the thread of the client goes on after an error")
-        self.loop.run_until_complete(self._finish())
+        self.loop.run_until_complete(self.finish())
         self.loop.close()
 
-    async def _finish(self) -> None:
+    async def finish(self) -> None:
         # Those that end leave others behind, which give back.
         while rest := asyncio.all_tasks() - {asyncio.current_task()}:
             for task in rest:
@@ -116,24 +114,31 @@ class _Loop(asyncio.SelectorEventLoop):
         def look_up() -> None:
             try:
                 answer = (found.set_result, socket.getaddrinfo(host, port, **hints))
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 answer = (found.set_exception, error)  # type: ignore[assignment]
             try:
                 self.call_soon_threadsafe(tell, *answer)
             except RuntimeError:
                 pass  # the loop is closed
 
-        threading.Thread(target=look_up, name="latchgate looks up a name", daemon=True).start()
+        try:
+            threading.Thread(target=look_up, name="latchgate looks up a name", daemon=True).start()
+        except RuntimeError:
+            look_up()  # no thread can begin at the end of the program
         return await found
 
 
 def _end(thread: _Thread, pid: int) -> None:
-    """In a finaliser, or at the end of the program. Then it waits for what must reach a node."""
+    """In a finaliser, the thread ends. At the end of the program it stays, for other `atexit` functions, but the program waits for what must
+    reach a node."""
     if os.getpid() != pid:
         return
-    try:
-        thread.loop.call_soon_threadsafe(thread.loop.stop)
-    except RuntimeError:
-        return  # it is closed
-    if not threading.main_thread().is_alive() and thread is not threading.current_thread():
-        thread.join(AT_EXIT + 1)
+    done = threading.Event()
+
+    def finish() -> None:
+        thread.loop.create_task(thread.finish()).add_done_callback(lambda _: done.set())
+
+    is_exit = not threading.main_thread().is_alive()
+    thread.loop.call_soon_threadsafe(finish if is_exit else thread.loop.stop)
+    if is_exit and thread is not threading.current_thread():
+        done.wait(AT_EXIT + 1)
