@@ -78,9 +78,9 @@ class Core(Nodes):
                 pass  # it is cancelled again, and ends soon
 
     async def finish(self) -> None:
-        """Waits for what is done in the background, and closes the connections."""
-        while self._tasks:
-            await asyncio.wait(set(self._tasks))
+        """Waits for what is done in the background, 5 s at most, and closes the connections."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=AT_EXIT)
         self.close()
 
 
