@@ -67,6 +67,8 @@ if [[ " ${missing[*]} " != *" tooz "* ]]; then
         "$SCRATCH/python" "$SCRATCH/python/adapters/tooz"
     start_http tooz "$CLIENT_BINARY" serve --locks "$CLIENT_POSTGRES"
     run python-tooz env "TOOZ_TEST_URL=${HTTP_URL/http/latchgate}" "$tooz" -B -m unittest -b tooz.tests.test_coordination.TestAPI
+    run python-tooz-types bash -c "'$mypy' --strict --cache-dir /dev/null --python-executable '$tooz' adapters/tooz/latchgate_tooz.py &&
+        echo 'Ran 1 test in all'"
 fi
 run python-types bash -c "'$mypy' --cache-dir /dev/null && echo 'Ran 1 test in all'"
 cd ../typescript
