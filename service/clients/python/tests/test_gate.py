@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import unittest
 from typing import Any
 from unittest.mock import patch
@@ -69,9 +70,21 @@ class Gate(Scenario):
     def test_16_a_call_that_is_interrupted_before_the_work_lets_the_next_one_run(self) -> None:
         proxy = self.proxy(self.a)
         client = self.client(proxy)
-        # Also if the answer comes in this very moment.
-        with patch("latchgate._thread.threading.Event.wait", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            client.once(self.key, lambda _: 1, operation="test")
+        client.lock(self.key).release()  # its thread runs
+        wait = threading.Event.wait
+
+        def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+            is_set = wait(event, timeout)
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return is_set
+
+        # In the very moment of the answer.
+        with patch.object(threading.Event, "wait", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                client.once(self.key, lambda _: 1, operation="test")
+            with self.assertRaises(KeyboardInterrupt):
+                client.lock(self.key)
         proxy.hangs = f"{self.key}/hangs"
 
         def interrupt() -> None:
@@ -85,6 +98,7 @@ class Gate(Scenario):
         background.result()
         for contents in (self.key, proxy.hangs):
             self.assertEqual(self.client(self.b).once(contents, lambda _: 2, operation="test").result, 2)
+        self.free(self.key)
 
     def test_17_heartbeats_keep_the_attempt(self) -> None:
         def work(attempt: Any) -> int:
