@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
-# service/clients/SCENARIOS.md, each language in its own test runner, and the types of the one for Python. And the programs of docs/EXACT.md,
-# in four languages. What lacks its toolchain or its driver, and cannot be given it here, is skipped by name. The last line is the sum:
-# `N passed, N failed, N skipped`.
+# service/clients/SCENARIOS.md, each language in its own test runner, and the types of the one for Python; tooz's own tests of its driver; and
+# the programs of docs/EXACT.md, in four languages. What lacks its toolchain or its driver, and cannot be given it here, is skipped by name.
+# The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
@@ -18,6 +18,10 @@ if [[ -z $binary ]]; then
 fi
 python_tools types mypy==2.4.1
 mypy=$TOOLS/mypy
+# In a subshell: a tool that cannot be installed is no failure.
+(python_tools tooz tooz==9.1.0 setuptools==84.2.1 fixtures==4.3.2 testtools==2.9.1 etcd3gw==2.7.0 sysv_ipc==1.2.0 pymemcache==4.0.0 redis==8.1.0) ||
+    missing+=(tooz)
+tooz=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/tooz")/bin/python
 python_tools guard 'psycopg[binary]==3.2.10'
 
 # What the programs to which docs/EXACT.md leads need.
@@ -27,7 +31,6 @@ if [[ ! -e $PROGRAM_NODE_MODULES/pg ]]; then
         PROGRAM_NODE_MODULES=
 fi
 [[ -z $PROGRAM_NODE_MODULES ]] || ln -sfn "$PWD/service/clients/typescript" "$PROGRAM_NODE_MODULES/latchgate"
-# In a subshell: a tool that cannot be installed is no failure.
 (ensure_packages java jdbc) || true
 PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
 PROGRAM_RUST=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/guarded" 2>/dev/null || true)
@@ -51,7 +54,22 @@ cd service/clients/python
 for file in tests/test_*.py; do
     file=${file##*/}
     run "python-${file%.py}" python3 -B -m unittest -b "tests.${file%.py}"
+    # The same scenarios with the client for asyncio.
+    case $file in
+        test_locks.py | test_gate.py | test_faults.py | test_errors.py)
+            run "python-aio-${file%.py}" env CLIENT_KIND=aio python3 -B -m unittest -b "tests.${file%.py}"
+            ;;
+    esac
 done
+if [[ " ${missing[*]} " != *" tooz "* ]]; then
+    cp -r . "$SCRATCH/python" # pip builds within the folder
+    "$tooz" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --force-reinstall \
+        "$SCRATCH/python" "$SCRATCH/python/adapters/tooz"
+    start_http tooz "$CLIENT_BINARY" serve --locks "$CLIENT_POSTGRES"
+    run python-tooz env "TOOZ_TEST_URL=${HTTP_URL/http/latchgate}" "$tooz" -B -m unittest -b tooz.tests.test_coordination.TestAPI
+    run python-tooz-types bash -c "'$mypy' --strict --cache-dir /dev/null --python-executable '$tooz' adapters/tooz/latchgate_tooz.py &&
+        echo 'Ran 1 test in all'"
+fi
 run python-types bash -c "'$mypy' --cache-dir /dev/null && echo 'Ran 1 test in all'"
 cd ../typescript
 for file in tests/*.test.js; do
@@ -105,7 +123,7 @@ for name in "${files[@]}"; do
     passed=$((passed + ran - bad - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
 done
 for language in "${missing[@]}"; do
-    say "skipped: the client for $language, because its toolchain is missing"
+    say "skipped: what needs $language, because it is missing here"
     skipped=$((skipped + 1))
 done
 stop_all

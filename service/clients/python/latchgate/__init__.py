@@ -5,7 +5,10 @@
         save(order, fence=lease.token)
 """
 
-from ._client import Client, Key, Revoking
+from . import aio
+from ._base import Key, Revoking
+from ._client import Attempt, Client, Events, Lease
+from ._decorators import locked, once
 from ._errors import (
     AttemptLost,
     Error,
@@ -20,9 +23,9 @@ from ._errors import (
     Unavailable,
     WaitTimeout,
 )
-from ._events import Event, Events
-from ._gate import Attempt, Done
-from ._lease import Lease, Revocation
+from ._events import Event
+from ._gate import Done
+from ._lease import Revocation
 
 __all__ = [
     "Attempt",
@@ -46,4 +49,7 @@ __all__ = [
     "StaleToken",
     "Unavailable",
     "WaitTimeout",
+    "aio",
+    "locked",
+    "once",
 ]

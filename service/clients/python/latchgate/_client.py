@@ -1,117 +1,86 @@
-"""The client."""
+"""The blocking client."""
 
 from __future__ import annotations
 
-import math
-import os
-import ssl
 import threading
-import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union
-from urllib.parse import quote
+from collections.abc import Callable, Coroutine, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
 
-from ._clock import now
-from ._errors import LeaseLost, LockHeld, Refused, Unavailable
-from ._events import Events
-from ._gate import Attempt, Done, OnExpiry, once
-from ._lease import Lease, Target
-from ._nodes import Doubt, Nodes, call_quietly
-from ._renewals import Renewals, Renewed
-from ._scope import owner_of
+from ._base import ClientBase, Revoking
+from ._errors import LockHeld
+from ._events import Event, Reading
+from ._gate import AttemptBase, Claim, Done, Durability, OnExpiry, OnOutage
+from ._lease import Granted, LeaseBase
+from ._scope import enter, leave
+from ._thread import Runner
 
 Result = TypeVar("Result")
 
-# For giving back a lease that may have been granted to a caller that has gone.
-_GIVE_BACK_SECONDS = 2.0
+
+class Lease(LeaseBase[threading.Event]):
+    __doc__ = f"{LeaseBase.__doc__}    `lost.wait(seconds)` waits for that.\n"
+
+    def __init__(self, granted: Granted, runner: Runner) -> None:
+        super().__init__(granted, threading.Event())
+        self._runner = runner
+
+    def release(self) -> None:
+        """Releases the lease. Raises `LeaseLost` if it had ended before, and `Unavailable` if no node answers; then the lease
+        ends by its TTL. A second release does nothing."""
+        self._runner.run(self._release())
+
+    def __enter__(self) -> Lease:
+        enter(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        leave(self)
+        self._runner.run(self._leave(error))
 
 
-@dataclass(frozen=True)
-class Revoking:
-    """How many leases are revoked, and when the last of them ends: RFC 3339, by the store's clock; None if the lock was free."""
-
-    leases: int
-    deadline: str | None
+class Attempt(AttemptBase[threading.Event]):
+    def __init__(self, claim: Claim) -> None:
+        super().__init__(claim, threading.Event())
 
 
-@dataclass(frozen=True)
-class Key:
-    """A key of a multilock, with its mode: exclusive, or `shared`, or `permits` out of `limit`, for a `group`."""
+class Events(Iterator[Event]):
+    """Iterates over the events, without end. After a broken connection it goes on at another node, behind the last event.
 
-    key: str
-    shared: bool = False
-    permits: int | None = None
-    limit: int | None = None
-    group: str | None = None
-    group_limit: int | None = None
-
-
-class Client:
-    """A client of the nodes with these base URLs. Threads may share it. All durations are in seconds.
-
-    - `urls`: one URL or several; if absent, those in the variable LATCHGATE_URL with commas in between, or
-      http://127.0.0.1:7070. If a node does not answer, the next one is called.
-    - `api_key`: if absent, that in the variable LATCHGATE_API_KEY, or none.
-    - `retry_for`: when no node answers, a call ends after this time in all: beyond its wait, if a node has answered it before. A
-      renewal is repeated until the lease ends, and the report that work was done for as long as the attempt lasts.
-    - `timeout`: how long one node may take to answer, beyond the time that a call waits there; a third of the time that the call has
-      left if that is less.
-    - `wait_per_call`: how long one call waits at a node. Longer waits go on with tickets.
+    Raises `Unavailable` when no node has answered for `retry_for`; iterate again to go on.
     """
 
-    def __init__(
-        self,
-        urls: str | Sequence[str] | None = None,
-        *,
-        api_key: str | None = None,
-        timeout: float = 5.0,
-        retry_for: float = 2.0,
-        wait_per_call: float = 20.0,
-        ssl_context: ssl.SSLContext | None = None,
-    ) -> None:
-        if urls is None:
-            urls = os.environ.get("LATCHGATE_URL") or "http://127.0.0.1:7070"
-        if isinstance(urls, str):
-            urls = [url.strip() for url in urls.split(",")]
-        api_key = api_key or os.environ.get("LATCHGATE_API_KEY")
-        self._nodes = Nodes(urls, api_key, timeout, retry_for, wait_per_call, ssl_context)
-        self._renewals = Renewals(self._nodes)
+    def __init__(self, reading: Reading, runner: Runner) -> None:
+        self._reading = reading
+        self._runner = runner
 
-    def lock(
-        self,
-        key: str,
-        *,
-        ttl: float = 30.0,
-        wait: float = 60.0,
-        shared: bool = False,
-        permits: int | None = None,
-        limit: int | None = None,
-        group: str | None = None,
-        group_limit: int | None = None,
-        owner: str | None = None,
-        priority: int | None = None,
-        reentrant: bool = False,
-        barge: bool = False,
-        delay: float | None = None,
-        min_hold: float | None = None,
-        max_hold: float | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> Lease:
-        """Takes the lock, and returns a lease that renews itself until it is released.
+    @property
+    def last_id(self) -> str | None:
+        """Of the last event that came whole, or how far the stream has been read beyond it: `after` of a later iterator."""
+        return self._reading.last_id
 
-        Waits in the queue for `wait` seconds (`math.inf`: without a limit), and then raises `WaitTimeout`; without a wait, a lock
-        that is held raises `LockHeld`. With `shared`, other readers may hold it too; with `permits` (of `limit`) it is a
-        semaphore: free permits go to the waiting `group` that has fewest, and with `group_limit` the lock is not granted if the
-        group would have more. With `min_hold` the lock stays taken until so long after the grant, also after an earlier release. The other
-        fields are those of Latchgate's API.
+    def __next__(self) -> Event:
+        event = self._runner.run(self._reading.next())
+        if event is None:
+            raise StopIteration
+        return event
 
-        With `reentrant`, a thread or asyncio task that is inside of `with client.lock(key)` gets a nested lease with the same token
-        at once. With a named `owner`, so does every caller that names it.
-        """
-        lock = {**_mode(shared, permits, limit, group, group_limit), "barge": barge or None}
-        common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
-        return self._acquire((key,), False, ttl, wait, owner, reentrant, {**lock, **common})
+    def close(self) -> None:
+        """Ends the iteration, also in another thread."""
+        self._runner.run(self._reading.close())
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+class Client(ClientBase[Lease, Lease]):
+    __doc__ = f"{ClientBase.__doc__}\n    Threads may share it. It has one thread in the background, from its first call on.\n    "
+
+    def _begin(self) -> None:
+        self._runner = Runner(self._core.close)
 
     def try_lock(self, key: str, **options: Any) -> Lease | None:
         """Takes the lock if it is free; else returns None. Has the options of `lock` but `wait`."""
@@ -119,29 +88,6 @@ class Client:
             return self.lock(key, wait=0.0, **options)
         except LockHeld:
             return None
-
-    def multilock(
-        self,
-        keys: Sequence[Union[str, Key]],
-        *,
-        ttl: float = 30.0,
-        wait: float = 60.0,
-        owner: str | None = None,
-        priority: int | None = None,
-        reentrant: bool = False,
-        delay: float | None = None,
-        min_hold: float | None = None,
-        max_hold: float | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> Lease:
-        """Takes all locks or none, up to 64. A `Key` says in which mode. Otherwise like `lock`."""
-        each = [key if isinstance(key, Key) else Key(key) for key in keys]
-        locks = [
-            _present({"key": key.key, **_mode(key.shared, key.permits, key.limit, key.group, key.group_limit)})
-            for key in each
-        ]
-        common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
-        return self._acquire(tuple(key.key for key in each), True, ttl, wait, owner, reentrant, {"locks": locks, **common})
 
     def once(
         self,
@@ -153,8 +99,8 @@ class Client:
         ttl: float = 60.0,
         wait: float = 60.0,
         on_expiry: OnExpiry = "block",
-        durability: Literal["fast", "durable"] | None = None,
-        on_outage: Literal["closed", "fallback", "open"] | None = None,
+        durability: Durability | None = None,
+        on_outage: OnOutage | None = None,
         retention: float | None = None,
         permanent: bool = False,
     ) -> Done[Result]:
@@ -166,21 +112,22 @@ class Client:
         If the work raises an exception or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator
         decides. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
         """
-        request = {
-            "operation": operation,
-            "contents": contents,
-            "checked": checked,
-            "ttl_ms": _ms(ttl),
-            "on_expiry": on_expiry,
-            "durability": durability,
-            "on_outage": on_outage,
-        }
-        keep = _present({"retention_ms": _ms(retention), "permanent": permanent or None})
-        return once(self._nodes, self._renewals, _present(request), work, length=ttl, wait=wait, keep=keep)
+        claim = self._claim(
+            Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent
+        )
+        attempt = self._runner.run(claim, lambda late: isinstance(late, Done) or self._core.background("an attempt", late._not_begun))
+        if isinstance(attempt, Done):
+            return attempt
+        try:
+            result = work(attempt)
+        except BaseException as error:
+            self._runner.run(attempt._failed(error))
+            raise
+        return self._runner.run(attempt._succeeded(result))
 
     def fence(self, key: str, token: int) -> None:
         """For a resource that cannot store tokens: raises `StaleToken` if a higher token has been granted or presented for the key."""
-        self._nodes.call(_path(key, "fence"), {"token": token}, until=now() + self._nodes.retry_for)
+        self._runner.run(self._fence(key, token))
 
     def revoke(
         self, key: str, *, reason: str | None = None, by: str | None = None, grace: float | None = None, token: int | None = None
@@ -189,103 +136,19 @@ class Client:
 
         If the answer is lost, that is an `Unavailable`, and not repeated without a `token`: it could ask the next holder.
         """
-        body = _present({"reason": reason, "by": by, "grace_ms": _ms(grace), "token": token})
-        until = now() + self._nodes.retry_for
-        answer = self._nodes.call(_path(key, "revoke"), body, until=until, repeat_in_doubt=token is not None)
-        return Revoking(answer.body["leases"], answer.body["deadline"])
+        return self._runner.run(self._revoke(key, reason, by, grace, token))
 
     def events(self, key: str | None = None, *, prefix: str = "", after: str | None = None) -> Events:
         """Iterates over the events of a key, or of all keys that begin with `prefix`, from now on; with the `id` of an event as `after`,
         from the next one on."""
-        if key is None:
-            return Events(self._nodes, f"/v1/events?prefix={quote(prefix, safe='')}", after)
-        return Events(self._nodes, _path(key, "events"), after)
+        return Events(self._reading(key, prefix, after), self._runner)
 
-    def _acquire(
-        self, keys: tuple[str, ...], many: bool, ttl: float, wait: float, named: str | None, reentrant: bool, fields: dict[str, Any]
-    ) -> Lease:
-        wait_until = now() + wait
-        until = now() + self._nodes.retry_for
-        owner, is_nested = (named, reentrant) if named is not None else owner_of(self._nodes, keys, reentrant)
-        while True:
-            # A fresh id for each lease: a repeated acquire gets the same grant.
-            target = Target(self._nodes, keys, str(uuid.uuid4()), many)
-            body = _present({**fields, "owner": owner, "reentrant": is_nested or None, "lease_id": target.lease_id})
-            doubt = Doubt()
-            try:
-                answer = self._nodes.call(target.path("acquire"), body, until=until, wait_until=wait_until, doubt=doubt)
-                first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
-                # After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-                if first.until - now() < ttl * 2 / 3:
-                    ends = max(until, wait_until + self._nodes.retry_for)
-                    first = target.renew(min(now() + min(ttl, self._nodes.retry_for), ends))
-                return Lease(target, answer.body, ttl, first, self._renewals, named is not None)
-            except LeaseLost:
-                # It was granted in an answer that was lost, and has ended since.
-                if now() >= max(until, wait_until):
-                    raise
-                until = now() + self._nodes.retry_for
-            except (LockHeld, Refused):
-                if doubt.is_set:
-                    self._give_back(target)
-                raise
-            except Unavailable:
-                if doubt.is_set:
-                    self._give_back(target)
-                raise
-            except BaseException:
-                call_quietly(self._nodes, target.path("release"), target.body(), _GIVE_BACK_SECONDS)
-                raise
+    def _lease(self, granted: Granted) -> Lease:
+        return Lease(granted, self._runner)
 
-    def _give_back(self, target: Target) -> None:
-        """The caller need not wait for it: without it, the lease ends by its TTL."""
-        arguments = (self._nodes, target.path("release"), target.body(), max(_GIVE_BACK_SECONDS, self._nodes.retry_for))
-        threading.Thread(target=call_quietly, args=arguments, name="latchgate giving back", daemon=True).start()
-
-    def __repr__(self) -> str:
-        return f"Client({self._nodes!r})"
+    def _take(self, lease: Coroutine[Any, Any, Lease]) -> Lease:
+        return self._runner.run(lease, _release_late)
 
 
-def _path(key: str, verb: str) -> str:
-    return f"/v1/locks/{quote(key, safe='')}/{verb}"
-
-
-def _mode(
-    shared: bool, permits: int | None, limit: int | None, group: str | None, group_limit: int | None
-) -> dict[str, Any]:
-    fields = {"permits": permits, "limit": limit, "group": group, "group_limit": group_limit}
-    if all(value is None for value in fields.values()):
-        return {"mode": "shared" if shared else None}
-    if shared:
-        raise ValueError("a lock is either shared or has permits")
-    return {"mode": "permits", **fields}
-
-
-def _common(
-    ttl: float,
-    priority: int | None,
-    delay: float | None,
-    min_hold: float | None,
-    max_hold: float | None,
-    metadata: dict[str, Any] | None,
-) -> dict[str, Any]:
-    return {
-        "ttl_ms": _ms(ttl),
-        "priority": priority,
-        "delay_ms": _ms(delay),
-        "min_hold_ms": _ms(min_hold),
-        "max_hold_ms": _ms(max_hold),
-        "metadata": metadata,
-    }
-
-
-def _ms(seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    if not math.isfinite(seconds):
-        raise ValueError("the duration must be finite")
-    return round(seconds * 1000)
-
-
-def _present(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+def _release_late(lease: Lease) -> None:
+    lease._target.core.background("a lease", lease._release)

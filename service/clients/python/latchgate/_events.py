@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from ._clock import now
 from ._errors import Unavailable
-from ._nodes import NoAnswer, Nodes, Stream
+from ._http import NoAnswer, Stream
+from ._nodes import Nodes
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
 
@@ -26,11 +25,8 @@ class Event:
     data: dict[str, Any]
 
 
-class Events(Iterator[Event]):
-    """Iterates over the events, without end. After a broken connection it goes on at another node, behind the last event.
-
-    Raises `Unavailable` when no node has answered for `retry_for`; iterate again to go on.
-    """
+class Reading:
+    """Reads the events, without end. After a broken connection it goes on at another node, behind the last event."""
 
     def __init__(self, nodes: Nodes, path: str, after: str | None) -> None:
         self._nodes = nodes
@@ -40,14 +36,14 @@ class Events(Iterator[Event]):
         self._stream: Stream | None = None
         self._closed = False
 
-    def __next__(self) -> Event:
+    async def next(self) -> Event | None:
         id, kind, data = None, "", ""
         while not self._closed:
             if self._stream is None:
-                self._connect()
+                await self._connect()
                 id, kind, data = None, "", ""
                 continue
-            line = self._stream.line()
+            line = await self._stream.line()
             if line is None:
                 self._stream.close()
                 self._stream = None
@@ -66,32 +62,26 @@ class Events(Iterator[Event]):
                 if kind and self.last_id:
                     return Event(self.last_id, kind, json.loads(data))
                 id, kind, data = None, "", ""
-        raise StopIteration
+        await self.close()
+        return None
 
-    def _connect(self) -> None:
+    async def _connect(self) -> None:
         until = now() + self._nodes.retry_for
         pause = _PAUSE_MIN
         tried = 0
         while not self._closed:
             try:
-                self._stream = self._nodes.stream(self._path, self.last_id)
+                self._stream = await self._nodes.stream(self._path, self.last_id)
                 return
             except (NoAnswer, Unavailable) as error:
                 tried += 1
                 if now() >= until:
                     raise error if isinstance(error, Unavailable) else Unavailable("no-answer", str(error)) from error
             if tried % len(self._nodes) == 0:
-                time.sleep(min(pause, max(until - now(), 0)))
+                await asyncio.sleep(min(pause, max(until - now(), 0)))
                 pause = min(pause * 2, _PAUSE_MAX)
 
-    def close(self) -> None:
-        """Ends the iteration, also in another thread."""
+    async def close(self) -> None:
         self._closed = True
         if self._stream is not None:
             self._stream.close()
-
-    def __enter__(self) -> Events:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()

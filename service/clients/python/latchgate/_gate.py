@@ -1,27 +1,27 @@
-"""`once`: work that is done once."""
+"""`once`, work that is done once: the calls before and after the work."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import threading
-import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
+from ._core import Core
 from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded
-from ._nodes import Doubt, Nodes
-from ._renewals import Keeper, Renewals, Renewed
+from ._lease import Lost
+from ._nodes import Doubt
+from ._renewals import Keeper, Renewed
 
 _log = logging.getLogger("latchgate")
 
 Result = TypeVar("Result")
 OnExpiry = Literal["retry", "block"]
-
-# How long the end of the process waits until a claim is given back.
-_GIVE_BACK_AT_EXIT = 5.0
+Durability = Literal["fast", "durable"]
+OnOutage = Literal["closed", "fallback", "open"]
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,30 @@ class Done(Generic[Result]):
     result_omitted: bool
 
 
-class Attempt:
+@dataclass(frozen=True)
+class Claim:
+    """What a pre has granted, for an attempt of this length."""
+
+    core: Core
+    request: dict[str, Any]
+    granted: dict[str, Any]
+    length: float = 0.0
+    # How long the record of a success is kept.
+    keep: Mapping[str, Any] = field(default_factory=dict)
+    # Until when the attempt lasts; None if it is not guarded.
+    first: Renewed | None = None
+
+    @property
+    def heartbeat(self) -> tuple[str, dict[str, Any]]:
+        return f"/v1/operations/{self.granted['id']}/heartbeat", {"stamp": self.granted["stamp"]}
+
+
+class AttemptBase(Generic[Lost]):
     """Permission to do the operation, kept by heartbeats while the work runs."""
 
-    def __init__(self, nodes: Nodes, renewals: Renewals, granted: dict[str, Any], length: float, sent: float) -> None:
+    def __init__(self, claim: Claim, lost: Lost) -> None:
+        granted = claim.granted
+        self._claim = claim
         self.id: str = granted["id"]
         # Which attempt this is, from 1; None if it is not guarded.
         self.number: int | None = granted.get("attempt")
@@ -50,17 +70,11 @@ class Attempt:
         self.reentry: bool = granted.get("reentry", False)
         # The store may have lost the record of an earlier attempt.
         self.possibly_repeated: bool = granted.get("possibly_repeated", False)
+        self.lost: Lost = lost
         self._keeper: Keeper | None = None
-        if self.guarded:
-            path, body = f"/v1/operations/{self.id}/heartbeat", {"stamp": granted["stamp"]}
-            first = Renewed(sent, granted["ttl_ms"] / 1000, granted)
-            # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-            if first.until - now() < length * 2 / 3:
-                beat = nodes.call(path, body, until=now() + min(length, nodes.retry_for))
-                first = Renewed(beat.sent, beat.body["ttl_ms"] / 1000, beat.body)
-            self._keeper = Keeper(f"operation {self.id}", length, first, heartbeat=(path, body))
-            renewals.keep(self._keeper)
-        self.lost: threading.Event = self._keeper.lost if self._keeper else threading.Event()
+        if claim.first:
+            self._keeper = Keeper(f"operation {self.id}", claim.length, claim.first, lost, heartbeat=claim.heartbeat)
+            claim.core.renewals.keep(self._keeper)
 
     def remaining(self) -> float:
         """Seconds for which no other attempt can begin; 0 if it is lost, or not guarded."""
@@ -72,108 +86,117 @@ class Attempt:
             loss = self._keeper.loss or LeaseLost("lease-lost", "the attempt has ended")
             raise AttemptLost(loss.code, loss.detail, loss.status, loss.fields)
 
+    async def _not_begun(self) -> None:
+        self._stop()
+        await _post_quietly(self._claim, "failure")
+
+    async def _failed(self, error: BaseException) -> None:
+        # For `block`, a second run is worse than none; and only the work can know that nothing was done.
+        unsure = self._claim.request["on_expiry"] == "block" and not isinstance(error, NotDone)
+        self._stop()
+        await _post_quietly(self._claim, "unknown" if unsure else "failure")
+
+    async def _succeeded(self, result: Result) -> Done[Result]:
+        self._stop()
+        omitted = await self._claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(self._claim, result))
+        return Done(result, False, omitted)
+
     def _stop(self) -> None:
         if self._keeper:
             self._keeper.stop()
 
 
-def once(
-    nodes: Nodes,
-    renewals: Renewals,
-    request: dict[str, Any],
-    work: Callable[[Attempt], Result],
-    *,
-    length: float,
-    wait: float,
-    keep: dict[str, Any],
-) -> Done[Result]:
-    """Runs the work if the gate permits it, and posts its outcome."""
+Attempt = TypeVar("Attempt", bound=AttemptBase[Any])
+
+
+async def claim(
+    core: Core, request: dict[str, Any], make: Callable[[Claim], Attempt], *, length: float, wait: float, keep: Mapping[str, Any]
+) -> Union[Attempt, Done[Any]]:
+    """An attempt if the gate permits the work, or what an earlier one has done."""
     wait_until = now() + wait
-    until = now() + nodes.retry_for
+    until = now() + core.retry_for
     # Names this attempt: a repeated pre gets the same stamp.
     request["attempt_id"] = str(uuid.uuid4())
     doubt = Doubt()
     try:
-        answer = nodes.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
+        answer = await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
     except BaseException as error:
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
         if doubt.is_set:
-            # No daemon, so the end of the process waits for it: a claim that stays would block the operation.
-            arguments = (nodes, request, length)
-            threading.Thread(target=_give_back, args=arguments, name="latchgate giving back", daemon=False).start()
+            await core.give_back(error, "the claim of an operation", lambda: _give_back(core, request, length))
         raise
-    granted = answer.body
+    claimed = Claim(core, request, answer.body, length, keep)
     try:
-        attempt = Attempt(nodes, renewals, granted, length, answer.sent)
+        if not answer.body["guarded"]:
+            return make(claimed)
+        first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
+        # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
+        if first.until - now() < length * 2 / 3:
+            path, body = claimed.heartbeat
+            beat = await core.call(path, body, until=now() + min(length, core.retry_for))
+            first = Renewed(beat.sent, beat.body["ttl_ms"] / 1000, beat.body)
+        return make(replace(claimed, first=first))
     except AttemptLost:
         raise
     except BaseException:
         # The work has not begun.
-        _post_quietly(nodes, granted["id"], granted["stamp"], "failure")
+        await _post_quietly(claimed, "failure")
         raise
-    try:
-        result = work(attempt)
-    except BaseException as error:
-        # For `block`, a second run is worse than none; and only the work can know that nothing was done.
-        unsure = request["on_expiry"] == "block" and not isinstance(error, NotDone)
-        attempt._stop()
-        _post_quietly(nodes, granted["id"], granted["stamp"], "unknown" if unsure else "failure")
-        raise
-    attempt._stop()
-    return Done(result, False, _post_success(nodes, granted, result, keep))
 
 
-def _give_back(nodes: Nodes, request: dict[str, Any], length: float) -> None:
+async def _give_back(core: Core, request: dict[str, Any], length: float) -> None:
     """Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the
     attempt is reported as a failure."""
     request = {**request, "wait_ms": 0}
     if request.get("on_outage") == "open":
         # An unguarded permission says nothing about the claim.
         request["on_outage"] = "closed"
-    began = now()
-    until = began + length
-    while now() < (until if threading.main_thread().is_alive() else min(until, began + _GIVE_BACK_AT_EXIT)):
+    until = now() + length
+    while now() < until:
         doubt = Doubt()
         doubt.begin()
         try:
-            granted = nodes.call("/v1/operations/pre", request, until=now() + nodes.retry_for, doubt=doubt).body
+            answer = await core.call("/v1/operations/pre", request, until=now() + core.retry_for, doubt=doubt)
         except Error as error:
             if not doubt.is_set:
                 return
             _log.debug("an operation is not given back yet: %s", error)
-            time.sleep(min(0.2, max(until - now(), 0)))
+            await asyncio.sleep(min(0.2, max(until - now(), 0)))
         except Exception:
             return  # the contents are no JSON: nothing was sent
         else:
-            return _post_quietly(nodes, granted["id"], granted["stamp"], "failure")
+            return await _post_quietly(Claim(core, request, answer.body), "failure")
     _log.warning("no node says whether an operation was claimed: it may stay blocked")
 
 
-def _post_success(nodes: Nodes, granted: dict[str, Any], result: Any, keep: dict[str, Any]) -> bool:
+async def _post_success(claim: Claim, result: Any) -> bool:
     """Whether the result was omitted."""
+    core, granted = claim.core, claim.granted
     path = f"/v1/operations/{granted['id']}/post"
-    success = {"stamp": granted["stamp"], "outcome": "success", **keep}
-    until = now() + max(nodes.retry_for, granted.get("ttl_ms", 0) / 1000)
+    success = {"stamp": granted["stamp"], "outcome": "success", **claim.keep}
+    until = now() + max(core.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
         try:
-            body = nodes.call(path, {**success, "result": result}, until=until).body
-            return bool(body.get("result_omitted"))
+            answer = await core.call(path, {**success, "result": result}, until=until)
+            return bool(answer.body.get("result_omitted"))
         except (TypeError, ValueError, RecursionError) as error:
             _log.warning("the result of operation %s is no JSON, and is not stored: %s", granted["id"], error)
         except Error as error:
             if error.status not in (400, 413):
                 raise
             _log.warning("the result of operation %s is not stored: %s", granted["id"], error)
-        nodes.call(path, success, until=until)
+        await core.call(path, success, until=until)
         return True
     except Error as error:
         raise NotRecorded(error, result) from error
 
 
-def _post_quietly(nodes: Nodes, id: str, stamp: str, outcome: str) -> None:
+async def _post_quietly(claim: Claim, outcome: str) -> None:
     """After a failure, which is more important than that of the post."""
+    core, path, body = claim.core, f"/v1/operations/{claim.granted['id']}/post", {"stamp": claim.granted["stamp"], "outcome": outcome}
+    until = now() + core.retry_for
     try:
-        nodes.call(f"/v1/operations/{id}/post", {"stamp": stamp, "outcome": outcome}, until=now() + nodes.retry_for)
+        await core.insist(f"the outcome of operation {claim.granted['id']}", lambda: core.call(path, body, until=until))
     except Error as failure:
-        _log.warning("the outcome %s of operation %s is not recorded: %s", outcome, id, failure)
+        _log.warning("the outcome %s of operation %s is not recorded: %s", outcome, claim.granted["id"], failure)

@@ -1,23 +1,22 @@
-"""A lease that is held, of one key or of several."""
+"""A lease that is held, of one key or of several: what the blocking one and that of asyncio have in common."""
 
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
 from ._clock import now
+from ._core import Core
 from ._errors import Error, LeaseLost
-from ._nodes import Nodes
-from ._renewals import Keeper, Renewals, Renewed
-from ._scope import enter, leave
+from ._renewals import Flag, Keeper, Renewed
 
 _log = logging.getLogger("latchgate")
+
+Lost = TypeVar("Lost", bound=Flag)
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Revocation:
 class Target:
     """Where the calls about a lease go, and what they carry."""
 
-    nodes: Nodes
+    core: Core
     keys: tuple[str, ...]
     lease_id: str
     many: bool
@@ -51,39 +50,50 @@ class Target:
         """Of a renewal or a release."""
         return {"leases": self.leases} if self.many else {"lease_id": self.lease_id}
 
-    def renew(self, until: float) -> Renewed:
-        answer = self.nodes.call(self.path("renew"), self.body(), until=until)
+    async def renew(self, until: float) -> Renewed:
+        answer = await self.core.call(self.path("renew"), self.body(), until=until)
         left_ms = min(lease["ttl_ms"] for lease in answer.body.get("results", [answer.body]))
         return Renewed(answer.sent, left_ms / 1000, answer.body)
+
+    async def release(self, until: float) -> None:
+        await self.core.call(self.path("release"), self.body(), until=until)
 
     def __str__(self) -> str:
         return ", ".join(self.keys)
 
 
-class Lease:
+@dataclass(frozen=True)
+class Granted:
+    """What an acquire has got, for which length, and whether the caller has named the owner. Then it may be that of other leases, too."""
+
+    target: Target
+    answer: Mapping[str, Any]
+    length: float
+    first: Renewed
+    has_named_owner: bool
+
+
+class LeaseBase(Generic[Lost]):
     """A lease that renews itself in the background until it is released. Leaving its `with` block releases it.
 
     - `token` is higher than that of every earlier lease of the key: send it with each write. For several keys it is that of the
       first; `tokens` has all.
-    - `lost` is set when the lease has ended before it was released. `lost.wait(seconds)` waits for that.
+    - `lost` is set when the lease has ended before it was released.
     """
 
-    def __init__(
-        self, target: Target, granted: Mapping[str, Any], length: float, first: Renewed, renewals: Renewals, has_named_owner: bool
-    ) -> None:
-        self._target = target
-        self._keeper = Keeper(str(target), length, first, leases=target.leases)
-        renewals.keep(self._keeper)
-        # Whether the caller has named the owner. Then it may be that of other leases, too.
-        self.has_named_owner = has_named_owner
+    def __init__(self, granted: Granted, lost: Lost) -> None:
+        self._target = target = granted.target
+        self.lost: Lost = lost
+        self._keeper = Keeper(str(target), granted.length, granted.first, lost, leases=target.leases)
+        target.core.renewals.keep(self._keeper)
+        self.has_named_owner = granted.has_named_owner
         self._ended = weakref.finalize(self, self._keeper.stop)
         self._released = False
         self.keys: tuple[str, ...] = target.keys
         self.lease_id: str = target.lease_id
-        self.owner: str = granted["owner"]
-        locks = granted["locks"] if target.many else [granted]
+        self.owner: str = granted.answer["owner"]
+        locks = granted.answer["locks"] if target.many else [granted.answer]
         self.tokens: dict[str, int] = {lock["key"]: lock["token"] for lock in locks}
-        self.lost: threading.Event = self._keeper.lost
 
     @property
     def key(self) -> str:
@@ -113,9 +123,10 @@ class Lease:
         if self.remaining() <= 0:
             raise self._loss()
 
-    def release(self) -> None:
-        """Releases the lease. Raises `LeaseLost` if it had ended before, and `Unavailable` if no node answers; then the lease
-        ends by its TTL. A second release does nothing."""
+    def is_of(self, core: Core) -> bool:
+        return self._target.core is core
+
+    async def _release(self) -> None:
         if self._released:
             return
         left = self.remaining()
@@ -125,38 +136,29 @@ class Lease:
         try:
             if not isinstance(loss, LeaseLost) or loss.status is None or self._target.many:
                 # Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
-                nodes = self._target.nodes
-                until = now() + min(left or 1.0, nodes.retry_for)
-                nodes.call(self._target.path("release"), self._target.body(), until=until)
+                until = now() + min(left or 1.0, self._target.core.retry_for)
+                await self._target.core.insist(f"the release of {self._target}", lambda: self._target.release(until))
         except Error:
             if loss is None:
                 raise
         if loss is not None:
             raise self._loss()
 
-    def is_of(self, nodes: Nodes) -> bool:
-        return self._target.nodes is nodes
+    async def _leave(self, error: BaseException | None) -> None:
+        """An error of the block is more important than that of the release."""
+        try:
+            await self._release()
+        except LeaseLost:
+            if error is None:
+                raise
+        except Error as failure:
+            _log.warning("the lease of %s is not released, and ends by its TTL: %s", self._target, failure)
 
     def _loss(self) -> LeaseLost:
         loss = self._keeper.loss
         if isinstance(loss, LeaseLost):
             return LeaseLost(loss.code, loss.detail, loss.status, loss.fields)
         return LeaseLost("lease-lost", f"the lease of {self._target} is released", None, {"why": "released"})
-
-    def __enter__(self) -> Lease:
-        enter(self)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """An error of the block is more important than that of the release."""
-        leave(self)
-        try:
-            self.release()
-        except LeaseLost:
-            if error is None:
-                raise
-        except Error as failure:
-            _log.warning("the lease of %s is not released, and ends by its TTL: %s", self._target, failure)
 
     def __repr__(self) -> str:
         return f"<Lease of {self._target}, token {self.token}, {self.remaining():.1f} s left>"

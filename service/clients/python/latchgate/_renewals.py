@@ -1,29 +1,25 @@
-"""Keeps the leases and attempts of one client alive from one background thread, and notices when one is lost.
-
-That thread only looks at the clock, so no node can hold it up: each request has a short thread of its own. Leases that are due go in one
-request together.
-"""
+"""Keeps the leases and attempts of one client alive from its event loop, and notices when one is lost. Leases that are due go in one
+request together."""
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import logging
-import os
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ._clock import now
 from ._errors import AttemptLost, Error, LeaseLost, Unavailable, of_problem
-from ._nodes import NoAnswer, Nodes
+from ._http import NoAnswer
+from ._nodes import Nodes
 
 _log = logging.getLogger("latchgate")
 
-# Longest sleep at a time: while the machine is suspended, the waits of threads stand still, and the clock of leases does not.
+# Longest sleep at a time: while the machine is suspended, timers stand still, and the clock of leases does not.
 _SLICE = 0.25
-# How long the thread stays when there is nothing to keep.
-_IDLE_MAX = 5.0
 # The most that a node accepts.
 _LEASES_PER_CALL_MAX = 500
 # A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an answer
@@ -33,6 +29,14 @@ _SPREAD = 8
 _PARTS = 16
 _TIMEOUT_MIN = 0.02
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
+
+
+class Flag(Protocol):
+    """A `threading.Event`, or one of asyncio. `set` may be called in any thread."""
+
+    def set(self) -> None: ...
+
+    def is_set(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Keeper:
         name: str,
         length: float,
         first: Renewed,
+        lost: Flag,
         *,
         leases: Sequence[dict[str, str]] = (),
         heartbeat: tuple[str, dict[str, Any]] | None = None,
@@ -67,7 +72,7 @@ class Keeper:
         self.name = name
         self.leases = leases
         self.heartbeat = heartbeat
-        self.lost = threading.Event()
+        self.lost = lost
         # Whether a request with it has no answer yet.
         self.is_sent = False
         # With how many others it may go in one request. Less after a request without an answer, which may be the fault of one of them.
@@ -89,7 +94,7 @@ class Keeper:
 
     def remaining(self) -> float:
         """Seconds until the lease may have ended; 0 if it is lost."""
-        if self.lost.is_set():
+        if self.loss is not None:
             return 0.0
         left = self.last.until - now()
         if left <= 0:
@@ -129,67 +134,58 @@ class Keeper:
 
 
 class Renewals:
-    """The background thread of one client. It ends when there is nothing to keep."""
+    """The timer of one client, in its event loop. It stands still when there is nothing to keep."""
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._begin()
+        self.forget()
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
-        self._changed = threading.Condition()
+    def forget(self) -> None:
+        """Begins anew, in another event loop or process: the leases so far belong to the one before."""
         self._keepers: list[Keeper] = []
-        self._thread: threading.Thread | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._wakes_at = 0.0
+        self._requests: set[asyncio.Task[None]] = set()
 
     def keep(self, keeper: Keeper) -> None:
-        if self._pid != os.getpid():
-            # After a fork, the leases belong to the parent process, which has the thread.
-            self._begin()
-        with self._changed:
-            self._keepers.append(keeper)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="latchgate renewals", daemon=True)
-                self._thread.start()
-            elif keeper.due < self._wakes_at:
-                self._changed.notify()
+        self._keepers.append(keeper)
+        if self._timer is None or min(keeper.due, keeper.last.until) < self._wakes_at:
+            self._arm()
 
-    def _run(self) -> None:
-        busy = now()
-        while True:
-            with self._changed:
-                self._keepers = keepers = [keeper for keeper in self._keepers if not keeper.is_over]
-                if keepers:
-                    busy = now()
-                elif now() - busy > _IDLE_MAX:
-                    self._thread = None
-                    return
-            live = [keeper for keeper in keepers if keeper.remaining() > 0 and not keeper.is_sent]
-            for batch in _batches(live, now()):
-                self._start(batch)
-            with self._changed:
-                next_due = min((keeper.due for keeper in self._keepers if not keeper.is_sent), default=now() + _SLICE)
-                next_end = min((keeper.last.until for keeper in self._keepers), default=next_due)
-                self._wakes_at = min(next_due, next_end, now() + _SLICE)
-                self._changed.wait(max(self._wakes_at - now(), 0.001))
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = (keeper.due for keeper in self._keepers if not keeper.is_sent)
+        ends = (keeper.last.until for keeper in self._keepers)
+        at = now()
+        self._wakes_at = min([*due, *ends, at + _SLICE])
+        # In a context of its own: that of the caller may have the leases that it is inside of, also those that it forgets.
+        pause = max(self._wakes_at - at, 0.001)
+        self._timer = asyncio.get_running_loop().call_later(pause, self._look, context=contextvars.Context())
 
-    def _start(self, batch: list[Keeper]) -> None:
-        for keeper in batch:
-            keeper.is_sent = True
+    def _look(self) -> None:
+        self._timer = None
+        self._keepers = [keeper for keeper in self._keepers if not keeper.is_over and keeper.remaining() > 0]
+        if not self._keepers:
+            return
         try:
-            threading.Thread(target=self._renew, args=(batch,), name="latchgate renewal", daemon=True).start()
-        except RuntimeError as error:
-            # There are too many threads, or the interpreter is about to end.
-            self._settle(batch, Unavailable("no-answer", str(error)))
+            for batch in _batches([keeper for keeper in self._keepers if not keeper.is_sent], now()):
+                for keeper in batch:
+                    keeper.is_sent = True
+                request = asyncio.ensure_future(self._renew(batch))
+                self._requests.add(request)
+                request.add_done_callback(self._requests.discard)
+        finally:
+            self._arm()
 
-    def _renew(self, batch: list[Keeper]) -> None:
+    async def _renew(self, batch: list[Keeper]) -> None:
         error: Error
         retry_after = 0.0
         try:
             path, body = _request(batch)
             left = min(keeper.last.until for keeper in batch) - now()
             # Other nodes can be tried before the first of them ends.
-            reply = self._nodes.send(path, body, min(self._nodes.timeout, max(left / 3, _TIMEOUT_MIN)))
+            reply = await self._nodes.send(path, body, min(self._nodes.timeout, max(left / 3, _TIMEOUT_MIN)))
             if batch[0].heartbeat:
                 results = [[{"status": reply.status, **reply.body}]]
             else:
@@ -226,10 +222,9 @@ class Renewals:
         self._done(batch)
 
     def _done(self, batch: list[Keeper]) -> None:
-        with self._changed:
-            for keeper in batch:
-                keeper.is_sent = False
-            self._changed.notify()
+        for keeper in batch:
+            keeper.is_sent = False
+        self._arm()
 
     def _settle_one(self, keeper: Keeper, sent: float, results: list[dict[str, Any]]) -> None:
         if all(200 <= result["status"] < 300 and isinstance(result.get("ttl_ms"), int) for result in results):

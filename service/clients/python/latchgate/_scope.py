@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._lease import Lease
-    from ._nodes import Nodes
+    from ._core import Core
+    from ._lease import LeaseBase
 
 
 @dataclass(frozen=True)
 class _Entered:
     """The thread and the task are named, because a task or a thread that this one starts may get a copy of its context."""
 
-    lease: Lease
+    lease: LeaseBase[Any]
     thread: int
     task: object
 
@@ -28,22 +28,22 @@ class _Entered:
 _entered: ContextVar[tuple[_Entered, ...]] = ContextVar("latchgate_entered", default=())
 
 
-def enter(lease: Lease) -> None:
+def enter(lease: LeaseBase[Any]) -> None:
     _entered.set((*_entered.get(), _Entered(lease, threading.get_ident(), _task())))
 
 
-def leave(lease: Lease) -> None:
+def leave(lease: LeaseBase[Any]) -> None:
     _entered.set(tuple(entered for entered in _entered.get() if entered.lease is not lease))
 
 
-def owner_of(nodes: Nodes, keys: tuple[str, ...], reentrant: bool) -> tuple[str, bool]:
+def owner_of(core: Core, keys: tuple[str, ...], reentrant: bool) -> tuple[str, bool]:
     """The owner for a lease of these keys, and whether it is to be nested in one that this thread or task is inside of.
 
     Only nested leases have the owner of another one: otherwise a nested lease could open a lock that another thread holds.
     """
     thread, task = threading.get_ident(), _task()
     mine = [entered.lease for entered in _entered.get() if entered.thread == thread and entered.task is task] if reentrant else []
-    outer = [lease for lease in mine if lease.is_of(nodes) and lease.remaining() > 0 and not set(keys).isdisjoint(lease.keys)]
+    outer = [lease for lease in mine if lease.is_of(core) and lease.remaining() > 0 and not set(keys).isdisjoint(lease.keys)]
     if any(lease.has_named_owner for lease in outer):
         raise ValueError("the lease around this one has an owner that the caller has named: name it here too")
     owners = {lease.owner for lease in outer}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from unittest import mock
 
-from latchgate import Client, Error, LeaseLost, Unavailable
+from latchgate import Error, LeaseLost, Unavailable
 from latchgate._clock import now
 
 from .world import Background, Scenario, eventually
@@ -115,7 +115,7 @@ class Faults(Scenario):
 
                 def is_done() -> bool:
                     try:
-                        return self.client(self.a).once(contents, lambda _: 7, operation="test", wait=0).result == 7
+                        return bool(self.client(self.a).once(contents, lambda _: 7, operation="test", wait=0).result == 7)
                     except Error:
                         return False
 
@@ -138,7 +138,7 @@ class Faults(Scenario):
 
     def test_28_each_call_ends_in_time_when_no_node_answers(self) -> None:
         a, b = self.pair()
-        client = Client([a.url, b.url])
+        client = self.hasty_client(a, b)
         lease = client.lock(self.key, ttl=50)
         a.freeze()
         b.freeze()

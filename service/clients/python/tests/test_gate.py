@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+import unittest
 from typing import Any
 from unittest.mock import patch
 
 from latchgate import NotDone, OperationInProgress, OperationUnknown
 
-from .world import Background, Scenario, eventually
+from .world import IS_AIO, Background, Scenario, eventually
 
 
 class Gate(Scenario):
@@ -62,11 +66,39 @@ class Gate(Scenario):
             client.once(self.key, lambda _: 1, operation="block")
         self.assertEqual(raised.exception.fields["why"], "reported")
 
+    @unittest.skipIf(IS_AIO, "its calls are cancelled: see test_aio.py")
     def test_16_a_call_that_is_interrupted_before_the_work_lets_the_next_one_run(self) -> None:
-        client = self.client()
-        with patch("latchgate._gate.Attempt", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
-            client.once(self.key, lambda _: 1, operation="test")
-        self.assertEqual(client.once(self.key, lambda _: 2, operation="test", wait=0).result, 2)
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+        client.lock(self.key).release()  # its thread runs
+        wait = threading.Event.wait
+
+        def interrupted(event: threading.Event, timeout: float | None = None) -> bool:
+            is_set = wait(event, timeout)
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return is_set
+
+        # In the very moment of the answer.
+        with patch.object(threading.Event, "wait", interrupted):
+            with self.assertRaises(KeyboardInterrupt):
+                client.once(self.key, lambda _: 1, operation="test")
+            with self.assertRaises(KeyboardInterrupt):
+                client.lock(self.key)
+        proxy.hangs = f"{self.key}/hangs"
+
+        def interrupt() -> None:
+            eventually(lambda: len(proxy.requests("/pre")) > before, "a pre")
+            os.kill(os.getpid(), signal.SIGINT)
+
+        before = len(proxy.requests("/pre"))
+        background = Background(interrupt)
+        with self.assertRaises(KeyboardInterrupt):
+            client.once(proxy.hangs, lambda _: 1, operation="test")
+        background.result()
+        for contents in (self.key, proxy.hangs):
+            self.assertEqual(self.client(self.b).once(contents, lambda _: 2, operation="test").result, 2)
+        self.free(self.key)
 
     def test_17_heartbeats_keep_the_attempt(self) -> None:
         def work(attempt: Any) -> int:

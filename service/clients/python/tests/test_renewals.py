@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import unittest
 from typing import Any
 
 from latchgate._clock import now
-from latchgate._nodes import Answer, NoAnswer
+from latchgate._http import NoAnswer
+from latchgate._nodes import Answer
 from latchgate._renewals import Keeper, Renewals, Renewed
+from latchgate._thread import Runner
 
 from .world import eventually
 
@@ -25,7 +28,7 @@ class Nodes:
     def __len__(self) -> int:
         return 1
 
-    def send(self, path: str, body: dict[str, Any], timeout: float) -> Answer:
+    async def send(self, path: str, body: dict[str, Any], timeout: float) -> Answer:
         sent = now()
         keys = [lease["key"] for lease in body["leases"]]
         self.calls.append(keys)
@@ -40,11 +43,17 @@ class Nodes:
 class Renewing(unittest.TestCase):
     def setUp(self) -> None:
         self.nodes = Nodes()
-        self.keepers = [Keeper(f"k{number}", 0.9, Renewed(now(), 0.9, {}), leases=[named(f"k{number}")]) for number in range(40)]
+        self.keepers: list[Keeper] = []
+        self.runner = Runner()
+        self.runner.run(self.begin())
+
+    async def begin(self) -> None:
         renewals = Renewals(self.nodes)  # type: ignore[arg-type]
-        for keeper in self.keepers:
-            renewals.keep(keeper)
-            self.addCleanup(keeper.stop)
+        for number in range(40):
+            key = f"k{number}"
+            self.keepers.append(Keeper(key, 0.9, Renewed(now(), 0.9, {}), threading.Event(), leases=[named(key)]))
+            renewals.keep(self.keepers[-1])
+            self.addCleanup(self.keepers[-1].stop)
 
     def test_a_key_that_the_api_key_may_not_use_takes_no_other_with_it(self) -> None:
         self.nodes.refused = "k7"
@@ -59,15 +68,15 @@ class Renewing(unittest.TestCase):
     def test_an_answer_whose_results_are_of_other_leases_renews_none(self) -> None:
         answered = self.nodes.send
 
-        def of_others(path: str, body: dict[str, Any], timeout: float) -> Answer:
-            answer = answered(path, body, timeout)
+        async def of_others(path: str, body: dict[str, Any], timeout: float) -> Answer:
+            answer = await answered(path, body, timeout)
             return Answer(answer.sent, 200, {"results": [{**result, "lease_id": "other"} for result in answer.body["results"]]})
 
         self.nodes.send = of_others  # type: ignore[method-assign]
         eventually(lambda: all(keeper.lost.is_set() for keeper in self.keepers), "all are lost")
 
     def only_the_seventh_is_lost(self) -> None:
-        self.assertTrue(self.keepers[7].lost.wait(60))
+        eventually(self.keepers[7].lost.is_set, "the loss")
         others = self.keepers[:7] + self.keepers[8:]
         lost_at = now()
         eventually(lambda: all(keeper.last.sent > lost_at for keeper in others), "renewals")

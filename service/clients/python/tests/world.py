@@ -1,5 +1,5 @@
 """Real nodes on one Postgres, and a proxy in front of a node that loses answers. `scripts/test-clients.sh` names the binary in
-CLIENT_BINARY and the Postgres in CLIENT_POSTGRES."""
+CLIENT_BINARY and the Postgres in CLIENT_POSTGRES. With CLIENT_KIND=aio the clients of the scenarios are those for asyncio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from urllib.parse import quote, urlsplit
 
 from latchgate import Client
 
+from .driven import DrivenClient
+
 PATIENCE = 60.0
+IS_AIO = os.environ.get("CLIENT_KIND") == "aio"
 
 
 class Node:
@@ -246,10 +249,15 @@ class Scenario(unittest.TestCase):
         self.addCleanup(proxy.stop)
         return proxy
 
-    def client(self, *nodes: Node | Proxy, **options: Any) -> Client:
+    def client(self, *nodes: Node | Proxy, **options: Any) -> Any:
         """A client of these nodes; without any, of both."""
         # The machine may be busy.
-        return Client([node.url for node in nodes or (self.a, self.b)], **{"retry_for": 30.0, **options})
+        return self.hasty_client(*nodes, **{"retry_for": 30.0, **options})
+
+    def hasty_client(self, *nodes: Node | Proxy, **options: Any) -> Any:
+        """With the default bound of its calls."""
+        kind: Any = DrivenClient if IS_AIO else Client
+        return kind([node.url for node in nodes or (self.a, self.b)], **options)
 
     def free(self, key: str) -> None:
         """Checks that nothing is left of the lock."""

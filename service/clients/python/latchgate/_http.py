@@ -1,0 +1,261 @@
+"""HTTP/1.1 on asyncio streams, as far as this package needs it: one request at a time on a connection, which then waits for the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from typing import Any, TypeVar, Union
+from urllib.parse import urlsplit
+
+from ._clock import now
+from ._errors import of_problem
+
+T = TypeVar("T")
+
+# Nodes close idle connections after 15 s.
+_IDLE_MAX = 10.0
+_IDLE_CONNECTIONS_MAX = 16
+_ANSWER_BYTES_MAX = 4 * 1024 * 1024
+# The longest line, and the longest head of an answer.
+_LINE_BYTES_MAX = 1024 * 1024
+# Longest silence of a stream: the node sends a comment every 15 s.
+_SILENCE_MAX = 45.0
+# What breaks a connection: also an answer that is no HTTP.
+_BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.TimeoutError)
+
+
+class NoAnswer(Exception):
+    """The node was not reached, or did not answer in time or in full. It may have carried out the request."""
+
+    def __init__(self, detail: str, retry_after: float = 0.0, sent: bool = True) -> None:
+        super().__init__(detail)
+        self.retry_after = retry_after
+        # False: there was no connection, so the node has not carried it out.
+        self.sent = sent
+
+
+async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
+    """Its result, or `asyncio.TimeoutError`. Unlike `asyncio.wait_for` before Python 3.12, it swallows no cancellation."""
+    task = asyncio.ensure_future(coroutine)
+    task.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        await asyncio.wait({task}, timeout=max(seconds, 0.0))
+        if task.done():
+            return task.result()
+        raise asyncio.TimeoutError("no answer in time")
+    finally:
+        task.cancel()
+
+
+class Node:
+    """One base URL, with the connections to it that are idle."""
+
+    def __init__(self, url: str, api_key: str | None, ssl_context: ssl.SSLContext | None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError(f"not the URL of a node: {url!r} (example: http://127.0.0.1:7070)")
+        self._tls: Union[ssl.SSLContext, bool, None] = (ssl_context or True) if parts.scheme == "https" else None
+        self._host, self._port = parts.hostname, parts.port or (443 if self._tls else 80)
+        self.name = f"{parts.scheme}://{parts.hostname}:{self._port}"
+        self._prefix = parts.path.rstrip("/")
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
+        if not (api_key or "").isprintable():
+            raise ValueError("an API key has no control characters")
+        self._headers = f"Host: {host}{f':{parts.port}' if parts.port else ''}\r\nUser-Agent: latchgate-python\r\n{authorization}"
+        self._idle: list[tuple[float, _Connection]] = []
+
+    def forget(self) -> None:
+        """The idle connections belong to another event loop, or to the process before a fork, which goes on with them."""
+        self._idle.clear()
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop()[1].close()
+
+    async def post(self, path: str, body: Mapping[str, Any], timeout: float, fresh: bool = False) -> tuple[int, dict[str, Any]]:
+        """The status and the JSON object of the answer. With `fresh`, the connection is a new one: a request on an idle one that the node
+        has closed is sent again."""
+        data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        head = f"Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: {len(data)}\r\n"
+        request = self._head("POST", path, head) + data
+        until = now() + timeout
+        sent = False
+        while True:
+            connection = idle = None if fresh else self._take_idle()
+            try:
+                if connection is None:
+                    connection = await within(until - now(), self._connect())
+                sent = True
+                status, headers, answer = await within(until - now(), connection.exchange(request))
+            except _BROKEN as error:
+                if connection:
+                    connection.close()
+                # The node may have closed an idle connection. That says nothing about the node.
+                if idle and not isinstance(error, asyncio.TimeoutError):
+                    continue
+                raise NoAnswer(f"{self.name}: {error or type(error).__name__}", sent=sent) from error
+            except BaseException:
+                if connection:
+                    connection.close()
+                raise
+            self._give_back(connection)
+            parsed = _parse(answer)
+            if parsed is None or (status >= 300 and "code" not in parsed):
+                retry_after = headers.get("retry-after", "")
+                detail = f"{self.name}: the answer with status {status} is none of Latchgate's"
+                raise NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0)
+            return status, parsed
+
+    async def stream(self, path: str, last_id: str | None, timeout: float) -> Stream:
+        """A response without an end. Raises the error of an answer but 200."""
+        head = "Accept: text/event-stream\r\n"
+        if last_id:
+            if not last_id.isprintable():
+                raise ValueError("the id of an event has no control characters")
+            head += f"Last-Event-ID: {last_id}\r\n"
+        connection = None
+        try:
+            connection = await within(timeout, self._connect())
+            status, headers = await within(timeout, connection.begin(self._head("GET", path, head)))
+            if status == 200:
+                return Stream(connection, connection.body(headers))
+            answer = _parse(await within(timeout, _whole(connection.body(headers))))
+        except _BROKEN as error:
+            if connection:
+                connection.close()
+            raise NoAnswer(f"{self.name}: {error or type(error).__name__}") from error
+        except BaseException:
+            if connection:
+                connection.close()
+            raise
+        connection.close()
+        if answer is None or "code" not in answer:
+            raise NoAnswer(f"{self.name}: the answer with status {status} is none of Latchgate's")
+        raise of_problem(status, answer)
+
+    def _head(self, method: str, path: str, headers: str) -> bytes:
+        return f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._headers}{headers}\r\n".encode()
+
+    async def _connect(self) -> _Connection:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=_LINE_BYTES_MAX, loop=loop)
+        # No `StreamWriter`: in a forked child, its finaliser would take the connection out of the parent's event loop.
+        protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
+        transport, _ = await loop.create_connection(lambda: protocol, self._host, self._port, ssl=self._tls)
+        return _Connection(reader, transport)
+
+    def _take_idle(self) -> _Connection | None:
+        while self._idle:
+            since, connection = self._idle.pop()
+            if now() - since < _IDLE_MAX and connection.is_open():
+                return connection
+            connection.close()
+        return None
+
+    def _give_back(self, connection: _Connection) -> None:
+        if connection.is_kept and len(self._idle) < _IDLE_CONNECTIONS_MAX:
+            self._idle.append((now(), connection))
+        else:
+            connection.close()
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
+        self._reader = reader
+        self._transport = transport
+        # Whether another request may follow.
+        self.is_kept = False
+
+    def is_open(self) -> bool:
+        return not (self._reader.at_eof() or self._transport.is_closing())
+
+    def close(self) -> None:
+        """At once: the node notices that the client has gone, and a reader gets the end."""
+        self._transport.abort()
+
+    async def exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
+        status, headers = await self.begin(request)
+        return status, headers, await _whole(self.body(headers))
+
+    async def begin(self, request: bytes) -> tuple[int, dict[str, str]]:
+        """Sends a request, and reads the head of its answer. It does not wait until all is sent: a node may refuse before that."""
+        self.is_kept = False
+        self._transport.write(request)
+        while True:
+            first, *lines = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+            version, status, *_ = first.split(" ")
+            if not version.startswith("HTTP/1."):
+                raise ValueError(f"the answer is no HTTP/1.1: {first[:60]!r}")
+            headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+            if int(status) >= 200:
+                self.is_kept = version == "HTTP/1.1" and "close" not in headers.get("connection", "").lower()
+                return int(status), headers
+
+    async def body(self, headers: Mapping[str, str]) -> AsyncIterator[bytes]:
+        """In pieces, as they come."""
+        if "chunked" in headers.get("transfer-encoding", "").lower():
+            while left := int((await self._reader.readuntil(b"\r\n")).partition(b";")[0], 16):
+                async for piece in self._exactly(left):
+                    yield piece
+                await self._reader.readexactly(2)
+            while await self._reader.readuntil(b"\r\n") != b"\r\n":
+                pass  # trailers
+        elif "content-length" in headers:
+            async for piece in self._exactly(int(headers["content-length"])):
+                yield piece
+        else:
+            self.is_kept = False
+            while piece := await self._reader.read(65_536):
+                yield piece
+
+    async def _exactly(self, left: int) -> AsyncIterator[bytes]:
+        while left > 0:
+            piece = await self._reader.read(min(left, 65_536))
+            if not piece:
+                raise EOFError("the connection has ended within the answer")
+            left -= len(piece)
+            yield piece
+
+
+class Stream:
+    """Lines of a response that has no end."""
+
+    def __init__(self, connection: _Connection, body: AsyncIterator[bytes]) -> None:
+        self._connection = connection
+        self._body = body
+        self._read = b""
+
+    async def line(self) -> str | None:
+        """The next line without its end; None after a broken connection."""
+        while b"\n" not in self._read:
+            try:
+                self._read += await within(_SILENCE_MAX, self._body.__anext__())  # type: ignore[arg-type]
+            except (*_BROKEN, StopAsyncIteration):
+                return None
+            if len(self._read) > _LINE_BYTES_MAX:
+                return None
+        line, _, self._read = self._read.partition(b"\n")
+        return line.decode("utf-8", "replace").rstrip("\r")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+async def _whole(body: AsyncIterator[bytes]) -> bytes:
+    text = bytearray()
+    async for piece in body:
+        text += piece
+        if len(text) > _ANSWER_BYTES_MAX:
+            raise ValueError("the answer is too long")
+    return bytes(text)
+
+
+def _parse(text: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
