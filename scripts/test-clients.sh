@@ -34,6 +34,10 @@ node_tools() {
 
 node_tools types-node typescript@5.9.3
 tsc=${NODE_MODULES:+$NODE_MODULES/.bin/tsc}
+# Verrou brings its tests for stores along; they run in Japa.
+node_tools verrou-node @verrou/core@0.5.2 @japa/runner@4.5.0 @japa/assert@4.1.1
+verrou=$NODE_MODULES
+[[ -z $verrou ]] || ln -sfn "$PWD/service/clients/typescript" "$verrou/latchgate"
 # What the programs to which docs/EXACT.md leads need.
 node_tools guard-node pg@8.16.3
 PROGRAM_NODE_MODULES=$NODE_MODULES
@@ -72,6 +76,12 @@ if [[ -n $tsc ]]; then
     run typescript-types bash -c '"$1" -p . && echo "Ran 1 test in all"' types "$tsc"
 else
     missing+=("the types of the client for TypeScript")
+fi
+if [[ -n $verrou ]]; then
+    # The client is found beside Verrou, and Verrou beside the client.
+    run verrou node --preserve-symlinks --preserve-symlinks-main "$verrou/latchgate/tests/verrou-suite.js"
+else
+    missing+=("the adapter for Verrou")
 fi
 if [[ " ${missing[*]} " != *" for Go"* ]]; then
     cd ../go
@@ -121,7 +131,7 @@ for name in "${files[@]}"; do
     passed=$((passed + ran - bad - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
 done
 for name in "${missing[@]}"; do
-    say "skipped: $name, because what it needs is missing"
+    say "skipped: $name, because a toolchain or a registry of packages is missing"
     skipped=$((skipped + 1))
 done
 stop_all

@@ -26,11 +26,7 @@ export class Client {
    * @param {import("./index.js").ClientOptions} [options]
    */
   constructor(urls, options = {}) {
-    const { apiKey, ...times } = checked("new Client", options);
-    const env = /** @type {any} */ (globalThis).process?.env ?? {};
-    urls ??= env.LATCHGATE_URL || "http://127.0.0.1:7070";
-    if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
-    this.#nodes = new Nodes(/** @type {string[]} */ (urls), apiKey ?? env.LATCHGATE_API_KEY, times);
+    this.#nodes = new Nodes(urls, options);
     this.#renewals = new Renewals(this.#nodes);
   }
 

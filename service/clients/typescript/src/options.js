@@ -7,7 +7,7 @@ const LOCK = [...MULTILOCK, ...MODE, "barge"];
 const ONCE = ["operation", "checked", "ttlMs", "waitMs", "onExpiry", "durability", "onOutage", "retentionMs", "permanent", "signal"];
 
 const KNOWN = {
-  "new Client": ["apiKey", "retryForMs", "timeoutMs", "waitPerCallMs"],
+  Client: ["apiKey", "retryForMs", "timeoutMs", "waitPerCallMs"],
   lock: LOCK,
   tryLock: LOCK.filter((name) => name !== "waitMs"),
   withLock: LOCK,
