@@ -242,9 +242,9 @@ func (a *acquiring) takeInTurn(ctx context.Context, name string) (*Lease, error)
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	case <-timer.C:
-		// The service says who holds it.
-		a.call.waitUntil = now() + 50*time.Millisecond
 	}
+	// When the wait is over, the service says who holds it.
+	a.call.waitUntil = most(waitUntil, now()+50*time.Millisecond)
 	return a.take(ctx)
 }
 
