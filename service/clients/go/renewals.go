@@ -257,8 +257,6 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 	text, _ := json.Marshal(body) // of strings
 	// Other nodes can be tried before the first of them ends.
 	got, failed := r.nodes.send(context.Background(), path, text, least(r.nodes.timeout, most(left/3, timeoutMin)))
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	results, retryAfter := got.results(), got.retryAfter()
 	if failed != nil {
 		retryAfter = failed.retryAfter
@@ -266,6 +264,8 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 		results = []answer{got}
 	}
 	isAnswered := failed == nil && (batch[0].beat != "" || areOf(leases, results))
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, k := range batch {
 		k.isSent = false
 		if isAnswered {

@@ -18,9 +18,11 @@ configure({
   plugins: [assert()],
   timeout: 10_000,
   reporters: { activated: ["counts"], list: [{ name: "counts", handler: (_, emitter) => emitter.on("test:end", count) }] },
-  // Of all locks that a test has left, only those of `foo` are taken again.
   importer: () => test.group("Verrou", (group) => {
-    group.each.setup(() => createStore().forceDelete("foo"));
+    // What a test has left is taken by the next one.
+    group.each.setup(async () => {
+      for (const key of ["foo", "foo1"]) await createStore().forceDelete(key);
+    });
     registerStoreTestSuite({ test, createStore });
     test("another process restores and releases a lock", async ({ assert }) => {
       const lock = new LockFactory(createStore()).createLock("foo");

@@ -12,20 +12,19 @@ import { ownerOf } from "../../src/scope.js";
 /** The lease of a lock without a TTL, which this process renews. */
 const TTL_MS = 30_000;
 
-/**
- * For the configuration of Verrou.
- * @param {ConstructorParameters<typeof Nodes>} options
- */
+/** For the configuration of Verrou. @param {ConstructorParameters<typeof Nodes>} options */
 export function latchgateStore(...options) {
   return { driver: { factory: () => new LatchgateStore(...options) } };
 }
 
-/** It keeps nothing of a lock with a TTL, so another process can restore the lock: a lease is found by what the key's holder shows. */
+/** It keeps nothing of a lock with a TTL, so another process can restore it: the lease is found by what the key's holder shows. */
 export class LatchgateStore {
   #nodes;
   #renewals;
   /** The renewals of the locks without a TTL, by lease id. @type {Map<string, Keeper>} */
   #kept = new Map();
+  /** The last save of each key: those of one process are sent in their order. @type {Map<string, Promise<boolean>>} */
+  #saves = new Map();
 
   /** @param {ConstructorParameters<typeof Nodes>} options */
   constructor(...options) {
@@ -33,12 +32,20 @@ export class LatchgateStore {
     this.#renewals = new Renewals(this.#nodes);
   }
 
-  /**
-   * @param {string} key
-   * @param {string} owner
-   * @param {number | null} ttl
-   */
+  /** @type {(key: string, owner: string, ttl: number | null) => Promise<boolean>} */
   async save(key, owner, ttl) {
+    const before = this.#saves.get(key) ?? Promise.resolve(false);
+    const mine = before.catch(() => false).then(() => this.#acquire(key, owner, ttl));
+    this.#saves.set(key, mine);
+    try {
+      return await mine;
+    } finally {
+      if (this.#saves.get(key) === mine) this.#saves.delete(key);
+    }
+  }
+
+  /** @type {(key: string, owner: string, ttl: number | null) => Promise<boolean>} */
+  async #acquire(key, owner, ttl) {
     // A lease id is used once, and Verrou's owner acquires again: the second part of the id is another one for each lease.
     const part = crypto.randomUUID();
     const lease_id = `${owner}.${part}`;
