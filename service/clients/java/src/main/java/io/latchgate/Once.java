@@ -154,8 +154,11 @@ public final class Once {
             if (!isGranted) throw LatchgateException.noAnswer("the answer is none of a gate");
             return answer;
         } finally {
-            // The process goes on for it: a claim that stays would block the operation.
-            if (!isGranted && call.doubt) new Thread(this::giveBack, "latchgate giving back").start();
+            if (!isGranted && call.doubt) {
+                Thread giver = new Thread(this::giveBack, "latchgate giving back");
+                giver.setDaemon(false); // the process goes on for it: a claim that stays would block the operation
+                giver.start();
+            }
         }
     }
 
