@@ -26,7 +26,7 @@ const KNOWN = {
  * @param {T} options
  */
 export function checked(where, options) {
-  if (typeof options !== "object" || options === null) throw new TypeError(`${where} takes an object, not ${typeof options}`);
+  if (typeof options !== "object" || options === null) throw new TypeError(`${where} takes an object, not ${String(options)}`);
   const unknown = Object.keys(options).find((name) => !KNOWN[where].includes(name));
   if (unknown !== undefined) throw new TypeError(`${where} has no option ${JSON.stringify(unknown)}: it has ${KNOWN[where].join(", ")}`);
   return options;
