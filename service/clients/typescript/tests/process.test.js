@@ -31,7 +31,7 @@ test("a process that awaits only the signal of its lease learns that it is lost"
   const key = freshKey();
   const running = run("signal.mjs", `
     import { Client } from "latchgate";
-    const { signal } = await new Client().lock(${JSON.stringify(key)}, { ttlMs: 3_000 });
+    const { signal } = await new Client(undefined, { retryForMs: 30_000 }).lock(${JSON.stringify(key)}, { ttlMs: 3_000 });
     await new Promise((lost) => signal.addEventListener("abort", lost));
     console.log(signal.reason.why);
   `);
@@ -44,7 +44,7 @@ test("a process ends after its release, though the lease would have lasted longe
   const key = freshKey();
   await run("release.mjs", `
     import { Client } from "latchgate";
-    await new Client().withLock(${JSON.stringify(key)}, { ttlMs: 60_000 }, () => {});
+    await new Client(undefined, { retryForMs: 30_000 }).withLock(${JSON.stringify(key)}, { ttlMs: 60_000 }, () => {});
   `);
   await isFree(nodes.b, key);
 });
@@ -54,8 +54,8 @@ test("CommonJS and ES modules get one and the same client", async () => {
     const { Client, LockHeld } = require("latchgate");
     const key = ${JSON.stringify(freshKey())};
     import("latchgate").then(async (esm) => {
-      const lease = await new Client().lock(key);
-      const held = await new esm.Client().lock(key, { waitMs: 0 }).catch((error) => error);
+      const lease = await new Client(undefined, { retryForMs: 30_000 }).lock(key);
+      const held = await new esm.Client(undefined, { retryForMs: 30_000 }).lock(key, { waitMs: 0 }).catch((error) => error);
       await lease.release();
       console.log(Client === esm.Client, held instanceof LockHeld);
     });
