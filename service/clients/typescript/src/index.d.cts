@@ -1,6 +1,6 @@
 // A client of Latchgate: distributed locks, and an idempotency gate. All durations are in milliseconds.
 //
-// An option that there is not is refused with a TypeError that names it.
+// An unknown option is refused with a TypeError that names it.
 //
 //     const client = new Client(["http://node-1:7070", "http://node-2:7070"]);
 //     await using lease = await client.lock("orders/42", { ttlMs: 30_000, waitMs: 600_000 });

@@ -20,7 +20,7 @@ const KNOWN = {
 };
 
 /**
- * Throws a TypeError that names an option that there is not. Of an object without an error, returns it.
+ * Returns the options. Throws a TypeError that names an unknown one.
  * @template {object} T
  * @param {keyof typeof KNOWN} where
  * @param {T} options

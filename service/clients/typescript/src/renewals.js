@@ -65,7 +65,7 @@ export class Keeper {
     this.due = 0;
     /** From then on it goes with leases that are due, so that leases of one length soon go together. */
     this.early = 0;
-    /** Told when the renewals end. @type {(() => void) | undefined} */
+    /** Called when the renewals end. @type {(() => void) | undefined} */
     this.stopped = undefined;
     this.renewed(first);
   }

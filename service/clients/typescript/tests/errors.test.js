@@ -47,7 +47,7 @@ test("22: a node that is busy is called again after its time", async () => {
   assert.ok(Math.min(times[1] - times[0], times[2] - times[1]) >= 990);
 });
 
-test("an option that there is not is refused by its name", async () => {
+test("an unknown option is refused by its name", async () => {
   const { signal } = new AbortController();
   const client = clientOf(nodes.a);
   const calls = [
