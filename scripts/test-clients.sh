@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
-# service/clients/SCENARIOS.md, each language in its own test runner, and the types of the one for Python; tooz's own tests of its driver; and
-# the programs of docs/EXACT.md, in four languages. What lacks its toolchain or its driver, and cannot be given it here, is skipped by name.
-# The last line is the sum: `N passed, N failed, N skipped`.
+# service/clients/SCENARIOS.md, each language in its own test runner, and the types of those for Python and TypeScript; tooz's and Verrou's own
+# tests of our drivers; and the programs of docs/EXACT.md, in four languages. What lacks its toolchain or its packages, and cannot be given them
+# here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages node pgbouncer postgres python3
 missing=()
-(ensure_packages go) || missing+=(go)
-(ensure_packages java javac) || missing+=(java)
+(ensure_packages go) || missing+=("the client for Go")
+(ensure_packages java javac) || missing+=("the client for Java")
 binary=${CLIENT_BINARY-}
 if [[ -z $binary ]]; then
     cargo build --locked -p latchgate -p latchgate-testkit --bin latchgate --example guarded
@@ -24,12 +24,27 @@ mypy=$TOOLS/mypy
 tooz=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/tooz")/bin/python
 python_tools guard 'psycopg[binary]==3.2.10'
 
+# node_tools NAME PACKAGE@VERSION...: installs packages for Node into the target directory, once for each version; sets NODE_MODULES, to
+# nothing if this machine reaches no registry.
+node_tools() {
+    local dir
+    dir=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/$1")
+    shift
+    NODE_MODULES=$dir/node_modules
+    [[ $(cat "$dir/installed" 2>/dev/null) != "$*" ]] || return 0
+    npm install --prefix "$dir" --ignore-scripts --no-audit --no-fund --no-save --no-package-lock --loglevel=error "$@" >&2 || NODE_MODULES=
+    [[ -z $NODE_MODULES ]] || echo "$*" >"$dir/installed"
+}
+
+node_tools types-node typescript@5.9.3
+tsc=${NODE_MODULES:+$NODE_MODULES/.bin/tsc}
+# Verrou brings its tests for stores along; they run in Japa.
+node_tools verrou-node @verrou/core@0.5.2 @japa/runner@4.5.0 @japa/assert@4.1.1
+verrou=$NODE_MODULES
+[[ -z $verrou ]] || ln -sfn "$PWD/service/clients/typescript" "$verrou/latchgate"
 # What the programs to which docs/EXACT.md leads need.
-PROGRAM_NODE_MODULES=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/guard-node/node_modules")
-if [[ ! -e $PROGRAM_NODE_MODULES/pg ]]; then
-    npm install --prefix "${PROGRAM_NODE_MODULES%/*}" --ignore-scripts --no-audit --no-fund --no-package-lock --loglevel=error pg@8.16.3 >&2 ||
-        PROGRAM_NODE_MODULES=
-fi
+node_tools guard-node pg@8.16.3
+PROGRAM_NODE_MODULES=$NODE_MODULES
 [[ -z $PROGRAM_NODE_MODULES ]] || ln -sfn "$PWD/service/clients/typescript" "$PROGRAM_NODE_MODULES/latchgate"
 (ensure_packages java jdbc) || true
 PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
@@ -45,6 +60,8 @@ run() {
     local name=$1
     shift
     files+=("$name")
+    # Each runner has nodes of its own: more at once would be slow nodes, and the clients' bounds are in seconds.
+    while (($(jobs -rp | grep -cxFf <(printf '%s\n' "${runners[@]}")) >= 4)); do sleep 0.2; done
     (set +e; timeout --kill-after=10 240 "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
     runners+=($!)
 }
@@ -75,12 +92,23 @@ cd ../typescript
 for file in tests/*.test.js; do
     run "typescript-$(basename "$file" .test.js)" node --test --test-reporter=tap "$file"
 done
-if [[ " ${missing[*]} " != *" go "* ]]; then
+if [[ -n $tsc ]]; then
+    run typescript-types bash -c '"$1" -p . && echo "Ran 1 test in all"' types "$tsc"
+else
+    missing+=("the types of the client for TypeScript")
+fi
+if [[ -n $verrou ]]; then
+    # The client is found beside Verrou, and Verrou beside the client.
+    run verrou node --preserve-symlinks --preserve-symlinks-main "$verrou/latchgate/tests/verrou-suite.js"
+else
+    missing+=("the adapter for Verrou")
+fi
+if [[ " ${missing[*]} " != *" for Go"* ]]; then
     cd ../go
     run go env "TMPDIR=$SCRATCH" go test -count 1 -parallel 12 -v ./...
     run go-vet bash -c 'go vet ./... && [[ -z $(gofmt -l . | tee /dev/stderr) ]] && echo "Ran 1 test in all"'
 fi
-if [[ " ${missing[*]} " != *" java "* ]]; then
+if [[ " ${missing[*]} " != *" for Java"* ]]; then
     cd ../java
     mkdir -p "$SCRATCH/classes"
     run java bash -c 'javac --release 17 -encoding UTF-8 -Xlint:all,-serial,-try -Werror -d "$1/classes" $(find src -name "*.java") &&
@@ -122,8 +150,8 @@ for name in "${files[@]}"; do
     fi
     passed=$((passed + ran - bad - left_out)) failed=$((failed + bad)) skipped=$((skipped + left_out))
 done
-for language in "${missing[@]}"; do
-    say "skipped: what needs $language, because it is missing here"
+for name in "${missing[@]}"; do
+    say "skipped: $name, because a toolchain or a registry of packages is missing"
     skipped=$((skipped + 1))
 done
 stop_all

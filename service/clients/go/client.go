@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"log"
 	"net/http"
@@ -53,8 +54,9 @@ type Config struct {
 type Client struct {
 	nodes      *nodes
 	renewals   *renewals
-	turns      turns
 	background sync.WaitGroup
+	mu         sync.Mutex
+	queues     map[string]*queue // of callers in this process
 }
 
 // New makes a client. It calls no node.
@@ -82,7 +84,7 @@ func New(config Config) (*Client, error) {
 		transport.IdleConnTimeout = 10 * time.Second // nodes close idle connections after 15 s
 		n.http = &http.Client{Transport: transport}
 	}
-	return &Client{nodes: n, renewals: &renewals{nodes: n, changed: make(chan struct{}, 1)}, turns: turns{queues: map[string][]*turn{}}}, nil
+	return &Client{nodes: n, renewals: &renewals{nodes: n, changed: make(chan struct{}, 1)}, queues: map[string]*queue{}}, nil
 }
 
 // Close waits until what calls without an answer may have been granted is given back, for 5 s at most. Leases go on until they are
@@ -146,6 +148,19 @@ func put[T comparable](body fields, name string, value T) {
 	if duration, is := any(value).(time.Duration); is {
 		body[name] = duration.Milliseconds()
 	}
+}
+
+// putJSON takes a copy of what the caller may change while the call is repeated.
+func putJSON(body fields, name string, value any) error {
+	if value == nil {
+		return nil
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return invalid(name + " is no JSON: " + err.Error())
+	}
+	body[name] = json.RawMessage(text)
+	return nil
 }
 
 func or[T comparable](value, otherwise T) T {

@@ -3,6 +3,7 @@ package latchgate
 import (
 	"encoding/json"
 	"errors"
+	"time"
 )
 
 // The kinds of errors, one for each decision that a caller takes: errors.Is(err, latchgate.ErrLockHeld).
@@ -28,7 +29,7 @@ type Error struct {
 	Detail string         // for people
 	Status int            // of the answer; 0 if there was none
 	Fields map[string]any // all fields of the answer's problem
-	raw    []byte
+	known  known
 }
 
 // Holder is a lease that keeps a caller out.
@@ -47,74 +48,53 @@ func (e *Error) Is(kind error) bool {
 }
 
 // Holders are the first holders of a lock that was not granted.
-func (e *Error) Holders() []Holder { return e.known().Holders }
+func (e *Error) Holders() []Holder { return e.known.Holders }
 
 // Current is the token that is higher than the stale one.
-func (e *Error) Current() int64 { return e.known().Current }
+func (e *Error) Current() int64 { return e.known.Current }
 
 // Why a lease was lost: expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in time.
 func (e *Error) Why() string {
-	known := e.known()
-	for _, result := range append(known.Results, result{Why: known.Why}) {
-		if result.Why != "" {
-			return result.Why
-		}
+	why := e.known.Why
+	for _, result := range (answer{known: e.known}).results() {
+		why = or(why, result.Why)
 	}
-	return "unknown"
+	return or(why, "unknown")
 }
 
-type result struct {
-	Key        string      `json:"key"`
-	LeaseID    string      `json:"lease_id"`
-	Status     int         `json:"status"`
-	Code       string      `json:"code,omitempty"`
-	Detail     string      `json:"detail,omitempty"`
-	RetryAfter float64     `json:"retry_after_ms,omitempty"`
-	TTL        *int64      `json:"ttl_ms"`
-	Why        string      `json:"why,omitempty"`
-	Revoked    *Revocation `json:"revocation"`
-}
-
-// known has the fields of answers that this package reads.
+// known has the fields of answers, and of one of several results in an answer, that this package reads.
 type known struct {
-	Code             string          `json:"code"`
-	Title            string          `json:"title"`
-	Detail           string          `json:"detail"`
-	RetryAfter       float64         `json:"retry_after_ms"`
-	Ticket           string          `json:"ticket"`
-	Index            *int            `json:"index"`
-	Holders          []Holder        `json:"holders"`
-	Current          int64           `json:"current"`
-	Why              string          `json:"why"`
-	Results          []result        `json:"results"`
-	TTL              *int64          `json:"ttl_ms"`
-	Revoked          *Revocation     `json:"revocation"`
-	Owner            string          `json:"owner"`
-	Token            int64           `json:"token"`
-	Slots            []int           `json:"slots"`
-	Locks            []grantedLock   `json:"locks"`
-	Leases           int             `json:"leases"`
-	Deadline         string          `json:"deadline"`
-	ID               string          `json:"id"`
-	Stamp            string          `json:"stamp"`
-	Attempt          int             `json:"attempt"`
-	Guarded          bool            `json:"guarded"`
-	Reentry          bool            `json:"reentry"`
-	PossiblyRepeated bool            `json:"possibly_repeated"`
-	Result           json.RawMessage `json:"result"`
-	ResultOmitted    bool            `json:"result_omitted"`
+	Code             string            `json:"code"`
+	Title            string            `json:"title"`
+	Detail           string            `json:"detail"`
+	Status           int               `json:"status"`
+	RetryAfter       int64             `json:"retry_after_ms"`
+	Ticket           string            `json:"ticket"`
+	Holders          []Holder          `json:"holders"`
+	Current          int64             `json:"current"`
+	Why              string            `json:"why"`
+	Results          []json.RawMessage `json:"results"`
+	Key              string            `json:"key"`
+	LeaseID          string            `json:"lease_id"`
+	TTL              int64             `json:"ttl_ms"`
+	Revoked          *Revocation       `json:"revocation"`
+	Owner            string            `json:"owner"`
+	Token            int64             `json:"token"`
+	Slots            []int             `json:"slots"`
+	Locks            []known           `json:"locks"`
+	Leases           int               `json:"leases"`
+	Deadline         string            `json:"deadline"`
+	ID               string            `json:"id"`
+	Stamp            string            `json:"stamp"`
+	Attempt          int               `json:"attempt"`
+	Guarded          bool              `json:"guarded"`
+	Reentry          bool              `json:"reentry"`
+	PossiblyRepeated bool              `json:"possibly_repeated"`
+	Result           json.RawMessage   `json:"result"`
+	ResultOmitted    bool              `json:"result_omitted"`
 }
 
-type grantedLock struct {
-	Key   string `json:"key"`
-	Token int64  `json:"token"`
-	Slots []int  `json:"slots"`
-}
-
-func (e *Error) known() (fields known) {
-	_ = json.Unmarshal(e.raw, &fields) // fields that are absent stay empty
-	return fields
-}
+func (k known) retryAfter() time.Duration { return time.Duration(k.RetryAfter) * time.Millisecond }
 
 var kinds = map[string]error{
 	"stale-token": ErrStaleToken, "wait-timeout": ErrWaitTimeout, "lease-lost": ErrLeaseLost,
@@ -123,32 +103,22 @@ var kinds = map[string]error{
 	"operation-not-found": ErrAttemptLost, "stamp-mismatch": ErrAttemptLost,
 }
 
-func problem(status int, raw []byte) *Error {
-	e := &Error{Status: status, raw: raw}
-	_ = json.Unmarshal(raw, &e.Fields)
-	known := e.known()
-	if e.Code, e.Detail = known.Code, known.Detail; e.Detail == "" {
-		e.Detail = known.Title
-	}
-	if e.Code == "" {
-		e.Code = "no-answer"
-	}
-	switch kind, isKnown := kinds[e.Code]; {
-	case status >= 500 || isTransient(status):
+func (a answer) problem() *Error {
+	e := &Error{Kind: kinds[a.Code], Code: or(a.Code, "no-answer"), Detail: or(a.Detail, a.Title), Status: a.status, known: a.known}
+	_ = json.Unmarshal(a.raw, &e.Fields) // that it is JSON is known
+	switch {
+	case a.status >= 500 || isTransient(a.status):
 		e.Kind = ErrUnavailable
-	case isKnown:
-		e.Kind = kind
-	case status == 423:
+	case e.Kind == nil && a.status == 423:
 		e.Kind = ErrLockHeld
-	default:
+	case e.Kind == nil:
 		e.Kind = ErrRefused
 	}
 	return e
 }
 
 func lost(kind error, code, detail, why string) *Error {
-	raw, _ := json.Marshal(map[string]any{"why": why})
-	return &Error{Kind: kind, Code: code, Detail: detail, Fields: map[string]any{"why": why}, raw: raw}
+	return &Error{Kind: kind, Code: code, Detail: detail, Fields: fields{"why": why}, known: known{Why: why}}
 }
 
 func invalid(detail string) *Error {

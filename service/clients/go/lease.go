@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -16,83 +15,31 @@ type Revocation struct {
 	By       string `json:"by"`
 }
 
-// target is where the calls about a lease go, and what they carry.
-type target struct {
-	nodes *nodes
-	keys  []string
-	id    string
-	many  bool
-}
-
-func (t target) path(verb string) string {
-	switch {
-	case !t.many:
-		return lockPath(t.keys[0], verb)
-	case verb == "acquire":
-		return "/v1/multilocks/acquire"
-	}
-	return "/v1/leases/" + verb
-}
-
-func (t target) leases() (all []leaseRef) {
-	for _, key := range t.keys {
-		all = append(all, leaseRef{key, t.id})
-	}
-	return all
-}
-
-// body is that of a renewal or a release.
-func (t target) body() fields {
-	if t.many {
-		return fields{"leases": t.leases()}
-	}
-	return fields{"lease_id": t.id}
-}
-
-func (t target) renew(ctx context.Context, until time.Duration) (renewed, error) {
-	got, err := t.nodes.call(ctx, t.path("renew"), t.body(), &call{until: until})
-	if err != nil {
-		return renewed{}, err
-	}
-	next := renewed{got.sent, ms(got.TTL), got.Revoked}
-	for i, one := range got.Results {
+// renewed is what an answer shows of the lease, or of the shortest of several.
+func (a answer) renewed() renewed {
+	next := renewed{a.sent, ms(a.TTL), a.Revoked}
+	for i, one := range a.results() {
 		if left := ms(one.TTL); i == 0 || left < next.left {
 			next.left = left
 		}
+		next.revocation = or(next.revocation, one.Revoked)
 	}
-	return next, nil
+	return next
 }
 
-func ms(count *int64) time.Duration {
-	if count == nil {
-		return 0
-	}
-	return time.Duration(*count) * time.Millisecond
-}
+func ms(count int64) time.Duration { return time.Duration(count) * time.Millisecond }
 
-// scope is what a lease's context carries, for leases nested in it.
-type scope struct {
-	client  *Client
-	keys    []string
-	owner   string
-	isNamed bool
-	keeper  *keeper
-	outer   *scope
-}
-
-type scopeKey struct{}
+// Under this key, the context of a lease has its keeper.
+type insideOf struct{}
 
 // ownerOf is the owner for a lease of these keys, and whether it is to be nested in one whose context this is.
-func ownerOf(ctx context.Context, c *Client, keys []string, o Options) (owner string, isNested bool, err error) {
+func (r *renewals) ownerOf(ctx context.Context, keys []Key, o Options) (owner string, isNested bool, err error) {
 	if o.Owner != "" {
 		return o.Owner, o.Reentrant, nil
 	}
-	if !o.Reentrant {
-		return ownerName(), false, nil
-	}
-	outer, _ := ctx.Value(scopeKey{}).(*scope)
-	for ; outer != nil; outer = outer.outer {
-		if outer.client != c || outer.keeper.remaining() == 0 || !overlap(outer.keys, keys) {
+	outer, _ := ctx.Value(insideOf{}).(*keeper)
+	for ; o.Reentrant && outer != nil; outer = outer.outer {
+		if outer.renewals != r || !outer.isOfAny(keys) || outer.remaining() == 0 {
 			continue
 		}
 		if outer.isNamed {
@@ -103,16 +50,13 @@ func ownerOf(ctx context.Context, c *Client, keys []string, o Options) (owner st
 		}
 		owner = outer.owner
 	}
-	if owner != "" {
-		return owner, true, nil
-	}
-	return ownerName(), false, nil
+	return or(owner, ownerName()), owner != "", nil
 }
 
-func overlap(some, others []string) bool {
-	for _, one := range some {
-		for _, other := range others {
-			if one == other {
+func (k *keeper) isOfAny(keys []Key) bool {
+	for _, lease := range k.leases {
+		for _, key := range keys {
+			if lease.Key == key.Key {
 				return true
 			}
 		}
@@ -133,29 +77,23 @@ type Lease struct {
 	// Slots are the numbers of the permits.
 	Slots []int
 
-	target   target
 	keeper   *keeper
 	ctx      context.Context
 	released atomic.Bool
 }
 
-func newLease(ctx context.Context, a *acquiring, got answer, first renewed) *Lease {
-	l := &Lease{Key: a.keys[0], ID: a.target.id, Owner: got.Owner, Tokens: map[string]int64{}, Slots: got.Slots, target: a.target}
-	if !a.many {
-		got.Locks = []grantedLock{{Key: a.keys[0], Token: got.Token}}
-	}
-	for _, lock := range got.Locks {
+func newLease(ctx context.Context, r *renewals, k *keeper, granted answer, first renewed) *Lease {
+	l := &Lease{Key: k.leases[0].Key, ID: k.leases[0].LeaseID, Owner: granted.Owner, Slots: granted.Slots, keeper: k}
+	l.Tokens = map[string]int64{l.Key: granted.Token}
+	for _, lock := range granted.Locks {
 		l.Tokens[lock.Key] = lock.Token
 	}
-	l.keeper = &keeper{name: strings.Join(a.keys, ", "), leases: a.target.leases(), length: a.ttl}
-	outer, _ := ctx.Value(scopeKey{}).(*scope)
-	ctx = context.WithValue(ctx, scopeKey{}, &scope{a.client, a.keys, got.Owner, a.isNamed, l.keeper, outer})
-	l.ctx, l.keeper.ended = context.WithCancel(ctx)
-	l.keeper.renewed(first)
-	a.client.renewals.keep(l.keeper)
+	k.owner = granted.Owner
+	k.outer, _ = ctx.Value(insideOf{}).(*keeper)
+	l.ctx, k.ended = context.WithCancel(context.WithValue(ctx, insideOf{}, k))
+	r.keep(k, first)
 	// A lease that is forgotten is not renewed any more, and expires.
-	keeper := l.keeper
-	runtime.SetFinalizer(l, func(*Lease) { keeper.end(nil) })
+	runtime.SetFinalizer(l, func(*Lease) { k.stop() })
 	return l
 }
 
@@ -173,7 +111,7 @@ func (l *Lease) Err() error {
 	if l.Remaining() > 0 {
 		return nil
 	}
-	if loss := l.keeper.end(nil); loss != nil {
+	if loss := l.keeper.stop(); loss != nil {
 		return loss
 	}
 	return lost(ErrLeaseLost, "lease-lost", "the lease of "+l.keeper.name+" is released", "released")
@@ -181,8 +119,8 @@ func (l *Lease) Err() error {
 
 // Revocation is not nil when a renewal has shown that an operator asks for the lock: finish, and release it.
 func (l *Lease) Revocation() *Revocation {
-	l.keeper.mu.Lock()
-	defer l.keeper.mu.Unlock()
+	l.keeper.renewals.mu.Lock()
+	defer l.keeper.renewals.mu.Unlock()
 	return l.keeper.last.revocation
 }
 
@@ -193,33 +131,34 @@ func (l *Lease) Release() error {
 	if l.released.Swap(true) {
 		return nil
 	}
-	loss := l.keeper.end(nil)
+	loss := l.keeper.stop()
 	runtime.SetFinalizer(l, nil)
-	if loss != nil && loss.Status != 0 && !l.target.many {
+	if loss != nil && loss.Status != 0 && len(l.keeper.leases) == 1 {
 		return loss
 	}
 	// Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
-	until := now() + least(or(left, time.Second), l.target.nodes.retryFor)
-	_, err := l.target.nodes.call(context.Background(), l.target.path("release"), l.target.body(), &call{until: until})
+	err := l.keeper.renewals.nodes.release(l.keeper.leases, or(left, time.Second))
 	if loss != nil {
 		return loss
 	}
 	return err
 }
 
+func (n *nodes) release(leases []leaseRef, atMost time.Duration) error {
+	_, err := n.call(context.Background(), "/v1/leases/release", fields{"leases": leases}, &call{until: now() + least(atMost, n.retryFor)})
+	return err
+}
+
 // WithLock runs the work while it holds the lock. The work's context ends when the lease is lost. An error of the work is more important
-// than that of the release.
+// than that of the release. If no node answers the release, the lease ends by its TTL.
 func (c *Client) WithLock(ctx context.Context, key string, options *Options, work func(context.Context, *Lease) error) (err error) {
 	lease, err := c.Lock(ctx, key, options)
 	if err != nil {
 		return err
 	}
 	defer func() {
-		failure := lease.Release()
-		if err == nil && errors.Is(failure, ErrLeaseLost) {
+		if failure := lease.Release(); err == nil && errors.Is(failure, ErrLeaseLost) {
 			err = failure
-		} else if failure != nil {
-			warn("the lease of %s is not released: %v", lease.keeper.name, failure)
 		}
 	}()
 	return work(lease.Context(), lease)

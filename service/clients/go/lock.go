@@ -5,7 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
+	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -54,7 +55,12 @@ type Options struct {
 // error is an ErrWaitTimeout. The lease's Context is derived from ctx.
 func (c *Client) Lock(ctx context.Context, key string, options *Options) (*Lease, error) {
 	o := orZero(options)
-	return c.acquire(ctx, []Key{{key, o.Mode}}, false, o)
+	body := fields{}
+	put(body, "barge", o.Barge)
+	if err := o.Mode.put(body); err != nil {
+		return nil, err
+	}
+	return c.acquire(ctx, lockPath(key, "acquire"), body, []Key{{key, o.Mode}}, o)
 }
 
 // TryLock takes the lock if it is free, and returns nil if it is not.
@@ -74,7 +80,15 @@ func (c *Client) Multilock(ctx context.Context, keys []Key, options *Options) (*
 	if len(keys) == 0 || o.Mode != (Mode{}) || o.Barge {
 		return nil, invalid("a multilock needs a key; each Key says its mode; it cannot barge")
 	}
-	return c.acquire(ctx, keys, true, o)
+	var locks []fields
+	for _, key := range keys {
+		one := fields{"key": key.Key}
+		if err := key.put(one); err != nil {
+			return nil, err
+		}
+		locks = append(locks, one)
+	}
+	return c.acquire(ctx, "/v1/multilocks/acquire", fields{"locks": locks}, keys, o)
 }
 
 func (m Mode) put(body fields) error {
@@ -94,198 +108,144 @@ func (m Mode) put(body fields) error {
 	return nil
 }
 
-func (o Options) body(keys []Key, many bool) (fields, error) {
-	body := fields{"ttl_ms": o.TTL.Milliseconds()}
-	locks := make([]fields, len(keys))
-	for i, key := range keys {
-		locks[i] = fields{"key": key.Key}
-		if err := key.put(locks[i]); err != nil {
-			return nil, err
-		}
-	}
-	if many {
-		body["locks"] = locks
-	} else {
-		_ = keys[0].put(body)
-	}
-	put(body, "priority", o.Priority)
-	put(body, "barge", o.Barge)
-	put(body, "delay_ms", o.Delay)
-	put(body, "min_hold_ms", o.MinHold)
-	put(body, "max_hold_ms", o.MaxHold)
-	if o.Metadata != nil {
-		text, err := json.Marshal(o.Metadata)
-		if err != nil {
-			return nil, invalid("the metadata are no JSON: " + err.Error())
-		}
-		body["metadata"] = json.RawMessage(text)
-	}
-	return body, nil
-}
-
 // acquiring is one call of Lock, with what is known of it.
 type acquiring struct {
-	client   *Client
-	keys     []string
-	many     bool
-	ttl      time.Duration
-	body     fields
-	target   target
-	call     call
-	isNested bool
-	isNamed  bool
+	*Client
+	keys    []Key
+	ttl     time.Duration
+	isNamed bool
+	path    string
+	body    fields
+	call    call
 }
 
-func (c *Client) acquire(ctx context.Context, keys []Key, many bool, o Options) (*Lease, error) {
+func (c *Client) acquire(ctx context.Context, path string, body fields, keys []Key, o Options) (*Lease, error) {
 	o.TTL, o.Wait = or(o.TTL, 30*time.Second), or(o.Wait, time.Minute)
-	body, err := o.body(keys, many)
+	owner, isNested, err := c.renewals.ownerOf(ctx, keys, o)
 	if err != nil {
 		return nil, err
 	}
-	a := &acquiring{client: c, many: many, ttl: o.TTL, body: body, isNamed: o.Owner != ""}
-	a.call = call{until: now() + c.nodes.retryFor, hasWait: true, waitUntil: now() + most(least(o.Wait, Forever), 0)}
-	for _, key := range keys {
-		a.keys = append(a.keys, key.Key)
-	}
-	if body["owner"], a.isNested, err = ownerOf(ctx, c, a.keys, o); err != nil {
+	put(body, "owner", owner)
+	put(body, "reentrant", isNested)
+	put(body, "ttl_ms", o.TTL)
+	put(body, "priority", o.Priority)
+	put(body, "delay_ms", o.Delay)
+	put(body, "min_hold_ms", o.MinHold)
+	put(body, "max_hold_ms", o.MaxHold)
+	if err := putJSON(body, "metadata", o.Metadata); err != nil {
 		return nil, err
 	}
-	put(body, "reentrant", a.isNested)
-	a.renew()
-	if o.Wait > 0 && !a.isNested && !o.Barge && !a.isNamed {
-		name, _ := json.Marshal([]any{keys, many, o.Priority})
-		mine := c.turns.enter(string(name))
-		defer c.turns.leave(string(name), mine)
-		if lease, err := a.await(ctx, mine); lease != nil || err != nil {
-			return lease, err
-		}
+	a := &acquiring{Client: c, keys: keys, ttl: o.TTL, isNamed: o.Owner != "", path: path, body: body}
+	a.call = call{until: now() + c.nodes.retryFor, hasWait: true, waitUntil: now() + most(least(o.Wait, Forever), 0)}
+	if o.Wait < 0 || isNested || o.Barge || a.isNamed {
+		return a.take(ctx)
 	}
-	return a.take(ctx)
+	name, _ := json.Marshal([]any{keys, o.Priority})
+	return a.takeInTurn(ctx, string(name))
 }
 
-// await waits for the turn of this caller among those of this process. Before that it asks once without a wait: so it knows that a node
-// answers, and what the service refuses is refused at once.
-func (a *acquiring) await(ctx context.Context, mine *turn) (*Lease, error) {
+// take asks the service.
+func (a *acquiring) take(ctx context.Context) (*Lease, error) {
+	for {
+		k := &keeper{length: a.ttl, isNamed: a.isNamed}
+		id := randomID() // a repeated acquire gets the same grant
+		for _, key := range a.keys {
+			k.leases = append(k.leases, leaseRef{key.Key, id})
+			k.name = strings.TrimPrefix(k.name+", "+key.Key, ", ")
+		}
+		a.body["lease_id"] = id
+		delete(a.body, "ticket")
+		a.call.doubt = false
+		got, err := a.nodes.call(ctx, a.path, a.body, &a.call)
+		if err == nil {
+			var lease *Lease
+			if lease, err = a.granted(ctx, k, got); err == nil {
+				return lease, nil
+			}
+			a.call.doubt = true
+		}
+		if a.call.doubt {
+			a.later(func() { _ = a.nodes.release(k.leases, most(giveBack, a.nodes.retryFor)) })
+		}
+		if !errors.Is(err, ErrLeaseLost) || now() >= most(a.call.until, a.call.waitUntil) {
+			return nil, err
+		}
+		// It was granted in an answer that was lost, and has ended since.
+		a.call.until = now() + a.nodes.retryFor
+	}
+}
+
+func (a *acquiring) granted(ctx context.Context, k *keeper, got answer) (*Lease, error) {
+	first := got.renewed()
+	if first.until()-now() < a.ttl*2/3 {
+		// After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
+		until := least(now()+least(a.ttl, a.nodes.retryFor), most(a.call.until, a.call.waitUntil+a.nodes.retryFor))
+		renewal, err := a.nodes.call(ctx, "/v1/leases/renew", fields{"leases": k.leases}, &call{until: until})
+		if err != nil {
+			return nil, err
+		}
+		first = renewal.renewed()
+	}
+	return newLease(ctx, a.renewals, k, got, first), nil
+}
+
+// queue is one of callers in this process that want the same locks in the same way. Only one of them stands in the service's queue, until
+// it is granted the lock with a lease of its own; then the next one does.
+type queue struct {
+	turn    chan struct{} // it has room for one value, of the caller whose turn it is; the others wait to send, in the order of their arrival
+	callers int
+}
+
+func (c *Client) enter(name string) *queue {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := c.queues[name]
+	if q == nil {
+		q = &queue{turn: make(chan struct{}, 1)}
+		c.queues[name] = q
+	}
+	q.callers++
+	return q
+}
+
+func (c *Client) leave(name string, q *queue) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if q.callers--; q.callers == 0 {
+		delete(c.queues, name)
+	}
+}
+
+// takeInTurn waits for the turn of this caller among those of this process. Before that it asks once without a wait: so it knows that a
+// node answers, and what the service refuses is refused at once.
+func (a *acquiring) takeInTurn(ctx context.Context, name string) (*Lease, error) {
+	q := a.enter(name)
+	defer a.leave(name, q)
 	select {
-	case <-mine.come:
-		return nil, nil
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
+		return a.take(ctx)
 	default:
 	}
 	waitUntil := a.call.waitUntil
 	a.call.waitUntil = 0
 	lease, err := a.take(ctx)
-	if err == nil || !errors.Is(err, ErrLockHeld) {
+	if !errors.Is(err, ErrLockHeld) {
 		return lease, err
 	}
-	a.call.answered, a.call.waitUntil, a.call.until = true, waitUntil, waitUntil+a.client.nodes.retryFor
-	for {
-		// In slices, because timers stand still while the machine is suspended.
-		timer := time.NewTimer(most(least(waitUntil-now(), slice), time.Millisecond))
-		select {
-		case <-mine.come:
-		case <-ctx.Done():
-			err = ctx.Err()
-		case <-timer.C:
-			if now() < waitUntil {
-				continue
-			}
-			// The service says who holds it.
-			a.call.waitUntil = now() + 50*time.Millisecond
-		}
-		timer.Stop()
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		return nil, nil
+	a.call.answered, a.call.waitUntil, a.call.until = true, waitUntil, waitUntil+a.nodes.retryFor
+	timer := time.NewTimer(waitUntil - now())
+	defer timer.Stop()
+	select {
+	case q.turn <- struct{}{}:
+		defer func() { <-q.turn }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-timer.C:
 	}
-}
-
-// renew makes a fresh id: a repeated acquire gets the same grant.
-func (a *acquiring) renew() {
-	a.target = target{a.client.nodes, a.keys, randomID(), a.many}
-	a.body["lease_id"] = a.target.id
-	delete(a.body, "ticket")
-	a.call.doubt = false
-}
-
-// take asks the service.
-func (a *acquiring) take(ctx context.Context) (*Lease, error) {
-	nodes := a.client.nodes
-	for {
-		got, err := nodes.call(ctx, a.target.path("acquire"), a.body, &a.call)
-		if err == nil {
-			var lease *Lease
-			if lease, err = a.granted(ctx, got); err == nil {
-				return lease, nil
-			}
-			a.call.doubt = true
-		}
-		if errors.Is(err, ErrLeaseLost) && now() < most(a.call.until, a.call.waitUntil) {
-			// It was granted in an answer that was lost, and has ended since.
-			a.renew()
-			a.call.until = now() + nodes.retryFor
-			continue
-		}
-		if a.call.doubt {
-			target := a.target
-			a.client.later(func() {
-				until := now() + most(giveBack, nodes.retryFor)
-				_, _ = nodes.call(context.Background(), target.path("release"), target.body(), &call{until: until})
-			})
-		}
-		return nil, err
-	}
-}
-
-func (a *acquiring) granted(ctx context.Context, got answer) (*Lease, error) {
-	first := renewed{got.sent, ms(got.TTL), nil}
-	if first.until()-now() < a.ttl*2/3 {
-		// After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-		retryFor := a.client.nodes.retryFor
-		until := least(now()+least(a.ttl, retryFor), most(a.call.until, a.call.waitUntil+retryFor))
-		var err error
-		if first, err = a.target.renew(ctx, until); err != nil {
-			return nil, err
-		}
-	}
-	return newLease(ctx, a, got, first), nil
-}
-
-// turns are queues of the callers in this process that want the same locks in the same way. Only the first of each stands in the service's
-// queue, until it is granted the lock with a lease of its own; then the next one does.
-type turns struct {
-	mu     sync.Mutex
-	queues map[string][]*turn
-}
-
-type turn struct{ come chan struct{} }
-
-func (t *turns) enter(name string) *turn {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	mine := &turn{make(chan struct{})}
-	if t.queues[name] = append(t.queues[name], mine); len(t.queues[name]) == 1 {
-		close(mine.come)
-	}
-	return mine
-}
-
-func (t *turns) leave(name string, mine *turn) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	queue := t.queues[name]
-	for i, one := range queue {
-		if one == mine {
-			queue = append(queue[:i], queue[i+1:]...)
-			if i == 0 && len(queue) > 0 {
-				close(queue[0].come)
-			}
-			break
-		}
-	}
-	if t.queues[name] = queue; len(queue) == 0 {
-		delete(t.queues, name)
-	}
+	// When the wait is over, the service says who holds it.
+	a.call.waitUntil = most(waitUntil, now()+50*time.Millisecond)
+	return a.take(ctx)
 }
 
 // Mutex is a lock for code that knows sync.Mutex: one goroutine at a time, in all processes together.
@@ -293,8 +253,7 @@ type Mutex struct {
 	client  *Client
 	key     string
 	options Options
-	mu      sync.Mutex
-	lease   *Lease
+	lease   atomic.Pointer[Lease]
 }
 
 // Mutex names a lock. Its mode is exclusive.
@@ -310,25 +269,16 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.lease = lease
+	m.lease.Store(lease)
 	return lease.Context(), nil
 }
 
 // Lease is what the holder has: nil if no goroutine holds the lock through this Mutex.
-func (m *Mutex) Lease() *Lease {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.lease
-}
+func (m *Mutex) Lease() *Lease { return m.lease.Load() }
 
 // Unlock releases the lock. An ErrLeaseLost says that the lease had ended before.
 func (m *Mutex) Unlock() error {
-	m.mu.Lock()
-	lease := m.lease
-	m.lease = nil
-	m.mu.Unlock()
+	lease := m.lease.Swap(nil)
 	if lease == nil {
 		return fmt.Errorf("latchgate: %s is not locked through this Mutex", m.key)
 	}

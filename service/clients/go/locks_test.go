@@ -261,10 +261,9 @@ func Test26TheLeasesOfAClientAreRenewedTogether(t *testing.T) {
 }
 
 func Test26NoRequestHasMoreLeasesThanANodeAccepts(t *testing.T) {
-	var leases []due
+	var leases []*keeper
 	for i := 0; i < 20; i++ {
-		k := &keeper{leases: make([]leaseRef, 60)}
-		leases = append(leases, due{keeper: k, until: 9, together: leasesPerCallMax})
+		leases = append(leases, &keeper{leases: make([]leaseRef, 60), last: renewed{left: 9}, together: leasesPerCallMax})
 	}
 	all := batches(leases, 0)
 	check(t, len(all) == 3 && len(all[0]) == 8, len(all))
@@ -332,10 +331,10 @@ func Test32OneGoroutineOfAProcessStandsInTheQueue(t *testing.T) {
 		}()
 	}
 	eventually(t, "all wait here", func() bool {
-		c.turns.mu.Lock()
-		defer c.turns.mu.Unlock()
-		for _, queue := range c.turns.queues {
-			return len(queue) == 8
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, queue := range c.queues {
+			return queue.callers == 8
 		}
 		return false
 	})

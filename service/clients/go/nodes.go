@@ -45,14 +45,23 @@ type answer struct {
 	known
 }
 
+// results are those of the leases that a request has named.
+func (a answer) results() []answer {
+	all := make([]answer, len(a.Results))
+	for i, raw := range a.Results {
+		all[i] = answer{sent: a.sent, raw: raw}
+		_ = json.Unmarshal(raw, &all[i].known) // what is absent stays empty
+		all[i].status = all[i].Status
+	}
+	return all
+}
+
 // noAnswer: the node was not reached, or did not answer in time or in full.
 type noAnswer struct {
 	detail     string
 	retryAfter time.Duration
 	sent       bool // the node may have carried out the request
 }
-
-func (n *noAnswer) Error() string { return n.detail }
 
 func checkURL(text string) (string, error) {
 	parts, err := url.Parse(text)
@@ -63,10 +72,12 @@ func checkURL(text string) (string, error) {
 }
 
 // send is one request to one node. If that node cannot serve, the next request goes to another one.
-func (n *nodes) send(ctx context.Context, path string, body any, timeout time.Duration) (answer, *noAnswer) {
-	index, sent := n.first.Load(), now()
-	got, failed := n.post(ctx, n.urls[index], path, body, timeout)
-	got.sent = sent
+func (n *nodes) send(ctx context.Context, path string, body []byte, timeout time.Duration) (answer, *noAnswer) {
+	index := n.first.Load()
+	got := answer{sent: now()}
+	inTime, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	failed := n.post(inTime, n.urls[index]+path, body, &got)
 	if failed != nil && ctx.Err() == nil || isTransient(got.status) {
 		n.avoid(index)
 	}
@@ -78,44 +89,33 @@ func (n *nodes) avoid(index int32) {
 	n.first.CompareAndSwap(index, (index+1)%int32(len(n.urls)))
 }
 
-func (n *nodes) post(ctx context.Context, url, path string, body any, timeout time.Duration) (answer, *noAnswer) {
-	text, err := json.Marshal(body)
+func (n *nodes) post(ctx context.Context, url string, body []byte, got *answer) *noAnswer {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
-		return answer{}, &noAnswer{detail: err.Error()}
+		return &noAnswer{detail: err.Error()}
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url+path, bytes.NewReader(text))
-	if err != nil {
-		return answer{}, &noAnswer{detail: err.Error()}
-	}
-	n.head(request, "application/json")
-	response, err := n.http.Do(request)
-	if err != nil {
-		var dial *net.OpError
-		return answer{}, &noAnswer{detail: err.Error(), sent: !errors.As(err, &dial) || dial.Op != "dial"}
-	}
-	defer response.Body.Close()
-	got := answer{status: response.StatusCode}
-	got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
-	if err != nil {
-		return answer{}, &noAnswer{detail: url + ": " + err.Error(), sent: true}
-	}
-	if json.Unmarshal(got.raw, &got.known) != nil || got.status >= 300 && got.Code == "" {
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
-		detail := fmt.Sprintf("%s: the answer with status %d is none of Latchgate's", url, got.status)
-		return answer{}, &noAnswer{detail, time.Duration(seconds) * time.Second, true}
-	}
-	return got, nil
-}
-
-func (n *nodes) head(request *http.Request, accept string) {
 	request.Header.Set("Content-Type", "application/json")
-	request.Header.Set("Accept", accept)
 	request.Header.Set("User-Agent", "latchgate-go")
 	if n.apiKey != "" {
 		request.Header.Set("Authorization", "Bearer "+n.apiKey)
 	}
+	response, err := n.http.Do(request)
+	if err != nil {
+		var dial *net.OpError
+		return &noAnswer{detail: err.Error(), sent: !errors.As(err, &dial) || dial.Op != "dial"}
+	}
+	defer response.Body.Close()
+	got.status = response.StatusCode
+	got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+	if err != nil {
+		return &noAnswer{detail: url + ": " + err.Error(), sent: true}
+	}
+	if json.Unmarshal(got.raw, &got.known) != nil || got.status >= 300 && got.Code == "" {
+		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
+		detail := fmt.Sprintf("%s: the answer with status %d is none of Latchgate's", url, got.status)
+		return &noAnswer{detail, time.Duration(seconds) * time.Second, true}
+	}
+	return nil
 }
 
 // call is what is to be known of a call and its repeats.
@@ -146,9 +146,10 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 				body["wait_ms"] = most((wait+time.Millisecond-1)/time.Millisecond, 1)
 			}
 		}
+		text, _ := json.Marshal(body) // what callers have put in is JSON already
 		before, index, sent := c.doubt, n.first.Load(), now()
 		c.doubt = true
-		got, failed := n.send(ctx, path, body, timeout+wait)
+		got, failed := n.send(ctx, path, text, timeout+wait)
 		var err *Error
 		var retryAfter time.Duration
 		if failed != nil {
@@ -160,7 +161,7 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 		} else if got.status < 300 {
 			return got, nil
 		} else {
-			err = problem(got.status, got.raw)
+			err = got.problem()
 			c.decided(err, before)
 			if got.Ticket != "" {
 				body["ticket"] = got.Ticket // with it, the next request returns to its position
@@ -180,7 +181,7 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 			} else if !isTransient(got.status) {
 				return answer{}, err
 			} else {
-				retryAfter = time.Duration(got.RetryAfter) * time.Millisecond
+				retryAfter = got.retryAfter()
 			}
 		}
 		left := c.until - now()
@@ -188,8 +189,10 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 			return answer{}, err
 		}
 		if tried++; tried%len(n.urls) == 0 {
-			if err := sleep(ctx, least(jitter(most(retryAfter, pause), 1, 1.5), left)); err != nil {
-				return answer{}, err
+			select {
+			case <-time.After(least(jitter(most(retryAfter, pause), 1, 1.5), left)):
+			case <-ctx.Done():
+				return answer{}, ctx.Err()
 			}
 			pause = least(pause*2, pauseMax)
 		}
@@ -216,17 +219,6 @@ func (c *call) decided(err *Error, before bool) {
 		c.doubt = false
 	case err.Status != 500 && err.Code != "outcome-unknown":
 		c.doubt = before
-	}
-}
-
-func sleep(ctx context.Context, pause time.Duration) error {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

@@ -20,10 +20,7 @@ type OnceOptions struct {
 	OnOutage   string        // "closed", "fallback" or "open"
 	Retention  time.Duration // how long a success is known: a day
 	Permanent  bool
-	Label      string // what a person reads of the operation; Metadata is a JSON object
-	Metadata   any
-	// KeepContents stores the contents with the record.
-	KeepContents bool
+	Label      string // what a person reads of the operation
 }
 
 // Done: the operation has been done, now or earlier.
@@ -55,7 +52,7 @@ func (a *Attempt) Err() error {
 	if a.keeper == nil || a.keeper.remaining() > 0 {
 		return nil
 	}
-	loss := a.keeper.end(nil)
+	loss := a.keeper.stop()
 	if loss == nil {
 		return lost(ErrAttemptLost, "attempt-lost", "the attempt has ended", "")
 	}
@@ -83,17 +80,12 @@ func (a *Attempt) Remaining() time.Duration {
 func Once[T any](ctx context.Context, c *Client, operation string, contents any, options *OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
 	o := orZero(options)
 	o.TTL, o.Wait, o.OnExpiry = or(o.TTL, time.Minute), or(o.Wait, time.Minute), or(o.OnExpiry, "block")
-	request, err := o.request(operation, contents)
-	if err != nil {
-		return done, err
-	}
-	got, err := c.pre(ctx, request, o)
+	got, err := c.pre(ctx, operation, contents, o)
 	var refused *Error
 	if errors.As(err, &refused) && refused.Code == "operation-duplicate" {
-		known := refused.known()
-		done.Duplicate, done.ResultOmitted = true, known.ResultOmitted
-		if len(known.Result) > 0 {
-			if err := json.Unmarshal(known.Result, &done.Result); err != nil {
+		done.Duplicate, done.ResultOmitted = true, refused.known.ResultOmitted
+		if stored := refused.known.Result; len(stored) > 0 {
+			if err := json.Unmarshal(stored, &done.Result); err != nil {
 				return done, fmt.Errorf("latchgate: the operation was done, but its result is no %T: %w", done.Result, err)
 			}
 		}
@@ -125,27 +117,19 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	return done, err
 }
 
-func (o OnceOptions) request(operation string, contents any) (fields, error) {
+func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions) (answer, error) {
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
-	body := fields{"operation": operation, "attempt_id": randomID(), "ttl_ms": o.TTL.Milliseconds(), "on_expiry": o.OnExpiry}
-	for name, value := range (fields{"contents": contents, "checked": o.Checked, "metadata": o.Metadata}) {
-		if value == nil {
-			continue
-		}
-		text, err := json.Marshal(value)
-		if err != nil {
-			return nil, invalid(name + " is no JSON: " + err.Error())
-		}
-		body[name] = json.RawMessage(text)
+	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
+	if err := putJSON(request, "contents", contents); err != nil {
+		return answer{}, err
 	}
-	put(body, "durability", o.Durability)
-	put(body, "on_outage", o.OnOutage)
-	put(body, "label", o.Label)
-	put(body, "keep_contents", o.KeepContents)
-	return body, nil
-}
-
-func (c *Client) pre(ctx context.Context, request fields, o OnceOptions) (answer, error) {
+	if err := putJSON(request, "checked", o.Checked); err != nil {
+		return answer{}, err
+	}
+	put(request, "ttl_ms", o.TTL)
+	put(request, "durability", o.Durability)
+	put(request, "on_outage", o.OnOutage)
+	put(request, "label", o.Label)
 	it := &call{until: now() + c.nodes.retryFor, hasWait: true, waitUntil: now() + most(least(o.Wait, Forever), 0)}
 	got, err := c.nodes.call(ctx, "/v1/operations/pre", request, it)
 	if err == nil && (got.ID == "" || got.Stamp == "") {
@@ -184,7 +168,7 @@ func (c *Client) attempt(ctx context.Context, got answer, o OnceOptions) (a *Att
 	if !a.Guarded {
 		return a, work, cancel, nil
 	}
-	beat, first := "/v1/operations/"+a.ID+"/heartbeat", renewed{got.sent, ms(got.TTL), nil}
+	beat, first := "/v1/operations/"+a.ID+"/heartbeat", got.renewed()
 	if first.until()-now() < o.TTL*2/3 {
 		// After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
 		it := &call{until: now() + least(o.TTL, c.nodes.retryFor)}
@@ -193,12 +177,11 @@ func (c *Client) attempt(ctx context.Context, got answer, o OnceOptions) (a *Att
 			cancel()
 			return nil, nil, nil, err
 		}
-		first = renewed{renewal.sent, ms(renewal.TTL), nil}
+		first = renewal.renewed()
 	}
 	a.keeper = &keeper{name: "operation " + a.ID, beat: beat, stamp: got.Stamp, length: o.TTL, ended: cancel}
-	a.keeper.renewed(first)
-	c.renewals.keep(a.keeper)
-	return a, work, func() { a.keeper.end(nil) }, nil
+	c.renewals.keep(a.keeper, first)
+	return a, work, func() { a.keeper.stop() }, nil
 }
 
 // postSuccess says whether the result was omitted.
@@ -206,28 +189,23 @@ func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted b
 	body := fields{"stamp": got.Stamp, "outcome": "success"}
 	put(body, "retention_ms", o.Retention)
 	put(body, "permanent", o.Permanent)
-	path, until := "/v1/operations/"+got.ID+"/post", now()+most(c.nodes.retryFor, ms(got.TTL))
-	text, failed := json.Marshal(result)
-	if failed == nil {
-		body["result"] = json.RawMessage(text)
-		var posted answer
-		if posted, err = c.nodes.call(context.Background(), path, body, &call{until: until}); err == nil {
-			return posted.ResultOmitted, nil
-		}
-		failed = err
+	path, it := "/v1/operations/"+got.ID+"/post", &call{until: now() + most(c.nodes.retryFor, ms(got.TTL))}
+	var posted answer
+	if err = putJSON(body, "result", result); err == nil {
+		posted, err = c.nodes.call(context.Background(), path, body, it)
 	}
 	var refused *Error
-	if err == nil || errors.As(err, &refused) && (refused.Status == 400 || refused.Status == 413) {
-		warn("the result of operation %s is not stored: %v", got.ID, failed)
+	if isOmitted = errors.As(err, &refused) && (refused.Code == "invalid-options" || refused.Status == 400 || refused.Status == 413); isOmitted {
+		warn("the result of operation %s is not stored: %v", got.ID, err)
 		delete(body, "result")
-		_, err = c.nodes.call(context.Background(), path, body, &call{until: until})
+		posted, err = c.nodes.call(context.Background(), path, body, it)
 	}
-	if errors.As(err, &refused) {
-		notRecorded := *refused
-		notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+refused.Detail
-		return true, &notRecorded
+	if !errors.As(err, &refused) {
+		return isOmitted || posted.ResultOmitted, err
 	}
-	return true, err
+	notRecorded := *refused
+	notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+refused.Detail
+	return true, &notRecorded
 }
 
 // post reports after a failure, which is more important than that of the post.

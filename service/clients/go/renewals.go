@@ -17,7 +17,7 @@ const (
 	// A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an
 	// answer may take.
 	spread = 8
-	// A request without an answer is repeated in so many parts.
+	// A request without an answer for its leases is repeated in so many parts.
 	parts = 16
 )
 
@@ -49,8 +49,13 @@ type keeper struct {
 	stamp  string
 	length time.Duration
 	ended  context.CancelFunc
+	// For leases nested in this one, which is nested in `outer` itself.
+	owner   string
+	isNamed bool
+	outer   *keeper
 
-	mu         sync.Mutex
+	// The mutex of these guards the rest.
+	renewals   *renewals
 	isOver     bool
 	loss       *Error
 	last       renewed
@@ -62,51 +67,81 @@ type keeper struct {
 
 // remaining is until the lease may have ended; 0 if it is lost or stopped.
 func (k *keeper) remaining() time.Duration {
-	k.mu.Lock()
-	left := k.last.until() - now()
-	isOver := k.isOver
-	k.mu.Unlock()
-	if !isOver && left <= 0 {
-		k.end(lost(ErrLeaseLost, "lease-lost", "no renewal of "+k.name+" was answered in time", "unanswered"))
-	}
-	if isOver {
-		return 0
-	}
-	return most(left, 0)
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
+	return k.remains(now())
 }
 
-// end ends the renewals, with a loss or because the lease is released (nil). What comes first counts, and is returned.
-func (k *keeper) end(loss *Error) *Error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// stop ends the renewals without a loss. What came first counts, and is returned.
+func (k *keeper) stop() *Error {
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
+	k.end(nil)
+	return k.loss
+}
+
+// The methods below are called with the mutex.
+
+func (k *keeper) remains(at time.Duration) time.Duration {
+	left := k.last.until() - at
+	if left <= 0 {
+		k.end(lost(ErrLeaseLost, "lease-lost", "no renewal of "+k.name+" was answered in time", "unanswered"))
+	}
+	if k.isOver {
+		return 0
+	}
+	return left
+}
+
+func (k *keeper) end(loss *Error) {
 	if !k.isOver {
 		k.isOver, k.loss = true, loss
 		k.ended()
 	}
-	return k.loss
 }
 
 func (k *keeper) renewed(r renewed) {
 	// The lower bound is for leases that a revocation or `max_hold` is ending: each renewal leaves them shorter.
 	pause := jitter(most(r.left/3, k.length/10), 0.9, 1)
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.last, k.due, k.early, k.failures, k.together = r, r.sent+pause, r.sent+pause/2, 0, leasesPerCallMax
+	if k.beat != "" {
+		k.together = 1
+	}
 }
 
-// failed: a renewal was not answered, or refused for another reason than a loss. When the lease has ended, `remaining` reports the loss.
-func (k *keeper) failed(nodes int, retryAfter time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+// failed: a renewal was not answered, or refused for another reason than a loss. When the lease has ended, `remains` reports the loss.
+func (k *keeper) failed(retryAfter time.Duration) {
 	k.failures++
 	var pause time.Duration
-	if k.failures%nodes == 0 {
+	if nodes := len(k.renewals.nodes.urls); k.failures%nodes == 0 {
 		rounds := least(time.Duration(k.failures/nodes-1), 10)
 		pause = jitter(most(least(pauseMin<<rounds, pauseMax), retryAfter), 1, 1.5)
 	}
 	at := now()
 	k.due = at + most(least(pause, (k.last.until()-at)/4), 0)
 	k.early = k.due
+}
+
+// settle has one result for each of its leases, or the answer to its heartbeat.
+func (k *keeper) settle(results []answer) {
+	next := renewed{sent: results[0].sent, left: Forever}
+	var worst *answer
+	for i := range results {
+		one := &results[i]
+		if one.status/100 == 2 && one.TTL > 0 {
+			next.left = least(next.left, ms(one.TTL))
+			next.revocation = or(next.revocation, one.Revoked)
+		} else if worst == nil || one.status == 410 {
+			worst = one // a loss is more serious than what is not known of another key
+		}
+	}
+	if worst == nil {
+		k.renewed(next)
+	} else if err := worst.problem(); err.Kind == ErrLeaseLost || err.Kind == ErrAttemptLost {
+		k.end(err)
+	} else {
+		k.failed(worst.retryAfter())
+	}
 }
 
 // renewals is the background task of one client. It ends when there is nothing to keep.
@@ -118,9 +153,12 @@ type renewals struct {
 	changed   chan struct{}
 }
 
-func (r *renewals) keep(k *keeper) {
+// keep begins the renewals. `first` is what the grant has shown.
+func (r *renewals) keep(k *keeper, first renewed) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	k.renewals = r
+	k.renewed(first)
 	r.keepers = append(r.keepers, k)
 	if !r.isRunning {
 		r.isRunning = true
@@ -137,19 +175,7 @@ func (r *renewals) notify() {
 }
 
 func (r *renewals) run() {
-	for {
-		ready, wakes := r.look()
-		if wakes == 0 {
-			return
-		}
-		for _, batch := range batches(ready, now()) {
-			for _, k := range batch {
-				k.mu.Lock()
-				k.isSent = true
-				k.mu.Unlock()
-			}
-			go r.renew(batch)
-		}
+	for wakes := r.look(); wakes > 0; wakes = r.look() {
 		timer := time.NewTimer(wakes)
 		select {
 		case <-timer.C:
@@ -159,49 +185,42 @@ func (r *renewals) run() {
 	}
 }
 
-// due is what batches need to know of a keeper, read at one time.
-type due struct {
-	*keeper
-	until, due, early time.Duration
-	together          int
-}
-
-// look drops what has ended, and returns what may be sent, and how long to sleep at most: 0 if there is nothing to keep.
-func (r *renewals) look() (ready []due, wakes time.Duration) {
+// look drops what has ended, sends what is due, and returns how long to sleep at most: 0 if there is nothing to keep.
+func (r *renewals) look() (wakes time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	kept := r.keepers[:0]
+	at := now()
+	var kept, ready []*keeper
 	wakes = slice
 	for _, k := range r.keepers {
-		if k.remaining() == 0 {
+		left := k.remains(at)
+		if left == 0 {
 			continue
 		}
 		kept = append(kept, k)
-		k.mu.Lock()
-		wakes = least(wakes, k.last.until()-now())
+		wakes = least(wakes, left)
 		if !k.isSent {
-			ready = append(ready, due{k, k.last.until(), k.due, k.early, k.together})
-			if k.due > now() {
-				wakes = least(wakes, k.due-now())
-			}
+			ready = append(ready, k)
+			wakes = least(wakes, most(k.due-at, time.Millisecond))
 		}
-		k.mu.Unlock()
-	}
-	for i := len(kept); i < len(r.keepers); i++ {
-		r.keepers[i] = nil
 	}
 	if r.keepers = kept; len(kept) == 0 {
 		r.isRunning = false
-		return nil, 0
+		return 0
 	}
-	return ready, most(wakes, time.Millisecond)
+	for _, batch := range batches(ready, at) {
+		for _, k := range batch {
+			k.isSent = true
+		}
+		go r.renew(batch, batch[0].last.until()-at)
+	}
+	return wakes
 }
 
-// batches are what to send now: each lease that is due, with others that soon are.
-func batches(keepers []due, at time.Duration) (all [][]*keeper) {
-	sort.Slice(keepers, func(i, j int) bool { return keepers[i].until < keepers[j].until })
+// batches are what to send now: each lease that is due, with others that soon are; first what ends first. A heartbeat goes alone.
+func batches(keepers []*keeper, at time.Duration) (all [][]*keeper) {
+	sort.Slice(keepers, func(i, j int) bool { return keepers[i].last.until() < keepers[j].last.until() })
 	var batch []*keeper
-	var first, last due
 	size, isDue := 0, false
 	flush := func() {
 		if isDue {
@@ -210,139 +229,67 @@ func batches(keepers []due, at time.Duration) (all [][]*keeper) {
 		batch, size, isDue = nil, 0, false
 	}
 	for _, k := range keepers {
-		if k.beat != "" {
-			if k.due <= at {
-				all = append(all, []*keeper{k.keeper})
-			}
-			continue
-		}
 		if k.early > at {
 			continue
 		}
-		isFull := size+len(k.leases) > leasesPerCallMax || len(batch) >= k.together || len(batch) >= last.together
-		if len(batch) > 0 && (isFull || k.until-at > spread*(first.until-at)) {
-			flush()
+		if len(batch) > 0 {
+			isFull := size+len(k.leases) > leasesPerCallMax || len(batch) >= least(k.together, batch[len(batch)-1].together)
+			if isFull || k.last.until()-at > spread*(batch[0].last.until()-at) {
+				flush()
+			}
 		}
-		if len(batch) == 0 {
-			first = k
-		}
-		last = k
-		batch, size, isDue = append(batch, k.keeper), size+len(k.leases), isDue || k.due <= at
+		batch, size, isDue = append(batch, k), size+len(k.leases), isDue || k.due <= at
 	}
 	flush()
 	return all
 }
 
-func (r *renewals) renew(batch []*keeper) {
-	left := most(batch[0].remaining(), timeoutMin)
-	var body any = fields{"stamp": batch[0].stamp}
-	path := batch[0].beat
-	if path == "" {
-		var leases []leaseRef
-		for _, k := range batch {
-			left = least(left, most(k.remaining(), timeoutMin))
-			leases = append(leases, k.leases...)
-		}
-		path, body = "/v1/leases/renew", fields{"leases": leases}
-	}
-	// Other nodes can be tried before the first of them ends.
-	got, failed := r.nodes.send(context.Background(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
-	r.settle(batch, got, failed)
+// renew sends one request. `left` is what the first of the batch has left.
+func (r *renewals) renew(batch []*keeper, left time.Duration) {
+	var leases []leaseRef
 	for _, k := range batch {
-		k.mu.Lock()
+		leases = append(leases, k.leases...)
+	}
+	path, body := "/v1/leases/renew", any(fields{"leases": leases})
+	if batch[0].beat != "" {
+		path, body = batch[0].beat, fields{"stamp": batch[0].stamp}
+	}
+	text, _ := json.Marshal(body) // of strings
+	// Other nodes can be tried before the first of them ends.
+	got, failed := r.nodes.send(context.Background(), path, text, least(r.nodes.timeout, most(left/3, timeoutMin)))
+	results, retryAfter := got.results(), got.retryAfter()
+	if failed != nil {
+		retryAfter = failed.retryAfter
+	} else if batch[0].beat != "" {
+		results = []answer{got}
+	}
+	isAnswered := failed == nil && (batch[0].beat != "" || areOf(leases, results))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, k := range batch {
 		k.isSent = false
-		k.mu.Unlock()
+		if isAnswered {
+			count := most(len(k.leases), 1)
+			k.settle(results[:count])
+			results = results[count:]
+		} else {
+			// Nor if it is refused as a whole, because of one of its keys.
+			k.together = most(len(batch)/parts, 1)
+			k.failed(retryAfter)
+		}
 	}
 	r.notify()
 }
 
-// settle gives each of the batch its own result.
-func (r *renewals) settle(batch []*keeper, got answer, failed *noAnswer) {
-	results, retryAfter := got.Results, time.Duration(got.RetryAfter)*time.Millisecond
-	switch {
-	case failed != nil:
-		retryAfter = failed.retryAfter
-		for _, k := range batch {
-			k.mu.Lock()
-			k.together = most(len(batch)/parts, 1)
-			k.mu.Unlock()
-		}
-	case batch[0].beat != "":
-		r.settleOne(batch[0], got.sent, []result{{Status: got.status, TTL: got.TTL}}, got.raw)
-		return
-	case areOf(batch, results):
-		for _, k := range batch {
-			r.settleOne(k, got.sent, results[:len(k.leases)], nil)
-			results = results[len(k.leases):]
-		}
-		return
-	case setApart(batch, got.Index):
-		return
-	}
-	for _, k := range batch {
-		k.failed(len(r.nodes.urls), retryAfter)
-	}
-}
-
-// settleOne has `raw`, the problem, if the results do not say enough.
-func (r *renewals) settleOne(k *keeper, sent time.Duration, results []result, raw []byte) {
-	next := renewed{sent: sent, left: k.length + time.Hour*24*365}
-	var worst *result
-	for i := range results {
-		one := &results[i]
-		if one.Status/100 != 2 || one.TTL == nil {
-			// A loss is more serious than what is not known of another key.
-			if worst == nil || one.Status == 410 && worst.Status != 410 {
-				worst = one
-			}
-			continue
-		}
-		next.left = least(next.left, time.Duration(*one.TTL)*time.Millisecond)
-		if one.Revoked != nil {
-			next.revocation = one.Revoked
-		}
-	}
-	if worst == nil {
-		k.renewed(next)
-		return
-	}
-	if raw == nil {
-		raw, _ = json.Marshal(fields{"code": worst.Code, "detail": worst.Detail, "why": worst.Why, "results": results})
-	}
-	if err := problem(worst.Status, raw); err.Kind == ErrLeaseLost || err.Kind == ErrAttemptLost {
-		k.end(err)
-	} else {
-		k.failed(len(r.nodes.urls), time.Duration(worst.RetryAfter)*time.Millisecond)
-	}
-}
-
 // areOf says whether there is one result for each lease that was sent.
-func areOf(batch []*keeper, results []result) bool {
-	i := 0
-	for _, k := range batch {
-		for _, lease := range k.leases {
-			if i >= len(results) || results[i].Key != lease.Key || results[i].LeaseID != lease.LeaseID || results[i].Status == 0 {
-				return false
-			}
-			i++
-		}
-	}
-	return i == len(results)
-}
-
-// setApart: a request is refused as a whole if the API key may not use one of its keys. The others are sent again without that one.
-func setApart(batch []*keeper, index *int) bool {
-	if index == nil || len(batch) == 1 {
+func areOf(leases []leaseRef, results []answer) bool {
+	if len(leases) != len(results) {
 		return false
 	}
-	left := *index
-	for _, k := range batch {
-		if left -= len(k.leases); left < 0 {
-			k.mu.Lock()
-			k.together = 1
-			k.mu.Unlock()
-			return true
+	for i, one := range results {
+		if leases[i] != (leaseRef{one.Key, one.LeaseID}) || one.status == 0 {
+			return false
 		}
 	}
-	return false
+	return true
 }

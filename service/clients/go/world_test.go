@@ -280,8 +280,8 @@ func waitLost(t *testing.T, lease *Lease) *Error {
 }
 
 func sentAt(k *keeper) time.Duration {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
 	return k.last.sent
 }
 

@@ -59,6 +59,22 @@ class Aio(Scenario):
         asyncio.run(run())
         self.assertFalse(self.b.lock(self.key)["held"])
 
+    def test_18_a_repeated_pre_is_about_the_same_operation_although_the_caller_changes_its_contents(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.lose("pre")
+
+        async def run() -> None:
+            async with self.aio(proxy) as client:
+                contents = {"order": self.key}
+                running = asyncio.ensure_future(client.once(contents, lambda _: None, operation="test"))
+                await asyncio.sleep(0)
+                contents["order"] = "another one"
+                await running
+
+        asyncio.run(run())
+        sent = proxy.requests("/pre")
+        self.assertEqual([body["contents"] for body in sent], [{"order": self.key}] * 2)
+
     def test_16_work_that_is_cancelled_has_an_unknown_outcome(self) -> None:
         async def run() -> None:
             client = self.aio()

@@ -1,5 +1,5 @@
 // @ts-check
-// The client. See index.d.ts.
+// The client. See index.d.cts.
 
 import { now } from "./clock.js";
 import { LatchgateError, LeaseLost, LockHeld, Refused } from "./errors.js";
@@ -7,6 +7,7 @@ import { events } from "./events.js";
 import { once } from "./gate.js";
 import { Lease, Target } from "./lease.js";
 import { Nodes } from "./nodes.js";
+import { checked } from "./options.js";
 import { Renewals, untilOf } from "./renewals.js";
 import { inside, ownerOf } from "./scope.js";
 
@@ -24,11 +25,8 @@ export class Client {
    * @param {string | readonly string[]} [urls]
    * @param {import("./index.js").ClientOptions} [options]
    */
-  constructor(urls, { apiKey, ...options } = {}) {
-    const env = /** @type {any} */ (globalThis).process?.env ?? {};
-    urls ??= env.LATCHGATE_URL || "http://127.0.0.1:7070";
-    if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
-    this.#nodes = new Nodes(/** @type {string[]} */ (urls), apiKey ?? env.LATCHGATE_API_KEY, options);
+  constructor(urls, options = {}) {
+    this.#nodes = new Nodes(urls, options);
     this.#renewals = new Renewals(this.#nodes);
   }
 
@@ -37,6 +35,14 @@ export class Client {
    * @param {import("./index.js").LockOptions} [options]
    */
   async lock(key, options = {}) {
+    return this.#lock(key, checked("lock", options));
+  }
+
+  /**
+   * @param {string} key
+   * @param {import("./index.js").LockOptions} options
+   */
+  async #lock(key, options) {
     const fields = { ...mode(options), barge: options.barge };
     // `fetch` would drop these keys from the path.
     if (key === "." || key === "..") return this.#acquire([key], true, options, { locks: [{ key, ...fields }] });
@@ -49,7 +55,7 @@ export class Client {
    */
   async tryLock(key, options = {}) {
     try {
-      return await this.lock(key, { ...options, waitMs: 0 });
+      return await this.#lock(key, { ...checked("tryLock", options), waitMs: 0 });
     } catch (error) {
       if (error instanceof LockHeld) return undefined;
       throw error;
@@ -65,10 +71,11 @@ export class Client {
    */
   async withLock(key, options, work) {
     if (typeof options === "function") return this.withLock(key, {}, options);
-    const lease = await this.lock(key, options);
+    if (typeof work !== "function") throw new TypeError("withLock needs a function");
+    const lease = await this.#lock(key, checked("withLock", options));
     let result;
     try {
-      result = await inside(lease, () => /** @type {(lease: Lease) => T | Promise<T>} */ (work)(lease));
+      result = await inside(lease, () => work(lease));
     } catch (error) {
       // It is more important than that of the release.
       await lease.release().catch(() => {});
@@ -83,9 +90,9 @@ export class Client {
    * @param {import("./index.js").MultilockOptions} [options]
    */
   async multilock(keys, options = {}) {
-    const each = keys.map((key) => (typeof key === "string" ? { key } : key));
+    const each = keys.map((key) => (typeof key === "string" ? { key } : checked("a key of multilock", key)));
     const locks = each.map((key) => ({ key: key.key, ...mode(key) }));
-    return this.#acquire(each.map(({ key }) => key), true, options, { locks });
+    return this.#acquire(each.map(({ key }) => key), true, checked("multilock", options), { locks });
   }
 
   /**
@@ -95,7 +102,7 @@ export class Client {
    * @param {import("./index.js").OnceOptions} options
    */
   async once(contents, work, options) {
-    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "block", signal } = options;
+    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "block", signal } = checked("once", options);
     const request = {
       operation: options.operation,
       contents,
@@ -121,7 +128,8 @@ export class Client {
    * @param {string} key
    * @param {import("./index.js").RevokeOptions} [options]
    */
-  async revoke(key, { reason, by, graceMs, token } = {}) {
+  async revoke(key, options = {}) {
+    const { reason, by, graceMs, token } = checked("revoke", options);
     const call = { until: now() + this.#nodes.retryForMs, repeatInDoubt: token !== undefined };
     const { body } = await this.#nodes.call(pathOf(key, "revoke"), { reason, by, grace_ms: graceMs, token }, call);
     return { leases: body.leases, deadline: body.deadline ?? undefined };
@@ -132,8 +140,9 @@ export class Client {
    * @param {import("./index.js").EventsOptions} [options]
    */
   events(of, options = {}) {
-    const path = typeof of === "string" ? pathOf(of, "events") : `/v1/events?prefix=${encodeURIComponent(of.prefix)}`;
-    return events(this.#nodes, path, options);
+    const prefix = typeof of === "string" ? "" : encodeURIComponent(checked("the first argument of events", of).prefix);
+    const path = typeof of === "string" ? pathOf(of, "events") : `/v1/events?prefix=${prefix}`;
+    return events(this.#nodes, path, checked("events", options));
   }
 
   /**

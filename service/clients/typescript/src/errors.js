@@ -1,5 +1,5 @@
 // @ts-check
-// What can go wrong: one class for each decision that a caller takes. See index.d.ts.
+// What can go wrong: one class for each decision that a caller takes. See index.d.cts.
 
 export class LatchgateError extends Error {
   /**

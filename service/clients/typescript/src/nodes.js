@@ -3,6 +3,7 @@
 
 import { now } from "./clock.js";
 import { LatchgateError, Unavailable, isTransient, ofProblem } from "./errors.js";
+import { checked } from "./options.js";
 
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
@@ -50,11 +51,14 @@ export class Nodes {
   #first = 0;
 
   /**
-   * @param {readonly string[]} urls
-   * @param {string | undefined} apiKey
-   * @param {{timeoutMs?: number, retryForMs?: number, waitPerCallMs?: number}} options
+   * @param {string | readonly string[]} [urls]
+   * @param {import("./index.js").ClientOptions} [options]
    */
-  constructor(urls, apiKey, { timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 }) {
+  constructor(urls, options = {}) {
+    const env = /** @type {any} */ (globalThis).process?.env ?? {};
+    const { apiKey = env.LATCHGATE_API_KEY, timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 } = checked("Client", options);
+    urls ??= /** @type {string} */ (env.LATCHGATE_URL || "http://127.0.0.1:7070");
+    if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
     if (urls.length === 0) throw new TypeError("at least one URL is needed");
     if (!(retryForMs > 0)) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     this.#urls = urls.map((url) => {
@@ -76,9 +80,10 @@ export class Nodes {
   }
 
   /**
-   * One request to one node. Rejects with `NoAnswer`. If that node cannot serve, the next request goes to another one.
+   * One request to one node: a POST, or a GET without a body. Rejects with `NoAnswer`. If that node cannot serve, the next request goes to
+   * another one.
    * @param {string} path
-   * @param {Record<string, any>} body
+   * @param {Record<string, any> | undefined} body
    * @param {number} timeoutMs
    * @param {AbortSignal} [signal]
    * @returns {Promise<Answer>}
@@ -87,7 +92,7 @@ export class Nodes {
     const index = this.#first;
     const sent = now();
     try {
-      const { status, answer } = await this.#post(this.#urls[index], path, body, timeoutMs, signal);
+      const { status, answer } = await this.#request(this.#urls[index], path, body, timeoutMs, signal);
       if (isTransient(status)) this.#avoid(index);
       return { sent, status, body: answer };
     } catch (error) {
@@ -103,7 +108,7 @@ export class Nodes {
   }
 
   /**
-   * Posts the request, and repeats it until a node has answered it or it is `until`. Rejects with `Unavailable` if there was no answer,
+   * Sends the request, and repeats it until a node has answered it or it is `until`. Rejects with `Unavailable` if there was no answer,
    * and with the error of an answer that does not let the caller proceed.
    * @param {string} path
    * @param {Record<string, any>} body
@@ -242,12 +247,12 @@ export class Nodes {
   /**
    * @param {string} url
    * @param {string} path
-   * @param {Record<string, any>} body
+   * @param {Record<string, any> | undefined} body
    * @param {number} timeoutMs
    * @param {AbortSignal | undefined} signal
    * @returns {Promise<{status: number, answer: Record<string, any>}>}
    */
-  async #post(url, path, body, timeoutMs, signal) {
+  async #request(url, path, body, timeoutMs, signal) {
     const text = JSON.stringify(body);
     const ended = new AbortController();
     const end = () => ended.abort();
@@ -255,7 +260,7 @@ export class Nodes {
     signal?.addEventListener("abort", end);
     try {
       const response = await fetch(url + path, {
-        method: "POST",
+        method: body ? "POST" : "GET",
         headers: this.#headers,
         body: text,
         redirect: "error",

@@ -65,6 +65,8 @@ export class Keeper {
     this.due = 0;
     /** From then on it goes with leases that are due, so that leases of one length soon go together. */
     this.early = 0;
+    /** Called when the renewals end. @type {(() => void) | undefined} */
+    this.stopped = undefined;
     this.renewed(first);
   }
 
@@ -83,9 +85,9 @@ export class Keeper {
   }
 
   /** How long until the lease may have ended; 0 if it is lost. */
-  remainingMs() {
+  remainingMs(at = now()) {
     if (this.signal.aborted) return 0;
-    const leftMs = untilOf(this.last) - now();
+    const leftMs = untilOf(this.last) - at;
     if (leftMs <= 0) {
       const detail = `no renewal of ${this.#name} was answered in time`;
       this.lose(new LeaseLost("lease-lost", detail, undefined, { why: "unanswered" }));
@@ -104,6 +106,7 @@ export class Keeper {
   /** Ends the renewals. Afterwards the lease is not reported as lost. */
   stop() {
     this.#isStopped = true;
+    this.stopped?.();
   }
 
   /** @param {LeaseLost | AttemptLost} loss */
@@ -156,7 +159,19 @@ export class Renewals {
   /** @param {Keeper} keeper */
   keep(keeper) {
     this.#keepers.add(keeper);
+    keeper.stopped = () => this.#drop(keeper);
     this.#wakeAt(Math.min(keeper.due, untilOf(keeper.last)));
+  }
+
+  /**
+   * The timer keeps the process alive for as long as a lease is held, and no longer.
+   * @param {Keeper} keeper
+   */
+  #drop(keeper) {
+    this.#keepers.delete(keeper);
+    if (this.#keepers.size > 0) return;
+    clearTimeout(this.#timer);
+    this.#wakesAt = Infinity;
   }
 
   /** @param {number} time */
@@ -165,17 +180,17 @@ export class Renewals {
     clearTimeout(this.#timer);
     this.#wakesAt = time;
     this.#timer = setTimeout(() => this.#look(), Math.min(Math.max(Math.ceil(time - now()), 0), SLICE_MS));
-    /** @type {any} */ (this.#timer).unref?.();
   }
 
   #look() {
     this.#wakesAt = Infinity;
+    const at = now();
     const live = [];
     for (const keeper of this.#keepers) {
-      if (keeper.isOver || keeper.remainingMs() <= 0) this.#keepers.delete(keeper);
+      if (keeper.isOver || keeper.remainingMs(at) <= 0) this.#keepers.delete(keeper);
       else if (!keeper.isSent) live.push(keeper);
     }
-    for (const batch of batches(live, now())) {
+    for (const batch of batches(live, at)) {
       for (const keeper of batch) keeper.isSent = true;
       void this.#renew(batch);
     }

@@ -7,8 +7,8 @@ import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { Refused } from "../src/index.js";
-import { clientOf, freshKey, startNode, startProxy, world } from "./world.js";
+import { Client, Refused } from "../src/index.js";
+import { clientOf, freshKey, isFree, startNode, startProxy, world } from "./world.js";
 
 const nodes = world();
 
@@ -45,6 +45,29 @@ test("22: a node that is busy is called again after its time", async () => {
   assert.equal(times.length, 3);
   // A timer of Node may end a millisecond early.
   assert.ok(Math.min(times[1] - times[0], times[2] - times[1]) >= 990);
+});
+
+test("an unknown option is refused by its name", async () => {
+  const { signal } = new AbortController();
+  const client = clientOf(nodes.a);
+  const calls = [
+    async () => new Client([nodes.a.url], { ttlMs: 1 }),
+    () => client.lock("k", { ttl: 1 }),
+    () => client.tryLock("k", { waitMs: 1 }),
+    () => client.withLock("k", { ttl: 1 }, () => assert.fail("it runs")),
+    () => client.multilock(["k"], { shared: true }),
+    () => client.multilock([{ key: "k", share: true }]),
+    () => client.once("k", () => assert.fail("it runs"), { operation: "test", onExpire: "retry" }),
+    () => client.revoke("k", { grace: 1 }),
+    async () => client.events("k", { since: "1", signal }),
+    async () => client.events({ prefixes: "k" }),
+  ];
+  const names = ["ttlMs", "ttl", "waitMs", "ttl", "shared", "share", "onExpire", "grace", "since", "prefixes"];
+  for (const [index, call] of calls.entries()) {
+    await assert.rejects(call, (error) => error instanceof TypeError && error.message.includes(`no option "${names[index]}"`));
+  }
+  await assert.rejects(client.lock("k", 30_000), TypeError);
+  await isFree(nodes.a, "k");
 });
 
 test("keys are encoded in the path", async () => {

@@ -76,16 +76,20 @@ test("17: heartbeats keep the attempt", async () => {
 });
 
 test("18: the answers to a pre and a post are lost", async () => {
-  const contents = freshKey();
+  const order = freshKey();
+  const contents = { order };
   const proxy = await startProxy(nodes.a);
   proxy.lose("pre");
   proxy.lose("post");
   let runs = 0;
   const work = () => ++runs;
-  const done = await clientOf(proxy).once(contents, work, { operation: "test" });
+  const running = clientOf(proxy).once(contents, work, { operation: "test" });
+  // The repeat is about the same operation.
+  contents.order = "another one";
+  const done = await running;
   assert.deepEqual([runs, done.duplicate], [1, false]);
   assert.equal(new Set(proxy.requests("pre").map(({ attempt_id }) => attempt_id)).size, 1);
   assert.deepEqual([proxy.requests("pre").length, proxy.requests("post").length], [2, 2]);
-  assert.deepEqual(await clientOf(nodes.b).once(contents, work, { operation: "test" }), { ...done, duplicate: true });
+  assert.deepEqual(await clientOf(nodes.b).once({ order }, work, { operation: "test" }), { ...done, duplicate: true });
   assert.equal(runs, 1);
 });

@@ -65,10 +65,13 @@ export function world() {
   before(async () => {
     [nodes.a, nodes.b] = await startPair();
   });
-  after(async () => {
-    for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
-  });
+  after(cleanUp);
   return nodes;
+}
+
+/** Ends what the tests have started. */
+export async function cleanUp() {
+  for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
 }
 
 async function request(url, method, path, body) {

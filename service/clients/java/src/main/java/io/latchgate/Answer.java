@@ -14,15 +14,10 @@ record Answer(long sent, int status, Map<String, Object> body) {
         return body.get(name) instanceof List<?> list && list.stream().allMatch(one -> one instanceof Map) ? (List<Map<String, Object>>) list : List.of();
     }
 
-    static List<Map<String, Object>> results(Map<String, Object> body) { return list(body, "results"); }
-
-    boolean isSuccess() { return status >= 200 && status < 300; }
-
     long retryAfter() { return number(body, "retry_after_ms") * 1_000_000; }
 
     /** What the lease, or the shortest of several, had left. */
     long left() {
-        List<Map<String, Object>> all = results(body);
-        return (all.isEmpty() ? number(body, "ttl_ms") : all.stream().mapToLong(one -> number(one, "ttl_ms")).min().getAsLong()) * 1_000_000;
+        return list(body, "results").stream().mapToLong(one -> number(one, "ttl_ms")).min().orElse(number(body, "ttl_ms")) * 1_000_000;
     }
 }

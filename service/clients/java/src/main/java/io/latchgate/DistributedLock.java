@@ -3,6 +3,7 @@ package io.latchgate;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Deque;
+import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
@@ -28,11 +29,7 @@ public final class DistributedLock implements Lock {
     /** Waits without a limit, unless the options have one; an interrupt does not end the wait. */
     @Override
     public void lock() {
-        try {
-            take(options.wait == null ? LockOptions.FOREVER : options.wait, false);
-        } catch (InterruptedException impossible) {
-            throw new IllegalStateException(impossible);
-        }
+        takeToEnd(options.wait == null ? LockOptions.FOREVER : options.wait);
     }
 
     @Override
@@ -43,12 +40,10 @@ public final class DistributedLock implements Lock {
     @Override
     public boolean tryLock() {
         try {
-            take(Duration.ZERO, false);
+            takeToEnd(Duration.ZERO);
             return true;
         } catch (LatchgateException.LockHeld held) {
             return false;
-        } catch (InterruptedException impossible) {
-            throw new IllegalStateException(impossible);
         }
     }
 
@@ -62,9 +57,17 @@ public final class DistributedLock implements Lock {
         }
     }
 
+    private void takeToEnd(Duration wait) {
+        try {
+            take(wait, false);
+        } catch (InterruptedException impossible) {
+            throw new IllegalStateException(impossible);
+        }
+    }
+
     private void take(Duration wait, boolean interruptible) throws InterruptedException {
         if (interruptible && Thread.interrupted()) throw new InterruptedException();
-        Lease lease = client.acquire(java.util.List.of(key), java.util.List.of(options.mode), false, options.copy().wait(wait), interruptible);
+        Lease lease = client.acquire(List.of(new LatchgateClient.Key(key, options)), false, options.copy().wait(wait), interruptible);
         held.computeIfAbsent(Thread.currentThread(), thread -> new ArrayDeque<>()).push(lease);
     }
 

@@ -15,6 +15,11 @@ final class Json {
         this.text = text;
     }
 
+    /** JSON that is written already: the caller may change the value while a call is repeated. */
+    record Text(String text) {
+        static Text of(Object value) { return new Text(write(value)); }
+    }
+
     static String write(Object value) {
         StringBuilder out = new StringBuilder();
         write(out, value, 0);
@@ -23,12 +28,10 @@ final class Json {
 
     private static void write(StringBuilder out, Object value, int depth) {
         if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
-        if (value == null || value instanceof Boolean || value instanceof Integer || value instanceof Long || value instanceof Short
-                || value instanceof java.math.BigDecimal || value instanceof java.math.BigInteger) {
+        if (value == null || value instanceof Boolean || value instanceof Number number && Double.isFinite(number.doubleValue())) {
             out.append(value);
-        } else if (value instanceof Double || value instanceof Float) {
-            if (!Double.isFinite(((Number) value).doubleValue())) throw new IllegalArgumentException("JSON has no " + value);
-            out.append(value);
+        } else if (value instanceof Text written) {
+            out.append(written.text);
         } else if (value instanceof CharSequence) {
             quote(out, value.toString());
         } else if (value instanceof Map<?, ?> map) {

@@ -3,7 +3,6 @@ package io.latchgate;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.function.Consumer;
 
 /**
@@ -12,7 +11,7 @@ import java.util.function.Consumer;
  */
 final class Keeper {
     final String name;
-    /** Pairs of key and lease_id, as a renewal names them. */
+    /** Pairs of key and lease_id, as a renewal names them; none of an attempt. */
     final List<Map<String, Object>> leases;
     /** Of an attempt; null otherwise. */
     final String beatPath;
@@ -20,13 +19,12 @@ final class Keeper {
     final long length;
     /** For leases nested in this one. */
     Thread thread;
-    Set<String> keys = Set.of();
     String owner;
     boolean isNamed;
 
     private boolean isOver;
     private LatchgateException loss;
-    private boolean interrupts;
+    boolean interrupts;
     private final List<Consumer<LatchgateException>> callbacks = new ArrayList<>();
     private long sent, left;
     private Map<String, Object> body;
@@ -81,16 +79,12 @@ final class Keeper {
         else if (loss != null) start(callback);
     }
 
-    synchronized void interruptOnLoss() { interrupts = true; }
-
     private void start(Consumer<LatchgateException> callback) {
         LatchgateException why = loss;
         Renewals.daemon("latchgate loss", () -> callback.accept(why)).start();
     }
 
-    synchronized boolean isOver() { return isOver; }
-
-    synchronized void renewed(long sent, long left, Map<String, Object> body) {
+    private void renewed(long sent, long left, Map<String, Object> body) {
         this.sent = sent;
         this.left = left;
         this.body = body;
@@ -99,7 +93,7 @@ final class Keeper {
         due = sent + pause;
         early = sent + pause / 2;
         failures = 0;
-        together = Renewals.LEASES_PER_CALL_MAX;
+        together = beatPath != null ? 1 : Renewals.LEASES_PER_CALL_MAX;
     }
 
     /** A renewal was not answered, or refused for another reason than a loss. When the lease has ended, `remaining` reports the loss. */
@@ -113,13 +107,13 @@ final class Keeper {
         due = early = now + Math.max(Math.min(pause, (until() - now) / 4), 0);
     }
 
-    /** The results are those of all its keys. */
-    void settle(int nodes, long sent, List<Map<String, Object>> results) {
+    /** The results are those of all its keys, or the answer to its heartbeat. */
+    synchronized void settle(int nodes, long sent, List<Map<String, Object>> results) {
         Map<String, Object> worst = null;
         long left = Long.MAX_VALUE;
         for (Map<String, Object> result : results) {
             long status = Answer.number(result, "status");
-            if (status < 200 || status >= 300 || !(result.get("ttl_ms") instanceof Long)) {
+            if (status / 100 != 2 || !(result.get("ttl_ms") instanceof Long)) {
                 // A loss is more serious than what is not known of another key.
                 if (worst == null || status == 410 && Answer.number(worst, "status") != 410) worst = result;
             } else {

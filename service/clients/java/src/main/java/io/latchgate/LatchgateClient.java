@@ -6,18 +6,15 @@ import java.net.UnknownHostException;
 import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
-import java.util.ArrayDeque;
-import java.util.ArrayList;
-import java.util.Deque;
-import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.UUID;
-import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
 
 /**
  * A client of Latchgate: distributed locks, and work that is done once. Threads share it, and should: the leases of one client are renewed
@@ -35,10 +32,10 @@ public final class LatchgateClient {
 
     /** How to reach the nodes. */
     public static final class Config {
-        private List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070").split("\\s*,\\s*"));
-        private String apiKey = env("LATCHGATE_API_KEY", null);
-        private Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5), waitPerCall = Duration.ofSeconds(20);
-        private HttpClient http;
+        List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070").split("\\s*,\\s*"));
+        String apiKey = env("LATCHGATE_API_KEY", null);
+        Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5), waitPerCall = Duration.ofSeconds(20);
+        HttpClient http;
 
         /** If absent, those in LATCHGATE_URL with commas in between. If a node does not answer, the next one is called. */
         public Config urls(String... urls) { this.urls = List.of(urls); return this; }
@@ -69,19 +66,23 @@ public final class LatchgateClient {
     }
 
     /** A key of a multilock, with its mode: that of the options; the rest of them is not read. */
-    public record Key(String key, LockOptions mode) {}
+    public record Key(String key, LockOptions mode) {
+        Map<String, Object> fields() {
+            Map<String, Object> fields = new LinkedHashMap<>(mode.mode);
+            fields.put("key", key);
+            return fields;
+        }
+    }
 
     /** How many leases are revoked, and when the last of them ends: RFC 3339, by the store's clock; null if the lock was free. */
     public record Revoking(long leases, String deadline) {}
 
     final Nodes nodes;
     final Renewals renewals;
-    /** Callers of this process that want the same locks in the same way. Only the first of each stands in the service's queue, until it is
-     * granted the lock with a lease of its own; then the next one does. */
-    final Map<Object, Deque<CompletableFuture<Void>>> turns = new HashMap<>();
+    final Map<Object, Queue> queues = new ConcurrentHashMap<>();
 
     private LatchgateClient(Config config) {
-        nodes = new Nodes(config.urls, config.apiKey, config.http, config.timeout, config.retryFor, config.waitPerCall);
+        nodes = new Nodes(config);
         renewals = new Renewals(nodes);
     }
 
@@ -96,7 +97,7 @@ public final class LatchgateClient {
 
     /** Takes the lock. Waits in the queue; then it throws WaitTimeout, and without a wait LockHeld. */
     public Lease acquire(String key, LockOptions options) throws InterruptedException {
-        return acquire(List.of(key), List.of(options.mode), false, options, true);
+        return acquire(List.of(new Key(key, options)), false, options, true);
     }
 
     /** Takes the lock if it is free; otherwise null. */
@@ -110,14 +111,12 @@ public final class LatchgateClient {
 
     /** Takes all locks or none, up to 64. Each Key says its mode. Otherwise it is like acquire. */
     public Lease multilock(List<Key> keys, LockOptions options) throws InterruptedException {
-        return acquire(keys.stream().map(Key::key).toList(), keys.stream().map(key -> key.mode().mode).toList(), true, options, true);
+        return acquire(keys, true, options, true);
     }
 
     /** For a resource that cannot store tokens: throws StaleToken if a higher token has been granted or presented for the key. */
     public void fence(String key, long token) throws InterruptedException {
-        Nodes.Call call = new Nodes.Call(Clock.now() + nodes.retryFor);
-        call.interruptible = true;
-        nodes.call(path(key, "fence"), new LinkedHashMap<>(Map.of("token", token)), call);
+        nodes.call(path(key, "fence"), new LinkedHashMap<>(Map.of("token", token)), nodes.within(nodes.retryFor, true));
     }
 
     public Revoking revoke(String key, String reason) throws InterruptedException { return revoke(key, reason, null, null, 0); }
@@ -130,9 +129,8 @@ public final class LatchgateClient {
         if (by != null) body.put("by", by);
         if (grace != null) body.put("grace_ms", grace.toMillis());
         if (token != 0) body.put("token", token);
-        Nodes.Call call = new Nodes.Call(Clock.now() + nodes.retryFor);
+        Nodes.Call call = nodes.within(nodes.retryFor, true);
         call.isOnce = token == 0;
-        call.interruptible = true;
         Map<String, Object> answer = nodes.call(path(key, "revoke"), body, call).body();
         return new Revoking(Answer.number(answer, "leases"), (String) answer.get("deadline"));
     }
@@ -148,66 +146,31 @@ public final class LatchgateClient {
         return Once.once(this, operation, contents, options, work);
     }
 
-    Lease acquire(List<String> keys, List<Map<String, Object>> modes, boolean many, LockOptions options, boolean interruptible)
-            throws InterruptedException {
+    Lease acquire(List<Key> keys, boolean many, LockOptions options, boolean interruptible) throws InterruptedException {
         Map<String, Object> body = new LinkedHashMap<>(options.more);
-        if (many) {
-            List<Map<String, Object>> locks = new ArrayList<>();
-            for (int i = 0; i < keys.size(); i++) {
-                locks.add(new LinkedHashMap<>(modes.get(i)));
-                locks.get(i).put("key", keys.get(i));
-            }
-            body.put("locks", locks);
-        } else {
-            body.putAll(modes.get(0));
-        }
+        if (many) body.put("locks", keys.stream().map(Key::fields).toList());
+        else body.putAll(options.mode);
         body.put("ttl_ms", options.ttl.toMillis());
-        Duration wait = options.wait == null ? Duration.ofSeconds(60) : options.wait;
-        String outer = options.owner == null && options.reentrant ? outerOwner(keys) : null;
-        boolean isNested = outer != null || options.owner != null && options.reentrant;
-        body.put("owner", options.owner != null ? options.owner : outer != null ? outer : ownerName());
+        String outer = options.owner == null && options.reentrant ? outerOwner(keys) : options.owner;
+        boolean isNested = outer != null && options.reentrant;
+        body.put("owner", outer != null ? outer : ownerName());
         if (isNested) body.put("reentrant", true);
-        Nodes.Call call = new Nodes.Call(Clock.now() + nodes.retryFor);
-        call.hasWait = true;
-        call.interruptible = interruptible;
-        call.waitUntil = Clock.now() + Math.max(Math.min(wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * Nodes.MS;
-        Acquire acquire = new Acquire(this, keys, many, options, body, call);
-        if (wait.isZero() || wait.isNegative() || isNested || options.owner != null || options.more.containsKey("barge")) return acquire.take();
-        Object name = List.of(keys, modes, many, options.more.getOrDefault("priority", 1));
-        CompletableFuture<Void> turn = enter(name);
-        try {
-            Lease lease = turn.isDone() ? null : acquire.await(turn);
-            return lease != null ? lease : acquire.take();
-        } finally {
-            leave(name, turn);
-        }
-    }
-
-    private CompletableFuture<Void> enter(Object name) {
-        CompletableFuture<Void> turn = new CompletableFuture<>();
-        synchronized (turns) {
-            Deque<CompletableFuture<Void>> queue = turns.computeIfAbsent(name, none -> new ArrayDeque<>());
-            queue.add(turn);
-            if (queue.size() == 1) turn.complete(null);
-        }
-        return turn;
-    }
-
-    private void leave(Object name, CompletableFuture<Void> turn) {
-        synchronized (turns) {
-            Deque<CompletableFuture<Void>> queue = turns.get(name);
-            queue.remove(turn);
-            if (queue.isEmpty()) turns.remove(name);
-            else queue.peek().complete(null); // again and again does no harm
-        }
+        Duration wait = options.wait == null ? Duration.ofSeconds(60) : options.wait;
+        Nodes.Call call = nodes.within(nodes.retryFor, interruptible).waiting(wait);
+        String path = many ? "/v1/multilocks/acquire" : path(keys.get(0).key, "acquire");
+        Acquire acquire = new Acquire(this, path, keys.stream().map(Key::key).toList(), options, body, call);
+        boolean waits = !wait.isZero() && !wait.isNegative();
+        if (!waits || isNested || options.owner != null || options.more.containsKey("barge")) return acquire.take();
+        return acquire.takeInTurn(List.of(keys.stream().map(Key::fields).toList(), options.more.getOrDefault("priority", 1)));
     }
 
     /** The owner of the leases that this thread holds of these keys; null if it holds none. Only nested leases have the owner of another
      * one: otherwise a nested lease could open a lock that another thread holds. */
-    private String outerOwner(List<String> keys) {
+    private String outerOwner(List<Key> keys) {
         Set<String> owners = new LinkedHashSet<>();
         for (Keeper keeper : renewals.all()) {
-            if (keeper.thread != Thread.currentThread() || java.util.Collections.disjoint(keeper.keys, keys) || keeper.remaining() == 0) continue;
+            boolean isOfAny = keys.stream().anyMatch(key -> keeper.leases.stream().anyMatch(lease -> lease.get("key").equals(key.key)));
+            if (keeper.thread != Thread.currentThread() || !isOfAny || keeper.remaining() == 0) continue;
             if (keeper.isNamed) throw new IllegalArgumentException("the lease around this one has an owner that the caller has named: name it here too");
             owners.add(keeper.owner);
         }
@@ -236,38 +199,29 @@ public final class LatchgateClient {
     }
 
     /** One call of acquire, with what is known of it. */
-    private static final class Acquire {
-        private final LatchgateClient client;
-        private final Nodes nodes;
-        private final List<String> keys;
-        private final boolean many;
-        private final LockOptions options;
-        private final Map<String, Object> body;
-        private final Nodes.Call call;
-        private Lease.Target target;
-
-        Acquire(LatchgateClient client, List<String> keys, boolean many, LockOptions options, Map<String, Object> body, Nodes.Call call) {
-            this.client = client;
-            this.nodes = client.nodes;
-            this.keys = keys;
-            this.many = many;
-            this.options = options;
-            this.body = body;
-            this.call = call;
-            begin();
+    private record Acquire(LatchgateClient client, String path, List<String> keys, LockOptions options, Map<String, Object> body, Nodes.Call call) {
+        /** Waits for the turn of this caller in this process. */
+        Lease takeInTurn(Object name) throws InterruptedException {
+            Queue queue = client.queues.compute(name, (same, old) -> (old == null ? new Queue() : old).enter());
+            boolean isMine = !queue.turn.hasQueuedThreads() && queue.turn.tryAcquire();
+            try {
+                if (!isMine) {
+                    Lease lease = ask();
+                    if (lease != null) return lease;
+                    isMine = queue.await(call.waitUntil, call.interruptible);
+                    // When the wait is over, the service says who holds it.
+                    call.waitUntil = Math.max(call.waitUntil, Clock.now() + 50 * Nodes.MS);
+                }
+                return take();
+            } finally {
+                if (isMine) queue.turn.release();
+                client.queues.compute(name, (same, mine) -> mine.leave());
+            }
         }
 
-        /** With a fresh id: a repeated acquire gets the same grant. */
-        private void begin() {
-            target = new Lease.Target(keys, UUID.randomUUID().toString(), many);
-            body.put("lease_id", target.id());
-            body.remove("ticket");
-            call.doubt = false;
-        }
-
-        /** Waits for the turn of this caller in this process. Before that it asks once without a wait: so it knows that a node answers, and
-         * what the service refuses is refused at once. */
-        Lease await(CompletableFuture<Void> turn) throws InterruptedException {
+        /** Before it waits, the caller asks once without a wait: so it knows that a node answers, and what the service refuses is refused at
+         * once. */
+        private Lease ask() throws InterruptedException {
             long waitUntil = call.waitUntil;
             call.waitUntil = 0;
             try {
@@ -275,79 +229,93 @@ public final class LatchgateClient {
             } catch (LatchgateException.LockHeld held) {
                 call.answered = true;
                 call.waitUntil = waitUntil;
-                call.until = waitUntil + nodes.retryFor;
+                call.until = waitUntil + client.nodes.retryFor;
+                return null;
             }
-            while (!turn.isDone()) {
-                // In slices, because timers stand still while the machine is suspended.
-                long left = waitUntil - Clock.now();
-                if (left <= 0) {
-                    call.waitUntil = Clock.now() + Nodes.MS; // the service says who holds it
-                    return null;
-                }
-                try {
-                    Nodes.await(turn, Math.min(left, Renewals.SLICE), call.interruptible);
-                } catch (Nodes.NoAnswer impossible) {
-                    throw new IllegalStateException(impossible);
-                }
-            }
-            return null;
         }
 
         Lease take() throws InterruptedException {
             while (true) {
+                // A repeated acquire gets the same grant.
+                String id = UUID.randomUUID().toString();
+                List<Map<String, Object>> leases = keys.stream().map(key -> Map.<String, Object>of("key", key, "lease_id", id)).toList();
+                body.put("lease_id", id);
+                body.remove("ticket");
+                call.doubt = false;
                 boolean isGranted = false;
                 try {
-                    Answer answer = nodes.call(target.path("acquire"), body, call);
+                    Answer answer = client.nodes.call(path, body, call);
                     call.doubt = true;
-                    Lease lease = granted(answer);
+                    Lease lease = granted(answer, leases);
                     isGranted = true;
                     return lease;
-                } catch (LatchgateException.LockHeld held) {
-                    // Of a wait that has ended before this request, nothing was left to wait.
-                    boolean hasWaited = call.waitUntil > 0 && "lock-held".equals(held.code);
-                    throw hasWaited ? new LatchgateException.WaitTimeout(held.status, held.fields) : held;
                 } catch (LatchgateException.LeaseLost lost) {
                     // It was granted in an answer that was lost, and has ended since.
                     if (Clock.now() >= Math.max(call.until, call.waitUntil)) throw lost;
-                    begin();
-                    call.until = Clock.now() + nodes.retryFor;
+                    call.until = Clock.now() + client.nodes.retryFor;
                 } finally {
-                    if (!isGranted && call.doubt) giveBack(target);
+                    if (!isGranted && call.doubt) giveBack(leases);
                 }
             }
         }
 
         /** The caller need not wait for it: without it, the lease ends by its TTL. */
-        private void giveBack(Lease.Target target) {
+        private void giveBack(List<Map<String, Object>> leases) {
             Renewals.daemon("latchgate giving back", () -> {
                 try {
-                    long until = Clock.now() + Math.max(GIVE_BACK, nodes.retryFor);
-                    nodes.callToEnd(target.path("release"), target.body(), new Nodes.Call(until));
+                    Lease.release(client.nodes, leases, new Nodes.Call(Clock.now() + Math.max(GIVE_BACK, client.nodes.retryFor), false));
                 } catch (LatchgateException failure) {
                     // It ends by its TTL.
                 }
             }).start();
         }
 
-        private Lease granted(Answer answer) throws InterruptedException {
+        private Lease granted(Answer answer, List<Map<String, Object>> leases) throws InterruptedException {
             Answer first = answer;
             long ttl = options.ttl.toNanos();
             if (answer.sent() + answer.left() - Clock.now() < ttl * 2 / 3) {
                 // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-                long until = Math.min(Clock.now() + Math.min(ttl, nodes.retryFor), Math.max(call.until, call.waitUntil + nodes.retryFor));
-                Nodes.Call renewal = new Nodes.Call(until);
-                renewal.interruptible = call.interruptible;
-                first = nodes.call(target.path("renew"), target.body(), renewal);
+                long until = Math.min(Clock.now() + Math.min(ttl, client.nodes.retryFor), Math.max(call.until, call.waitUntil + client.nodes.retryFor));
+                Map<String, Object> renewal = new LinkedHashMap<>(Map.of("leases", leases));
+                first = client.nodes.call("/v1/leases/renew", renewal, new Nodes.Call(until, call.interruptible));
             }
-            Keeper keeper = new Keeper(String.join(", ", keys), target.leases(), null, null, ttl, first);
+            Keeper keeper = new Keeper(String.join(", ", keys), leases, null, null, ttl, first);
             keeper.thread = Thread.currentThread();
-            keeper.keys = new HashSet<>(keys);
             keeper.owner = (String) answer.body().get("owner");
             keeper.isNamed = options.owner != null;
-            if (options.interrupts) keeper.interruptOnLoss();
-            Lease lease = new Lease(nodes, target, answer.body(), keeper);
+            keeper.interrupts = options.interrupts;
+            Lease lease = new Lease(client.nodes, answer.body(), keeper);
             client.renewals.keep(keeper);
             return lease;
+        }
+    }
+
+    /** Callers of this process that want the same locks in the same way. Only one of them stands in the service's queue, until it is granted
+     * the lock with a lease of its own; then the next one does. */
+    static final class Queue {
+        final Semaphore turn = new Semaphore(1, true);
+        int callers;
+
+        Queue enter() {
+            callers++;
+            return this;
+        }
+
+        Queue leave() { return --callers == 0 ? null : this; }
+
+        /** Whether the caller's turn has come. An interrupt ends the wait, or is remembered until the end. */
+        boolean await(long until, boolean interruptible) throws InterruptedException {
+            boolean isMine = false, interrupted = false;
+            for (long left; !isMine && (left = until - Clock.now()) > 0; ) {
+                try {
+                    isMine = turn.tryAcquire(left, TimeUnit.NANOSECONDS);
+                } catch (InterruptedException interrupt) {
+                    if (interruptible) throw interrupt;
+                    interrupted = true;
+                }
+            }
+            if (interrupted) Thread.currentThread().interrupt();
+            return isMine;
         }
     }
 }

@@ -52,7 +52,7 @@ public class LatchgateException extends RuntimeException {
 
         /** expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in time. */
         public String why() {
-            for (Map<String, Object> result : Answer.results(fields)) if (result.get("why") != null) return result.get("why").toString();
+            for (Map<String, Object> result : Answer.list(fields, "results")) if (result.get("why") != null) return result.get("why").toString();
             return String.valueOf(fields.getOrDefault("why", "unknown"));
         }
     }

@@ -16,42 +16,27 @@ public final class Lease implements AutoCloseable {
     /** An operator asks the holder to release. The lease ends at the deadline (RFC 3339, by the store's clock). */
     public record Revocation(String deadline, String reason, String by) {}
 
-    /** Where the calls about a lease go, and what they carry. */
-    record Target(List<String> keys, String id, boolean many) {
-        String path(String verb) {
-            if (!many) return LatchgateClient.path(keys.get(0), verb);
-            return (verb.equals("acquire") ? "/v1/multilocks/" : "/v1/leases/") + verb;
-        }
-
-        List<Map<String, Object>> leases() { return keys.stream().map(key -> Map.<String, Object>of("key", key, "lease_id", id)).toList(); }
-
-        /** Of a renewal or a release. */
-        Map<String, Object> body() { return new LinkedHashMap<>(many ? Map.of("leases", leases()) : Map.of("lease_id", id)); }
-    }
-
     private final Nodes nodes;
-    private final Target target;
     final Keeper keeper;
     private final Map<String, Long> tokens = new LinkedHashMap<>();
     private final List<?> slots;
     private final AtomicBoolean released = new AtomicBoolean();
 
-    Lease(Nodes nodes, Target target, Map<String, Object> granted, Keeper keeper) {
+    Lease(Nodes nodes, Map<String, Object> granted, Keeper keeper) {
         this.nodes = nodes;
-        this.target = target;
         this.keeper = keeper;
         this.slots = granted.get("slots") instanceof List<?> list ? list : List.of();
-        if (!target.many()) tokens.put(key(), Answer.number(granted, "token"));
+        tokens.put(key(), Answer.number(granted, "token"));
         for (Map<String, Object> lock : Answer.list(granted, "locks")) tokens.put(String.valueOf(lock.get("key")), Answer.number(lock, "token"));
         // A lease that is forgotten is not renewed any more, and expires.
         CLEANER.register(this, () -> keeper.end(null));
     }
 
     /** The first one if there are several. */
-    public String key() { return target.keys().get(0); }
+    public String key() { return (String) keeper.leases.get(0).get("key"); }
 
     /** Proves that the lease is the caller's. */
-    public String id() { return target.id(); }
+    public String id() { return (String) keeper.leases.get(0).get("lease_id"); }
 
     public String owner() { return keeper.owner; }
 
@@ -75,7 +60,7 @@ public final class Lease implements AutoCloseable {
 
     /** Not null when a renewal has shown that an operator asks for the lock: finish, and release it. */
     public Revocation revocation() {
-        for (Map<String, Object> lease : Answer.results(keeper.body())) {
+        for (Map<String, Object> lease : Answer.list(keeper.body(), "results")) {
             if (lease.get("revocation") instanceof Map<?, ?> asked) {
                 return new Revocation((String) asked.get("deadline"), (String) asked.get("reason"), (String) asked.get("by"));
             }
@@ -90,15 +75,18 @@ public final class Lease implements AutoCloseable {
         if (released.getAndSet(true)) return;
         LatchgateException loss = keeper.end(null);
         // Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
-        if (loss == null || loss.status == 0 || target.many()) {
+        if (loss == null || loss.status == 0 || keeper.leases.size() > 1) {
             try {
-                long bound = Math.min(left > 0 ? left : 1_000 * Nodes.MS, nodes.retryFor);
-                nodes.callToEnd(target.path("release"), target.body(), new Nodes.Call(Clock.now() + bound));
+                release(nodes, keeper.leases, nodes.within(left > 0 ? left : 1_000 * Nodes.MS, false));
             } catch (LatchgateException failure) {
                 if (loss == null) throw failure;
             }
         }
         if (loss != null) throw loss();
+    }
+
+    static void release(Nodes nodes, List<Map<String, Object>> leases, Nodes.Call call) {
+        nodes.callToEnd("/v1/leases/release", new LinkedHashMap<>(Map.of("leases", leases)), call);
     }
 
     /** Releases the lease. Throws LeaseLost if it had ended before. If no node answers, it ends by its TTL. */
@@ -116,7 +104,4 @@ public final class Lease implements AutoCloseable {
         if (loss == null) return LatchgateException.lost("the lease of " + keeper.name + " is released", "released");
         return new LatchgateException.LeaseLost(loss.status, loss.fields);
     }
-
-    @Override
-    public String toString() { return "Lease of " + keeper.name + ", token " + token() + ", " + remaining().toMillis() + " ms left"; }
 }

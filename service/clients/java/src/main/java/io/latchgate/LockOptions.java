@@ -71,7 +71,7 @@ public final class LockOptions {
     public LockOptions maxHold(Duration maxHold) { more.put("max_hold_ms", maxHold.toMillis()); return this; }
 
     /** A JSON object, shown to other callers. */
-    public LockOptions metadata(Map<String, ?> metadata) { more.put("metadata", metadata); return this; }
+    public LockOptions metadata(Map<String, ?> metadata) { more.put("metadata", Json.Text.of(metadata)); return this; }
 
     LockOptions copy() {
         LockOptions copy = new LockOptions().ttl(ttl).wait(wait).owner(owner);

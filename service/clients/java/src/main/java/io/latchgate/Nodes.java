@@ -13,7 +13,6 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
-import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 
 /** Requests to any of the nodes. Nearly every request can be repeated, so a call goes on until a node has answered it. */
@@ -47,9 +46,19 @@ final class Nodes {
         boolean doubt;
         /** It is not repeated in doubt. */
         boolean isOnce;
-        boolean interruptible;
+        /** Whether an interrupt ends it. A release in a `finally` and the report that work was done go on. */
+        final boolean interruptible;
 
-        Call(long until) { this.until = until; }
+        Call(long until, boolean interruptible) {
+            this.until = until;
+            this.interruptible = interruptible;
+        }
+
+        Call waiting(Duration wait) {
+            hasWait = true;
+            waitUntil = Clock.now() + Math.max(Math.min(wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * MS;
+            return this;
+        }
 
         /** Only a decision about this very call ends a doubt. A refusal for another reason says nothing about earlier requests. */
         void decided(LatchgateException error, boolean before) {
@@ -66,24 +75,27 @@ final class Nodes {
     /** The node that is tried first. Another one takes its place when it does not answer. */
     private final AtomicInteger first = new AtomicInteger();
 
-    Nodes(List<String> urls, String apiKey, HttpClient http, Duration timeout, Duration retryFor, Duration waitPerCall) {
+    Nodes(LatchgateClient.Config config) {
+        urls = config.urls.stream().map(url -> url.replaceAll("/+$", "")).toList();
         if (urls.isEmpty() || urls.stream().anyMatch(url -> !url.matches("https?://[^/?#]+(/[^?#]*)?"))) {
             throw new IllegalArgumentException("not the URLs of nodes: " + urls + " (example: http://127.0.0.1:7070)");
         }
-        this.urls = urls.stream().map(url -> url.replaceAll("/+$", "")).toList();
-        this.count = urls.size();
-        this.apiKey = apiKey;
-        this.http = http != null ? http : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
-        this.timeout = timeout.toNanos();
-        this.retryFor = retryFor.toNanos();
-        this.waitPerCall = waitPerCall.toNanos();
+        count = urls.size();
+        apiKey = config.apiKey;
+        http = config.http != null ? config.http : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+        timeout = config.timeout.toNanos();
+        retryFor = config.retryFor.toNanos();
+        waitPerCall = config.waitPerCall.toNanos();
     }
+
+    /** A call that ends after so long, or after `retryFor` if that is less. */
+    Call within(long nanos, boolean interruptible) { return new Call(Clock.now() + Math.min(nanos, retryFor), interruptible); }
 
     /** One request to one node: the answer, or a NoAnswer. If that node cannot serve, the next request goes to another one. */
     CompletableFuture<Answer> send(String path, String body, long timeout) {
         int index = first.get();
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(urls.get(index) + path))
-                .header("Content-Type", "application/json").header("Accept", "application/json").header("User-Agent", "latchgate-java")
+                .header("Content-Type", "application/json").header("User-Agent", "latchgate-java")
                 .POST(HttpRequest.BodyPublishers.ofString(body));
         if (apiKey != null) request.header("Authorization", "Bearer " + apiKey);
         long sent = Clock.now();
@@ -111,7 +123,7 @@ final class Nodes {
         return answer;
     }
 
-    void avoid(int index) {
+    private void avoid(int index) {
         // Other threads may have moved on already.
         first.compareAndSet(index, (index + 1) % count);
     }
@@ -136,8 +148,8 @@ final class Nodes {
             String text = Json.write(body);
             call.doubt = true;
             try {
-                Answer answer = await(send(path, text, timeout + wait), Long.MAX_VALUE, call.interruptible);
-                if (answer.isSuccess()) return answer;
+                Answer answer = await(send(path, text, timeout + wait), call.interruptible);
+                if (answer.status() < 300) return answer;
                 error = LatchgateException.of(answer.status(), answer.body());
                 call.decided(error, before);
                 // With its ticket, the next request returns to its position.
@@ -172,7 +184,7 @@ final class Nodes {
         }
     }
 
-    /** For calls that an interrupt does not end: a release in a `finally`, the report that work was done. */
+    /** For calls that an interrupt does not end. */
     Answer callToEnd(String path, Map<String, Object> body, Call call) {
         try {
             return call(path, body, call);
@@ -181,35 +193,21 @@ final class Nodes {
         }
     }
 
-    /** Waits for the future; null if that takes too long. An interrupt cancels it, or is remembered until the end. */
-    static <T> T await(CompletableFuture<T> future, long nanos, boolean interruptible) throws InterruptedException, NoAnswer {
-        boolean interrupted = false;
-        long until = nanos == Long.MAX_VALUE ? nanos : System.nanoTime() + nanos;
+    /** An interrupt cancels the future, or is remembered until the end. */
+    private static <T> T await(CompletableFuture<T> future, boolean interruptible) throws InterruptedException, NoAnswer {
         try {
-            while (true) {
-                try {
-                    return future.get(nanos == Long.MAX_VALUE ? nanos : until - System.nanoTime(), TimeUnit.NANOSECONDS);
-                } catch (InterruptedException interrupt) {
-                    if (interruptible) {
-                        future.cancel(true);
-                        throw interrupt;
-                    }
-                    interrupted = true;
-                } catch (TimeoutException late) {
-                    return null;
-                } catch (ExecutionException failure) {
-                    if (failure.getCause() instanceof NoAnswer noAnswer) throw noAnswer;
-                    throw new NoAnswer(String.valueOf(failure.getCause()), true, 0);
-                }
-            }
-        } finally {
-            if (interrupted) Thread.currentThread().interrupt();
+            return interruptible ? future.get() : future.join();
+        } catch (InterruptedException interrupt) {
+            future.cancel(true);
+            throw interrupt;
+        } catch (ExecutionException | CompletionException failure) {
+            throw failure.getCause() instanceof NoAnswer noAnswer ? noAnswer : new NoAnswer(String.valueOf(failure.getCause()), true, 0);
         }
     }
 
-    static void sleep(long nanos, boolean interruptible) throws InterruptedException {
+    private static void sleep(long nanos, boolean interruptible) throws InterruptedException {
         try {
-            await(new CompletableFuture<>(), Math.max(nanos, 0), interruptible);
+            await(new CompletableFuture<Void>().completeOnTimeout(null, nanos, TimeUnit.NANOSECONDS), interruptible);
         } catch (NoAnswer impossible) {
             throw new IllegalStateException(impossible);
         }

@@ -2,16 +2,15 @@ package io.latchgate;
 
 import java.time.Duration;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.UUID;
-import java.util.concurrent.TimeUnit;
+import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
 
 /** Work that is done once. */
 public final class Once {
     private static final System.Logger LOG = System.getLogger("io.latchgate");
-    /** How long the end of the process waits until a claim is given back. */
-    private static final long GIVE_BACK_AT_EXIT_MS = 5_000;
 
     private final LatchgateClient client;
     private final Options options;
@@ -42,7 +41,7 @@ public final class Once {
         public Options retry() { this.onExpiry = "retry"; return this; }
 
         /** JSON that must be equal in all calls, but does not identify the operation. */
-        public Options checked(Object checked) { pre.put("checked", checked); return this; }
+        public Options checked(Object checked) { pre.put("checked", Json.Text.of(checked)); return this; }
 
         /** "fast" or "durable". */
         public Options durability(String durability) { pre.put("durability", durability); return this; }
@@ -103,7 +102,7 @@ public final class Once {
         this.options = options;
         request = new LinkedHashMap<>(options.pre);
         request.put("operation", operation);
-        request.put("contents", contents);
+        request.put("contents", Json.Text.of(contents));
         request.put("ttl_ms", options.ttl.toMillis());
         request.put("on_expiry", options.onExpiry);
         // Names this attempt: a repeated pre gets the same stamp.
@@ -146,13 +145,8 @@ public final class Once {
         }
     }
 
-    private Nodes.Call call(long nanos) { return new Nodes.Call(Clock.now() + nanos); }
-
     private Answer pre() throws InterruptedException {
-        Nodes.Call call = call(client.nodes.retryFor);
-        call.hasWait = true;
-        call.interruptible = true;
-        call.waitUntil = Clock.now() + Math.max(Math.min(options.wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * Nodes.MS;
+        Nodes.Call call = client.nodes.within(client.nodes.retryFor, true).waiting(options.wait);
         boolean isGranted = false;
         try {
             Answer answer = client.nodes.call("/v1/operations/pre", request, call);
@@ -160,33 +154,11 @@ public final class Once {
             if (!isGranted) throw LatchgateException.noAnswer("the answer is none of a gate");
             return answer;
         } finally {
-            if (!isGranted && call.doubt) giveBackLater();
-        }
-    }
-
-    /** The end of the process waits for it, for a while: a claim that stays would block the operation. */
-    private void giveBackLater() {
-        Thread giver = Renewals.daemon("latchgate giving back", this::giveBack);
-        giver.start();
-        Thread hook = new Thread(() -> {
-            try {
-                giver.join(GIVE_BACK_AT_EXIT_MS);
-            } catch (InterruptedException over) {
-                Thread.currentThread().interrupt();
+            if (!isGranted && call.doubt) {
+                Thread giver = new Thread(this::giveBack, "latchgate giving back");
+                giver.setDaemon(false); // the process goes on for it: a claim that stays would block the operation
+                giver.start();
             }
-        });
-        try {
-            Runtime.getRuntime().addShutdownHook(hook);
-            Renewals.daemon("latchgate given back", () -> {
-                try {
-                    giver.join();
-                    Runtime.getRuntime().removeShutdownHook(hook);
-                } catch (InterruptedException | IllegalStateException over) {
-                    // The process ends.
-                }
-            }).start();
-        } catch (IllegalStateException over) {
-            // The process ends already.
         }
     }
 
@@ -197,8 +169,7 @@ public final class Once {
         if ("open".equals(request.get("on_outage"))) request.put("on_outage", "closed");
         long until = Clock.now() + options.ttl.toNanos();
         while (Clock.now() < until) {
-            Nodes.Call call = call(client.nodes.retryFor);
-            call.hasWait = true;
+            Nodes.Call call = client.nodes.within(client.nodes.retryFor, false).waiting(Duration.ZERO);
             call.doubt = true;
             try {
                 post(client.nodes.callToEnd("/v1/operations/pre", request, call), "failure");
@@ -206,11 +177,7 @@ public final class Once {
             } catch (LatchgateException error) {
                 if (!call.doubt) return;
             }
-            try {
-                TimeUnit.MILLISECONDS.sleep(200);
-            } catch (InterruptedException nobody) {
-                return;
-            }
+            LockSupport.parkNanos(2 * Nodes.PAUSE_MIN);
         }
         LOG.log(System.Logger.Level.WARNING, "no node says whether an operation was claimed: it may stay blocked");
     }
@@ -222,9 +189,9 @@ public final class Once {
         Answer first = granted;
         if (granted.sent() + granted.left() - Clock.now() < length * 2 / 3) {
             // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-            first = client.nodes.call(path, new LinkedHashMap<>(Map.of("stamp", stamp)), call(Math.min(length, client.nodes.retryFor)));
+            first = client.nodes.call(path, new LinkedHashMap<>(Map.of("stamp", stamp)), client.nodes.within(length, true));
         }
-        Keeper keeper = new Keeper("operation " + granted.body().get("id"), java.util.List.of(), path, stamp, length, first);
+        Keeper keeper = new Keeper("operation " + granted.body().get("id"), List.of(), path, stamp, length, first);
         client.renewals.keep(keeper);
         return new Attempt(granted.body(), keeper);
     }
@@ -237,7 +204,7 @@ public final class Once {
         body.put("stamp", granted.body().get("stamp"));
         body.put("outcome", "success");
         body.put("result", result);
-        Nodes.Call call = call(Math.max(client.nodes.retryFor, Answer.number(granted.body(), "ttl_ms") * Nodes.MS));
+        Nodes.Call call = new Nodes.Call(Clock.now() + Math.max(client.nodes.retryFor, granted.left()), false);
         try {
             try {
                 return Answer.is(client.nodes.callToEnd(path(granted, "post"), body, call).body(), "result_omitted");
@@ -258,7 +225,7 @@ public final class Once {
     private void post(Answer granted, String outcome) {
         try {
             Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.body().get("stamp"), "outcome", outcome));
-            client.nodes.callToEnd(path(granted, "post"), body, call(client.nodes.retryFor));
+            client.nodes.callToEnd(path(granted, "post"), body, client.nodes.within(client.nodes.retryFor, false));
         } catch (LatchgateException failure) {
             LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.body().get("id") + " is not recorded: " + failure);
         }

@@ -2,9 +2,9 @@ package io.latchgate;
 
 import java.util.ArrayList;
 import java.util.Comparator;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Objects;
 
 /** The background thread of one client, which renews its leases together. It ends when there is nothing to keep. */
 final class Renewals {
@@ -16,7 +16,7 @@ final class Renewals {
     /** A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an
      * answer may take. */
     private static final long SPREAD = 8;
-    /** A request without an answer is repeated in so many parts. */
+    /** A request without an answer for its leases is repeated in so many parts. */
     private static final int PARTS = 16;
 
     private final Nodes nodes;
@@ -72,17 +72,13 @@ final class Renewals {
         }
     }
 
-    /** What to send now: each lease that is due, with others that soon are. */
+    /** What to send now: each lease that is due, with others that soon are; first what ends first. A heartbeat goes alone. */
     static List<List<Keeper>> batches(List<Keeper> keepers, long now) {
         List<List<Keeper>> all = new ArrayList<>();
         List<Keeper> batch = new ArrayList<>();
         int size = 0, together = 0;
         keepers.sort(Comparator.comparingLong(Keeper::until));
         for (Keeper keeper : keepers) {
-            if (keeper.beatPath != null) {
-                if (keeper.due <= now) all.add(List.of(keeper));
-                continue;
-            }
             if (keeper.early > now) continue;
             boolean isFull = size + keeper.leases.size() > LEASES_PER_CALL_MAX || batch.size() >= Math.min(keeper.together, together);
             if (!batch.isEmpty() && (isFull || keeper.until() - now > SPREAD * (batch.get(0).until() - now))) {
@@ -125,46 +121,29 @@ final class Renewals {
     /** Each of the batch gets its own result. */
     private void settle(List<Keeper> batch, List<Map<String, Object>> leases, Answer answer, Throwable failure) {
         long retryAfter = answer != null ? answer.retryAfter() : failure instanceof Nodes.NoAnswer no ? no.retryAfter : 0;
-        if (answer == null) {
-            batch.forEach(keeper -> keeper.together = Math.max(batch.size() / PARTS, 1));
-        } else if (batch.get(0).beatPath != null) {
-            Map<String, Object> result = new java.util.LinkedHashMap<>(answer.body());
+        List<Map<String, Object>> results = answer == null ? List.of() : Answer.list(answer.body(), "results");
+        if (answer != null && batch.get(0).beatPath != null) {
+            Map<String, Object> result = new LinkedHashMap<>(answer.body());
             result.put("status", (long) answer.status());
             batch.get(0).settle(nodes.count, answer.sent(), List.of(result));
-            return;
-        } else if (areOf(leases, Answer.results(answer.body()))) {
+        } else if (answer != null && areOf(leases, results)) {
             int from = 0;
+            for (Keeper keeper : batch) keeper.settle(nodes.count, answer.sent(), results.subList(from, from += keeper.leases.size()));
+        } else {
+            // Also if it is refused as a whole, because of one of its keys.
             for (Keeper keeper : batch) {
-                keeper.settle(nodes.count, answer.sent(), Answer.results(answer.body()).subList(from, from += keeper.leases.size()));
+                keeper.together = Math.max(batch.size() / PARTS, 1);
+                keeper.failed(nodes.count, retryAfter);
             }
-            return;
-        } else if (setApart(batch, answer.body().get("index"))) {
-            return;
         }
-        batch.forEach(keeper -> keeper.failed(nodes.count, retryAfter));
     }
 
     /** Whether there is one result for each lease that was sent. */
     private static boolean areOf(List<Map<String, Object>> leases, List<Map<String, Object>> results) {
         if (leases.size() != results.size()) return false;
         for (int i = 0; i < leases.size(); i++) {
-            for (String name : List.of("key", "lease_id")) {
-                if (!Objects.equals(leases.get(i).get(name), results.get(i).get(name))) return false;
-            }
+            if (!results.get(i).entrySet().containsAll(leases.get(i).entrySet())) return false;
         }
         return true;
-    }
-
-    /** A request is refused as a whole if the API key may not use one of its keys. The others are sent again without that one. */
-    private static boolean setApart(List<Keeper> batch, Object index) {
-        if (!(index instanceof Long) || batch.size() == 1) return false;
-        long left = (Long) index;
-        for (Keeper keeper : batch) {
-            if ((left -= keeper.leases.size()) < 0) {
-                keeper.together = 1;
-                return true;
-            }
-        }
-        return false;
     }
 }

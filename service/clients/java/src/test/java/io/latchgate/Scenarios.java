@@ -582,11 +582,7 @@ final class Scenarios extends World {
                 }
             }));
         }
-        eventually("all wait here", () -> {
-            synchronized (client.turns) {
-                return client.turns.values().stream().anyMatch(queue -> queue.size() == 8);
-            }
-        });
+        eventually("all wait here", () -> client.queues.values().stream().anyMatch(queue -> queue.callers == 8));
         eventually("one waits there", () -> waiters(nodeB, key) == 1);
         CompletableFuture<Lease> remote = background(() -> client(nodeB.url).acquire(key));
         eventually("another process waits", () -> waiters(nodeB, key) == 2);

@@ -1,0 +1,64 @@
+// What needs a process of its own: how a program loads the client, and when it ends.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
+
+import { eventually, freshKey, isFree, world } from "./world.js";
+
+const nodes = world();
+let directory;
+before(async () => {
+  // Inside the package, so that a program finds it by its name.
+  directory = await mkdtemp(fileURLToPath(new URL("process-", import.meta.url)));
+});
+after(() => rm(directory, { recursive: true }));
+
+/** Runs the program to its end, and returns what it has printed. */
+async function run(name, code) {
+  const file = join(directory, name);
+  await writeFile(file, code);
+  const env = { ...process.env, LATCHGATE_URL: `${nodes.a.url},${nodes.b.url}` };
+  const { stdout } = await promisify(execFile)(process.execPath, [file], { env, encoding: "utf8", timeout: 60_000 });
+  return stdout.trim();
+}
+
+test("a process that awaits only the signal of its lease learns that it is lost", async () => {
+  const key = freshKey();
+  const running = run("signal.mjs", `
+    import { Client } from "latchgate";
+    const { signal } = await new Client(undefined, { retryForMs: 30_000 }).lock(${JSON.stringify(key)}, { ttlMs: 3_000 });
+    await new Promise((lost) => signal.addEventListener("abort", lost));
+    console.log(signal.reason.why);
+  `);
+  await eventually(async () => (await nodes.b.lock(key)).held, "it holds the lock");
+  await nodes.b.force(key);
+  assert.equal(await running, "forced");
+});
+
+test("a process ends after its release, though the lease would have lasted longer", async () => {
+  const key = freshKey();
+  await run("release.mjs", `
+    import { Client } from "latchgate";
+    await new Client(undefined, { retryForMs: 30_000 }).withLock(${JSON.stringify(key)}, { ttlMs: 60_000 }, () => {});
+  `);
+  await isFree(nodes.b, key);
+});
+
+test("CommonJS and ES modules get one and the same client", async () => {
+  const printed = await run("common.cjs", `
+    const { Client, LockHeld } = require("latchgate");
+    const key = ${JSON.stringify(freshKey())};
+    import("latchgate").then(async (esm) => {
+      const lease = await new Client(undefined, { retryForMs: 30_000 }).lock(key);
+      const held = await new esm.Client(undefined, { retryForMs: 30_000 }).lock(key, { waitMs: 0 }).catch((error) => error);
+      await lease.release();
+      console.log(Client === esm.Client, held instanceof LockHeld);
+    });
+  `);
+  assert.equal(printed, "true true");
+});
