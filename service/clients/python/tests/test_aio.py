@@ -66,7 +66,11 @@ class Aio(Scenario):
         async def run() -> None:
             async with self.aio(proxy) as client:
                 contents = {"order": self.key}
-                running = asyncio.ensure_future(client.once(contents, lambda _: None, operation="test"))
+
+                async def work(_: Attempt) -> None:
+                    pass
+
+                running = asyncio.ensure_future(client.once(contents, work, operation="test"))
                 await asyncio.sleep(0)
                 contents["order"] = "another one"
                 await running
