@@ -117,8 +117,7 @@ fi
 
 # A stream of events never ends. After a hold-off no lock would be granted to the requests that follow, so it has a run of its own.
 # With an API key of a request's making, the other requests would need one.
-# Terraform takes and answers what its protocol says.
-apart=(--exclude-tag terraform --exclude-operation-id watchLock --exclude-operation-id watchLocks --exclude-operation-id setHoldOff)
+apart=(--exclude-operation-id watchLock --exclude-operation-id watchLocks --exclude-operation-id setHoldOff)
 
 ensure_packages cc curl java javac jq node npm python3-venv
 install_tools

@@ -257,8 +257,7 @@ export class Pages {
 
 const EVENT_KINDS = {
   granted: "good", released: "", expired: "bad", revoking: "warn", revoked: "bad", forced: "bad", given_back: "", closed: "warn", opened: "",
-  waited: "warn", held_too_long: "warn", suspected_double_run: "bad", engine_switched: "warn", hold_off_began: "warn",
-  hold_off_ended: "", unreadable: "bad", quota_reached: "warn", cycle_seen: "bad", dropped: "bad",
+  waited: "warn", held_too_long: "warn", unreadable: "bad", dropped: "bad",
 };
 
 export function eventBadge(kind) {
@@ -281,7 +280,7 @@ export function eventDetails(event) {
     event.reason && `“${event.reason}”`,
     event.by && `by ${event.by}`,
   ];
-  // A notice has fields of its own.
+  // `dropped` has fields of its own.
   const own = Object.entries(event).filter(([name, value]) => !SHOWN_APART.has(name) && value !== null && typeof value !== "object");
   return [...parts, ...own.map(([name, value]) => `${words(name)} ${value}`)].filter(Boolean).join(" · ");
 }

@@ -24,7 +24,7 @@ pub enum InvalidName {
 }
 
 /// No caller can name it, because a key has no control characters.
-const NOTICES: &str = "\u{1}";
+const OF_NO_LOCK: &str = "\u{1}";
 
 /// The name of a lock within an app: 1–512 bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,21 +39,13 @@ impl Key {
         Ok(Self(text.into()))
     }
 
-    /// Where the notices of an app are among the events of its keys. It is no key of a lock.
-    pub fn of_notices() -> Self {
-        Self(NOTICES.into())
+    /// In place of a key that cannot be decoded, or where there is none. It is no key of a lock.
+    pub fn of_no_lock() -> Self {
+        Self(OF_NO_LOCK.into())
     }
 
-    pub fn is_of_notices(&self) -> bool {
-        &*self.0 == NOTICES
-    }
-
-    /// As [`Key::parse`], of an event in a store.
-    ///
-    /// # Errors
-    /// Says which rule `text` breaks.
-    pub fn of_event(text: &str) -> Result<Self, InvalidName> {
-        if text == NOTICES { Ok(Self::of_notices()) } else { Self::parse(text) }
+    pub fn is_of_no_lock(&self) -> bool {
+        &*self.0 == OF_NO_LOCK
     }
 
     pub fn as_str(&self) -> &str {

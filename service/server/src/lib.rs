@@ -14,7 +14,6 @@ pub mod http;
 pub mod listen;
 pub mod locks;
 pub mod nodes;
-pub mod notices;
 mod objects;
 pub mod observe;
 pub mod seal;

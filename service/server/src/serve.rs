@@ -10,15 +10,13 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Clock, FixedKeys};
+use crate::access::{Access, Clock, FixedKey};
 use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{COMMAND_MAX, Operations, SecondStore};
-use crate::http::{self, Context, Hosts, RequestIds, ServerLimits, StackConfig, Threads, Tls};
-use crate::listen::Bound;
+use crate::http::{self, Context, RequestIds, StackConfig, Threads, Tls};
 use crate::locks::Locks;
-use crate::notices::Notices;
 use crate::observe::logs;
 use crate::observe::traces::Exporter;
 use crate::store::documents::{self, StoredDocument};
@@ -50,16 +48,15 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let hangup = signal(SignalKind::hangup())?;
     // Before a store is opened: a node that cannot have its port must leave no file behind.
     let addresses = args.http.listen.resolve().await?;
-    let fixed_keys = args.access.fixed_keys()?;
+    let fixed_key = args.access.fixed_key()?;
     let tls = args.http.tls().await?;
     let is_exposed = addresses.iter().any(|address| !address.ip().is_loopback());
     // A new store has no API keys, so a node that would be refused then does not create one.
-    args.http.check_exposure(is_exposed, !fixed_keys.are_none() || args.store.may_have_data()?)?;
+    args.http.check_exposure(is_exposed, !fixed_key.is_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
-    let metrics = bind_metrics(&args).await?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let context = Arc::new(context(&args, fixed_keys, connections_max, is_exposed).await?);
+    let context = Arc::new(context(&args, fixed_key, connections_max, is_exposed).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context), http::waiting_routes()));
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
@@ -68,24 +65,18 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         greeting::text(scheme, address, &args.store, args.locks.history_retention, context.access.needs_key())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
-    let stack = |hosts: Hosts, is_metrics_alone: bool| {
-        let (context, ids) = (Arc::clone(&context), RequestIds::default());
-        let (cors, access_log) = (args.http.cors(), args.observe.access_log);
-        Arc::new(StackConfig { context, hosts, cors, ids, access_log, is_metrics_alone })
+    let config = StackConfig {
+        context: Arc::clone(&context),
+        hosts: args.http.hosts(&addresses),
+        cors: args.http.cors(),
+        ids: RequestIds::default(),
+        access_log: args.observe.access_log,
     };
     let server_limits = args.http.server_limits(connections_max, tls.clone());
     tokio::spawn(reload_on_hangup(tls, hangup));
     let stop = CancellationToken::new();
-    if let Some((bound, hosts)) = metrics {
-        let (address, listener) = (bound.address(), bound.listen(CLIENT_TIMEOUT)?);
-        tracing::info!(%address, "metrics are served there too");
-        let limits = ServerLimits { connections_max: METRICS_CONNECTIONS_MAX, tls: None, ..server_limits.clone() };
-        let one = Threads::start(1)?;
-        tokio::spawn(http::serve(listener, stack(hosts, true), limits, one, stop.clone()));
-    }
-    let config = stack(args.http.hosts(&addresses), false);
     let threads = Threads::start(args.http.workers()).context("--workers")?;
-    let serving = http::serve(listener, config, server_limits, Arc::clone(&threads), stop.clone());
+    let serving = http::serve(listener, Arc::new(config), server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {
@@ -107,7 +98,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 /// Opens the stores, and starts all that requests need. `is_exposed`: other machines can reach the node.
 pub(crate) async fn context(
     args: &ServeArgs,
-    fixed_keys: FixedKeys,
+    fixed_key: FixedKey,
     connections_max: usize,
     is_exposed: bool,
 ) -> anyhow::Result<Context> {
@@ -117,8 +108,7 @@ pub(crate) async fn context(
         let locks = locks.clone();
         move || locks.now()
     });
-    let access = Access::start(store.clone(), clock, fixed_keys).await?;
-    let notices = Notices::start(locks.clone());
+    let access = Access::start(store.clone(), clock, fixed_key).await?;
     args.http.check_exposure(is_exposed, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
     if gate.is_some() {
@@ -127,17 +117,10 @@ pub(crate) async fn context(
     let mut gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
     let is_new = is_first_gate(&store).await?;
     gate.engines.iter_mut().for_each(|spec| spec.is_new |= is_new);
-    let operations = gate.start(&secret, notices.clone()).await?;
+    let operations = gate.start(&secret).await?;
     // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
     if store.standing().is_some() {
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
-    }
-    notices.watch_quotas(access.quotas_reached());
-    notices.watch_cycles();
-    notices.watch("locks", store);
-    notices.watch("gate", operations.engines().clone());
-    if let Some(engines) = operations.durable_engine() {
-        notices.watch("durable", engines.clone());
     }
     let limits = args.request_limits(connections_max);
     Ok(Context::new(locks, operations, access, http::requests(), &secret, limits))
@@ -161,16 +144,6 @@ async fn reload_on_hangup(tls: Option<Tls>, mut hangup: Signal) {
 
 /// Longest time that a node which has answered everything waits for its last events to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
-
-/// Most connections at once to the address of --metrics-listen.
-const METRICS_CONNECTIONS_MAX: usize = 32;
-
-async fn bind_metrics(args: &ServeArgs) -> anyhow::Result<Option<(Bound, Hosts)>> {
-    let Some(listen) = &args.observe.metrics_listen else { return Ok(None) };
-    let addresses = listen.resolve().await.context("--metrics-listen")?;
-    let bound = listen::bind(&addresses).context("--metrics-listen")?;
-    Ok(Some((bound, Hosts::new(&args.http.allowed_hosts, listen.host(), &addresses))))
-}
 
 /// File descriptors reserved for stores, files and listeners.
 const DESCRIPTORS_RESERVED: u64 = 200;
@@ -391,7 +364,7 @@ pub async fn open_gate(
 }
 
 impl GateStores {
-    async fn start(self, secret: &[u8], notices: Notices) -> anyhow::Result<Operations> {
+    async fn start(self, secret: &[u8]) -> anyhow::Result<Operations> {
         let start = async |specs| {
             let engines = GateEngines::start(specs, COMMAND_MAX, self.lease_ms_max).await;
             engines.with_context(|| cannot_use_gate(&self.place))
@@ -403,7 +376,7 @@ impl GateStores {
             }
             _ => None,
         };
-        Ok(Operations::start(engines, self.primary, second, secret, notices).await)
+        Ok(Operations::start(engines, self.primary, second, secret).await)
     }
 }
 

@@ -165,8 +165,6 @@ pub struct Revoke {
     pub grace_ms: u64,
     /// Only the leases with this token; `None` means all.
     pub token: Option<u64>,
-    /// Only the leases of this owner; `None` means all.
-    pub owner: Option<Owner>,
 }
 
 /// Ends every lease now.

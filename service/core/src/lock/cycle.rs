@@ -1,6 +1,6 @@
 //! Owners that wait for each other in a circle. Nothing is ended for it: leases end deadlocks.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use serde::Serialize;
 
@@ -9,10 +9,6 @@ use crate::key::Key;
 
 /// Most owners of a circle that is looked for.
 pub const CYCLE_MAX: usize = 16;
-/// Most circles that are looked for at once.
-const CYCLES_MAX: usize = 16;
-/// Most owners from whom a circle is looked for.
-const STARTS_MAX: usize = 256;
 
 /// The request of `waiter` for `key` is not granted before a lease of `holder` has ended.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -43,86 +39,25 @@ impl Mode {
 /// A shortest circle in which `owner` waits, beginning with its own request. An owner that waits for itself makes none: several clients may
 /// have one name.
 pub fn cycle_of(owner: &Owner, blocked: &[Blocked]) -> Option<Vec<Blocked>> {
-    Graph::of(blocked).cycle_of(owner).map(|cycle| cycle.into_iter().cloned().collect())
-}
-
-/// Circles without a common owner. Each begins with the owner whose name is the first, so that the same circle is the same value.
-pub fn cycles(blocked: &[Blocked]) -> Vec<Vec<Blocked>> {
-    let graph = Graph::of(blocked);
-    let mut seen: HashSet<&Owner> = HashSet::new();
-    let mut cycles = Vec::new();
-    let mut starts = graph.near_cycles();
-    starts.sort_unstable();
-    for owner in starts.into_iter().take(STARTS_MAX) {
-        if cycles.len() == CYCLES_MAX {
-            break;
-        }
-        if seen.contains(owner) {
-            continue;
-        }
-        let Some(mut cycle) = graph.cycle_of(owner).filter(|cycle| cycle.iter().all(|of| !seen.contains(&of.waiter)))
-        else {
-            continue;
-        };
-        seen.extend(cycle.iter().map(|of| &of.waiter));
-        let first = cycle.iter().enumerate().min_by_key(|(_, of)| &of.waiter).map_or(0, |(index, _)| index);
-        cycle.rotate_left(first);
-        cycles.push(cycle.into_iter().cloned().collect());
+    let mut by_waiter: HashMap<&Owner, Vec<&Blocked>> = HashMap::new();
+    for one in blocked.iter().filter(|one| one.waiter != one.holder) {
+        by_waiter.entry(&one.waiter).or_default().push(one);
     }
-    cycles
-}
-
-struct Graph<'a>(HashMap<&'a Owner, Vec<&'a Blocked>>);
-
-impl<'a> Graph<'a> {
-    fn of(blocked: &'a [Blocked]) -> Self {
-        let mut by_waiter: HashMap<&Owner, Vec<&Blocked>> = HashMap::new();
-        for one in blocked.iter().filter(|one| one.waiter != one.holder) {
-            by_waiter.entry(&one.waiter).or_default().push(one);
-        }
-        Self(by_waiter)
-    }
-
-    /// By breadth first.
-    fn cycle_of(&self, owner: &Owner) -> Option<Vec<&'a Blocked>> {
-        // Each owner with the request by which it was reached, and how far it is from the first.
-        let mut reached: HashMap<&Owner, &Blocked> = HashMap::new();
-        let mut next: VecDeque<(&Owner, usize)> = VecDeque::from([(owner, 0)]);
-        while let Some((waiter, distance)) = next.pop_front() {
-            for &one in self.0.get(waiter).into_iter().flatten() {
-                if one.holder == *owner {
-                    return Some(way(one, owner, &reached));
-                }
-                if distance + 1 < CYCLE_MAX && !reached.contains_key(&one.holder) {
-                    reached.insert(&one.holder, one);
-                    next.push_back((&one.holder, distance + 1));
-                }
+    // By breadth first: each owner with the request by which it was reached, and how far it is from the first.
+    let mut reached: HashMap<&Owner, &Blocked> = HashMap::new();
+    let mut next: VecDeque<(&Owner, usize)> = VecDeque::from([(owner, 0)]);
+    while let Some((waiter, distance)) = next.pop_front() {
+        for &one in by_waiter.get(waiter).into_iter().flatten() {
+            if one.holder == *owner {
+                return Some(way(one, owner, &reached).into_iter().cloned().collect());
+            }
+            if distance + 1 < CYCLE_MAX && !reached.contains_key(&one.holder) {
+                reached.insert(&one.holder, one);
+                next.push_back((&one.holder, distance + 1));
             }
         }
-        None
     }
-
-    /// The owners that are in a circle or wait for one that is: those that are left when owners that wait for none of the others are
-    /// taken away, again and again. There is mostly none.
-    fn near_cycles(&self) -> Vec<&'a Owner> {
-        let mut waits: HashMap<&Owner, usize> = self.0.iter().map(|(waiter, of)| (*waiter, of.len())).collect();
-        let mut waiters_of: HashMap<&Owner, Vec<&'a Owner>> = HashMap::new();
-        for one in self.0.values().flatten() {
-            waiters_of.entry(&one.holder).or_default().push(&one.waiter);
-        }
-        let mut free: Vec<&Owner> = waiters_of.keys().filter(|owner| !waits.contains_key(*owner)).copied().collect();
-        while let Some(owner) = free.pop() {
-            for waiter in waiters_of.get(owner).into_iter().flatten().copied() {
-                let Some(left) = waits.get_mut(waiter) else { continue };
-                *left -= 1;
-                if *left == 0 {
-                    waits.remove(waiter);
-                    free.push(waiter);
-                }
-            }
-        }
-        self.0.keys().filter(|owner| waits.contains_key(*owner)).copied().collect()
-    }
+    None
 }
 
 /// The requests from `owner` to `last`.
@@ -158,14 +93,12 @@ mod tests {
         let both = blocked(&["a k1 b", "b k2 a"]);
         assert_eq!(cycle_of(&owner("a"), &both), Some(both.clone()));
         assert_eq!(cycle_of(&owner("b"), &both), Some(blocked(&["b k2 a", "a k1 b"])));
-        assert_eq!(cycles(&both), [both]);
     }
 
     #[test]
     fn an_owner_that_waits_for_a_circle_is_not_in_it() {
         let all = blocked(&["c k3 a", "a k1 b", "b k2 a", "d k4 c"]);
         assert_eq!((cycle_of(&owner("c"), &all), cycle_of(&owner("d"), &all)), (None, None));
-        assert_eq!(cycles(&all), [blocked(&["a k1 b", "b k2 a"])]);
     }
 
     #[test]
@@ -178,23 +111,14 @@ mod tests {
     #[test]
     fn a_chain_that_ends_is_no_circle() {
         let all = blocked(&["a k1 b", "b k2 c", "c k3 d", "a k3 d"]);
-        assert!(cycles(&all).is_empty() && cycle_of(&owner("a"), &all).is_none());
+        assert!(cycle_of(&owner("a"), &all).is_none());
         assert!(cycle_of(&owner("unknown"), &all).is_none());
     }
 
     #[test]
     fn several_clients_of_one_name_are_no_circle() {
         let all = blocked(&["a k1 a"]);
-        assert!(cycles(&all).is_empty() && cycle_of(&owner("a"), &all).is_none());
-    }
-
-    #[test]
-    fn circles_apart_are_all_found_and_each_once() {
-        let all = blocked(&["b k1 a", "a k2 b", "x k3 y", "y k4 z", "z k5 x", "b k1 a"]);
-        let found = cycles(&all);
-        assert_eq!(found, [blocked(&["a k2 b", "b k1 a"]), blocked(&["x k3 y", "y k4 z", "z k5 x"])]);
-        let reversed: Vec<Blocked> = all.into_iter().rev().collect();
-        assert_eq!(cycles(&reversed), found);
+        assert!(cycle_of(&owner("a"), &all).is_none());
     }
 
     #[test]
@@ -204,7 +128,7 @@ mod tests {
             blocked(&texts.iter().map(String::as_str).collect::<Vec<_>>())
         };
         assert_eq!(cycle_of(&owner("o3"), &of(CYCLE_MAX)).map(|cycle| cycle.len()), Some(CYCLE_MAX));
-        assert!(cycles(&of(CYCLE_MAX + 1)).is_empty());
+        assert!(cycle_of(&owner("o3"), &of(CYCLE_MAX + 1)).is_none());
     }
 
     #[test]

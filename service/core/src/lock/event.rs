@@ -30,22 +30,12 @@ pub enum EventKind {
     Opened,
     /// Four fifths of `max_hold_ms` have passed, or the app's `warn_after_ms`.
     HeldTooLong,
-    /// Of an app, not of one lock: an operation may have been carried out twice.
-    SuspectedDoubleRun,
-    /// The app has reached a quota at a node.
-    QuotaReached,
-    /// Owners wait for each other in a circle.
-    CycleSeen,
-    /// Of the service: another engine of a pair is in use.
-    EngineSwitched,
-    HoldOffBegan,
-    HoldOffEnded,
     /// The store has an event that this version cannot decode.
     Unreadable,
 }
 
 impl EventKind {
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 12] = [
         Self::Granted,
         Self::Released,
         Self::Expired,
@@ -57,12 +47,6 @@ impl EventKind {
         Self::Closed,
         Self::Opened,
         Self::HeldTooLong,
-        Self::SuspectedDoubleRun,
-        Self::QuotaReached,
-        Self::CycleSeen,
-        Self::EngineSwitched,
-        Self::HoldOffBegan,
-        Self::HoldOffEnded,
         Self::Unreadable,
     ];
 
@@ -79,12 +63,6 @@ impl EventKind {
             Self::Closed => "closed",
             Self::Opened => "opened",
             Self::HeldTooLong => "held_too_long",
-            Self::SuspectedDoubleRun => "suspected_double_run",
-            Self::QuotaReached => "quota_reached",
-            Self::CycleSeen => "cycle_seen",
-            Self::EngineSwitched => "engine_switched",
-            Self::HoldOffBegan => "hold_off_began",
-            Self::HoldOffEnded => "hold_off_ended",
             Self::Unreadable => "unreadable",
         }
     }
@@ -127,8 +105,6 @@ pub struct Event {
     pub held_ms: Option<u64>,
     pub expires_at: Option<Timestamp>,
     pub note: Note,
-    /// What a notice is about; `None` for an event of a lock.
-    pub subject: Option<Arc<str>>,
 }
 
 impl Event {
@@ -144,19 +120,7 @@ impl Event {
             held_ms: Some(at.ms_since(lease.granted_at)),
             expires_at: if kind.is_end() { None } else { Some(lease.expires_at) },
             note: note.unwrap_or_default(),
-            subject: None,
         }
-    }
-
-    /// An event that is not about one lock. `until` is when what it says ends.
-    pub fn notice(
-        kind: EventKind,
-        subject: Arc<str>,
-        reason: Arc<str>,
-        until: Option<Timestamp>,
-        at: Timestamp,
-    ) -> Self {
-        Self { subject: Some(subject), ..Self::of_key(kind, Some(reason), until, at) }
     }
 
     /// An event that is not about one lease.
@@ -174,6 +138,6 @@ impl Event {
     pub fn waited(owner: Option<Owner>, mode: Mode, waited_ms: u64, at: Timestamp) -> Self {
         let note = Note::default();
         let kind = EventKind::Waited;
-        Self { kind, at, owner, mode, token: 0, waited_ms, held_ms: None, expires_at: None, note, subject: None }
+        Self { kind, at, owner, mode, token: 0, waited_ms, held_ms: None, expires_at: None, note }
     }
 }

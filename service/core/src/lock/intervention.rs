@@ -26,10 +26,7 @@ pub(super) fn set_limit(state: &mut LockState, permits: Option<u32>) -> Step {
 /// only if its deadline is earlier.
 pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) -> Step {
     let deadline = now.plus_ms(request.grace_ms);
-    let is_meant = |lease: &Lease| {
-        request.token.is_none_or(|token| token == lease.token)
-            && request.owner.as_ref().is_none_or(|owner| *owner == lease.owner)
-    };
+    let is_meant = |lease: &Lease| request.token.is_none_or(|token| token == lease.token);
     // The note is written with each lease. A revocation without a note is never refused.
     let notes = state.holders.iter().filter(|lease| is_meant(lease)).count() * request.note.bytes();
     if notes > 0

@@ -40,7 +40,7 @@ mod upgrade;
 
 pub use closing::Closing;
 pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms};
-pub use cycle::{Blocked, CYCLE_MAX, cycle_of, cycles};
+pub use cycle::{Blocked, CYCLE_MAX, cycle_of};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use group::{Group, SERVED_MARGIN_MS, Share};

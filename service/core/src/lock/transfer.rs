@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn every_time_moves_with_the_clock_and_nothing_else_changes() {
         let mut state = held("a");
-        let revoke = Revoke { note: super::super::Note::default(), grace_ms: 5_000, token: None, owner: None };
+        let revoke = Revoke { note: super::super::Note::default(), grace_ms: 5_000, token: None };
         let _ = step(&mut state, &Command::Revoke(revoke), NOW, Terms::FREE);
         let there = state.carried(250, &LockState::default());
         let (before, after) = (&state.holders()[0], &there.holders()[0]);

@@ -237,7 +237,6 @@ fn event(kind: EventKind, lease: &Lease, at: Timestamp) -> Event {
         held_ms: Some(at.ms_since(lease.granted_at)),
         expires_at: (!kind.is_end()).then_some(lease.expires_at),
         note: note.unwrap_or_default(),
-        subject: None,
     }
 }
 

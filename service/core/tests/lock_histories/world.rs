@@ -165,12 +165,9 @@ impl World {
         let note = || Note { reason: Some("why".into()), by: Some(Owner::parse("admin").unwrap()) };
         let command = match call {
             Call::SetLimit(permits) => Command::SetLimit(*permits),
-            Call::Revoke { grace_ms, token: of } => Command::Revoke(Revoke {
-                note: note(),
-                grace_ms: *grace_ms,
-                token: of.as_ref().map(token),
-                owner: None,
-            }),
+            Call::Revoke { grace_ms, token: of } => {
+                Command::Revoke(Revoke { note: note(), grace_ms: *grace_ms, token: of.as_ref().map(token) })
+            }
             Call::Force => Command::Force(Force { note: note() }),
             Call::Fence(presented) => Command::Fence(token(presented)),
             Call::Close { until_ms } => {

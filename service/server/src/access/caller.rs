@@ -31,12 +31,6 @@ impl Caller {
         Self { permissions, key_id, app_use, ended, used_at, counted: OnceLock::new() }
     }
 
-    /// A client that may do everything in `app`, whatever its quotas are.
-    pub fn without_key(app: App) -> Self {
-        let app_use = AppUse::new(app.clone(), super::quota::reports());
-        Self::new(None, Permissions::all(app), Arc::new(app_use))
-    }
-
     pub fn app(&self) -> &App {
         &self.permissions.app
     }

@@ -4,7 +4,7 @@
 pub mod answers;
 mod caller;
 mod change;
-mod fixed_keys;
+mod fixed_key;
 pub mod operator;
 pub mod quota;
 mod refresh;
@@ -16,14 +16,13 @@ use std::sync::Arc;
 use latchgate_core::access::{Document, KeyId, Permissions, Quotas, Refusal};
 use latchgate_core::{App, Timestamp};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::broadcast;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::caller::Caller;
 pub use self::change::ChangeFailure;
-pub use self::fixed_keys::FixedKeys;
-use self::quota::{AppUse, QuotaReached};
+pub use self::fixed_key::FixedKey;
+use self::quota::AppUse;
 use crate::engines::LockEngines;
 
 /// Gives the time by the store's clock.
@@ -50,7 +49,7 @@ pub struct Access {
 struct Inner {
     engines: LockEngines,
     clock: Clock,
-    fixed: FixedKeys,
+    fixed: FixedKey,
     known: RwLock<Arc<Known>>,
     /// Held while `known` is replaced, which takes some ms for thousands of API keys. Requests read on meanwhile.
     installing: Mutex<()>,
@@ -58,7 +57,6 @@ struct Inner {
     open: Arc<Caller>,
     /// What each app uses of this node.
     app_uses: Mutex<HashMap<App, Arc<AppUse>>>,
-    quota_reports: broadcast::Sender<QuotaReached>,
     /// When this node last entered uses into the document.
     uses_entered: Mutex<Option<Instant>>,
 }
@@ -81,22 +79,10 @@ impl Access {
     /// Reads the document, and keeps reading it.
     ///
     /// # Errors
-    /// When an engine is in use and does not give it, or the file of API keys cannot be read.
-    pub async fn start(engines: LockEngines, clock: Clock, fixed: FixedKeys) -> anyhow::Result<Self> {
-        let access = Self::once(engines, clock, fixed).await?;
-        let running = CancellationToken::new();
-        tokio::spawn(running.clone().run_until_cancelled_owned(refresh::run(Arc::clone(&access.inner))));
-        Ok(Self { _running: Arc::new(running.drop_guard()), ..access })
-    }
-
-    /// As [`Access::start`], for a command that ends soon: reads the document once.
-    ///
-    /// # Errors
-    /// As [`Access::start`].
-    pub async fn once(engines: LockEngines, clock: Clock, fixed: FixedKeys) -> anyhow::Result<Self> {
-        fixed.read().await?;
-        let (quota_reports, default) = (quota::reports(), App::default());
-        let default_use = Arc::new(AppUse::new(default.clone(), quota_reports.clone()));
+    /// When an engine is in use and does not give it.
+    pub async fn start(engines: LockEngines, clock: Clock, fixed: FixedKey) -> anyhow::Result<Self> {
+        let default = App::default();
+        let default_use = Arc::new(AppUse::new(default.clone()));
         let inner = Arc::new(Inner {
             engines,
             clock,
@@ -105,7 +91,6 @@ impl Access {
             installing: Mutex::default(),
             open: Arc::new(Caller::new(None, Permissions::all(default.clone()), Arc::clone(&default_use))),
             app_uses: Mutex::new(HashMap::from([(default, default_use)])),
-            quota_reports,
             uses_entered: Mutex::default(),
         });
         inner.install(Known::default());
@@ -116,7 +101,9 @@ impl Access {
             }
             Err(error) => return Err(error.into()),
         }
-        Ok(Self { inner, _running: Arc::new(CancellationToken::new().drop_guard()) })
+        let running = CancellationToken::new();
+        tokio::spawn(running.clone().run_until_cancelled_owned(refresh::run(Arc::clone(&inner))));
+        Ok(Self { inner, _running: Arc::new(running.drop_guard()) })
     }
 
     /// Finds out who sends a request.
@@ -166,11 +153,6 @@ impl Access {
         self.inner.known().document.clone()
     }
 
-    /// Apps that reach a quota at this node: at most one report a minute for each app and quota.
-    pub fn quotas_reached(&self) -> broadcast::Receiver<QuotaReached> {
-        self.inner.quota_reports.subscribe()
-    }
-
     /// By the store's clock.
     pub fn now(&self) -> Timestamp {
         (self.inner.clock)()
@@ -184,7 +166,7 @@ impl Inner {
 
     /// There are as many as apps that have API keys, or have had some.
     fn app_use(&self, app: &App) -> Arc<AppUse> {
-        let new = || Arc::new(AppUse::new(app.clone(), self.quota_reports.clone()));
+        let new = || Arc::new(AppUse::new(app.clone()));
         Arc::clone(self.app_uses.lock().entry(app.clone()).or_insert_with(new))
     }
 

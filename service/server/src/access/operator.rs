@@ -185,14 +185,12 @@ impl Order<'_> {
         Ok(now)
     }
 
-    /// `may_lock_out`: also if it is the first API key and cannot make others, as an operator who can open the store may.
-    ///
     /// # Errors
     /// Says why there is no new API key.
-    pub async fn create_key(self, request: KeyRequest, may_lock_out: bool) -> Result<NewKeyAnswer, OrderRefused> {
+    pub async fn create_key(self, request: KeyRequest) -> Result<NewKeyAnswer, OrderRefused> {
         let name = request.name.clone();
         let (permissions, expires_in_ms) = request.parse()?;
-        if !may_lock_out && !self.access.needs_key() && !permissions.is_operator() {
+        if !self.access.needs_key() && !permissions.is_operator() {
             let rule = "must have admin, and app must be default: with the first API key every request needs one, and no \
                         other could be made";
             return Err(OrderRefused::invalid("scopes", rule));

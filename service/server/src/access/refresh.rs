@@ -17,10 +17,8 @@ const ENTER_USES_EVERY: Duration = Duration::from_secs(60);
 
 pub(super) async fn run(inner: Arc<Inner>) {
     let mut is_away = false;
-    let mut reported = None;
     loop {
         sleep(REFRESH_EVERY).await;
-        inner.reread_fixed(&mut reported).await;
         let read = inner.read_document().await;
         if let Err(error) = &read
             && !is_away
@@ -62,38 +60,15 @@ impl Inner {
         Ok(())
     }
 
-    /// `reported` is the failure that the log has already.
-    async fn reread_fixed(&self, reported: &mut Option<String>) {
-        let failure = match self.fixed.read().await {
-            Ok(false) => None,
-            Ok(true) => {
-                self.install_again();
-                None
-            }
-            Err(error) => Some(format!("{error:#}")),
-        };
-        if failure != *reported {
-            if let Some(failure) = &failure {
-                tracing::warn!("{failure}: the API keys that it had before are still accepted");
-            }
-            *reported = failure;
-        }
-    }
-
     /// API keys that have expired since the last refresh.
     fn end_expired(&self) {
         let (known, now) = (self.known(), (self.clock)());
         let is_over =
             |id: &KeyId| known.document.keys.get(id).is_none_or(|entry| known.document.state_of(entry, now).is_err());
         if known.callers.keys().any(is_over) {
-            self.install_again();
+            let Known { is_read, version, ref stored, .. } = *known;
+            self.install(Known { is_read, version, stored: stored.clone(), ..Known::default() });
         }
-    }
-
-    fn install_again(&self) {
-        let known = self.known();
-        let Known { is_read, version, ref stored, .. } = *known;
-        self.install(Known { is_read, version, stored: stored.clone(), ..Known::default() });
     }
 
     async fn enter_uses(&self) {

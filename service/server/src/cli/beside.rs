@@ -1,4 +1,4 @@
-//! Commands with `--beside-store`: what the endpoints of `/v1/admin` do, on the stores themselves, for use when no node can be called.
+//! `latchgate engines switch` and `hold-off` with `--beside-store`: on the stores themselves, for use when no node runs.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ const SWITCH_MAX: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// When a log was started before.
-pub fn start_log() -> anyhow::Result<()> {
+fn start_log() -> anyhow::Result<()> {
     logs::start("warn", LogFormat::Text, None)
 }
 
@@ -44,7 +44,7 @@ pub async fn hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> 
 
 async fn order_hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> anyhow::Result<u64> {
     if of == EnginesOf::Locks {
-        return Ok(join(args, false).await?.order_hold_off(for_ms).await?);
+        return Ok(join(args).await?.order_hold_off(for_ms).await?);
     }
     let mut lasts_ms = 0;
     for engines in join_gate(args).await? {
@@ -60,7 +60,7 @@ async fn order_hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -
 pub async fn switch(args: &BesideArgs, of: EnginesOf, order: &SwitchOrder) -> anyhow::Result<Value> {
     start_log()?;
     let switched = match of {
-        EnginesOf::Locks => switch_engines(&join(args, false).await?, order).await,
+        EnginesOf::Locks => switch_engines(&join(args).await?, order).await,
         EnginesOf::Gate => {
             let gate = join_gate(args).await?.into_iter().next().context("the gate has no engine")?;
             switch_engines(&gate, order).await
@@ -83,27 +83,23 @@ async fn switch_engines<E: ?Sized + Engine>(engines: &Engines<E>, order: &Switch
 
 /// Logs the audit record of a command that was carried out beside the store.
 fn record(action: Action, of: EnginesOf, detail: &str, is_done: bool) {
-    let entry = begin_record(action, of.as_str());
+    let actor = Actor { app: Some(App::default()), from: Some(COMMAND.to_owned()), ..Actor::default() };
+    let entry = Entry::begin(action, actor, of.as_str());
     entry.detail(detail);
     entry.end(if is_done { "done" } else { "refused" });
 }
 
-pub fn begin_record(action: Action, resource: &str) -> Entry {
-    let actor = Actor { app: Some(App::default()), from: Some(COMMAND.to_owned()), ..Actor::default() };
-    Entry::begin(action, actor, resource)
-}
-
-/// The engines of the locks, as a node would use them. Returns once they answer. Without `migrate`, nothing is created.
-pub async fn join(args: &BesideArgs, migrate: bool) -> anyhow::Result<LockEngines> {
+/// The engines of the locks, as a node would use them. Returns once they answer. Nothing is created.
+async fn join(args: &BesideArgs) -> anyhow::Result<LockEngines> {
     let mut specs = Vec::new();
     for engine in args.store.engines(Duration::ZERO)? {
-        specs.push(engine.spec(migrate).await?.0);
+        specs.push(engine.spec(false).await?.0);
     }
     until_answered(LockEngines::join(specs, args.store.store_timeout, args.ttl_ms_max)).await
 }
 
 /// The engines of the gate, as [`join`], and those of durable operations if they have a store of their own.
-pub async fn join_gate(args: &BesideArgs) -> anyhow::Result<Vec<GateEngines>> {
+async fn join_gate(args: &BesideArgs) -> anyhow::Result<Vec<GateEngines>> {
     let store = &args.store;
     let locks = store.engines(Duration::ZERO)?;
     let locks = locks.first().context("--locks names no store")?;

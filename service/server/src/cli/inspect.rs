@@ -13,7 +13,6 @@ use super::beside;
 use super::node::{ORDER_MAX, client};
 use super::print::{list, one_line, out, said, text};
 use super::progress::shown;
-use super::who;
 use crate::config::{
     EnginesCommand, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
 };
@@ -53,7 +52,6 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
         LocksCommand::Show { key } => {
             show_lock(show.json, &client.call(Method::GET, &lock_path(key, ""), None).await?);
         }
-        LocksCommand::Who { key } => who::who(&client, key, show.json).await?,
         LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
         LocksCommand::History { key, limit } => {
             let path = lock_path(key, &format!("/history?limit={limit}"));

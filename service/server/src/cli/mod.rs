@@ -3,7 +3,6 @@
 mod access;
 mod bench;
 mod beside;
-mod doctor;
 mod health;
 mod inspect;
 mod lock;
@@ -14,7 +13,6 @@ mod print;
 mod progress;
 mod proxy;
 mod terraform;
-mod who;
 mod work;
 
 use std::process::ExitCode;
@@ -32,7 +30,6 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Lock(args) => return lock::run(&args).await,
         Command::Once(args) => return once::run(&args).await,
-        Command::Doctor(args) => return doctor::run(&args).await,
         Command::Bench(args) => bench::run(&args).await,
         Command::Locks(args) => inspect::locks(&args).await,
         Command::Operations(args) => inspect::operations(&args).await,

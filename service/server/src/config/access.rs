@@ -1,13 +1,11 @@
 //! API keys: those that the node knows from its configuration, and the commands `app` and `key`.
 
-use std::path::PathBuf;
-
 use clap::{Args, Subcommand};
 use latchgate_core::access::{KeyId, Scope};
 
 use super::duration::duration_ms;
 use super::{ShowArgs, StoreArgs};
-use crate::access::FixedKeys;
+use crate::access::FixedKey;
 use crate::access::operator::QuotasRequest;
 
 #[derive(Debug, Args)]
@@ -17,10 +15,6 @@ pub struct AccessArgs {
     #[arg(long, value_name = "API_KEY")]
     pub admin_api_key: Option<String>,
 
-    /// A JSON file of further API keys (docs/ACCESS.md), read again when it changes
-    #[arg(long, value_name = "PATH")]
-    pub api_keys_file: Option<PathBuf>,
-
     /// Serve /metrics without an API key, also once other requests need one
     #[arg(long)]
     pub open_metrics: bool,
@@ -29,8 +23,8 @@ pub struct AccessArgs {
 impl AccessArgs {
     /// # Errors
     /// When the admin's key is not an API key.
-    pub fn fixed_keys(&self) -> anyhow::Result<FixedKeys> {
-        FixedKeys::new(self.admin_api_key.as_deref(), self.api_keys_file.clone())
+    pub fn fixed_key(&self) -> anyhow::Result<FixedKey> {
+        FixedKey::new(self.admin_api_key.as_deref())
     }
 }
 
@@ -108,15 +102,13 @@ pub struct KeyCreateArgs {
     pub expires: Option<u64>,
 }
 
-/// A command that works on a node, or on the stores themselves.
+/// A command to a node.
 #[derive(Debug, Args)]
 pub struct OperatorCommand<C: Subcommand> {
     #[command(subcommand)]
     pub command: C,
     #[command(flatten)]
     pub show: ShowArgs,
-    #[command(flatten)]
-    pub beside: BesideArgs,
 }
 
 #[derive(Debug, Args)]

@@ -53,8 +53,6 @@ pub enum LocksCommand {
     },
     /// Show a lock with its holders.
     Show { key: String },
-    /// Show the holders of a lock, its waiters, and the locks for which its holders wait.
-    Who { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
     Watch { key: String },
     /// Show what happened to a lock, newest first.
@@ -226,21 +224,4 @@ pub struct CompletionsArgs {
 pub struct ManArgs {
     /// Write one page for each command into this directory. If absent: print the page of `latchgate` itself.
     pub directory: Option<PathBuf>,
-}
-
-/// Check a service and its configuration, and say what to do about each finding.
-///
-/// The nodes are checked: whether each one answers and can serve, which engines are in use, how far this machine's clock is off, and
-/// whether a load balancer cuts long waits. With --beside-store the stores are checked instead, as `latchgate serve` would open them.
-/// The API key needs the scopes `read` and `locks`; `admin` to see the engines. Fails if something is wrong.
-#[derive(Debug, Args)]
-pub struct DoctorArgs {
-    /// Also wait for a lock for this long, as clients do, to find a load balancer that cuts such calls; 50s is the longest wait.
-    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = duration)]
-    pub wait: Duration,
-
-    #[command(flatten)]
-    pub node: NodeArgs,
-    #[command(flatten)]
-    pub beside: BesideArgs,
 }

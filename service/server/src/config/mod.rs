@@ -28,8 +28,8 @@ pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, 
 use self::duration::some_duration;
 pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
-    CompletionsArgs, DoctorArgs, EnginesCommand, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs,
-    OperationsCommand, ShowArgs,
+    CompletionsArgs, EnginesCommand, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs, OperationsCommand,
+    ShowArgs,
 };
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
@@ -84,7 +84,6 @@ pub enum Command {
     /// Create, list and revoke API keys.
     #[command(visible_alias = "keys")]
     ApiKey(OperatorCommand<KeyCommand>),
-    Doctor(DoctorArgs),
     Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell.
     Completions(CompletionsArgs),

@@ -1,8 +1,7 @@
-//! Metrics at an address of their own, and traces.
+//! The log of requests, and traces.
 
 use clap::Args;
 
-use crate::listen::Listen;
 use crate::observe::traces::Otlp;
 
 #[derive(Debug, Args)]
@@ -11,10 +10,6 @@ pub struct ObserveArgs {
     /// Log every request at level `info`
     #[arg(long)]
     pub access_log: bool,
-
-    /// Serve /metrics, and nothing else, at this address too, without an API key
-    #[arg(long, value_name = "ADDRESS")]
-    pub metrics_listen: Option<Listen>,
 
     /// Send traces to this OpenTelemetry collector (OTLP over HTTP): http://HOST:4318. Headers, for example with a password, come
     /// from OTEL_EXPORTER_OTLP_HEADERS

@@ -175,7 +175,6 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
             forced_until: record.forced_until,
             jumped_ms: record.jumped_ms,
             since: record.since,
-            noticed: record.noticed,
             ..none.clone()
         },
     );

@@ -39,7 +39,6 @@ pub use self::stamp::{STAMP_MAX_BYTES, StampText};
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
 use crate::format::ms;
-use crate::notices::Notices;
 use crate::observe::metrics::{GateMetrics, Page};
 use crate::store::engine_record::Risk;
 use crate::store::gate::GateStore;
@@ -67,7 +66,6 @@ struct Inner {
     second: Option<Second>,
     outage: Outage,
     signer: Signer,
-    notices: Notices,
     /// How many claims may be given back, and successes put in front, in the background at once.
     in_background: Arc<Semaphore>,
     /// One permit for each listing by time.
@@ -109,7 +107,6 @@ impl Operations {
         primary: Arc<dyn GateStore>,
         second: Option<SecondStore>,
         secret: &[u8],
-        notices: Notices,
     ) -> Self {
         let running = CancellationToken::new();
         let target = async |store: Arc<dyn GateStore>| {
@@ -135,7 +132,6 @@ impl Operations {
             second,
             outage: Outage::default(),
             signer: Signer::new(secret),
-            notices,
             in_background: Arc::new(Semaphore::new(WAITERS_MAX)),
             walks: Semaphore::new(WALKS_MAX),
             closing: CancellationToken::new(),

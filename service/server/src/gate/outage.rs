@@ -264,7 +264,6 @@ async fn carry_back(
         inner.metrics.double_runs.inc();
         let operation = stored.record.operation.as_str();
         tracing::warn!(id = %address.id, operation, "suspected double run: two stores had a success");
-        inner.suspect(address, "Two stores had a success of the operation.");
     }
     Ok(match second.own.gate.put(Fence::None, address, stored, None).await {
         Ok(true) => Removed::Yes,

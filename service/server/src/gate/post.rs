@@ -10,7 +10,6 @@ use latchgate_core::gate::{
 use super::stamp::{Home, Presented, Unguarded};
 use super::{Inner, Operations, PostCall, Reply, StampText};
 use crate::failure::{Answer, Failure};
-use crate::notices::Notice;
 use crate::observe::metrics::GateOutcome;
 use crate::store::StoreError;
 
@@ -64,7 +63,6 @@ impl Operations {
         if let Outcome::Superseded { counted: true, double_runs, .. } = &reply.outcome {
             inner.metrics.double_runs.inc();
             tracing::warn!(id = %address.id, double_runs, "suspected double run: a superseded attempt reports a success");
-            inner.suspect(address, "A superseded attempt has reported a success.");
         }
         Ok(reply)
     }
@@ -128,11 +126,6 @@ impl Operations {
 }
 
 impl Inner {
-    /// Puts a notice on the app's event stream: the operation may have been carried out twice.
-    pub(super) fn suspect(&self, address: &OperationAddress, why: &'static str) {
-        self.notices.notice(&address.app, Notice::SuspectedDoubleRun { id: address.id.to_string(), why });
-    }
-
     /// An outcome that no store has said.
     fn reply(&self, outcome: Outcome) -> Reply {
         Reply { outcome, now: self.clock_now(), record: None }

@@ -1,12 +1,9 @@
 //! Which caller sends a request, and whether it has the scope that the endpoint needs: checked once, before any handler.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
-use base64::Engine;
-use base64::prelude::BASE64_STANDARD;
 use latchgate_core::App;
 use latchgate_core::access::{ApiKey, Refusal, Scope};
 
@@ -26,9 +23,8 @@ use crate::audit::Actor;
 pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -> Result<(), Problem> {
     let endpoint = exchange.endpoint();
     let count = |presented: Option<&str>, denied| count_failure(context, exchange, presented, denied);
-    let presented = api_key(request.headers(), endpoint.allows_password);
+    let presented = api_key(request.headers());
     let presented = presented.inspect_err(|_| count(None, Denied::Refused(Refusal::Unknown)))?;
-    let presented = presented.as_deref();
     let caller = context.access.check(presented).map_err(|denied| {
         count(presented, denied);
         refused(denied)
@@ -98,19 +94,14 @@ fn count_failure(context: &Context, exchange: &Exchange, presented: Option<&str>
     context.failures.log(Actor { app, key_id, from: Some(exchange.from.to_string()) }, why);
 }
 
-/// The API key that the request presents: as a bearer token, or as a password if that is allowed.
-fn api_key(headers: &HeaderMap, allows_password: bool) -> Result<Option<Cow<'_, str>>, Problem> {
+/// The API key that the request presents as a bearer token.
+fn api_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
     let mut sent = headers.get_all(header::AUTHORIZATION).iter();
     let Some(first) = sent.next() else { return Ok(None) };
     let text = first.to_str().unwrap_or_default();
     match text.split_once(' ') {
         Some((scheme, api_key)) if scheme.eq_ignore_ascii_case("bearer") && sent.next().is_none() => {
-            Ok(Some(api_key.trim().into()))
-        }
-        Some((scheme, login)) if allows_password && scheme.eq_ignore_ascii_case("basic") && sent.next().is_none() => {
-            let login = BASE64_STANDARD.decode(login.trim()).ok().and_then(|login| String::from_utf8(login).ok());
-            let password = login.as_deref().and_then(|login| login.split_once(':')).map(|(_, password)| password);
-            Ok(Some(password.unwrap_or_default().to_owned().into()))
+            Ok(Some(api_key.trim()))
         }
         _ => {
             Err(Problem::new(Code::Unauthorized, "The header must be `Authorization: Bearer API_KEY`, and sent once."))

@@ -55,7 +55,6 @@ pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered
 /// The change counts at this node at once, and at all others within two seconds.
 #[utoipa::path(
     patch, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "changeApp",
-    params(("app" = String, Path, min_length = 1, max_length = 64, description = "The app's name", example = "billing")),
     request_body(content = ref("#/components/schemas/AppChangeRequest"), content_type = "application/json", example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000})),
     responses((status = 200, description = "The app is changed.", body = AppAnswer))
 )]
@@ -68,7 +67,6 @@ pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json
 /// Without API keys (revoked ones go with it, 3 s after the revocation), locks that are in use, and operations.
 #[utoipa::path(
     delete, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "deleteApp",
-    params(("app" = String, Path, min_length = 1, max_length = 64, description = "The app's name", example = "billing")),
     responses((status = 200, description = "The app is deleted.", body = DeletedAppAnswer))
 )]
 pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
@@ -115,7 +113,7 @@ pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
     responses((status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer))
 )]
 pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
-    Ok(json(StatusCode::CREATED, &call.order()?.create_key(request, false).await?))
+    Ok(json(StatusCode::CREATED, &call.order()?.create_key(request).await?))
 }
 
 /// Revoke an API key.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::{FromRequest, OptionalFromRequest, Request};
+use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -24,31 +24,16 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, context: &Shared) -> Result<Self, Problem> {
-        parse(&received(request, context).await?).map(Self)
+        let exchange = Arc::clone(Exchange::of(request.extensions())?);
+        let bytes_max = context.body_bytes_max(exchange.endpoint().body);
+        let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
+        // A slow body may arrive after the API key was revoked, and its app deleted.
+        if exchange.caller.get().is_some_and(|caller| caller.ended().is_cancelled()) {
+            return Err(access::ended());
+        }
+        access::count(&exchange, body.len() / COUNTED_BYTES)?;
+        parse(&body).map(Self)
     }
-}
-
-/// `None` if there is no body.
-impl<T: DeserializeOwned> OptionalFromRequest<Shared> for Json<T> {
-    type Rejection = Problem;
-
-    async fn from_request(request: Request, context: &Shared) -> Result<Option<Self>, Problem> {
-        // A body in chunks may be empty.
-        let body = received(request, context).await?;
-        if body.is_empty() { Ok(None) } else { parse(&body).map(|parsed| Some(Self(parsed))) }
-    }
-}
-
-async fn received(request: Request, context: &Shared) -> Result<Bytes, Problem> {
-    let exchange = Arc::clone(Exchange::of(request.extensions())?);
-    let bytes_max = context.body_bytes_max(exchange.endpoint().body);
-    let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
-    // A slow body may arrive after the API key was revoked, and its app deleted.
-    if exchange.caller.get().is_some_and(|caller| caller.ended().is_cancelled()) {
-        return Err(access::ended());
-    }
-    access::count(&exchange, body.len() / COUNTED_BYTES)?;
-    Ok(body)
 }
 
 /// Reads a whole body.

@@ -11,7 +11,6 @@ use super::request_ids::REQUEST_ID;
 /// How long a browser may remember the answer to a preflight.
 const MAX_AGE: Duration = Duration::from_secs(600);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Scheme, host and port of a page, as browsers send them in the header `Origin`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +49,7 @@ impl Cors {
         let layer = CorsLayer::new()
             .allow_origin(AllowOrigin::list(origins))
             .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, IDEMPOTENCY_KEY, LAST_EVENT_ID, REQUEST_ID])
+            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, LAST_EVENT_ID, REQUEST_ID])
             .expose_headers([header::RETRY_AFTER, REQUEST_ID])
             // A cache must not give the answer for one origin to another.
             .vary([header::ORIGIN])

@@ -14,15 +14,11 @@ use crate::audit::Action;
 
 pub struct Endpoint {
     pub method: &'static str,
-    /// The same method by a name that only one tool uses, and that the router does not know.
-    pub alias: Option<&'static str>,
     /// Its parameter, if it has one, is in braces; one that begins with an asterisk is the rest of the path.
     pub path: &'static str,
     /// Its `operationId` in the OpenAPI description; empty if it is not described.
     pub id: &'static str,
     pub needs: Needs,
-    /// An API key may be sent as a password.
-    pub allows_password: bool,
     pub wait: Wait,
     /// The request only keeps or ends what its client has begun: it passes when the quota refuses other requests.
     pub is_of_holder: bool,
@@ -106,11 +102,9 @@ pub const fn row(
 ) -> Endpoint {
     Endpoint {
         method,
-        alias: None,
         path,
         id,
         needs,
-        allows_password: false,
         wait: Wait::No,
         is_of_holder: false,
         body: if matches!(method.as_bytes(), b"GET" | b"DELETE") { BodyLimit::NoBody } else { BodyLimit::Small },
@@ -145,14 +139,6 @@ impl Endpoint {
 
     pub const fn audit(self, action: Action) -> Self {
         Self { action: Some(action), ..self }
-    }
-
-    pub const fn password(self) -> Self {
-        Self { allows_password: true, ..self }
-    }
-
-    pub const fn alias(self, method: &'static str) -> Self {
-        Self { alias: Some(method), ..self }
     }
 
     /// The parameter of a path; empty if the endpoint has none.

@@ -13,11 +13,10 @@ use utoipa::OpenApi;
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
-use super::endpoint::{BodyLimit, Endpoint, Needs, Wait, answering, row};
+use super::endpoint::{Endpoint, Needs, Wait, answering, row};
 use super::locks::{acquire, closing, history, interventions, leases as lock, owners, reading};
-use super::path::Spellings;
 use super::problem::{Code, Problem};
-use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status, terraform};
+use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status};
 use crate::audit::Action;
 use crate::observe::metrics::Requests;
 
@@ -55,7 +54,7 @@ endpoints! {
         row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit"; interventions::set_limit).of_any_app(),
         row("PUT", "/v1/locks/{key}/closed", "closeLock", ADMIN, "close"; closing::close).audit(Action::Close).of_any_app(),
         row("DELETE", "/v1/locks/{key}/closed", "openLock", ADMIN, "open"; closing::open).audit(Action::Open).of_any_app(),
-        row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).query().wait(Poll).of_any_app(),
+        row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).of_any_app(),
         row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit(Action::Force).of_any_app(),
         row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query().of_any_app(),
         row("GET", "/v1/owners/{owner}", "getOwner", READ, "owner"; owners::owner).query().of_any_app(),
@@ -65,7 +64,6 @@ endpoints! {
         row("POST", "/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire"; multilocks::acquire).wait(Poll),
         row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew"; leases::renew).body(Leases).of_holder(),
         row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release"; leases::release).body(Leases).of_holder(),
-        row("POST", "/v1/leases/revoke", "revokeLeases", LOCKS, "leases_revoke"; leases::revoke).audit(Action::Revoke).of_any_app(),
         row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
         row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
         row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Operations).of_holder(),
@@ -79,8 +77,6 @@ endpoints! {
         row("GET", "/v1/admin/engines", "listEngines", Operator, "admin"; admin::engines),
         row("POST", "/v1/admin/engines/{of}", "switchEngine", Operator, "admin"; admin::switch).audit(Action::SwitchEngine),
         row("POST", "/v1/admin/hold-off", "setHoldOff", Operator, "admin"; admin::hold_off).audit(Action::HoldOff),
-        row("POST", "/v1/terraform/{key}", "lockTerraformState", LOCKS, "acquire"; terraform::lock).alias("LOCK").query().password().wait(Poll),
-        row("DELETE", "/v1/terraform/{key}", "unlockTerraformState", LOCKS, "release"; terraform::unlock).alias("UNLOCK").query().password().body(BodyLimit::Small).of_holder(),
         row("GET", "/v1/admin/apps", "listApps", Operator, "admin"; apps::list_apps),
         row("POST", "/v1/admin/apps", "createApp", Operator, "admin"; apps::create_app).audit(Action::CreateApp),
         row("PATCH", "/v1/admin/apps/{app}", "changeApp", Operator, "admin"; apps::change_app).audit(Action::ChangeApp),
@@ -90,7 +86,7 @@ endpoints! {
         row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin"; apps::revoke_key).audit(Action::RevokeKey),
         row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz),
         row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz),
-        row("GET", METRICS, "getMetrics", Metrics, "other"; metrics::metrics),
+        row("GET", "/metrics", "getMetrics", Metrics, "other"; metrics::metrics),
         row("GET", "/metrics/samples", "getSamples", Metrics, "other"; metrics::samples),
     }
     others {
@@ -103,8 +99,6 @@ endpoints! {
         row("GET", "/docs/{*path}", "", Nothing, "other", |r, c| answering(pages::docs, r, c)).query(),
     }
 }
-
-const METRICS: &str = "/metrics";
 
 /// What is found for a request whose path no endpoint has.
 static NO_PATH: Endpoint =
@@ -158,27 +152,30 @@ impl Found {
 /// see service/bench/README.md.
 pub struct Router {
     paths: matchit::Router<Vec<Found>>,
+    /// The last parts of paths with the key of a lock.
+    verbs: Vec<&'static str>,
     no_path: Found,
     no_method: Found,
 }
 
 impl Router {
-    /// Of all endpoints, or of `/metrics` alone.
-    pub fn new(is_metrics_alone: bool) -> Self {
+    /// Of all endpoints.
+    pub fn new() -> Self {
         let mut by_path: BTreeMap<&'static str, Vec<Found>> = BTreeMap::new();
-        for endpoint in ENDPOINTS.iter().filter(|endpoint| !is_metrics_alone || endpoint.path == METRICS) {
+        for endpoint in ENDPOINTS {
             by_path.entry(endpoint.path).or_default().push(Found::of(endpoint));
         }
         let mut paths = matchit::Router::new();
         for (path, endpoints) in by_path {
             paths.insert(path, endpoints).expect("the paths of the table differ");
         }
-        Self { paths, no_path: Found::of(&NO_PATH), no_method: Found::of(&NO_METHOD) }
+        let verbs = ENDPOINTS.iter().filter_map(|endpoint| endpoint.path.strip_prefix("/v1/locks/{key}/")).collect();
+        Self { paths, verbs, no_path: Found::of(&NO_PATH), no_method: Found::of(&NO_METHOD) }
     }
 
-    /// The endpoint of a request, whose path and method it brings into the form of the table.
+    /// The endpoint of a request, whose path it brings into the form of the table.
     pub fn find<B>(&self, request: &mut Request<B>) -> Found {
-        spellings().normalize(request);
+        path::normalize(request, &self.verbs);
         let endpoints = self.at(request.uri().path());
         if endpoints.is_empty() {
             return self.no_path;
@@ -192,12 +189,6 @@ impl Router {
     }
 }
 
-/// How clients may write paths and methods.
-pub fn spellings() -> &'static Spellings {
-    static SPELLINGS: LazyLock<Spellings> = LazyLock::new(|| Spellings::new(ENDPOINTS));
-    &SPELLINGS
-}
-
 async fn no_path(request: AnyRequest) -> Problem {
     if request.uri().path().starts_with(path::LOCKS) {
         return path::invalid_key("");
@@ -207,11 +198,11 @@ async fn no_path(request: AnyRequest) -> Problem {
 
 /// Answers OPTIONS, and every method that the path does not have.
 async fn no_method(request: AnyRequest) -> Response {
-    static ALL: LazyLock<Router> = LazyLock::new(|| Router::new(false));
+    static ALL: LazyLock<Router> = LazyLock::new(Router::new);
     let path = request.uri().path();
     let names = ALL.at(path).iter().flat_map(|Found { endpoint, .. }| {
         let head = (endpoint.method == "GET").then_some("HEAD");
-        endpoint.alias.into_iter().chain([endpoint.method]).chain(head)
+        [endpoint.method].into_iter().chain(head)
     });
     let allow = names.chain(["OPTIONS"]).collect::<Vec<_>>().join(",");
     if request.method() == Method::OPTIONS {
@@ -287,8 +278,7 @@ mod tests {
     fn only_what_keeps_or_ends_what_its_client_has_begun_is_of_a_holder() {
         for endpoint in ENDPOINTS {
             let ends = ["/renew", "/release", "/post", "/heartbeat"].iter().any(|end| endpoint.path.ends_with(end));
-            let is_unlock = endpoint.id == "unlockTerraformState";
-            assert_eq!(endpoint.is_of_holder, ends || is_unlock, "{} {}", endpoint.method, endpoint.path);
+            assert_eq!(endpoint.is_of_holder, ends, "{} {}", endpoint.method, endpoint.path);
         }
     }
 }

@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::Context;
-use super::locks::acquire::{wait_failed, with_ticket};
-use super::locks::answers::{Volatility, ended, left_ms, permits, unanswered};
+use super::locks::acquire::not_acquired;
+use super::locks::answers::{Volatility, left_ms, permits, unanswered};
 use super::locks::fields::{
     ModeFields, ModeName, acquire_body, check_no_api_key, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
@@ -19,7 +19,7 @@ use super::path::invalid_key;
 use super::problem::{Problem, within};
 use super::{answer, quotas};
 use crate::format::{DateTime, answers, ms, rfc3339};
-use crate::locks::{AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
+use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
 acquire_body! {
     /// Beside `locks`, the fields are as for one lock. All leases have the same `lease_id`.
@@ -100,6 +100,10 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
         locks.iter().map(|(address, requested)| (address, requested.clone())).collect();
     let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
     let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
+    let failed = |index: Option<usize>, acquired| {
+        let problem = not_acquired(&call.context, &keys, &lease_id, wait, &acquired);
+        Err(problem.with_some("key", index.map(|index| locks[index].0.key.as_str())))
+    };
     match call.context.locks.acquire_many(request).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
@@ -128,14 +132,9 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
                 forced_ms: call.context.forced_ms(),
             }))
         }
-        Ok(AcquiredMany::Refused { index, refused }) => {
-            let problem = call.context.with_wait_max(with_ticket(&call.context, &keys, &lease_id, &refused), wait);
-            Err(problem.with("key", locks[index].0.key.as_str()))
-        }
-        Ok(AcquiredMany::Ended { index, acquired }) => Err(ended(&acquired).with("key", locks[index].0.key.as_str())),
-        Ok(AcquiredMany::WaitFailed { failure, position }) => {
-            Err(wait_failed(&call.context, &keys, &lease_id, &failure, position))
-        }
+        Ok(AcquiredMany::Refused { index, refused }) => failed(Some(index), Acquired::Refused(refused)),
+        Ok(AcquiredMany::Ended { index, acquired }) => failed(Some(index), acquired),
+        Ok(AcquiredMany::WaitFailed { failure, position }) => failed(None, Acquired::WaitFailed { failure, position }),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }
 }

@@ -8,12 +8,12 @@ use latchgate_core::lock::{Lease, LeaseId, LeaseTerms, Metadata};
 use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
 
 use super::call::Call;
-use super::locks::answers::{key_full, lease_lost, unanswered};
+use super::locks::answers::{ReleaseAnswer, key_full, lease_lost, unanswered};
 use super::problem::Problem;
 use crate::access::quota::Reserved;
 use crate::failure::Answer;
 use crate::gate::PreReply;
-use crate::locks::{Acquired, LockRequest, Released, Renewed};
+use crate::locks::{Released, Renewed};
 
 /// Most concurrent store reads during a quota check.
 const LOOKS_AT_ONCE: usize = 64;
@@ -68,21 +68,6 @@ pub fn count_leases(
     })
 }
 
-/// Acquires a lock if the caller's app may have one more lease.
-///
-/// # Errors
-/// `quota-reached`, or that of the acquire.
-pub async fn acquire(call: &Call, address: &Address, request: LockRequest) -> Result<Acquired, Problem> {
-    let lease_id = request.lease.lease_id.clone();
-    let reserved = check_leases(call, &[address], &request.lease).await?;
-    let acquired =
-        call.context.locks.acquire(address, request).await.map_err(|failure| unanswered(&failure, &lease_id))?;
-    if let Acquired::Granted(granted) = &acquired {
-        count_leases(call, &reserved, &[(address, &granted.lease)], granted.now)?;
-    }
-    Ok(acquired)
-}
-
 fn end_lease(call: &Call, address: &Address, lease_id: &LeaseId) {
     if let Some((table, _)) = call.caller.app_use.leases() {
         table.end(&lease_of(address, lease_id));
@@ -116,17 +101,17 @@ pub async fn renew(
     }
 }
 
-/// Releases a lease of the caller's app: how many leases the same owner still holds, and whether it had been released before.
+/// Releases a lease of the caller's app.
 ///
 /// # Errors
 /// `lease-lost`, or that of a call that failed.
-pub async fn release(call: &Call, address: &Address, lease_id: &LeaseId) -> Result<(u32, bool), Problem> {
+pub async fn release(call: &Call, address: &Address, lease_id: &LeaseId) -> Result<ReleaseAnswer, Problem> {
     let released = call.context.locks.release(address, lease_id.clone()).await;
     let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
     // Neither a released nor a lost lease is live.
     end_lease(call, address, lease_id);
     match released {
-        Released::Released { still_held, already } => Ok((still_held, already)),
+        Released::Released { still_held, already } => Ok(ReleaseAnswer { still_held, already }),
         Released::LeaseLost(lost) => Err(lease_lost(&lost)),
     }
 }

@@ -64,7 +64,7 @@ pub async fn serve(
     tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
     let _ended = ended.drop_guard();
     let limits = Arc::new(limits);
-    let router = Arc::new(Router::new(config.is_metrics_alone));
+    let router = Arc::new(Router::new());
     let requests = Requests { router, stack: stack(&config), limits: Arc::clone(&limits) };
     loop {
         let accepted = tokio::select! {

@@ -69,9 +69,8 @@ fn permit(config: &StackConfig, request: &Request) -> Result<(), Problem> {
     let exchange = Exchange::of(request.extensions())?;
     let endpoint = exchange.endpoint();
     target::check(request.uri(), exchange.has_key_in_url)?;
-    let is_open = endpoint.needs == Needs::Nothing
-        || config.is_metrics_alone
-        || (endpoint.needs == Needs::Metrics && config.context.limits.open_metrics);
+    let is_open =
+        endpoint.needs == Needs::Nothing || (endpoint.needs == Needs::Metrics && config.context.limits.open_metrics);
     if !is_open {
         access::authenticate(&config.context, exchange, request)?;
     }
@@ -90,7 +89,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::access::FixedKeys;
+    use crate::access::FixedKey;
     use crate::config::{Cli, Command};
     use crate::http::client::Client;
     use crate::http::endpoint::{Endpoint, answering, row};
@@ -121,9 +120,9 @@ mod tests {
         let Command::Serve(args) = Cli::parse_from(["latchgate", "serve", "--locks", &locks]).command else {
             unreachable!()
         };
-        let context = Arc::new(crate::serve::context(&args, FixedKeys::default(), 10, false).await.unwrap());
+        let context = Arc::new(crate::serve::context(&args, FixedKey::default(), 10, false).await.unwrap());
         let (hosts, cors, ids) = (args.http.hosts(&[]), args.http.cors(), RequestIds::default());
-        let config = StackConfig { context, hosts, cors, ids, access_log: false, is_metrics_alone: false };
+        let config = StackConfig { context, hosts, cors, ids, access_log: false };
         let stack = stack(&Arc::new(config));
         let log = Arc::new(Log::default());
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();

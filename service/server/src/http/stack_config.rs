@@ -12,6 +12,4 @@ pub struct StackConfig {
     pub ids: RequestIds,
     /// Log every request, not only failed ones.
     pub access_log: bool,
-    /// Of all endpoints, only `/metrics` is served, and without an API key.
-    pub is_metrics_alone: bool,
 }

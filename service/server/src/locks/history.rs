@@ -26,7 +26,7 @@ const CATCH_UPS_MAX: usize = 8;
 /// What a node keeps for the history.
 pub(super) struct History {
     is_kept: bool,
-    /// Ends of waits without the lock, and notices. They change no state, so no commit writes them.
+    /// Ends of waits without the lock. They change no state, so no commit writes them.
     pending: mpsc::Sender<(Address, Event)>,
     /// How many events were ever pending, and how many of these are written or given up.
     queued: AtomicU64,
@@ -81,18 +81,16 @@ impl History {
         self.is_kept
     }
 
-    /// Has an event written that no commit writes. Returns `false` if too many are pending. Never waits.
-    pub(super) fn log(&self, address: &Address, event: Event) -> bool {
+    /// Has an event written that no commit writes, unless too many are pending. Never waits.
+    pub(super) fn log(&self, address: &Address, event: Event) {
         if !self.is_kept {
-            return true;
+            return;
         }
-        let is_queued = self.pending.try_send((address.clone(), event)).is_ok();
-        if is_queued {
+        if self.pending.try_send((address.clone(), event)).is_ok() {
             self.queued.fetch_add(1, Ordering::SeqCst);
         } else {
             self.metrics.events_dropped.inc();
         }
-        is_queued
     }
 
     /// Waits until all pending events are written or given up, but no longer than `patience`.
@@ -101,7 +99,7 @@ impl History {
         let mut settled = self.settled.clone();
         if timeout(patience, settled.wait_for(|count| *count >= queued)).await.is_err() {
             let events = queued.saturating_sub(*self.settled.borrow());
-            tracing::warn!(events, "ends of waits and notices were not written: the store takes too long");
+            tracing::warn!(events, "ends of waits were not written: the store takes too long");
         }
     }
 
@@ -118,7 +116,7 @@ async fn write(store: &LockEngines, events: &[(Address, Event)]) -> bool {
         match store.log(events).await {
             Ok(()) => return true,
             Err(error) if tried == TRIES => {
-                tracing::warn!(%error, events = events.len(), "ends of waits and notices were not written: no event stream has them");
+                tracing::warn!(%error, events = events.len(), "ends of waits were not written: no event stream has them");
             }
             Err(_) => sleep(RETRY_PAUSE).await,
         }

@@ -26,7 +26,6 @@ mod schedule;
 mod shard;
 mod tasks;
 mod together;
-mod until_free;
 mod waker;
 mod watch;
 

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::lock::Event;
 use latchgate_core::{Address, App};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast};
@@ -119,11 +118,6 @@ impl Locks {
     /// Whether events are kept at all.
     pub fn keeps_history(&self) -> bool {
         self.node.history.is_kept()
-    }
-
-    /// Has an event written that is not about one lock, soon. Returns `false` if too many wait to be written. Never waits.
-    pub fn log(&self, address: &Address, event: Event) -> bool {
-        self.node.history.log(address, event)
     }
 
     /// Waits until the events of all answers are written, but no longer than `patience`.

@@ -164,19 +164,6 @@ pub struct EngineRecord {
     /// The other engine of the pair has lost what it had. Either a node knew that this one was not left for it, or a hold-off has begun.
     #[serde(default)]
     pub lost_beside: bool,
-    #[serde(default)]
-    pub noticed: Noticed,
-}
-
-/// What of the record nodes have written to the event stream of the operators.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Noticed {
-    /// The switch of this epoch.
-    #[serde(default)]
-    pub since: Epoch,
-    /// The beginning of the hold-off until then, and not yet its end.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold_off_until: Option<Timestamp>,
 }
 
 /// The lengths that `lease_ms_max` of an engine record rises to, in ms, before the longest lease that is allowed.
@@ -209,7 +196,6 @@ impl EngineRecord {
             founded: Epoch::NONE,
             beside: Epoch::NONE,
             lost_beside: false,
-            noticed: Noticed::default(),
         }
     }
 

@@ -170,8 +170,6 @@ pub(super) struct Body {
     reason: Option<Arc<str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<Owner>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    subject: Option<Arc<str>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -211,7 +209,6 @@ impl Body {
             expires_at: event.expires_at,
             reason: event.note.reason.clone(),
             by: event.note.by.clone(),
-            subject: event.subject.clone(),
         }
     }
 }
@@ -237,7 +234,7 @@ pub(super) fn event_of_text(text: &str) -> Option<Event> {
 /// `None` if the body cannot be decoded, or this version does not know the kind.
 pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Option<Event> {
     let kind = EventKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
-    let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by, subject } =
+    let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by } =
         serde_json::from_str(body).ok()?;
     let mode = match mode {
         ModeName::Exclusive => Mode::Exclusive,
@@ -245,7 +242,7 @@ pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Option<Event>
         ModeName::Permits => Mode::Permits(permits.try_into().ok()?),
     };
     let note = Note { reason, by };
-    Some(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note, subject })
+    Some(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note })
 }
 
 #[cfg(test)]

@@ -117,17 +117,3 @@ async fn a_client_whose_machine_has_vanished_is_noticed_by_probes() {
     let left_ms = u64::from_str_radix(left, 16).unwrap() * 10;
     assert!(kind == "02" && left_ms <= 5_000, "{socket}");
 }
-
-#[tokio::test]
-async fn a_terraform_that_goes_away_leaves_no_state_locked() {
-    let node = embedded().await;
-    for number in 0..20 {
-        let mut gone = Raw::connect(&node).await;
-        gone.send(posting(&format!("/v1/terraform/s{number}"), &json!({ "ID": "mine" }))).await;
-        drop(gone);
-    }
-    for number in 0..20 {
-        let key = format!("terraform%2Fs{number}");
-        until(format!("{key} is given back"), || async { inspect(&node, &key).await["held"] == false }).await;
-    }
-}

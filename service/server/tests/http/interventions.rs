@@ -130,7 +130,7 @@ async fn a_closed_key_says_why_and_until_when_and_opens_for_its_waiter() {
     let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
     until_waiting(&other, "k", 1).await;
     assert_eq!(release(&one, "k", &held).await.status, 200);
-    crate::client::get(&one, "/v1/locks/k?until=free").await.assert_problem(423, "lock-closed");
+    acquire(&one, "k", json!({})).await.assert_problem(423, "lock-closed");
     let until = rfc3339_in(&inspect(&one, "k").await["closed"]["since"], 3_600);
     let closed = close(json!({ "reason": "longer", "until": until })).await.body["closed"].clone();
     assert!(closed["until"].is_string() && closed["until_ms"].as_u64().unwrap() <= 3_600_000, "{closed}");

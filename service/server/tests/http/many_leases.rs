@@ -1,7 +1,6 @@
 //! Many leases in one call, waits for a free lock, and what a GET of a lock shows.
 
 use latchgate_testkit::node::Node;
-use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -108,39 +107,7 @@ async fn an_api_key_reaches_no_lease_outside_its_prefixes_or_its_app() {
         foreign.assert_problem(410, "lease-lost");
         assert_eq!(column(&foreign, "why"), ["unknown", "unknown"]);
     }
-    for body in [json!({ "owner": "me" }), json!({ "prefix": "job" }), json!({ "owner": "me", "prefix": "free" })] {
-        limited.post("/v1/leases/revoke", body).await.assert_problem(403, "forbidden");
-    }
-    assert_eq!(other.post("/v1/leases/revoke", json!({ "prefix": "jobs/" })).await.body["leases"], 0);
     assert_eq!(billing.post("/v1/leases/renew", both).await.status, 200, "all are still held");
-    let revoked = limited.post("/v1/leases/revoke", json!({ "prefix": "jobs/", "grace_ms": 60_000 })).await;
-    assert_eq!((&revoked.body["leases"], column(&revoked, "key")), (&json!(1), vec![&json!("jobs/1")]));
-}
-
-#[tokio::test]
-async fn the_leases_of_an_owner_or_a_prefix_are_revoked_and_never_all_by_an_empty_body() {
-    let node = embedded().await;
-    for (key, owner) in [("jobs%2F1", "ann"), ("jobs%2F2", "ben"), ("other", "ann")] {
-        granted(&node, key, json!({ "owner": owner, "mode": "shared" })).await;
-    }
-    granted(&node, "jobs%2F1", json!({ "owner": "ben", "mode": "shared" })).await;
-    for body in [
-        json!({}),
-        json!({ "reason": "all" }),
-        json!({ "prefix": "" }),
-        json!({ "owner": "" }),
-        json!({ "owner": "ann", "prefix": "" }),
-    ] {
-        leases(&node, "revoke", body).await.assert_problem(400, "invalid-request");
-    }
-    let body = json!({ "owner": "ann", "prefix": "jobs/", "reason": "deploy", "grace_ms": 0 });
-    let revoked = leases(&node, "revoke", body).await;
-    assert_eq!((revoked.status.as_u16(), column(&revoked, "key")), (200, vec![&json!("jobs/1")]));
-    until("the lease to end", || async { owners(&node, "jobs%2F1").await == ["ben"] }).await;
-    assert_eq!((owners(&node, "other").await.len(), owners(&node, "jobs%2F2").await.len()), (1, 1));
-    let revoked = leases(&node, "revoke", json!({ "prefix": "jobs/", "grace_ms": 60_000 })).await;
-    assert_eq!((&revoked.body["leases"], revoked.body.get("next_cursor")), (&json!(2), None));
-    assert!(inspect(&node, "other").await["holders"][0].get("revocation").is_none());
 }
 
 #[tokio::test]
@@ -172,26 +139,6 @@ async fn a_lock_shows_who_waits_for_it_here_and_how_many_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_get_waits_until_the_lock_is_free_and_does_not_take_it() {
-    let (one, two) = two_nodes().await;
-    assert_eq!(get(&one, "/v1/locks/k?until=free").await.status, 200);
-    let lease = granted(&one, "k", json!({ "owner": "me" })).await.text("lease_id");
-    let held = get(&two, "/v1/locks/k?until=free").await;
-    held.assert_problem(423, "lock-held");
-    assert_eq!(held.body["holders"][0]["owner"], "me");
-    get(&two, "/v1/locks/k?until=free&wait_ms=50").await.assert_problem(423, "wait-timeout");
-    for query in ["wait_ms=5", "until=taken"] {
-        get(&two, &format!("/v1/locks/k?{query}")).await.assert_problem(400, "invalid-request");
-    }
-    let url = format!("{}/v1/locks/k?until=free&wait_ms=50000", two.base_url());
-    let waiting = tokio::spawn(crate::client::send(reqwest::Client::new().get(url)));
-    release(&one, "k", &lease).await;
-    let freed = waiting.await.unwrap();
-    assert_eq!((freed.status.as_u16(), &freed.body["held"]), (200, &json!(false)));
-    assert_eq!(acquire(&two, "k", json!({})).await.status, 200);
-}
-
-#[tokio::test]
 async fn a_shortest_hold_keeps_an_early_release_from_all_and_does_not_belong_to_shared_locks() {
     let node = embedded().await;
     for body in [json!({ "min_hold_ms": 5, "mode": "shared" }), json!({ "min_hold_ms": 86_400_001 })] {
@@ -210,7 +157,6 @@ async fn a_shortest_hold_keeps_an_early_release_from_all_and_does_not_belong_to_
     assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 500_000, "{}", refused.body);
     let lock = inspect(&node, "k").await;
     assert_eq!((&lock["held"], &lock["delayed_until"]), (&json!(false), &refused.body["delayed_until"]));
-    get(&node, "/v1/locks/k?until=free").await.assert_problem(423, "lock-delayed");
     assert_eq!(request(&node, Method::DELETE, "/v1/locks/k", json!({})).await.status, 200);
     granted(&node, "k", json!({})).await;
 }

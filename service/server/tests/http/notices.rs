@@ -1,15 +1,10 @@
 //! Notices on the event streams of apps.
 
-use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::redis::Redis;
-use latchgate_testkit::until;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::access::world::{Caller, LONG, OPERATOR, guarded};
-use crate::client::BIN;
+use crate::access::world::{Caller, LONG, guarded};
 
 /// An event stream, read event by event.
 pub struct Stream {
@@ -60,42 +55,7 @@ impl Stream {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_switch_and_a_hold_off_are_notices_to_the_operators_once_and_a_stream_resumes_at_another_node() {
-    let database = shared_database().await;
-    let redis = Redis::start().await;
-    let (main, spare) = (format!("main={database}"), format!("spare={}", redis.url()));
-    let args = ["--locks", &main, "--locks", &spare];
-    let one = Node::start_with(BIN, &args, OPERATOR).await;
-    let other = Node::start_with(BIN, &args, OPERATOR).await;
-    let operator = Caller::operator(&one);
-    let billing = Caller::of_app(&one, "billing").await;
-    let mut stream = Stream::open(&operator, None).await;
-    let mut foreign = Stream::open(&billing, None).await;
-
-    operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 600_000 })).await;
-    let began = stream.next("hold_off_began").await;
-    assert_eq!(began["subject"], "locks");
-    assert!(began["expires_at"].is_string() && began["reason"].is_string(), "{began}");
-    assert!(began.get("key").is_none() && began.get("mode").is_none(), "{began}");
-    let seen = stream.last_id.clone();
-    drop(stream);
-    operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 0 })).await;
-    // What happened meanwhile comes at any node, and nothing twice.
-    let mut stream = Stream::open(&operator.at(&other), Some(&seen)).await;
-    assert_eq!(stream.next("hold_off_ended").await["subject"], "locks");
-    operator.ok(Method::POST, "/v1/admin/engines/locks", json!({ "engine": "spare" })).await;
-    // The ids of one engine continue in the other.
-    let seen = stream.last_id.clone();
-    let mut stream = Stream::open(&operator, Some(&seen)).await;
-    assert_eq!(stream.next("engine_switched").await["subject"], "spare");
-
-    // The app hears of none of it: its first event is of its own lock.
-    billing.granted("k").await;
-    assert_eq!(foreign.next("granted").await["key"], "k");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_that_an_app_holds_for_too_long_and_a_suspected_double_run_are_notices() {
+async fn a_lock_that_an_app_holds_for_too_long_is_a_notice() {
     let node = guarded(&[]).await;
     let operator = Caller::operator(&node);
     let caller = Caller::of_app(&node, "billing").await;
@@ -114,14 +74,5 @@ async fn a_lock_that_an_app_holds_for_too_long_and_a_suspected_double_run_are_no
     let long = stream.next("held_too_long").await;
     assert_eq!((long["key"].as_str(), long["mode"].as_str()), (Some("k"), Some("exclusive")));
 
-    let pre = json!({ "operation": "o", "contents": 1, "ttl_ms": 1_000, "on_expiry": "retry" });
-    let first = caller.ok(Method::POST, "/v1/operations/pre", pre.clone()).await;
-    until("the attempt has expired", || async { caller.post("/v1/operations/pre", pre.clone()).await.status == 201 })
-        .await;
-    let post = format!("/v1/operations/{}/post", first.text("id"));
-    let late = caller.post(&post, json!({ "stamp": first.text("stamp"), "outcome": "success" })).await;
-    late.assert_problem(409, "operation-superseded");
-    let suspected = stream.next("suspected_double_run").await;
-    assert_eq!(suspected["subject"], first.text("id"), "{suspected}");
     operator.ok(Method::PATCH, path, json!({ "warn_after_ms": null })).await;
 }

@@ -28,11 +28,6 @@ async fn batch(node: &Node, body: Value) -> Answer {
     post(format!("{}/v1/operations/pre/batch", node.base_url()), body.to_string()).await
 }
 
-async fn with_header(node: &Node, header: &str, body: &str) -> Answer {
-    let url = format!("{}/v1/operations/pre", node.base_url());
-    send(Client::new().post(url).header("Idempotency-Key", header).body(body.to_owned())).await
-}
-
 #[tokio::test]
 async fn the_first_pre_proceeds_the_second_is_refused_and_the_third_gets_the_result() {
     let node = embedded().await;
@@ -219,24 +214,6 @@ async fn the_order_of_keys_and_spacing_do_not_make_another_operation() {
         json!({ "operation": "o", "contents": "" }),
     ] {
         begun(&node, other).await;
-    }
-}
-
-#[tokio::test]
-async fn the_idempotency_key_header_stands_in_for_contents() {
-    let node = embedded().await;
-    let go = with_header(&node, "\"8e03-978e\"", r#"{"operation":"pay"}"#).await;
-    assert_eq!(go.status, 201, "{}", go.body);
-    with_header(&node, "8e03-978e", r#"{"operation":"pay"}"#).await.assert_problem(409, "operation-in-progress");
-    let as_text = pre(&node, json!({ "operation": "pay", "contents": "8e03-978e" })).await;
-    as_text.assert_problem(409, "operation-in-progress");
-    // If the request has both, the contents count and the header is ignored.
-    let both = with_header(&node, "\"8e03", r#"{"operation":"pay","contents":"other"}"#).await;
-    assert_eq!(both.status, 201, "{}", both.body);
-    for header in ["", "\"\"", "\"open", "\"a\"b"] {
-        let refused = with_header(&node, header, r#"{"operation":"pay"}"#).await;
-        refused.assert_problem(400, "invalid-request");
-        assert_eq!(refused.body["field"], "Idempotency-Key", "{header:?}");
     }
 }
 

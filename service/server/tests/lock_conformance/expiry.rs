@@ -60,7 +60,7 @@ pub async fn a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answe
     let store = world.store().await;
     let node = start_with(store.clone(), patient()).await;
     let grant = hold(&node, "me").await;
-    let revoke = Revoke { note: Note::default(), grace_ms: 0, token: None, owner: None };
+    let revoke = Revoke { note: Note::default(), grace_ms: 0, token: None };
     let Outcome::Revoking { deadline, .. } = command(&node, Command::Revoke(revoke)).await else { panic!() };
     let end = Some(Lost { why: Some(EndReason::Revoked), at: deadline });
     let lost = |answer: Answer<Renewed>| match answer {

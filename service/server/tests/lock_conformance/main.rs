@@ -153,7 +153,6 @@ every_store! {
         a_waiter_is_granted_after_the_lock_delay,
         a_lease_that_is_released_leaves_no_delay,
         a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
-        a_wait_until_a_lock_is_free_takes_nothing,
         a_renewal_replaces_the_metadata_if_it_has_some,
         renewals_never_exceed_the_longest_hold,
         a_longest_hold_below_the_length_of_the_lease_shortens_it,

@@ -1,12 +1,10 @@
 //! The terms of a lease: barging, lock-delay, longest hold, revocation and force.
 
-use std::sync::Mutex;
-use std::time::Duration;
-
 use latchgate::locks::{Acquired, LockRequest, Locks, RefusedBecause, Renewed};
 use latchgate_core::lock::{Command, EndReason, Force, Metadata, Note, Outcome, Owner, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
+use std::sync::Mutex;
 
 use crate::calls::{
     acquire_lost, at, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
@@ -98,24 +96,6 @@ pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(wor
     assert!(matches!(why(node.acquire(&at("b"), request("again")).await), RefusedBecause::Delayed(_)));
 }
 
-pub async fn a_wait_until_a_lock_is_free_takes_nothing(world: &World) {
-    let node = world.node().await;
-    assert!(node.until_free(&key(), Duration::ZERO).await.unwrap().is_free());
-    hold(&node, "holder").await;
-    assert!(!node.until_free(&key(), Duration::from_millis(1)).await.unwrap().is_free());
-    let watcher = tokio::spawn({
-        let node = node.clone();
-        async move { node.until_free(&key(), 2 * PATIENCE).await }
-    });
-    let next = join(&node, wait("next")).await;
-    until_waiting(&node, 1).await;
-    release(&node, "holder").await;
-    granted(joined(next).await);
-    release(&node, "next").await;
-    let freed = tokio::time::timeout(PATIENCE, watcher).await.expect("an answer in time").unwrap().unwrap();
-    assert!(freed.is_free() && freed.waiters == 0, "{freed:?}");
-}
-
 pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
     let node = world.node().await;
     let metadata = |text: &str| Some(Metadata::from_json_text(text));
@@ -154,7 +134,7 @@ fn note(reason: &str) -> Note {
 }
 
 async fn revoke(node: &Locks, reason: &str, grace_ms: u64, token: Option<u64>) -> (u32, Option<Timestamp>) {
-    match command(node, Command::Revoke(Revoke { note: note(reason), grace_ms, token, owner: None })).await {
+    match command(node, Command::Revoke(Revoke { note: note(reason), grace_ms, token })).await {
         Outcome::Revoking { leases, deadline } => (leases, deadline),
         other => panic!("not revoked: {other:?}"),
     }

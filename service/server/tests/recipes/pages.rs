@@ -6,13 +6,12 @@ use crate::book::{Page, pages};
 use crate::terminal::run;
 
 /// The pages whose examples need nothing but `latchgate serve`, in the order in which the README names them.
-const WALK: [&str; 7] = [
+const WALK: [&str; 6] = [
     "docs/QUICKSTARTS.md",
     "docs/LOCKS.md",
     "docs/GATE.md",
     "docs/COMMANDS.md",
     "docs/TROUBLESHOOTING.md",
-    "docs/TERRAFORM.md",
     "docs/CONSOLE.md",
 ];
 

@@ -438,7 +438,7 @@ impl Client {
         let (grace_ms, note) = (if is_forced { 0 } else { grace_ms }, Note::default());
         let command = match is_forced {
             true => Command::Force(Force { note }),
-            false => Command::Revoke(Revoke { note, grace_ms, token: None, owner: None }),
+            false => Command::Revoke(Revoke { note, grace_ms, token: None }),
         };
         if is_forced {
             self.world.checker.frees(key, self.world.now().await.plus_ms(FORCED_WITHIN_MS));

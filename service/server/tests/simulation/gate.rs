@@ -6,16 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use latchgate::engines::{EngineSpec, GateEngines, SwitchOrder};
 use latchgate::gate::{Operations, SecondStore};
-use latchgate::locks::{Limits, Locks};
-use latchgate::notices::Notices;
 use latchgate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use latchgate::store::gate::{
     At, Change, DumpPage, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written,
 };
-use latchgate::store::{LockStore, RecordStore, StoreError};
+use latchgate::store::{RecordStore, StoreError};
 use latchgate_core::gate::{OperationAddress, OperationRecord};
-use latchgate_core::lock::NodeId;
-use latchgate_testkit::memory::MemoryStore;
 use latchgate_testkit::memory::gate::MemoryGateStore;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
@@ -24,7 +20,6 @@ use crate::caller::{Caller, Promises};
 use crate::database::EPOCH;
 use crate::link::{Access, Cut, Faults, Link};
 use crate::log::Log;
-use crate::pair;
 use crate::random::Random;
 
 /// What a batch of runs of the gate must have seen.
@@ -109,11 +104,7 @@ impl Node {
         let engines = start(&[("primary", &primary), ("second", &engine)]).await;
         let own_engine = start(&[("own", &own)]).await;
         let second = Some(SecondStore { engine, own_engine, own });
-        let limits = Limits { history: false, ..Limits::default() };
-        let own_locks: Arc<dyn LockStore> = Arc::new(MemoryStore::starting_at(EPOCH));
-        let locks = pair::open(vec![("memory", own_locks)], None, LEASE_MS_MAX).await.unwrap();
-        let notices = Notices::start(Locks::start(locks, NodeId::new(&name), limits).await.unwrap());
-        let operations = Operations::start(engines, primary, second, b"secret", notices).await;
+        let operations = Operations::start(engines, primary, second, b"secret").await;
         Self { name, operations, links }
     }
 }

@@ -97,7 +97,7 @@ fn era(cursor: EventCursor) -> Option<String> {
 
 async fn read(world: Arc<World>, random: Random, mut after: Option<EventCursor>, seen: Arc<Mutex<Vec<Seen>>>) {
     // Ends of waits are written apart from commits.
-    let is_of_a_commit = |event: &Event| event.kind != EventKind::Waited && event.subject.is_none();
+    let is_of_a_commit = |event: &Event| event.kind != EventKind::Waited;
     loop {
         let Some(mut watch) = join(&world, &random, after).await else { continue };
         while let Ok(Some(next)) = timeout(PATIENCE, watch.next()).await {

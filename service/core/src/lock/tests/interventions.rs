@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     fn revoke(&mut self, reason: &str, grace_ms: u64) -> Outcome {
-        self.run(Command::Revoke(Revoke { note: note(reason), grace_ms, token: None, owner: None }))
+        self.run(Command::Revoke(Revoke { note: note(reason), grace_ms, token: None }))
     }
 }
 
@@ -67,7 +67,7 @@ fn only_the_leases_with_the_named_token_are_revoked() {
     let mut world = world();
     let first = world.hold("ann", Mode::Shared);
     let second = world.hold("ben", Mode::Shared);
-    let revoke = Revoke { note: note("one"), grace_ms: 0, token: Some(second.token), owner: None };
+    let revoke = Revoke { note: note("one"), grace_ms: 0, token: Some(second.token) };
     world.run(Command::Revoke(revoke));
     world.pass(CLOCK_BOUND_MS);
     assert_eq!(world.state.holders, [first]);
@@ -116,17 +116,4 @@ fn force_ends_every_lease_at_once_and_says_who_did() {
     let next = world.hold_as(waiting);
     world.release(&next);
     assert_eq!(world.run(force()), Outcome::Forced { leases: 0 });
-}
-
-#[test]
-fn a_revocation_for_one_owner_leaves_the_leases_of_the_others() {
-    let mut world = world();
-    world.hold("ann", Mode::Shared);
-    let ben = world.hold("ben", Mode::Shared);
-    let owner = Some(ben.owner.clone());
-    let revoke = Revoke { note: note("one"), grace_ms: 0, token: None, owner };
-    assert!(matches!(world.run(Command::Revoke(revoke)), Outcome::Revoking { leases: 1, .. }));
-    world.pass(CLOCK_BOUND_MS);
-    assert_eq!(world.state.holders().len(), 1);
-    assert_eq!(world.state.holders()[0].owner.as_str(), "ann");
 }

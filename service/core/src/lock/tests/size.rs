@@ -30,7 +30,7 @@ fn a_state_is_about_as_long_as_it_says() {
         }));
         check(&world, "with leases");
     }
-    world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None, owner: None }));
+    world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None }));
     check(&world, "with revocations");
     for lease in world.state.holders.clone().iter().skip(1) {
         world.release(lease);
@@ -99,7 +99,7 @@ fn fill(world: &mut World, bytes: usize) -> Vec<Lease> {
 fn a_key_without_space_can_still_be_revoked() {
     let mut world = world();
     let leases = fill(&mut world, STATE_BYTES_MAX / 2).len();
-    let revoke = |note| Command::Revoke(Revoke { note, grace_ms: 1_000, token: None, owner: None });
+    let revoke = |note| Command::Revoke(Revoke { note, grace_ms: 1_000, token: None });
     let long = Note { reason: Some("r".repeat(512).as_str().into()), by: None };
     assert!(matches!(world.run(revoke(long)), Outcome::KeyFull(_)));
     let leases = u32::try_from(leases).unwrap();

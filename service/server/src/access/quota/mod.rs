@@ -14,7 +14,6 @@ use latchgate_core::gate::OperationId;
 use latchgate_core::lock::LeaseId;
 use latchgate_core::{App, Key};
 use parking_lot::{Mutex, RwLock};
-use tokio::sync::broadcast;
 use tokio::time::Instant;
 
 pub use self::table::{Reserved, Table};
@@ -23,24 +22,8 @@ pub use self::table::{Reserved, Table};
 const RATE_OF_HOLDERS: u32 = 10;
 /// Before a client should ask again for what is counted.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often one app's reached quota is reported.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// Reports that a slow receiver may be behind.
-const REPORTS_KEPT: usize = 256;
-
-/// An app has reached a quota at this node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct QuotaReached {
-    pub app: App,
-    pub quota: Quota,
-    pub limit: u32,
-}
-
-/// Where reports go: at most one a minute for each app and quota.
-pub(super) fn reports() -> broadcast::Sender<QuotaReached> {
-    broadcast::Sender::new(REPORTS_KEPT)
-}
-
+/// How often one app's reached quota is logged.
+const LOG_EVERY: Duration = Duration::from_secs(60);
 /// A request that is more than its app may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excess {
@@ -64,9 +47,8 @@ pub struct AppUse {
     leases: Table<(Key, LeaseId)>,
     /// The operations that this node let start and that may be running.
     operations: Table<OperationId>,
-    /// When each quota was last reported.
+    /// When it was last logged that each quota is reached.
     reported: Mutex<[Option<Instant>; Quota::ALL.len()]>,
-    reports: broadcast::Sender<QuotaReached>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,7 +73,7 @@ impl Rates {
 }
 
 impl AppUse {
-    pub(super) fn new(app: App, reports: broadcast::Sender<QuotaReached>) -> Self {
+    pub(super) fn new(app: App) -> Self {
         Self {
             app,
             has_quotas: AtomicBool::new(false),
@@ -101,7 +83,6 @@ impl AppUse {
             leases: Table::new(Quota::Leases),
             operations: Table::new(Quota::Operations),
             reported: Mutex::default(),
-            reports,
         }
     }
 
@@ -194,16 +175,14 @@ impl AppUse {
         Some((&self.operations, self.limit(Quota::Operations)?))
     }
 
-    /// Reports that a quota is reached, at most once a minute.
+    /// Logs that a quota is reached, at most once a minute.
     pub fn reached(&self, excess: Excess) -> Excess {
         let mut reported = self.reported.lock();
         let last = &mut reported[excess.quota as usize];
-        if last.is_none_or(|at| at.elapsed() >= REPORT_EVERY) {
+        if last.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             *last = Some(Instant::now());
             let (quota, limit) = (excess.quota, excess.limit);
             tracing::info!(app = ?self.app, quota = quota.as_str(), limit, "an app has reached a quota");
-            // No receiver need be there.
-            let _ = self.reports.send(QuotaReached { app: self.app.clone(), quota, limit });
         }
         excess
     }
@@ -226,34 +205,24 @@ impl Drop for Counted {
 mod tests {
     use super::*;
 
-    fn app_use(quotas: Quotas) -> (Arc<AppUse>, broadcast::Receiver<QuotaReached>) {
-        let reports = reports();
-        let receiver = reports.subscribe();
-        let app_use = Arc::new(AppUse::new(App::default(), reports));
+    fn app_use(quotas: Quotas) -> Arc<AppUse> {
+        let app_use = Arc::new(AppUse::new(App::default()));
         app_use.set(quotas);
-        (app_use, receiver)
+        app_use
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_reached_quota_is_reported_once_a_minute() {
-        let (app_use, mut reports) = app_use(Quotas { waiters: Some(1), ..Quotas::default() });
+    #[test]
+    fn a_wait_beyond_the_quota_is_refused_until_another_ends() {
+        let app_use = app_use(Quotas { waiters: Some(1), ..Quotas::default() });
         let waiting = app_use.wait().unwrap();
-        for _ in 0..3 {
-            assert_eq!(app_use.wait().unwrap_err().remaining, 0);
-        }
-        let report = QuotaReached { app: App::default(), quota: Quota::Waiters, limit: 1 };
-        assert_eq!(reports.try_recv(), Ok(report.clone()));
-        assert!(reports.try_recv().is_err());
-        tokio::time::advance(REPORT_EVERY).await;
-        let _ = app_use.wait().unwrap_err();
-        assert_eq!(reports.try_recv(), Ok(report));
+        assert_eq!(app_use.wait().unwrap_err().remaining, 0);
         drop(waiting);
         assert!(app_use.wait().unwrap().is_some());
     }
 
     #[test]
     fn calls_of_holders_pass_when_others_are_refused_and_end_at_ten_times_the_rate() {
-        let (app_use, _) = app_use(Quotas { requests_per_second: Some(5), ..Quotas::default() });
+        let app_use = app_use(Quotas { requests_per_second: Some(5), ..Quotas::default() });
         // The clock goes on meanwhile, so a few more may pass.
         let passed = |is_of_holder| (0..1_000).filter(|_| app_use.request(is_of_holder, 0, 1).is_ok()).count();
         assert!((5..50).contains(&passed(false)));
@@ -265,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_request_that_carries_much_counts_as_many_and_is_not_refused_for_ever() {
-        let (app_use, _) = app_use(Quotas { requests_per_second: Some(100), ..Quotas::default() });
+        let app_use = app_use(Quotas { requests_per_second: Some(100), ..Quotas::default() });
         assert!(app_use.request(false, 0, 60).is_ok());
         assert!(app_use.request(false, 0, 60).is_err());
         // As one, for its body, and for its leases.
@@ -278,7 +247,7 @@ mod tests {
 
     #[test]
     fn an_app_whose_quotas_are_lifted_is_counted_no_more() {
-        let (app_use, _) = app_use(Quotas { leases: Some(0), event_streams: Some(0), ..Quotas::default() });
+        let app_use = app_use(Quotas { leases: Some(0), event_streams: Some(0), ..Quotas::default() });
         assert!(app_use.stream().is_err() && app_use.leases().is_some());
         app_use.set(Quotas::default());
         assert!(app_use.stream().unwrap().is_none() && app_use.leases().is_none());

@@ -1,20 +1,22 @@
 //! `POST /v1/locks/{key}/acquire`.
 
-use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN, Position};
+use std::time::Duration;
+
+use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App};
 use serde_json::{Map, Value};
 
-use super::answers::{Volatility, ended, left_ms, permits, refusal, unanswered};
+use super::answers::{Volatility, key_full, lease_lost, left_ms, limit_mismatch, permits, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::context::Context;
-use crate::http::path::{LockKey, PathAddress};
-use crate::http::problem::{Problem, within};
+use crate::http::path::PathAddress;
+use crate::http::problem::{Code, Problem, within};
 use crate::http::{answer, quotas};
-use crate::locks::{Acquired, Failure, Granted, LockRequest, Refused, RefusedBecause};
+use crate::locks::{Acquired, LockRequest, RefusedBecause};
 
 acquire_body! {
     pub struct AcquireRequest {
@@ -78,7 +80,6 @@ answers! {
 /// queue. A client that closes its connection leaves the queue.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/acquire", tag = "locks", operation_id = "acquireLock",
-    params(LockKey),
     request_body(content = ref("#/components/schemas/AcquireRequest"), content_type = "application/json", example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
     responses((status = 200, description = "The lock is yours.", body = AcquireAnswer))
 )]
@@ -87,44 +88,63 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let keys = [(&address, Requested::of_lease(&request.lease))];
-    match quotas::acquire(&call, &address, request).await? {
-        Acquired::Granted(granted) => Ok(answer::ok(&granted_answer(&call.context, &address, &granted))),
+    let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;
+    let acquired = call.context.locks.acquire(&address, request).await;
+    let granted = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
+        Acquired::Granted(granted) => granted,
+        other => return Err(not_acquired(&call.context, &keys, &lease_id, wait, &other)),
+    };
+    let lease = &granted.lease;
+    quotas::count_leases(&call, &reserved, &[(&address, lease)], granted.now)?;
+    Ok(answer::ok(&AcquireAnswer {
+        key: address.key.as_str(),
+        lease_id: lease.lease_id.as_str(),
+        owner: lease.owner.as_str(),
+        mode: lease.mode.as_str(),
+        permits: permits(lease),
+        limit: granted.limit,
+        slots: lease.slots.iter().collect(),
+        group: lease.group.as_ref().map(|group| group.as_str().to_owned()),
+        token: lease.token,
+        ttl_ms: left_ms(lease, granted.now),
+        expires_at: rfc3339(lease.expires_at),
+        waited_ms: lease.waited_ms,
+        durability: call.context.durability(),
+        forced_ms: call.context.forced_ms(),
+    }))
+}
+
+/// The answer to an acquire that was not granted. After a wait, it has a ticket to continue it.
+pub fn not_acquired(
+    context: &Context,
+    keys: &[(&Address, Requested)],
+    lease_id: &LeaseId,
+    wait: Duration,
+    acquired: &Acquired,
+) -> Problem {
+    let ticket = |position, now| context.tickets.issue(keys, lease_id, position, now);
+    match acquired {
         Acquired::Refused(refused) => {
-            Err(call.context.with_wait_max(with_ticket(&call.context, &keys, &lease_id, &refused), wait))
+            let has_waited = refused.why == RefusedBecause::WaitTimeout;
+            let ticket = has_waited.then(|| ticket(refused.position, refused.now));
+            context.with_wait_max(refusal(refused).with_some("ticket", ticket), wait)
         }
         Acquired::WaitFailed { failure, position } => {
-            Err(wait_failed(&call.context, &keys, &lease_id, &failure, position))
+            unanswered(failure, lease_id).with("ticket", ticket(*position, context.locks.now()))
         }
-        other => Err(ended(&other)),
+        Acquired::LeaseIdReused => Problem::new(
+            Code::LeaseIdReused,
+            "A live lease with another owner or mode has this lease_id: send a new one with every acquire.",
+        ),
+        Acquired::KeyFull(full) => key_full(*full),
+        Acquired::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
+        Acquired::UpgradeBlocked => Problem::new(
+            Code::UpgradeBlocked,
+            "Other leases share the lock: release yours, then acquire it exclusively.",
+        ),
+        Acquired::LeaseLost(lost) => lease_lost(lost),
+        Acquired::Granted(_) | Acquired::Notified => Problem::defect(),
     }
-}
-
-/// A refusal; after a wait, with a ticket to continue it.
-pub fn with_ticket(
-    context: &Context,
-    keys: &[(&Address, Requested)],
-    lease_id: &LeaseId,
-    refused: &Refused,
-) -> Problem {
-    let problem = refusal(refused);
-    match refused.why {
-        RefusedBecause::WaitTimeout => {
-            problem.with("ticket", context.tickets.issue(keys, lease_id, refused.position, refused.now))
-        }
-        _ => problem,
-    }
-}
-
-/// The answer to a wait that ended while the store did not answer, with a ticket to continue it.
-pub fn wait_failed(
-    context: &Context,
-    keys: &[(&Address, Requested)],
-    lease_id: &LeaseId,
-    failure: &Failure,
-    position: Position,
-) -> Problem {
-    let ticket = context.tickets.issue(keys, lease_id, position, context.locks.now());
-    unanswered(failure, lease_id).with("ticket", ticket)
 }
 
 impl AcquireRequest {
@@ -151,25 +171,5 @@ impl AcquireRequest {
         let is_named = is_named || self.group.is_some() || self.group_limit.is_some();
         let requested = if is_named { Some(self.mode_fields().parse()?) } else { None };
         context.tickets.redeem(ticket, &[(address, requested)], context.locks.now()).map(Some)
-    }
-}
-
-pub fn granted_answer<'a>(context: &Context, address: &'a Address, granted: &'a Granted) -> AcquireAnswer<'a> {
-    let lease = &granted.lease;
-    AcquireAnswer {
-        key: address.key.as_str(),
-        lease_id: lease.lease_id.as_str(),
-        owner: lease.owner.as_str(),
-        mode: lease.mode.as_str(),
-        permits: permits(lease),
-        limit: granted.limit,
-        slots: lease.slots.iter().collect(),
-        group: lease.group.as_ref().map(|group| group.as_str().to_owned()),
-        token: lease.token,
-        ttl_ms: left_ms(lease, granted.now),
-        expires_at: rfc3339(lease.expires_at),
-        waited_ms: lease.waited_ms,
-        durability: context.durability(),
-        forced_ms: context.forced_ms(),
     }
 }

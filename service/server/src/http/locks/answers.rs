@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::fields::ModeName;
 use crate::format::{DateTime, answers, ms, rfc3339};
 use crate::http::problem::{Code, Problem};
-use crate::locks::{Acquired, Failure, GroupHeld, Refused, RefusedBecause};
+use crate::locks::{Failure, GroupHeld, Refused, RefusedBecause};
 
 /// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
@@ -39,6 +39,13 @@ answers! {
         revocation?: Option<RevocationAnswer>,
         #[schema(value_type = Object)]
         metadata?: Option<Box<RawValue>>,
+    }
+
+    pub struct ReleaseAnswer {
+        /// Leases of this key that the same owner still holds.
+        pub still_held: u32,
+        /// The lease had been released by an earlier request.
+        pub already?: bool,
     }
 }
 
@@ -169,33 +176,13 @@ fn at_group_limit(group: Option<&GroupHeld>) -> String {
     }
 }
 
-/// The answer to an acquire that was neither granted nor refused.
-pub fn ended(acquired: &Acquired) -> Problem {
-    match acquired {
-        Acquired::LeaseIdReused => Problem::new(
-            Code::LeaseIdReused,
-            "A live lease with another owner or mode has this lease_id: send a new one with every acquire.",
-        ),
-        Acquired::KeyFull(full) => key_full(*full),
-        Acquired::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
-        Acquired::UpgradeBlocked => Problem::new(
-            Code::UpgradeBlocked,
-            "Other leases share the lock: release yours, then acquire it exclusively.",
-        ),
-        Acquired::LeaseLost(lost) => lease_lost(lost),
-        Acquired::Refused(refused) => refusal(refused),
-        Acquired::WaitFailed { failure, .. } => Problem::of_failure(failure),
-        Acquired::Granted(_) | Acquired::Notified => Problem::defect(),
-    }
-}
-
 pub fn key_full(full: KeyFull) -> Problem {
     let KeyFull { bytes } = full;
     let detail = format!("The state of this key would be {bytes} bytes long: at most {STATE_BYTES_MAX} are allowed.");
     Problem::new(Code::KeyFull, detail).with("bytes", bytes).with("bytes_max", STATE_BYTES_MAX)
 }
 
-fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
+pub fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     let detail = match mismatch.limit {
         Some(limit) => {
             let by = if mismatch.is_set {

@@ -11,7 +11,7 @@ use crate::format::{DateTime, answers, parse_rfc3339, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
-use crate::http::path::{LockKey, PathAddress};
+use crate::http::path::PathAddress;
 use crate::http::problem::Problem;
 
 /// The latest `until`, in ms from now: a year.
@@ -69,7 +69,6 @@ impl ClosingAnswer {
 /// leases and can renew them; waiters keep their positions. A second call replaces the reason and the end.
 #[utoipa::path(
     put, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "closeLock",
-    params(LockKey),
     request_body(content = CloseRequest, example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"})),
     responses((status = 200, description = "The key is closed.", body = ClosedAnswer))
 )]
@@ -95,7 +94,6 @@ pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request):
 /// The first waiter gets the lock if it is free.
 #[utoipa::path(
     delete, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "openLock",
-    params(LockKey),
     responses((status = 200, description = "The key is open.", body = OpenAnswer))
 )]
 pub async fn open(call: Call, PathAddress(address): PathAddress) -> Answered {

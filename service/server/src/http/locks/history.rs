@@ -16,7 +16,7 @@ use super::search::parse_prefix;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
-use crate::http::path::{LockKey, PathAddress};
+use crate::http::path::PathAddress;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
 use crate::http::waits::Waiting;
@@ -31,18 +31,14 @@ answers! {
     pub struct EventAnswer {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
-        /// Notices are not about one lock: `suspected_double_run`, `quota_reached`, `cycle_seen`, and for the app `default` also
-        /// `engine_switched`, `hold_off_began` and `hold_off_ended`. `unreadable` is an event that the node cannot decode.
+        /// `unreadable` is an event that the node cannot decode.
         kind: EventKind,
-        /// Absent in a notice, and if it cannot be decoded.
+        /// Absent if it cannot be decoded.
         key?: Option<String>,
-        /// What a notice is about: the id of an operation, the name of a quota, an owner that waits, the engine, or `locks`, `gate` or `durable`, whose hold-off
-        /// it is.
-        subject?: Option<String>,
         /// By the store's clock.
         at: DateTime,
         owner?: Option<String>,
-        /// Absent in a notice and in an unreadable event.
+        /// Absent in an event that is not of a lease.
         #[schema(value_type = ModeName)]
         mode?: Option<&'static str>,
         permits?: Option<u32>,
@@ -106,7 +102,7 @@ pub struct AllEventsQuery {
 /// unless configured otherwise.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/history", tag = "events", operation_id = "getLockHistory",
-    params(LockKey, HistoryQuery),
+    params(HistoryQuery),
     responses((status = 200, description = "One page, newest first.", body = HistoryAnswer))
 )]
 pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
@@ -130,7 +126,7 @@ pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query)
 /// missing.
 #[utoipa::path(
     get, path = "/v1/locks/{key}/events", tag = "events", operation_id = "watchLock",
-    params(LockKey, EventsQuery),
+    params(EventsQuery),
     responses(
         (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
     )
@@ -215,16 +211,14 @@ fn parse_cursor(field: &str, text: Option<&str>) -> Result<Option<EventCursor>, 
 
 fn event_answer(logged: &LoggedEvent) -> EventAnswer {
     let event = &logged.event;
-    let is_notice = logged.address.key.is_of_notices();
     let is_of_lease = !matches!(event.kind, EventKind::Closed | EventKind::Opened | EventKind::Unreadable);
     EventAnswer {
         id: logged.cursor.to_string(),
         kind: event.kind,
-        key: (!is_notice).then(|| logged.address.key.as_str().to_owned()),
-        subject: event.subject.as_deref().map(str::to_owned),
+        key: Some(&logged.address.key).filter(|key| !key.is_of_no_lock()).map(|key| key.as_str().to_owned()),
         at: rfc3339(event.at),
         owner: event.owner.as_ref().map(|owner| owner.as_str().to_owned()),
-        mode: (!is_notice && is_of_lease).then(|| event.mode.as_str()),
+        mode: is_of_lease.then(|| event.mode.as_str()),
         permits: Some(event.mode.permits()).filter(|permits| *permits > 0),
         token: Some(event.token).filter(|token| *token > 0),
         waited_ms: event.waited_ms,

@@ -13,7 +13,7 @@ use crate::http::answer;
 use crate::http::audit;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
-use crate::http::path::{LockKey, PathAddress};
+use crate::http::path::PathAddress;
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::Query;
 
@@ -107,37 +107,26 @@ pub struct FenceAnswer<'a> {
 /// The holders learn it from their next renewal and have the grace period to end their work.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/revoke", tag = "locks", operation_id = "revokeLock",
-    params(LockKey),
     request_body(content = ref("#/components/schemas/RevokeRequest"), content_type = "application/json", example = json!({"reason": "deploy", "grace_ms": 10_000})),
     responses((status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer))
 )]
 pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request): Json<RevokeRequest>) -> Answered {
-    let grace_ms = check_grace(&call, request.grace_ms)?;
-    let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
-    call.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
-    let token = request.token.map(check_token).transpose()?;
-    let revoke = Revoke { note, grace_ms, token, owner: None };
-    let (leases, deadline) = revoke_leases(&call, &address, revoke).await?;
-    Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline }))
-}
-
-/// How many leases are revoked, and when the last of them ends.
-pub async fn revoke_leases(call: &Call, address: &Address, revoke: Revoke) -> Result<(u32, Option<DateTime>), Problem> {
-    match command(call, address, Command::Revoke(revoke)).await? {
-        Outcome::Revoking { leases, deadline } => Ok((leases, deadline.map(rfc3339))),
-        Outcome::KeyFull(full) => Err(key_full(full)),
-        other => Err(unexpected(&other)),
-    }
-}
-
-/// # Errors
-/// `invalid-request`, or `forbidden` if the grace is so short that the request ends a lease which is not the caller's.
-pub fn check_grace(call: &Call, grace_ms: Option<u64>) -> Result<u64, Problem> {
-    let grace_ms = within("grace_ms", grace_ms.unwrap_or(GRACE_MS_DEFAULT), 0..=call.context.limits.ttl_ms_max)?;
+    let grace_ms = request.grace_ms.unwrap_or(GRACE_MS_DEFAULT);
+    let grace_ms = within("grace_ms", grace_ms, 0..=call.context.limits.ttl_ms_max)?;
     if grace_ms < GRACE_MS_MIN {
         call.check_admin()?;
     }
-    Ok(grace_ms)
+    let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
+    call.detail(|| format!("grace_ms {grace_ms}{}", shown(&note)));
+    let token = request.token.map(check_token).transpose()?;
+    match command(&call, &address, Command::Revoke(Revoke { note, grace_ms, token })).await? {
+        Outcome::Revoking { leases, deadline } => {
+            let deadline = deadline.map(rfc3339);
+            Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline }))
+        }
+        Outcome::KeyFull(full) => Err(key_full(full)),
+        other => Err(unexpected(&other)),
+    }
 }
 
 /// End every lease of a lock now.
@@ -145,18 +134,13 @@ pub fn check_grace(call: &Call, grace_ms: Option<u64>) -> Result<u64, Problem> {
 /// The holders learn it from their next renewal or release. The first waiter gets the lock.
 #[utoipa::path(
     delete, path = "/v1/locks/{key}", tag = "locks", operation_id = "forceLock",
-    params(LockKey, ForceQuery),
+    params(ForceQuery),
     responses((status = 200, description = "All leases have ended.", body = ForceAnswer))
 )]
 pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): Query<ForceQuery>) -> Answered {
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
     call.detail(|| shown(&note).trim_start_matches(", ").to_owned());
-    end_all(&call, &address, note).await
-}
-
-/// Ends every lease of a key.
-pub async fn end_all(call: &Call, address: &Address, note: Note) -> Answered {
-    match command(call, address, Command::Force(Force { note: note.clone() })).await? {
+    match command(&call, &address, Command::Force(Force { note: note.clone() })).await? {
         Outcome::Forced { leases } => {
             call.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
@@ -171,7 +155,6 @@ pub async fn end_all(call: &Call, address: &Address, note: Note) -> Answered {
 /// is changed.
 #[utoipa::path(
     put, path = "/v1/locks/{key}/limit", tag = "locks", operation_id = "setLockLimit",
-    params(LockKey),
     request_body(content = LimitRequest, example = json!({"limit": 5})),
     responses((status = 200, description = "The limit is set.", body = LimitAnswer))
 )]
@@ -195,7 +178,6 @@ pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(reque
 /// granted or presented for this key.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/fence", tag = "locks", operation_id = "checkLockToken",
-    params(LockKey),
     request_body(content = FenceRequest, example = json!({"token": 1_784_000_000_000_000_u64})),
     responses((status = 200, description = "The token is up to date.", body = FenceAnswer))
 )]

@@ -4,12 +4,12 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::answers::{RevocationAnswer, Volatility, left_ms};
+use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
-use crate::http::path::{LockKey, PathAddress};
+use crate::http::path::PathAddress;
 use crate::http::{answer, quotas};
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -54,19 +54,9 @@ pub struct ReleaseRequest {
     lease_id: String,
 }
 
-answers! {
-    pub struct ReleaseAnswer {
-        /// Leases of this key that the same owner still holds.
-        pub still_held: u32,
-        /// The lease had been released by an earlier request.
-        pub already?: bool,
-    }
-}
-
 /// Renew a lease.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/renew", tag = "locks", operation_id = "renewLock",
-    params(LockKey),
     request_body(content = RenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000})),
     responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer))
 )]
@@ -92,12 +82,10 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
 /// Release a lock.
 #[utoipa::path(
     post, path = "/v1/locks/{key}/release", tag = "locks", operation_id = "releaseLock",
-    params(LockKey),
     request_body(content = ReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire"})),
     responses((status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer))
 )]
 pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
-    let (still_held, already) = quotas::release(&call, &address, &lease_id).await?;
-    Ok(answer::ok(&ReleaseAnswer { still_held, already }))
+    Ok(answer::ok(&quotas::release(&call, &address, &lease_id).await?))
 }

@@ -53,8 +53,6 @@ answers! {
         key: String,
         /// Its leases of the key.
         leases: Vec<Holder>,
-        /// How many requests wait for the key.
-        waiters: u64,
     }
 
     pub struct AwaitedKey {
@@ -63,9 +61,6 @@ answers! {
         waiting: Vec<WaitingAnswer>,
         /// The first 16 holders of the key.
         holders: Vec<Holder>,
-        holders_count: usize,
-        /// How many requests wait for the key.
-        waiters: u64,
     }
 }
 
@@ -85,7 +80,7 @@ pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<Ow
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let prefix = search.prefix.clone();
     let locks = &call.context.locks;
-    let mut queues = locks.queues(Some(call.app())).await;
+    let mut queues = locks.queues(call.app()).await;
     queues.0.retain(|queued| queued.address.key.as_str().starts_with(&prefix));
     let waits_for = waits_for(&call, &owner, &queues).await?;
     let cycle = if waits_for.is_empty() { None } else { locks.cycle_of(call.app(), &owner, &queues).await? };
@@ -93,8 +88,7 @@ pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<Ow
     let held = |key: &Key, state: LockState, now| {
         waiting_elsewhere += state.waiting_elsewhere(locks.node_id());
         let leases: Vec<&Lease> = state.holders().iter().filter(|lease| lease.owner == owner).collect();
-        let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
-        (!leases.is_empty()).then(|| HeldKey { key: key.as_str().to_owned(), leases: holders(leases, now), waiters })
+        (!leases.is_empty()).then(|| HeldKey { key: key.as_str().to_owned(), leases: holders(leases, now) })
     };
     let Found { locks: holds, next_cursor, .. } = search.run(&call, usize::MAX, true, held).await?;
     let cycle = cycle.unwrap_or_default();
@@ -109,7 +103,7 @@ async fn waits_for(call: &Call, owner: &Owner, queues: &Queues) -> Result<Vec<Aw
     let addresses: BTreeSet<&Address> = awaited.map(|queued| &queued.address).collect();
     let mut keys = Vec::new();
     for address in addresses.into_iter().take(WAITS_SHOWN_MAX) {
-        let Inspected { state, waiters, waiting, now, .. } = call.context.locks.inspect(address).await?;
+        let Inspected { state, waiting, now, .. } = call.context.locks.inspect(address).await?;
         let waiting: Vec<_> = waiting.iter().filter(is_of).map(WaitingAnswer::from).collect();
         // It may have been granted the lock meanwhile.
         if !waiting.is_empty() {
@@ -117,8 +111,6 @@ async fn waits_for(call: &Call, owner: &Owner, queues: &Queues) -> Result<Vec<Aw
                 key: address.key.as_str().to_owned(),
                 waiting,
                 holders: holders(state.holders().iter().take(HOLDERS_SHOWN_MAX), now),
-                holders_count: state.holders().len(),
-                waiters,
             });
         }
     }

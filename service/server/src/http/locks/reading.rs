@@ -1,23 +1,21 @@
 //! `GET /v1/locks/{key}` and `GET /v1/locks`.
 
-use std::time::{Duration, Instant};
-
 use latchgate_core::key::check_name;
-use latchgate_core::lock::{LockState, OWNER_MAX_BYTES, PRIORITY_MIN, Position};
-use latchgate_core::{Address, Key, Timestamp};
+use latchgate_core::lock::{LockState, OWNER_MAX_BYTES};
+use latchgate_core::{Key, Timestamp};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
-use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders, refusal};
+use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::closing::ClosingAnswer;
 use super::search::{Found, Search};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
-use crate::http::path::{LockKey, PathAddress};
+use crate::http::path::PathAddress;
 use crate::http::problem::Problem;
 use crate::http::query::{Query, page_limit};
-use crate::locks::{Inspected, Refused, RefusedBecause, Waiting};
+use crate::locks::Waiting;
 
 answers! {
     pub struct LockAnswer {
@@ -82,24 +80,6 @@ impl From<&Waiting> for WaitingAnswer {
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
 #[into_params(parameter_in = Query)]
-pub struct InspectQuery {
-    /// With `free`: 200 only if no lease holds the lock, no lock-delay keeps it and it is not closed, 423 otherwise. The lock is not taken.
-    #[param(inline)]
-    until: Option<Until>,
-    /// With `until`: how long to wait, in ms; as `wait_ms` of an acquire. The request stands in no queue.
-    #[param(maximum = 86_400_000)]
-    wait_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Until {
-    Free,
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct ListQuery {
     /// Only keys that begin with this.
     #[param(max_length = 512)]
@@ -141,56 +121,18 @@ answers! {
 }
 
 /// Show a lock.
-///
-/// With `until=free` the request waits until the lock is free, for at most `wait_ms`, and does not take it.
 #[utoipa::path(
     get, path = "/v1/locks/{key}", tag = "locks", operation_id = "getLock",
-    params(LockKey, InspectQuery),
     responses(
         (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
     )
 )]
-pub async fn inspect(call: Call, PathAddress(address): PathAddress, Query(query): Query<InspectQuery>) -> Answered {
-    let wait = call.context.wait(query.wait_ms);
-    let inspected = match query.until {
-        Some(Until::Free) => until_free(&call, &address, wait).await?,
-        None if query.wait_ms.is_some() => return Err(Problem::field("wait_ms", "is allowed only with until")),
-        None => call.context.locks.inspect(&address).await?,
-    };
+pub async fn inspect(call: Call, PathAddress(address): PathAddress) -> Answered {
+    let inspected = call.context.locks.inspect(&address).await?;
     let answer = lock_answer(&address.key, &inspected.state, usize::MAX, inspected.waiters, inspected.now);
     let waiting = inspected.waiting.iter().map(WaitingAnswer::from).collect();
     let waiting_elsewhere = Some(inspected.waiting_elsewhere);
     Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, ..answer }))
-}
-
-/// The lock, once it is free.
-async fn until_free(call: &Call, address: &Address, wait: Duration) -> Result<Inspected, Problem> {
-    call.exchange.client.end_with_client(true);
-    let _waits = call.context.waits.enter_for(&call.caller, wait)?;
-    let begun = Instant::now();
-    let inspected = call.context.locks.until_free(address, wait).await?;
-    if inspected.is_free() {
-        return Ok(inspected);
-    }
-    let closed = inspected.state.closing(inspected.now).cloned();
-    let why = match inspected.taken_until() {
-        _ if !wait.is_zero() => RefusedBecause::WaitTimeout,
-        _ if closed.is_some() => RefusedBecause::Closed,
-        Some(until) if inspected.state.holders().is_empty() => RefusedBecause::Delayed(until),
-        _ => RefusedBecause::Held,
-    };
-    let refused = refusal(&Refused {
-        why,
-        holders: inspected.state.holders().to_vec(),
-        waiters: inspected.waiters,
-        queue_number: inspected.waiters + 1,
-        waited: begun.elapsed(),
-        position: Position { priority: PRIORITY_MIN, arrival: inspected.now, serial: 0 },
-        closed,
-        group: None,
-        now: inspected.now,
-    });
-    Err(call.context.with_wait_max(refused, wait))
 }
 
 /// List locks, in the order of their keys, of their waiters, or of how long they are held.

@@ -1,4 +1,4 @@
-//! A walk over the locks of an app: of a listing, and of a request that revokes many leases.
+//! A walk over the locks of an app: of a listing, and of what an owner holds.
 
 use latchgate_core::lock::LockState;
 use latchgate_core::{Key, Timestamp};

@@ -44,15 +44,11 @@ fn own(id: &str) -> &'static [Code] {
             C::WaitTimeout,
             C::ShuttingDown,
         ],
-        "lockTerraformState" => {
-            &[C::LeaseIdReused, C::KeyFull, C::LeaseLost, C::LockHeld, C::LockReserved, C::LockDelayed]
-        }
         "renewLock" => &[C::KeyFull, C::LeaseLost],
-        "releaseLock" | "unlockTerraformState" => &[C::LeaseLost],
+        "releaseLock" => &[C::LeaseLost],
         "renewLeases" | "releaseLeases" => &[C::InvalidKey, C::LeaseLost],
-        "revokeLock" | "revokeLeases" => &[C::KeyFull],
+        "revokeLock" => &[C::KeyFull],
         "checkLockToken" => &[C::StaleToken],
-        "getLock" => &[C::LockHeld, C::LockDelayed, C::LockClosed, C::WaitTimeout],
         "getLockHistory" => &[C::HistoryOff],
         "watchLock" | "watchLocks" => &[C::HistoryOff, C::ShuttingDown],
         "startOperation" => &[

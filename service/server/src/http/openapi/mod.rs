@@ -16,7 +16,7 @@ use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, Required, ResponseBuilder, Type};
+use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Type};
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
@@ -41,7 +41,6 @@ use super::{admin, locks};
         (name = "operations", description = "The gate: one call before an operation and one after it, so that \
                                              no operation runs twice unnoticed"),
         (name = "access", description = "What an API key permits"),
-        (name = "terraform", description = "Locks in the protocol of Terraform's http backend"),
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
@@ -57,7 +56,23 @@ use super::{admin, locks};
 )]
 struct Api;
 
-/// Adds what operations have in common: their API key and their problems.
+/// A parameter that several operations have: its name as a component, its own, its longest value, what it is, an example, and which
+/// endpoints have it.
+type SharedParameter = (&'static str, &'static str, usize, &'static str, &'static str, fn(&Endpoint) -> bool);
+
+const KEY: &str = "1 to 512 bytes of UTF-8 without control characters, percent-encoded: a slash is `%2F`.";
+const OF_APP: &str =
+    "Another app than the caller's: for API keys of the app `default` with the scope `admin` and without prefixes.";
+const IN_PATH: [SharedParameter; 3] = [
+    ("LockKey", "key", 512, KEY, "orders", |endpoint| endpoint.path.contains("{key}")),
+    ("OperationId", "id", 64, "From the answer to pre or preview", "7d88c00ddeafbae02d6198a43e38f30a", |endpoint| {
+        endpoint.path.starts_with("/v1/operations/{id}")
+    }),
+    ("AppName", "app", 64, "The app's name", "billing", |endpoint| endpoint.path.contains("{app}")),
+];
+const IN_QUERY: [SharedParameter; 1] = [("OfApp", "app", 64, OF_APP, "billing", |endpoint| endpoint.is_of_any_app)];
+
+/// Adds what operations have in common: their API key, the parameters that several have, and their problems.
 fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
     let components = api.components.get_or_insert_default();
     let api_key = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).bearer_format("lgk_ID_SECRET");
@@ -72,6 +87,15 @@ fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
         .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
         .header("Retry-After", retry_after);
     components.responses.insert("Problem".to_owned(), problem.build().into());
+    for (place, shared) in [(ParameterIn::Path, &IN_PATH[..]), (ParameterIn::Query, &IN_QUERY)] {
+        for (component, name, len_max, text, example, _) in shared {
+            let schema = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(*len_max));
+            let required = if place == ParameterIn::Path { Required::True } else { Required::False };
+            let parameter = ParameterBuilder::new().name(*name).parameter_in(place.clone()).required(required);
+            let parameter = parameter.description(Some(*text)).schema(Some(schema)).example(Some((*example).into()));
+            components.parameters.insert((*component).to_owned(), parameter.build().into());
+        }
+    }
     for item in api.paths.paths.values_mut() {
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
         for operation in operations.into_iter().flatten() {
@@ -83,19 +107,18 @@ fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
     }
 }
 
-/// Says which API key an operation needs, and which problems it may answer.
+/// Says which API key an operation needs, which of the shared parameters it has, and which problems it may answer.
 fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
     let needs = endpoint.needs;
     let scope = needs.scope();
     let security = (needs != Needs::Nothing)
         .then(|| SecurityRequirement::new("api_key", scope.iter().map(|(scope, _)| scope.as_str())));
     operation.security = Some(security.into_iter().collect());
-    if endpoint.is_of_any_app {
-        let app = ParameterBuilder::new().name("app").parameter_in(ParameterIn::Query).required(Required::False);
-        let text = "Another app than the caller's: for API keys of the app `default` with the scope `admin` and without prefixes.";
-        let schema = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(64));
-        let app = app.description(Some(text)).schema(Some(schema)).build();
-        operation.parameters.get_or_insert_default().push(app.into());
+    for (component, .., is_of) in IN_PATH.iter().chain(&IN_QUERY) {
+        if is_of(endpoint) {
+            let parameter = Ref::new(format!("#/components/parameters/{component}"));
+            operation.parameters.get_or_insert_default().push(RefOr::Ref(parameter));
+        }
     }
     let codes = codes::of(endpoint);
     let mut text = operation.description.take().unwrap_or_default();

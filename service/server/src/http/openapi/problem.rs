@@ -12,7 +12,7 @@ use crate::http::problem::Code;
 
 answers! {
     /// An answer that does not let the client proceed. Which of the optional fields it has depends on its `code`.
-    #[allow(dead_code, non_snake_case, reason = "described, not built")]
+    #[allow(dead_code, reason = "described, not built")]
     pub struct Problem {
         /// The page that explains the code, relative to the server.
         #[schema(example = "/errors/lock-held")]
@@ -129,14 +129,6 @@ answers! {
         suspected_double_runs?: Option<u32>,
         /// In a batch, the answer to each operation: its `status`, and the fields of a pre that may proceed or of a problem.
         items?: Option<Vec<Map<String, Value>>>,
-        /// This and the following fields: the holder, as Terraform describes it.
-        ID?: Option<String>,
-        Operation?: Option<String>,
-        Info?: Option<String>,
-        Who?: Option<String>,
-        Version?: Option<String>,
-        Created?: Option<String>,
-        Path?: Option<String>,
     }
 }
 

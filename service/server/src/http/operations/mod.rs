@@ -2,7 +2,6 @@
 
 mod answers;
 mod batch;
-pub mod idempotency_key;
 pub mod records;
 mod refusals;
 pub(super) mod requests;
@@ -10,15 +9,14 @@ pub(super) mod requests;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use latchgate_core::gate::{Fingerprint, OperationAddress, Outcome};
 use serde::Serialize;
 
 use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
-use self::idempotency_key::idempotency_key;
 use self::records::{OperationAnswer, OperationsAnswer};
 use self::requests::{
     BatchRequest, ForgetQuery, HeartbeatRequest, OperationQuery, OperationsQuery, PostRequest, PreRequest,
@@ -57,16 +55,14 @@ impl FromRequestParts<Shared> for PathId {
 /// waits while another attempt runs: if that attempt fails, one waiting request may proceed; if it succeeds, all get its result.
 #[utoipa::path(
     post, path = "/v1/operations/pre", tag = "operations", operation_id = "startOperation",
-    params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 8192, description = "Used as `contents` if those are absent; with or without quotes")),
     request_body(content = PreRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
     responses(
         (status = 201, description = "Proceed: the operation is yours until the lease ends.", body = PreAnswer),
         (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp. Or, with `guarded` false: proceed, but other clients may do the operation, too.", body = PreAnswer),
     )
 )]
-pub async fn pre(call: Call, headers: HeaderMap, Json(request): Json<PreRequest>) -> Answered {
-    let stand_in = if request.contents.is_none() { idempotency_key(&headers)? } else { None };
-    let pre = request.parse(&call, stand_in.as_deref(), "")?;
+pub async fn pre(call: Call, Json(request): Json<PreRequest>) -> Answered {
+    let pre = request.parse(&call, "")?;
     let _waits = call.context.waits.enter_for(&call.caller, pre.wait)?;
     let (id, attempt_id, wait) = (pre.fingerprint.id, pre.attempt_id.clone(), pre.wait);
     let counted = quotas::reserve_operations(&call, &[id]).await?;
@@ -136,7 +132,6 @@ pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answere
 /// is safe to repeat the request with the same outcome.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/post", tag = "operations", operation_id = "finishOperation",
-    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = PostRequest, example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}})),
     responses((status = 200, description = "Recorded.", body = PostAnswer))
 )]
@@ -152,7 +147,6 @@ pub async fn post(call: Call, PathId(address): PathId, Json(request): Json<PostR
 /// 409 `operation-superseded`: another attempt has taken over, so stop.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/heartbeat", tag = "operations", operation_id = "heartbeatOperation",
-    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
     responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer))
 )]
@@ -169,7 +163,7 @@ pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<
 /// failure there is no record: 404.
 #[utoipa::path(
     get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
-    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"), OperationQuery),
+    params(OperationQuery),
     responses((status = 200, description = "The operation as it is now.", body = OperationAnswer))
 )]
 pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: Result<PathId, Problem>) -> Answered {
@@ -205,7 +199,6 @@ async fn succeeded(call: &Call, address: &OperationAddress, wait: Duration) -> R
 /// the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved: 409 `operation-in-progress`.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
-    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a")),
     request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),
     responses((status = 200, description = "Recorded.", body = PostAnswer))
 )]
@@ -227,7 +220,7 @@ pub async fn resolve(call: Call, PathId(address): PathId, Json(request): Json<Re
 /// record cannot be read, this needs `force=true` and the scope `admin`.
 #[utoipa::path(
     delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
-    params(("id" = String, Path, min_length = 1, max_length = 64, description = "From the answer to pre or preview", example = "7d88c00ddeafbae02d6198a43e38f30a"), ForgetQuery),
+    params(ForgetQuery),
     responses((status = 200, description = "The record is deleted.", body = ForgetAnswer))
 )]
 pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { force }): Query<ForgetQuery>) -> Answered {

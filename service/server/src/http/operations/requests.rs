@@ -32,10 +32,10 @@ pub struct PreRequest {
     /// The kind of work. Part of the id.
     #[schema(example = "charge", max_length = 256, min_length = 1)]
     operation: String,
-    /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys. If
-    /// absent, the header `Idempotency-Key` is used.
-    #[schema(value_type = Option<Value>)]
-    pub contents: Option<Box<RawValue>>,
+    /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys.
+    #[serde(default)]
+    #[schema(value_type = Value)]
+    contents: Option<Box<RawValue>>,
     /// Any JSON that must be equal in every pre of this operation but is not part of its id, for example an amount.
     #[schema(value_type = Option<Value>)]
     checked: Option<Box<RawValue>>,
@@ -198,15 +198,12 @@ pub struct OperationsQuery {
 }
 
 impl PreRequest {
-    /// `stand_in` is used if there are no contents. With `prefix` begin the names of fields in problems.
-    pub fn parse(self, call: &Call, stand_in: Option<&str>, prefix: &str) -> Result<PreCall, Problem> {
+    /// With `prefix` begin the names of fields in problems.
+    pub fn parse(self, call: &Call, prefix: &str) -> Result<PreCall, Problem> {
         let invalid = |field, error: &dyn Display| Problem::field(&format!("{prefix}{field}"), error);
         let operation = OperationName::parse(&self.operation).map_err(|error| invalid("operation", &error))?;
         check_no_api_key(&format!("{prefix}operation"), operation.as_str())?;
-        let contents = match (self.contents, stand_in) {
-            (None, Some(text)) => Canonical::of_text(text),
-            (contents, _) => parse_contents(contents.as_deref(), prefix)?,
-        };
+        let contents = parse_contents(self.contents.as_deref(), prefix)?;
         let checked = self.checked.as_deref().map(|checked| parse_canonical(prefix, "checked", checked)).transpose()?;
         let label = self.label.as_deref().map(|label| parse_label(label, prefix)).transpose()?;
         let metadata = self.metadata.map(|fields| parse_metadata(&format!("{prefix}metadata"), fields)).transpose()?;
@@ -252,7 +249,7 @@ impl BatchRequest {
                     "is not allowed in a batch, which does not wait",
                 ));
             }
-            let pre = request.parse(call, None, &prefix)?;
+            let pre = request.parse(call, &prefix)?;
             let twin = pres.iter().position(|other| other.fingerprint == pre.fingerprint);
             // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {

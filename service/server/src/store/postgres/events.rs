@@ -182,7 +182,7 @@ pub(super) async fn trim(
 
 fn read_logged(app: &App, row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
     let (key, text): (&str, Option<&str>) = (row.try_get(2)?, row.try_get(3)?);
-    let key = Key::of_event(key).unwrap_or_else(|_| Key::of_notices());
+    let key = Key::parse(key).unwrap_or_else(|_| Key::of_no_lock());
     let at = read_timestamp(row, 4)?;
     let event = text.and_then(event_of_text).unwrap_or_else(|| Event::unreadable(at));
     Ok(LoggedEvent { cursor: read_cursor(row, 0)?, address: Address { app: app.clone(), key }, event })

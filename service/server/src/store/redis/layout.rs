@@ -73,7 +73,7 @@ pub(super) fn indexed(address: &Address) -> String {
 
 pub(super) fn read_indexed(text: &str) -> Option<Address> {
     let (app, key) = text.split_once('\0')?;
-    Some(Address { app: App::parse(app).ok()?, key: Key::of_event(key).ok()? })
+    Some(Address { app: App::parse(app).ok()?, key: Key::parse(key).ok()? })
 }
 
 /// The value of a state, separated by spaces: the version, until when it is kept, when it is due, until when it is locked with

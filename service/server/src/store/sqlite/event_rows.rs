@@ -98,7 +98,7 @@ impl Line<'_> {
     /// One of this app, and of this key if there is one.
     pub(super) fn decode(&self, app: &App, key: Option<&Key>) -> LoggedEvent {
         self.read().unwrap_or_else(|| {
-            let key = key.cloned().or_else(|| self.key()).unwrap_or_else(Key::of_notices);
+            let key = key.cloned().or_else(|| self.key()).unwrap_or_else(Key::of_no_lock);
             let address = Address { app: app.clone(), key };
             LoggedEvent { cursor: self.cursor, address, event: Event::unreadable(self.at) }
         })
@@ -107,7 +107,7 @@ impl Line<'_> {
     fn read(&self) -> Option<LoggedEvent> {
         let (app, key, kind, at, body): (String, String, String, u64, &RawValue) =
             serde_json::from_str(self.text).ok()?;
-        let address = Address { app: App::parse(&app).ok()?, key: Key::of_event(&key).ok()? };
+        let address = Address { app: App::parse(&app).ok()?, key: Key::parse(&key).ok()? };
         let event = event_from(&kind, Timestamp::from_ms(at), body.get())?;
         Some(LoggedEvent { cursor: self.cursor, address, event })
     }
@@ -115,6 +115,6 @@ impl Line<'_> {
     /// The key of a text of which only that can be decoded.
     fn key(&self) -> Option<Key> {
         let mut names = serde_json::Deserializer::from_str(self.text.split_once(',')?.1).into_iter::<String>();
-        Key::of_event(&names.next()?.ok()?).ok()
+        Key::parse(&names.next()?.ok()?).ok()
     }
 }

@@ -123,7 +123,7 @@ fn write_row(statement: &mut Statement<'_>, row: &StateRow) -> rusqlite::Result<
 /// Writes what grants and renewals write, and removes it again, in the transaction that the connection has begun.
 pub(super) fn probe(connection: &Connection, now: Timestamp) -> Result<(), StoreError> {
     // It is no key of a lock.
-    let address = Address { app: App::default(), key: Key::of_notices() };
+    let address = Address { app: App::default(), key: Key::of_no_lock() };
     let change = Change {
         events: vec![Event::waited(None, Mode::Exclusive, 0, now)],
         address,

@@ -10,7 +10,7 @@ use reqwest::Client;
 use sqlx::Connection as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::world::{ADMIN, Caller, guarded};
+use super::world::{ADMIN, Caller, OPERATOR, guarded};
 use crate::client::{BIN, latchgate};
 
 async fn run(args: &[&str], env: &[(&str, &str)]) -> Output {
@@ -85,27 +85,21 @@ async fn apps_and_api_keys_are_made_through_a_node() {
 }
 
 #[tokio::test]
-async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_served_then() {
+async fn a_public_address_is_served_once_the_store_has_an_api_key() {
     let database = shared_database().await;
     let env = [("LATCHGATE_LOCKS", database.as_str())];
     let listen = format!("0.0.0.0:{}", free_port());
     let refused = run(&["serve", "--listen", &listen], &env).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("latchgate api-key create"), "{said}");
+    assert!(!refused.status.success() && said.contains("latchgate api-key generate"), "{said}");
 
-    // LATCHGATE_URL is for clients, and does not change what the commands work on.
+    let node = Node::start_with(BIN, &["--locks", &database], OPERATOR).await;
+    let url = node.base_url();
+    let of_node = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", ADMIN)];
+    printed(&["api-key", "create", "--scope", "admin"], &of_node).await;
+
+    // LATCHGATE_URL is for clients, and does not change what a node works on.
     let env = [env[0], ("LATCHGATE_URL", "http://127.0.0.1:1")];
-    printed(&["app", "create", "a", "--beside-store"], &env).await;
-    let create = ["api-key", "create", "--beside-store", "--app", "a", "--scope"];
-    let key = printed(&[&create[..], &["read,locks"]].concat(), &env).await;
-    let node = Node::start(BIN, &["--locks", &database]).await;
-    Caller::new(&node, &key).granted("k").await;
-    // A running node knows what is done beside it.
-    let other = printed(&[&create[..], &["read"]].concat(), &env).await;
-    until("the node knows the key", || async { Caller::new(&node, &other).is_accepted().await }).await;
-    printed(&["api-key", "revoke", &other[4..16], "--beside-store"], &env).await;
-    until("the node refuses it", || async { !Caller::new(&node, &other).is_accepted().await }).await;
-
     let mut public = tokio::process::Command::from(command(BIN));
     let mut public = public.args(["serve", "--listen", &listen]).envs(env).kill_on_drop(true).spawn().unwrap();
     let (_, port) = listen.rsplit_once(':').unwrap();
@@ -117,25 +111,21 @@ async fn the_first_api_key_is_made_beside_the_store_and_a_public_address_is_serv
 }
 
 #[tokio::test]
-async fn the_file_of_a_running_node_is_not_touched_and_the_command_says_what_to_do() {
+async fn a_command_beside_the_store_creates_and_migrates_nothing_and_touches_no_file_of_a_running_node() {
     let node = guarded(&[]).await;
     let path = format!("sqlite:{}", node.dir().join("latchgate.db").display());
-    let refused = latchgate(&["api-key", "create", "--beside-store", "--scope", "admin", "--locks", &path]).await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("without --beside-store"), "{said}");
-}
+    let refused = latchgate(&["engines", "hold-off", "--beside-store", "--locks", &path]).await;
+    assert!(!refused.status.success(), "{}", String::from_utf8_lossy(&refused.stdout));
 
-#[tokio::test]
-async fn a_command_that_reads_creates_and_migrates_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let database = shared_database().await;
     for (locks, said) in [("sqlite:locks.db", "does not exist"), (&*database, "latchgate migrate")] {
-        for read in [&["api-key", "list"][..], &["app", "list"], &["doctor"]] {
+        for of in ["locks", "gate"] {
             let mut command = tokio::process::Command::from(command(BIN));
-            let read = [read, &["--beside-store", "--locks", locks, "--gate", "sqlite:gate.db"]].concat();
-            let ended = command.args(&read).current_dir(dir.path()).output().await.unwrap();
+            command.args(["engines", "hold-off", of, "--beside-store", "--locks", locks]);
+            let ended = command.current_dir(dir.path()).output().await.unwrap();
             let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
-            assert!(!ended.status.success() && printed.contains(said), "{read:?}: {printed}");
+            assert!(!ended.status.success() && printed.contains(said), "{of}: {printed}");
         }
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files were created");
@@ -178,7 +168,7 @@ async fn hostile(detail: &str) -> String {
 #[tokio::test]
 async fn the_texts_of_a_server_do_not_control_the_terminal_and_a_password_is_not_shown() {
     let url = hostile("\u{1b}[2Jfine\u{202e}\u{9b}31m").await;
-    for args in [&["app", "list"][..], &["locks", "list"], &["lock", "k", "--", "true"], &["doctor"]] {
+    for args in [&["app", "list"][..], &["locks", "list"], &["lock", "k", "--", "true"]] {
         let ended = run(args, &[("LATCHGATE_URL", &url)]).await;
         let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
         assert!(printed.contains("fine") && !ended.status.success(), "{args:?}: {printed}");

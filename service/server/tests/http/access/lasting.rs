@@ -152,32 +152,3 @@ async fn a_redis_that_lost_its_data_gets_the_api_keys_back() {
     until("the document is written again", is_back).await;
     until("the node serves", || async { caller.acquire("k", json!({ "lease_id": "mine" })).await.status == 200 }).await;
 }
-
-#[tokio::test]
-async fn a_file_of_api_keys_is_read_again_when_it_changes() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("keys.json");
-    let file = |keys: Value| std::fs::write(&path, json!({ "keys": keys }).to_string()).unwrap();
-    file(json!([{ "key": ADMIN, "app": "billing", "scopes": ["read", "locks"] }]));
-    let args = ["--api-keys-file", path.to_str().unwrap()];
-    let node = Node::start(BIN, &args).await;
-    let caller = Caller::new(&node, ADMIN);
-    caller.granted("k").await;
-    acquire(&node, "k", json!({})).await.assert_problem(401, "unauthorized");
-    let wait = poll(&caller, "/v1/locks/k/acquire", json!({ "wait_ms": 50_000 }));
-    until("a request waits", || async { caller.get("/v1/locks/k").await.body["waiters"] == 1 }).await;
-    // A file that cannot be read changes nothing.
-    std::fs::write(&path, json!({ "keys": [ADMIN] }).to_string()).unwrap();
-    until("it is noticed", || std::future::ready(node.log().contains("keys.json"))).await;
-    assert!(caller.is_accepted().await);
-    std::fs::remove_file(&path).unwrap();
-    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
-    until("a FIFO is refused", || std::future::ready(node.log().contains("not a regular file"))).await;
-    assert!(caller.is_accepted().await);
-    std::fs::remove_file(&path).unwrap();
-    file(json!([]));
-    until("it is refused", || async { caller.get("/v1/locks").await.status == 401 }).await;
-    timeout(LONG, wait).await.expect("the wait ends").unwrap().assert_problem(401, "unauthorized");
-    acquire(&node, "k", json!({})).await.assert_problem(401, "unauthorized");
-    assert!(!node.log().contains(&ADMIN[17..]), "the secret is in the log");
-}

@@ -144,21 +144,21 @@ async fn waiters_and_event_streams_are_counted_while_they_last() {
     });
     until("a waiter", || async { billing.get("/v1/locks/k").await.body["waiters"] == 1 }).await;
     assert_reached(&billing.acquire("k", json!({ "wait_ms": 1 })).await, "waiters", 1, 0);
-    assert_reached(&billing.get("/v1/locks/k?until=free&wait_ms=1").await, "waiters", 1, 0);
     let pre = json!({ "operation": "o", "contents": 1, "wait_ms": 5 });
     assert_reached(&billing.post("/v1/operations/pre", pre.clone()).await, "waiters", 1, 0);
     assert_eq!(billing.acquire("k", json!({})).await.code(), "lock-held");
     release(&billing, "k", &lease).await;
     assert_eq!(waiting.await.unwrap().status, 200);
-    assert_eq!(billing.post("/v1/operations/pre", pre).await.status, 201);
+    let begun = billing.post("/v1/operations/pre", pre).await;
+    assert_eq!(begun.status, 201);
 
-    // A wait with `until` ends with its client.
-    billing.granted("held").await;
-    let refusal = || async { billing.get("/v1/locks/held?until=free&wait_ms=1").await.status.as_u16() };
-    for (method, parameter) in [("GET", "until"), ("HEAD", "until"), ("GET", "%75ntil")] {
+    // A GET that waits ends with its client.
+    let path = format!("/v1/operations/{}", begun.text("id"));
+    let refusal = || async { billing.get(&format!("{path}?wait_ms=1")).await.status.as_u16() };
+    for (method, parameter) in [("GET", "wait_ms"), ("HEAD", "wait_ms"), ("GET", "%77ait_ms")] {
         let gone = Raw::connect(&node).await;
         let head = format!("host: localhost\r\nauthorization: Bearer {}", billing.key);
-        let wait = format!("{method} /v1/locks/held?{parameter}=free&wait_ms=600000 HTTP/1.1\r\n{head}\r\n\r\n");
+        let wait = format!("{method} {path}?{parameter}=600000 HTTP/1.1\r\n{head}\r\n\r\n");
         until("its wait to begin", || async {
             // Again if it has met the other request, which waits too.
             gone.send_at_once(wait.as_bytes());
@@ -166,7 +166,7 @@ async fn waiters_and_event_streams_are_counted_while_they_last() {
         })
         .await;
         drop(gone);
-        until("its wait to end", || async { refusal().await == 423 }).await;
+        until("its wait to end", || async { refusal().await == 409 }).await;
     }
 
     let open = || reqwest::Client::new().get(format!("{}/v1/events", node.base_url())).bearer_auth(&billing.key).send();
@@ -219,10 +219,6 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
     let billing = Caller::of_app(&node, "billing").await;
     let other = Caller::of_app(&node, "other").await;
     let lease_id = "mine";
-    let terraform = json!({ "ID": "mine" });
-    for state in ["a", "b"] {
-        billing.ok(Method::POST, &format!("/v1/terraform/{state}"), terraform.clone()).await;
-    }
     limit(&node, "billing", json!({ "requests_per_second": 1 })).await;
     let is_refused = || async {
         let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 600_000 })).await;
@@ -238,11 +234,6 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
         assert!(other.is_accepted().await);
     }
     assert_eq!(release(&billing, "k", lease_id).await.status, 200);
-    // In Terraform's protocol too.
-    let unlock = Method::from_bytes(b"UNLOCK").unwrap();
-    for (method, state) in [(unlock, "a"), (Method::DELETE, "b")] {
-        billing.ok(method, &format!("/v1/terraform/{state}"), terraform.clone()).await;
-    }
     // The operator's own app may be throttled and can still be helped.
     limit(&node, "default", json!({ "requests_per_second": 1 })).await;
     for _ in 0..3 {

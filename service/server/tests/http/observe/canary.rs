@@ -1,8 +1,6 @@
 //! Secrets put wherever a secret can be, and looked for wherever one could appear. Flags are left out: `ps` shows them, and so
 //! every setting with a secret can come from the environment or a file.
 
-use std::fs;
-
 use latchgate_core::access::ApiKey;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, NotReady};
@@ -47,18 +45,13 @@ fn with_password(url: &str) -> String {
 #[tokio::test]
 async fn no_secret_is_shown_in_logs_metrics_and_errors() {
     let mut heard = Heard(String::new());
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("keys.json");
-    let (admin, fixed) = (api_key(1), api_key(2));
-    fs::write(&file, json!({ "keys": [{ "key": fixed.as_str(), "app": "other", "scopes": ["locks"] }] }).to_string())
-        .unwrap();
+    let admin = api_key(1);
     let (database, cluster_secret) = (with_password(&shared_database().await), format!("cluster {CANARY}"));
     assert!(database.contains(CANARY));
     let env = [
         ("LATCHGATE_LOCKS", database.as_str()),
         ("LATCHGATE_SECRET", &cluster_secret),
         ("LATCHGATE_ADMIN_API_KEY", admin.as_str()),
-        ("LATCHGATE_API_KEYS_FILE", file.to_str().unwrap()),
         ("LATCHGATE_OTLP_ENDPOINT", "http://127.0.0.1:9"),
         ("OTEL_EXPORTER_OTLP_HEADERS", &format!("authorization={CANARY}")),
     ];
@@ -77,7 +70,8 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
         serde_json::from_str::<Value>(&text).unwrap_or_default()
     };
     let good = format!("Bearer {}", admin.as_str());
-    let of_other = format!("Bearer {}", fixed.as_str());
+    let other = say("another API key", Method::POST, "/v1/admin/api-keys", &good, json!({ "scopes": ["locks"] })).await;
+    let of_other = format!("Bearer {}", other["api_key"].as_str().unwrap());
     let unknown = format!("Bearer {}", api_key(3).as_str());
     let locks = "/v1/locks/k/acquire";
     for (what, authorization) in [
@@ -143,7 +137,6 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
     drop(node);
 
     // Nodes that cannot start say why.
-    fs::write(&file, format!("{{\"keys\": \"{CANARY}\"}}")).unwrap();
     let nowhere = with_password("postgres://postgres@127.0.0.1:9/postgres");
     let redis = format!("redis://:{CANARY}@127.0.0.1:9");
     let otlp = format!("http://user:{CANARY}@127.0.0.1:9");
@@ -152,7 +145,6 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
         ("LATCHGATE_GATE", &redis),
         ("LATCHGATE_LOCKS", &redis),
         ("LATCHGATE_LOCKS", &format!("postgress://u:{CANARY}@h/d")),
-        ("LATCHGATE_API_KEYS_FILE", file.to_str().unwrap()),
         ("LATCHGATE_ADMIN_API_KEY", CANARY),
         ("LATCHGATE_OTLP_ENDPOINT", &otlp),
     ] {

@@ -93,23 +93,6 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
     assert!(!page.contains("secret-") && page.ends_with("\n# EOF\n"), "{page}");
 }
 
-#[tokio::test]
-async fn metrics_have_an_address_of_their_own_which_needs_no_api_key_and_serves_nothing_else() {
-    let (port, key) = (free_port(), ApiKey::of_random([1; 6], [2; 32]));
-    let address = format!("127.0.0.1:{port}");
-    let admin = [("LATCHGATE_ADMIN_API_KEY", key.as_str())];
-    let node = Node::start_with(BIN, &["--metrics-listen", &address], &admin).await;
-    get(&node, "/metrics").await.assert_problem(401, "unauthorized");
-    let there = async |path: &str| send(Client::new().get(format!("http://{address}{path}"))).await;
-    let metrics = there("/metrics").await;
-    assert_eq!(metrics.status, 200);
-    let content_type = metrics.headers["content-type"].to_str().unwrap();
-    assert!(content_type.starts_with("application/openmetrics-text; version=1.0.0"), "{content_type}");
-    for path in ["/v1/locks", "/docs", "/", "/readyz"] {
-        there(path).await.assert_problem(404, "not-found");
-    }
-}
-
 /// The metrics that a text names, as families.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|character: char| !(character.is_ascii_alphanumeric() || character == '_'));
