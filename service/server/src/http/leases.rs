@@ -237,9 +237,9 @@ pub async fn revoke(call: Call, Json(request): Json<RevokeLeasesRequest>) -> Ans
     let grace_ms = check_grace(&call, request.grace_ms)?;
     let note = parse_note(request.reason.as_deref(), request.by.as_deref())?;
     let is_revoked = |lease: &Lease| owner.as_ref().is_none_or(|owner| *owner == lease.owner);
-    let held = |key: &Key, state: LockState, _| {
+    let held = |address: &Address, state: LockState, _| {
         let is_found = state.holders().iter().any(is_revoked);
-        is_found.then(|| Address { app: call.app().clone(), key: key.clone() })
+        is_found.then(|| address.clone())
     };
     let found = search.run(&call, REVOKED_MAX, true, held).await?;
     let revoke = Revoke { note, grace_ms, token: None, owner };

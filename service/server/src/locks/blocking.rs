@@ -100,11 +100,14 @@ impl Locks {
     ///
     /// # Errors
     /// When a key of it cannot be read.
-    pub async fn cycle_of(&self, app: &App, owner: &Owner, queues: &Queues) -> Answer<Option<Vec<Blocked>>> {
-        match cycle_of(owner, &queues.blocked(app)) {
-            Some(cycle) if self.is_there(app, &cycle).await? => Ok(Some(cycle)),
-            _ => Ok(None),
+    pub async fn cycle_of(&self, owner: &Owner, queues: &Queues) -> Answer<Option<Vec<Blocked>>> {
+        for app in queues.apps() {
+            match cycle_of(owner, &queues.blocked(app)) {
+                Some(cycle) if self.is_there(app, &cycle).await? => return Ok(Some(cycle)),
+                _ => {}
+            }
         }
+        Ok(None)
     }
 
     /// All circles that this node sees now.

@@ -20,7 +20,7 @@ use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, Required, ResponseBui
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
-use super::endpoint::{Endpoint, Needs};
+use super::endpoint::{Endpoint, NamedApps, Needs};
 use super::problem::Code;
 use super::{admin, locks};
 
@@ -90,9 +90,12 @@ fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
     let security = (needs != Needs::Nothing)
         .then(|| SecurityRequirement::new("api_key", scope.iter().map(|(scope, _)| scope.as_str())));
     operation.security = Some(security.into_iter().collect());
-    if endpoint.is_of_any_app {
+    if endpoint.named_apps != NamedApps::None {
         let app = ParameterBuilder::new().name("app").parameter_in(ParameterIn::Query).required(Required::False);
-        let text = "Another app than the caller's: for API keys of the app `default` with the scope `admin` and without prefixes.";
+        let mut text = "Another app than the caller's: for API keys of the app `default` with the scope `admin` and without prefixes.".to_owned();
+        if endpoint.named_apps == NamedApps::OneOrAll {
+            text.push_str(" `*` is all apps: each item then has its `app`.");
+        }
         let schema = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(64));
         let app = app.description(Some(text)).schema(Some(schema)).build();
         operation.parameters.get_or_insert_default().push(app.into());
