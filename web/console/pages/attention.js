@@ -2,7 +2,7 @@
 
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
-import { appColumn, badge, countdown, empty, heldFor, keyLink, pageOf, panel, problemBox, since, table } from "../widgets.js";
+import { badge, countdown, empty, heldFor, keyLink, pageOf, panel, problemBox, since, table } from "../widgets.js";
 import { decisionOf, needingDecision } from "./decisions.js";
 import { heldBy } from "./locks.js";
 
@@ -58,6 +58,11 @@ export function attention(view, parent) {
   replace(parent, contended, held, decisions, closed);
 }
 
+/** The app in front of the name: another column would be too wide here. */
+function withApp([first, ...others]) {
+  return [{ ...first, cell: (row) => [row.app && h("span", { class: "about" }, row.app, " "), first.cell(row)] }, ...others];
+}
+
 /** A list that asks again, less often the more the node had to read. */
 function show(view, title, href, load) {
   const heading = h("h2", {}, h("a", { href }, title));
@@ -68,7 +73,7 @@ function show(view, title, href, load) {
       const { rows, isAll, columns, none, total, of = "keys", scanned = 1 } = await load();
       pauseMs = scanned * 5000;
       const rest = !isAll && h("p", { class: "about" }, `Among the ${of} that were looked through: there are more.`);
-      replace(shown, rows.length === 0 ? empty(none) : table(title, [appColumn(rows), ...columns].filter(Boolean), rows.slice(0, ROWS)),
+      replace(shown, rows.length === 0 ? empty(none) : table(title, withApp(columns), rows.slice(0, ROWS)),
         rows.length > ROWS && h("p", { class: "about" }, h("a", { href }, `All: ${total(rows)}`)), rest);
     } catch (problem) {
       // While the node or its store is away, what was known stays.
