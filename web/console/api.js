@@ -26,8 +26,18 @@ export function useKey(key) {
   }
 }
 
+/** Stands for all apps, in what lists something. */
+export const ALL_APPS = "*";
+
 /** The app that an operator looks at; empty for its own. */
 let chosenApp = "";
+
+/** The app of the one lock or operation that the page shows, if a list of all apps has led to it. */
+let appOfPage = "";
+
+export function showApp(app) {
+  appOfPage = app;
+}
 
 export function chooseApp(app) {
   chosenApp = app;
@@ -79,7 +89,8 @@ export async function request(method, path, { query = {}, body, signal, headers 
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== null && value !== "" && value !== false) params.set(name, String(value));
   }
-  if (chosenApp && isOfAnyApp(path)) params.set("app", chosenApp);
+  const app = appOfPage || chosenApp;
+  if (app && isOfAnyApp(path) && !params.has("app")) params.set("app", app);
   const text = params.toString();
   const url = text ? `${path}?${text}` : path;
   const all = { ...headers };

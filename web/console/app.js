@@ -49,7 +49,7 @@ class View {
   may(scope, key) {
     const { scopes, prefixes, operator } = this.me;
     // Leases are taken in the caller's own app.
-    if (scope === "take") return !api.appChosen() && this.may("locks", key);
+    if (scope === "take") return !api.appChosen() && !(this.one && this.query.app) && this.may("locks", key);
     if (scope === "operator") return operator;
     return scopes.includes(scope) && (key === undefined || prefixes.length === 0 || prefixes.some((prefix) => key.startsWith(prefix)));
   }
@@ -114,6 +114,7 @@ function route() {
   const page = PAGES.find((candidate) => candidate.path === name);
   const one = rest.length > 0 ? decoded(rest.join("/")) : undefined;
   view = new View(one, Object.fromEntries(new URLSearchParams(search)));
+  api.showApp(one === undefined ? "" : view.query.app);
   for (const link of element("nav").children) {
     const isCurrent = link.dataset.path === name;
     if (isCurrent) link.setAttribute("aria-current", "page");
@@ -199,7 +200,7 @@ function showWho() {
   } }, h("option", { value: me.app }, me.app));
   if (me.operator) {
     api.get("/v1/admin/apps").then(({ apps }) => {
-      choice.append(...apps.filter(({ app }) => app !== me.app).map(({ app }) => h("option", { value: app, selected: app === api.appChosen() }, app)));
+      choice.append(h("option", { value: api.ALL_APPS, selected: api.appChosen() === api.ALL_APPS }, "all apps"), ...apps.filter(({ app }) => app !== me.app).map(({ app }) => h("option", { value: app, selected: app === api.appChosen() }, app)));
     }, () => {});
   }
   const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";

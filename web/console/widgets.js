@@ -51,9 +51,18 @@ function heading({ label, class: kind, sort, isDescending }, sorted, onSort) {
     button(label, () => onSort(sort), { class: "sort", "data-focus": `sort-${sort}` }));
 }
 
-/** A link to the page of a key. */
-export function keyLink(key) {
-  return h("a", { href: `#/locks/${encodeURIComponent(key)}`, class: "mono" }, key);
+/** The page of a lock or an operation. `app` is that of an item of a list of all apps. */
+export function pageOf(kind, name, app) {
+  return `#/${kind}/${encodeURIComponent(name)}${app ? `?${new URLSearchParams({ app })}` : ""}`;
+}
+
+export function keyLink({ key, app }) {
+  return h("a", { href: pageOf("locks", key, app), class: "mono" }, key);
+}
+
+/** The first column of a list of all apps. */
+export function appColumn(rows) {
+  return rows.some(({ app }) => app) && { label: "App", cell: ({ app }) => app, class: "key" };
 }
 
 /** A link to the keys that an owner holds. */

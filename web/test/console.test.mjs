@@ -403,6 +403,43 @@ test("an operator chooses another app, and sorts its operations by time", async 
   await context.close();
 });
 
+test("an operator looks at all apps, and what is done to a lock or an operation is done in its app", async () => {
+  const now = Date.now();
+  const [app, name] = [`all-${now}`, `${OWN}of-all/${now}`];
+  await ok("POST", "/v1/admin/apps", { app });
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["read", "locks", "operations"] });
+  for (const caller of [key, operatorKey]) await ok("POST", `/v1/locks/${encodeURIComponent(name)}/acquire`, { owner: "worker", ttl_ms: 600_000 }, caller);
+  const isHeld = async (caller) => (await ok("GET", `/v1/locks/${encodeURIComponent(name)}`, undefined, caller)).held;
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "of-all", contents: app, label: app }, key);
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.getByRole("combobox", { name: "App" }).selectOption("all apps");
+  await page.goto(`${url}/#/locks?${new URLSearchParams({ prefix: name })}`);
+  await page.getByText("2 keys, 2 held").waitFor();
+  assert.deepEqual(await page.locator("td[data-label=App]").allTextContents(), [app, "default"]);
+
+  await page.getByRole("checkbox", { name: `Select ${name} of ${app}` }).check();
+  await page.getByRole("button", { name: "Force…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByText("Two clients may work at once").click();
+  await dialog.getByRole("button", { name: "End the leases now" }).click();
+  await page.getByText("Ended the leases of 1 key.").waitFor();
+  assert.deepEqual([await isHeld(key), await isHeld(operatorKey)], [false, true]);
+
+  await page.locator("tr", { hasText: app }).getByRole("link", { name }).click();
+  await page.waitForURL((address) => address.hash.endsWith(`?app=${app}`));
+  await page.getByText("free").first().waitFor();
+  await page.goto(`${url}/#/operations?operation=of-all`);
+  await page.locator("tr", { hasText: app }).getByRole("link", { name: "of-all" }).click();
+  await page.getByRole("button", { name: "It failed…" }).click();
+  await dialog.getByLabel("How do you know?").fill("looked");
+  await dialog.getByRole("button", { name: "Record the failure" }).click();
+  await page.getByText("no record", { exact: true }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("an operator revokes several API keys at once", async () => {
   await ok("POST", "/v1/admin/apps", { app: "several" });
   const ids = [];

@@ -19,6 +19,8 @@ pub enum InvalidName {
     TooLong { bytes: usize, max_bytes: usize },
     #[error("must not contain control characters")]
     ControlCharacter,
+    #[error("must not be *: that stands for all apps, and only in listings")]
+    AllApps,
     #[error("must not begin with {prefix:?}: the server makes such names for callers that send none")]
     Reserved { prefix: &'static str },
 }
@@ -53,6 +55,9 @@ impl Key {
     }
 }
 
+/// Stands for all apps where a listing names one.
+pub const ALL_APPS: &str = "*";
+
 /// A tenant's namespace. Until apps are made, everything belongs to the app `default`.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -63,6 +68,9 @@ impl App {
     /// Says which rule `text` breaks.
     pub fn parse(text: &str) -> Result<Self, InvalidName> {
         check_name(text, APP_MAX_BYTES)?;
+        if text == ALL_APPS {
+            return Err(InvalidName::AllApps);
+        }
         Ok(Self(text.into()))
     }
 

@@ -57,7 +57,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
     let context = Arc::new(context(&args, fixed_key, connections_max, is_exposed).await?);
-    tokio::spawn(http::keep_samples(Arc::downgrade(&context), http::waiting_routes()));
+    tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };

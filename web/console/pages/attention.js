@@ -2,7 +2,7 @@
 
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
-import { badge, countdown, empty, heldFor, keyLink, panel, problemBox, since, table } from "../widgets.js";
+import { badge, countdown, empty, heldFor, keyLink, pageOf, panel, problemBox, since, table } from "../widgets.js";
 import { decisionOf, needingDecision } from "./decisions.js";
 import { heldBy } from "./locks.js";
 
@@ -15,7 +15,7 @@ const LISTS = [
     title: "Most contended keys", href: "#/locks?sort=waiters", query: { sort: "waiters" }, none: "No request waits.",
     rank: (lock) => -lock.waiters, total: (rows) => plural(rows.reduce((sum, lock) => sum + lock.waiters, 0), "waiting request"),
     columns: [
-      { label: "Key", cell: ({ key }) => keyLink(key), class: "key" },
+      { label: "Key", cell: keyLink, class: "key" },
       { label: "Waiting", cell: (lock) => number(lock.waiters), class: "number" },
       { label: "Held by", cell: heldBy, class: "key" },
     ],
@@ -24,7 +24,7 @@ const LISTS = [
     title: "Leases held longest", href: "#/locks?sort=held_since", query: { sort: "held_since" }, none: "No lease holds a lock.",
     rank: ({ holders }) => Date.parse(holders[0].granted_at), total: (rows) => plural(rows.length, "held key"),
     columns: [
-      { label: "Key", cell: ({ key }) => keyLink(key), class: "key" },
+      { label: "Key", cell: keyLink, class: "key" },
       { label: "Held for", cell: ({ holders: [first] }) => heldFor(first) },
       { label: "Held by", cell: heldBy, class: "key" },
       { label: "Time left", cell: ({ holders: [first] }) => countdown(first.ttl_ms), class: "hide" },
@@ -34,7 +34,7 @@ const LISTS = [
     title: "Closed keys", href: "#/locks?state=closed", query: { closed: "true" }, none: "No key is closed.",
     rank: ({ closed }) => Date.parse(closed.since), total: (rows) => plural(rows.length, "closed key"),
     columns: [
-      { label: "Key", cell: ({ key }) => keyLink(key), class: "key" },
+      { label: "Key", cell: keyLink, class: "key" },
       { label: "Closed for", cell: ({ closed }) => since(closed.since) },
       { label: "Opens in", cell: ({ closed }) => (closed.until ? h("span", { title: time(closed.until) }, countdown(closed.until_ms)) : "–"), class: "hide" },
       { label: "Reason", cell: ({ closed }) => closed.reason, class: "key" },
@@ -43,7 +43,7 @@ const LISTS = [
 ];
 
 const DECISIONS = [
-  { label: "Operation", cell: (row) => h("a", { href: `#/operations/${row.id}` }, row.operation), class: "key" },
+  { label: "Operation", cell: (row) => h("a", { href: pageOf("operations", row.id, row.app) }, row.operation), class: "key" },
   { label: "Label", cell: (row) => row.label, class: "key" },
   { label: "Why", cell: (row) => badge(...decisionOf(row)) },
   { label: "For", cell: (row) => since(row.ended_at ?? row.expires_at ?? row.created_at) },
@@ -58,6 +58,11 @@ export function attention(view, parent) {
   replace(parent, contended, held, decisions, closed);
 }
 
+/** The app in front of the name: another column would be too wide here. */
+function withApp([first, ...others]) {
+  return [{ ...first, cell: (row) => [row.app && h("span", { class: "about" }, row.app, " "), first.cell(row)] }, ...others];
+}
+
 /** A list that asks again, less often the more the node had to read. */
 function show(view, title, href, load) {
   const heading = h("h2", {}, h("a", { href }, title));
@@ -68,7 +73,7 @@ function show(view, title, href, load) {
       const { rows, isAll, columns, none, total, of = "keys", scanned = 1 } = await load();
       pauseMs = scanned * 5000;
       const rest = !isAll && h("p", { class: "about" }, `Among the ${of} that were looked through: there are more.`);
-      replace(shown, rows.length === 0 ? empty(none) : table(title, columns, rows.slice(0, ROWS)),
+      replace(shown, rows.length === 0 ? empty(none) : table(title, withApp(columns), rows.slice(0, ROWS)),
         rows.length > ROWS && h("p", { class: "about" }, h("a", { href }, `All: ${total(rows)}`)), rest);
     } catch (problem) {
       // While the node or its store is away, what was known stays.

@@ -76,7 +76,7 @@ export function events(view) {
 }
 
 function row(event) {
-  const key = event.key && h("span", { class: "key" }, keyLink(event.key));
+  const key = event.key && h("span", { class: "key" }, keyLink(event));
   return h("li", {}, h("time", { datetime: event.at, title: event.at }, event.at ? time(event.at) : ""), eventBadge(event.kind),
-    h("div", {}, key, event.owner && h("span", { class: "key" }, key && " ", ownerLink(event.owner)), h("span", { class: "about" }, " ", eventDetails(event))));
+    h("div", {}, event.app && h("span", { class: "about" }, event.app, " "), key, event.owner && h("span", { class: "key" }, key && " ", ownerLink(event.owner)), h("span", { class: "about" }, " ", eventDetails(event))));
 }

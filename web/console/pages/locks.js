@@ -4,7 +4,7 @@ import { call, lockPath, post, serverNow } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural } from "../format.js";
 import { Selection } from "../selection.js";
-import { Pages, ask, badge, button, choice, countdown, empty, head, heldFor, keyLink, ownerLink, table } from "../widgets.js";
+import { Pages, appColumn, ask, badge, button, choice, countdown, empty, head, heldFor, keyLink, ownerLink, table } from "../widgets.js";
 
 const PAGE = 50;
 /** Most keys of a page, and most pages, when all keys are counted. */
@@ -24,7 +24,7 @@ export function locks(view) {
   let query = { prefix, owner, state, sort };
   const list = h("div", {});
   const totals = new Totals(view);
-  const selection = new Selection({ idOf: ({ key }) => key, nameOf: ({ key }) => key, noun: "key", actionsOf: (rows) => bulk(view, selection, rows, refresh) });
+  const selection = new Selection({ idOf: ({ app = "", key }) => `${app}/${key}`, nameOf: ({ app, key }) => (app ? `${key} of ${app}` : key), noun: "key", actionsOf: (rows) => bulk(view, selection, rows, refresh) });
   const load = async () => {
     const answer = await view.get("/v1/locks", { ...parameters(query), limit: PAGE, cursor: pages.cursor });
     replace(list, listed(view, answer, query, selection, (by) => {
@@ -73,7 +73,8 @@ function listed(view, { locks: rows, unreadable = [], next_cursor }, query, sele
   }
   return [broken, table("Locks", [
     mayActOn && chosen,
-    { label: "Key", cell: ({ key }) => keyLink(key), class: "key title", sort: "" },
+    appColumn(rows),
+    { label: "Key", cell: keyLink, class: "key title", sort: "" },
     { label: "State", cell: stateOf },
     { label: "Held by", cell: heldBy, class: "key" },
     { label: "Held for", cell: ({ holders }) => holders[0] && heldFor(holders[0]), sort: "held_since", isDescending: true },
@@ -149,27 +150,28 @@ function bulk(view, selection, rows, refresh) {
       text: "Each holder learns it from its next renewal, and can end its work within the grace period. Then its lease ends.",
       fields: [{ name: "grace_s", label: "Grace period, in seconds", type: "number", value: "10" }, { name: "reason", label: "Reason", placeholder: "deploy", hint: "The holders read it" }],
       action: "Revoke all",
-      each: ({ key }, { grace_s: grace, reason }) => post(lockPath(key, "revoke"), { grace_ms: (grace ?? 10) * 1000, by: by(view), ...(reason && { reason }) }),
+      each: ({ app, key }, { grace_s: grace, reason }) =>
+        post(lockPath(key, "revoke"), { grace_ms: (grace ?? 10) * 1000, by: by(view), ...(reason && { reason }) }, { query: { app } }),
       said: (count) => `Revoked the leases of ${plural(count, "key")}.`,
     }), { disabled: held.length === 0, "data-focus": "bulk-revoke" }),
     view.may("admin") && button("Force…", askFor("Force", held, {
       text: "All their leases end now. A holder that still works does not know it until its next renewal: two clients may work at once.",
       fields: [{ name: "reason", label: "Reason", placeholder: "the host is gone" }, { name: "sure", label: "Two clients may work at once", type: "check", required: true }],
       action: "End the leases now",
-      each: ({ key }, { reason }) => call("DELETE", lockPath(key), { query: { reason, by: by(view) } }),
+      each: ({ app, key }, { reason }) => call("DELETE", lockPath(key), { query: { app, reason, by: by(view) } }),
       said: (count) => `Ended the leases of ${plural(count, "key")}.`,
     }), { disabled: held.length === 0, class: "danger", "data-focus": "bulk-force" }),
     view.may("admin") && button("Close…", askFor("Close", open, {
       text: "From now on no client is granted these locks. Holders keep their leases, and waiters their positions.",
       fields: closeFields(),
       action: "Close all",
-      each: ({ key }, values) => call("PUT", lockPath(key, "closed"), { body: closingOf(values) }),
+      each: ({ app, key }, values) => call("PUT", lockPath(key, "closed"), { query: { app }, body: closingOf(values) }),
       said: (count) => `Closed ${plural(count, "key")}.`,
     }), { disabled: open.length === 0, "data-focus": "bulk-close" }),
     view.may("admin") && button("Open…", askFor("Open", closed, {
       text: "The first waiter of each may be granted at once.",
       action: "Open all",
-      each: ({ key }) => call("DELETE", lockPath(key, "closed")),
+      each: ({ app, key }) => call("DELETE", lockPath(key, "closed"), { query: { app } }),
       said: (count) => `Opened ${plural(count, "key")}.`,
     }), { disabled: closed.length === 0, "data-focus": "bulk-open" }),
   ];

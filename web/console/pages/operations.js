@@ -1,10 +1,10 @@
 // The list of operations, what can be done to several of them, and finding one by its contents.
 
-import { call } from "../api.js";
+import { ALL_APPS, appChosen, call } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
 import { Selection } from "../selection.js";
-import { Pages, badge, button, choice, countdown, empty, facts, head, panel, problemBox, since, table } from "../widgets.js";
+import { Pages, appColumn, badge, button, choice, countdown, empty, facts, head, pageOf, panel, problemBox, since, table } from "../widgets.js";
 import { needingDecision } from "./decisions.js";
 
 const PAGE = 50;
@@ -38,7 +38,7 @@ export function operations(view) {
   const list = h("div", {});
   const totals = h("p", { class: "about", "aria-live": "polite" });
   const selection = new Selection({
-    idOf: ({ id }) => id, nameOf: ({ operation: of, label, id: known }) => `${of} ${label ?? known.slice(0, 12)}`, noun: "operation",
+    idOf: ({ id }) => id, nameOf: ({ app, operation: of, label, id: known }) => `${of} ${label ?? known.slice(0, 12)}${app ? ` of ${app}` : ""}`, noun: "operation",
     actionsOf: (rows) => bulk(view, selection, rows, refresh),
   });
   const pages = new Pages(() => refresh());
@@ -104,7 +104,7 @@ function bulk(view, selection, rows, refresh) {
     text: hasSucceeded ? "You have found out that the work of each was done." : "You have found out that the work of none was done. The next pre of each may proceed.",
     fields: [{ name: "reason", label: "How do you know?", required: true, hint: "Kept with the records" }],
     action: hasSucceeded ? "Record the successes" : "Record the failures",
-    each: ({ id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { body: { outcome, reason } }),
+    each: ({ app, id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { query: { app }, body: { outcome, reason } }),
     said: (count) => `${plural(count, "outcome")} recorded.`,
   });
   return [
@@ -115,7 +115,7 @@ function bulk(view, selection, rows, refresh) {
       text: ["Their records are deleted, so the next pre with the same contents may proceed.", ...(isRisky ? ["Some may be running or done. Then they would be done again."] : [])],
       fields: isRisky ? [FORCE] : [],
       action: "Forget all",
-      each: (row, { force = false }) => call("DELETE", `/v1/operations/${row.id}`, { query: { force: force && needsForce(row) } }),
+      each: (row, { force = false }) => call("DELETE", `/v1/operations/${row.id}`, { query: { app: row.app, force: force && needsForce(row) } }),
       said: (count) => `${plural(count, "record")} deleted.`,
     }), { class: "danger", "data-focus": "bulk-forget" }),
   ];
@@ -130,14 +130,15 @@ function listed({ operations: rows, unreadable = [], next_cursor: next, incomple
   }
   return [broken, part, table("Operations", [
     chosen,
-    { label: "Operation", cell: (row) => h("a", { href: `#/operations/${row.id}` }, row.operation), class: "key title", sort: "operation" },
+    appColumn(rows),
+    { label: "Operation", cell: (row) => h("a", { href: pageOf("operations", row.id, row.app) }, row.operation), class: "key title", sort: "operation" },
     { label: "Label", cell: (row) => row.label, class: "key" },
     { label: "State", cell: stateOf, sort: "state" },
     { label: "Since", cell: (row) => since(stateSince(row)), sort: BY_TIME[query.sort] ? query.sort : "newest", isDescending: query.sort === "oldest" },
     { label: "Attempt", cell: (row) => row.attempt, class: "number", sort: "attempt", isDescending: true },
     { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
-    { label: "Id", cell: (row) => h("a", { href: `#/operations/${row.id}`, class: "mono quiet" }, row.id.slice(0, 8), "…"), class: "hide" },
-  ], rows, { sorted: query.sort, onSort })];
+    { label: "Id", cell: (row) => h("a", { href: pageOf("operations", row.id, row.app), class: "mono quiet" }, row.id.slice(0, 8), "…"), class: "hide" },
+  ].filter(Boolean), rows, { sorted: query.sort, onSort })];
 }
 
 function stateName(row) {
@@ -155,6 +156,7 @@ function doubleRuns({ suspected_double_runs: count }) {
 
 /** Finds an operation by its name and contents, or by its id. */
 function finder(view) {
+  if (appChosen() === ALL_APPS) return panel("Find by id", h("p", { class: "about" }, "To find an operation by its contents or id, choose its app."));
   const found = h("div", { "aria-live": "polite" });
   const id = h("input", { class: "mono", required: true, pattern: "\\s*[0-9a-fA-F]{32}\\s*", title: "32 hexadecimal digits", autocomplete: "off", spellcheck: "false" });
   const byId = h("form", { class: "filters" }, h("label", { class: "wide" }, view.may("operations") ? "or its id" : "Id", id), h("button", { type: "submit" }, "Open"));

@@ -34,7 +34,7 @@ const CHARTS = [
     values: (samples, metric, at) => [samples.gauge(metric, at)] },
   { title: "Time in the queue", metric: "latchgate_wait_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/locks?sort=waiters", values: quantiles },
   { title: "Hand-off to the next waiter", metric: "latchgate_handoff_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/locks?sort=waiters", values: quantiles },
-  { title: "Requests that cannot wait", metric: "latchgate_request_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/events", values: quantiles },
+  { title: "Requests that do not wait", metric: "latchgate_request_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/events", values: quantiles },
   { title: "Operations per second", metric: "latchgate_operations_total", series: [""], format: rate, href: "#/operations",
     values: (samples, metric, at) => [samples.rate(metric, at)] },
 ];

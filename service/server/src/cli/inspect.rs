@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use latchgate_client::{Client, Error, Event, Events, Method, encode};
+use latchgate_core::key::ALL_APPS;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -31,7 +32,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             let sort = if *waiters { "&sort=waiters" } else { "" };
             let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
             let path = format!("/v1/locks?prefix={}{owner}{held}{sort}&limit={PAGE}", encode(prefix));
-            let mut locks = pages_of(&client, app.as_deref(), &path, "locks").await?;
+            let mut locks = pages(&client, &path, "locks").await?;
             if *waiters {
                 // The order is that of one page.
                 locks.sort_by_key(|lock| Reverse(lock["waiters"].as_u64()));
@@ -118,7 +119,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
                     path += &format!("&{name}={}", encode(value));
                 }
             }
-            let mut operations = pages_of(&client, app.as_deref(), &path, "operations").await?;
+            let mut operations = pages(&client, &path, "operations").await?;
             operations.sort_by_key(since);
             list_of(
                 show.json,
@@ -298,7 +299,8 @@ async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
         if show.json {
             out(&data);
         } else {
-            out(event_cells(&data).join("  ").trim_end());
+            let app = data["app"].is_string().then(|| one_line(&data["app"]));
+            out(app.into_iter().chain(event_cells(&data)).collect::<Vec<_>>().join("  ").trim_end());
         }
     }
 }
@@ -329,25 +331,6 @@ fn show_engines(is_json: bool, answer: &Value) {
     list(is_json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
         ["of", "name", "used", "state", "epoch", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
-}
-
-/// Stands for all apps, where a list is asked for.
-const ALL_APPS: &str = "*";
-
-/// All pages of a list; of all apps one after the other, each item with its app.
-async fn pages_of(client: &Client, app: Option<&str>, path: &str, name: &str) -> Result<Vec<Value>, Error> {
-    if app != Some(ALL_APPS) {
-        return pages(client, path, name).await;
-    }
-    let own = client.clone().in_app(None);
-    let apps = own.call(Method::GET, "/v1/admin/apps", None).await?;
-    let mut items = Vec::new();
-    for app in apps["apps"].as_array().into_iter().flatten() {
-        let mut of_app = pages(&own.clone().in_app(app["app"].as_str()), path, name).await?;
-        of_app.iter_mut().for_each(|item| item["app"] = app["app"].clone());
-        items.extend(of_app);
-    }
-    Ok(items)
 }
 
 /// A list, with the apps in front if it is that of all apps.

@@ -208,7 +208,7 @@ pub struct EventsArgs {
     /// Only locks whose keys begin with this.
     #[arg(long, default_value = "")]
     pub prefix: String,
-    /// Another app than that of the API key, which must be an operator's.
+    /// Another app than that of the API key, which must be an operator's; * is all apps.
     #[arg(long, value_name = "APP")]
     pub app: Option<String>,
     #[command(flatten)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
-    AttemptId, Description, Durability, Fingerprint, Go, OnExpiry, OperationId, OperationName, OperationRecord,
+    AttemptId, Description, Durability, Fingerprint, Go, OnExpiry, OperationAddress, OperationName, OperationRecord,
     Outcome, Report, Sha256Digest,
 };
 use serde::Deserialize;
@@ -95,7 +95,7 @@ pub struct PostCall {
 /// A record as it is shown.
 #[derive(Clone, Debug)]
 pub struct Shown {
-    pub id: OperationId,
+    pub address: OperationAddress,
     pub record: OperationRecord,
     pub now: Timestamp,
 }
@@ -105,7 +105,7 @@ pub struct Shown {
 pub struct ShownPage {
     pub records: Vec<Shown>,
     /// Operations whose record cannot be decoded.
-    pub unreadable: Vec<OperationId>,
+    pub unreadable: Vec<OperationAddress>,
     pub next: Option<String>,
     /// A sorted listing ended before it had looked at all records.
     pub is_incomplete: bool,

@@ -44,7 +44,7 @@ impl Operations {
     /// When there is no answer.
     pub async fn get(&self, address: &OperationAddress) -> Answer<Option<Shown>> {
         let at = self.inner.get(address).await?;
-        Ok(at.map(|at| Shown { id: address.id, record: at.answer, now: at.now }))
+        Ok(at.map(|at| Shown { address: address.clone(), record: at.answer, now: at.now }))
     }
 
     /// A page of records, in an order of the stores' own: first the active engine's, then those that only the second store has.
@@ -77,12 +77,12 @@ impl Operations {
         let is_left_behind =
             |record: &OperationRecord| letter == 's' && !is_second_active && !record.lives_in_second_store();
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
-        for (id, record) in page.records {
+        for (address, record) in page.records {
             match record {
                 Some(record) if is_copy(&record) || is_left_behind(&record) => {}
                 Some(record) if now.ms_since(record.since()) < listing.filter.older_than_ms => {}
-                Some(record) => records.push(Shown { id, record, now }),
-                None => unreadable.push(id),
+                Some(record) => records.push(Shown { address, record, now }),
+                None => unreadable.push(address),
             }
         }
         inner.metrics.unreadable.inc_by(unreadable.len() as u64);
@@ -107,9 +107,9 @@ impl Operations {
             found.records.extend(page.records);
             found.unreadable.extend(page.unreadable);
             found.next = page.next;
-            found.records.sort_by_key(|shown| (shown.record.since(), shown.id));
+            found.records.sort_by_key(|shown| (shown.record.since(), shown.address.id));
             // A store may have listed one twice.
-            found.records.dedup_by_key(|shown| shown.id);
+            found.records.dedup_by_key(|shown| shown.address.id);
             if order == ByTime::Newest {
                 found.records.reverse();
             }
@@ -129,7 +129,8 @@ impl Operations {
     pub async fn has_records(&self, app: &App) -> Answer<bool> {
         let mut next: Option<String> = None;
         for _ in 0..SORTED_PAGES_MAX {
-            let listing = Listing { app, filter: &Filter::default(), cursor: next.as_deref(), limit: SORTED_PAGE };
+            let listing =
+                Listing { app: Some(app), filter: &Filter::default(), cursor: next.as_deref(), limit: SORTED_PAGE };
             let page = match self.list(listing).await {
                 Ok(page) => page,
                 Err(ListFailure::Failure(failure)) => return Err(failure),

@@ -6,10 +6,11 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use latchgate_core::App;
 use latchgate_core::access::{ApiKey, Refusal, Scope};
+use latchgate_core::key::ALL_APPS;
 
 use super::audit;
 use super::context::Context;
-use super::endpoint::Needs;
+use super::endpoint::{NamedApps, Needs};
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
 use super::query;
@@ -36,13 +37,16 @@ pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -
         Needs::Operator => permissions.is_operator(),
         _ => permissions.scopes.has(scope) && (!of_default || permissions.app == App::default()),
     };
-    let named = if endpoint.is_of_any_app { query::app(request.uri())? } else { None };
-    let app = named.map(|app| App::parse(&app).map_err(|error| Problem::field("app", error))).transpose()?;
-    let is_other = app.as_ref().is_some_and(|app| *app != permissions.app);
-    if let Some(app) = app {
-        // Also one that was deleted, whose leftovers an operator ends.
+    let named = if endpoint.named_apps == NamedApps::None { None } else { query::app(request.uri())? };
+    if let Some(named) = named {
+        let app = match &*named {
+            ALL_APPS if endpoint.named_apps == NamedApps::OneOrAll => None,
+            // Also one that was deleted, whose leftovers an operator ends.
+            name => Some(App::parse(name).map_err(|error| Problem::field("app", error))?),
+        };
         let _ = exchange.app.set(app);
     }
+    let is_other = exchange.app.get().is_some_and(|app| app.as_ref() != Some(&permissions.app));
     if !is_permitted || (is_other && !permissions.is_operator()) {
         audit::forbidden(endpoint, request.uri(), exchange, &caller);
         return Err(if is_permitted { lacks(Scope::Admin, true) } else { lacks(scope, of_default) });
@@ -82,8 +86,7 @@ fn count_failure(context: &Context, exchange: &Exchange, presented: Option<&str>
     let key_id = presented.and_then(|text| text.parse::<ApiKey>().ok()).map(|key| key.id());
     let (app, why) = match denied {
         Denied::NotYetKnown => return,
-        // So a client finds out whether it needs one: the console does when it is opened.
-        Denied::NoKey if exchange.endpoint().id == "getMe" => return,
+        Denied::NoKey if exchange.endpoint().may_lack_key => return,
         Denied::NoKey => (None, "no-api-key"),
         Denied::Refused(Refusal::Unknown) => (None, "unknown-api-key"),
         // Only a client that has the secret gets here.

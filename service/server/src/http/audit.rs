@@ -52,7 +52,7 @@ fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, ca
 
 /// Names the app of what is acted on, if that is another one than the caller's.
 pub fn in_app(resource: &str, exchange: &Exchange, caller: &Caller) -> String {
-    match exchange.app.get().filter(|app| *app != caller.app()) {
+    match exchange.app.get().and_then(Option::as_ref).filter(|app| *app != caller.app()) {
         Some(app) => format!("{resource} of the app {}", app.as_str()).trim_start().to_owned(),
         None => resource.to_owned(),
     }

@@ -1,6 +1,7 @@
 //! A permitted request, for its handler.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -13,6 +14,7 @@ use super::audit;
 use super::context::Shared;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
+use super::waits::Waiting;
 use crate::access::Caller;
 use crate::access::operator::Order;
 
@@ -39,7 +41,22 @@ impl FromRequestParts<Shared> for Call {
 impl Call {
     /// The caller's app, or the one that an operator names.
     pub fn app(&self) -> &App {
-        self.exchange.app.get().unwrap_or_else(|| self.caller.app())
+        self.apps().unwrap_or_else(|| self.caller.app())
+    }
+
+    /// The same; `None` if the operator names all apps, which only listings permit.
+    pub fn apps(&self) -> Option<&App> {
+        self.exchange.app.get().map_or_else(|| Some(self.caller.app()), Option::as_ref)
+    }
+
+    /// The app of an item of a listing, if that is of all apps.
+    pub fn shown_app(&self, app: &App) -> Option<String> {
+        self.apps().is_none().then(|| app.as_str().to_owned())
+    }
+
+    /// What the item of a listing is called, together with its app if the listing is of all apps.
+    pub fn shown_name(&self, app: &App, name: &str) -> String {
+        self.shown_app(app).map_or_else(|| name.to_owned(), |app| format!("{app} {name}"))
     }
 
     /// The address of a key that the caller may use.
@@ -78,6 +95,17 @@ impl Call {
     /// `quota-reached`.
     pub fn count(&self, more: usize) -> Result<(), Problem> {
         access::count(&self.exchange, more)
+    }
+
+    /// Counts the request as one that waits until the permit is dropped, unless `wait` is 0.
+    ///
+    /// # Errors
+    /// `overloaded`, or `quota-reached`.
+    pub fn enter_wait(&self, wait: Duration) -> Result<Option<Waiting>, Problem> {
+        if !wait.is_zero() {
+            self.exchange.begin_wait();
+        }
+        self.context.waits.enter_for(&self.caller, wait)
     }
 
     /// Says more in the audit record of the request. It must contain no secret.

@@ -19,12 +19,14 @@ pub struct Endpoint {
     /// Its `operationId` in the OpenAPI description; empty if it is not described.
     pub id: &'static str,
     pub needs: Needs,
+    /// A client finds out here whether it needs an API key, as the console does: a request without one is no failed authentication.
+    pub may_lack_key: bool,
     pub wait: Wait,
     /// The request only keeps or ends what its client has begun: it passes when the quota refuses other requests.
     pub is_of_holder: bool,
     pub body: BodyLimit,
-    /// An operator may name another app by the query parameter `app`, which the handler never sees.
-    pub is_of_any_app: bool,
+    /// Which apps an operator may name by the query parameter `app`, which the handler never sees.
+    pub named_apps: NamedApps,
     /// Its query parameters are the handler's business. Otherwise any is refused.
     pub has_query: bool,
     /// The label `route` in the metrics, and the name of the span.
@@ -79,6 +81,15 @@ pub enum Wait {
     Stream,
 }
 
+/// Which other apps than the caller's a request may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamedApps {
+    None,
+    One,
+    /// Or `*`, which is all of them.
+    OneOrAll,
+}
+
 /// The longest body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLimit {
@@ -105,10 +116,11 @@ pub const fn row(
         path,
         id,
         needs,
+        may_lack_key: false,
         wait: Wait::No,
         is_of_holder: false,
         body: if matches!(method.as_bytes(), b"GET" | b"DELETE") { BodyLimit::NoBody } else { BodyLimit::Small },
-        is_of_any_app: false,
+        named_apps: NamedApps::None,
         has_query: false,
         metric,
         action: None,
@@ -130,7 +142,11 @@ impl Endpoint {
     }
 
     pub const fn of_any_app(self) -> Self {
-        Self { is_of_any_app: true, ..self }
+        Self { named_apps: NamedApps::One, ..self }
+    }
+
+    pub const fn of_all_apps(self) -> Self {
+        Self { named_apps: NamedApps::OneOrAll, ..self }
     }
 
     pub const fn of_holder(self) -> Self {
@@ -139,6 +155,10 @@ impl Endpoint {
 
     pub const fn audit(self, action: Action) -> Self {
         Self { action: Some(action), ..self }
+    }
+
+    pub const fn may_lack_key(self) -> Self {
+        Self { may_lack_key: true, ..self }
     }
 
     /// The parameter of a path; empty if the endpoint has none.

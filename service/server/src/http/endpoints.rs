@@ -13,7 +13,7 @@ use utoipa::OpenApi;
 use super::endpoint::BodyLimit::{Leases, Operations};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
-use super::endpoint::{Endpoint, Needs, Wait, answering, row};
+use super::endpoint::{Endpoint, Needs, answering, row};
 use super::locks::{acquire, closing, history, interventions, leases as lock, owners, reading};
 use super::problem::{Code, Problem};
 use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status};
@@ -43,7 +43,7 @@ macro_rules! endpoints {
 }
 
 // Method, path, operation id, what permits it, metric; handler. Then what is not as usual: a body as long as those about locks (none for GET and
-// DELETE), no query, no wait, no audit record, another app by `app`. In the order in which a reader tries them: what an endpoint deletes can be shown before.
+// DELETE), no query, no wait, no audit record, another app by `app`, or all. In the order in which a reader tries them: what an endpoint deletes can be shown before.
 endpoints! {
     described {
         row("POST", "/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire"; acquire::acquire).wait(Poll),
@@ -56,11 +56,11 @@ endpoints! {
         row("DELETE", "/v1/locks/{key}/closed", "openLock", ADMIN, "open"; closing::open).audit(Action::Open).of_any_app(),
         row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).of_any_app(),
         row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit(Action::Force).of_any_app(),
-        row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query().of_any_app(),
-        row("GET", "/v1/owners/{owner}", "getOwner", READ, "owner"; owners::owner).query().of_any_app(),
+        row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query().of_all_apps(),
+        row("GET", "/v1/owners/{owner}", "getOwner", READ, "owner"; owners::owner).query().of_all_apps(),
         row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query().of_any_app(),
         row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream).of_any_app(),
-        row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream).of_any_app(),
+        row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream).of_all_apps(),
         row("POST", "/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire"; multilocks::acquire).wait(Poll),
         row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew"; leases::renew).body(Leases).of_holder(),
         row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release"; leases::release).body(Leases).of_holder(),
@@ -70,10 +70,10 @@ endpoints! {
         row("POST", "/v1/operations/{id}/resolve", "resolveOperation", ADMIN, "operation"; operations::resolve).body(Operations).audit(Action::ResolveOperation).of_any_app(),
         row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll).of_any_app(),
         row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit(Action::ForgetOperation).of_any_app(),
-        row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query().of_any_app(),
+        row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query().of_all_apps(),
         row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations).wait(Poll),
         row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview"; operations::preview).body(Operations).of_any_app(),
-        row("GET", "/v1/me", "getMe", ApiKey, "other"; apps::me),
+        row("GET", "/v1/me", "getMe", ApiKey, "other"; apps::me).may_lack_key(),
         row("GET", "/v1/admin/engines", "listEngines", Operator, "admin"; admin::engines),
         row("POST", "/v1/admin/engines/{of}", "switchEngine", Operator, "admin"; admin::switch).audit(Action::SwitchEngine),
         row("POST", "/v1/admin/hold-off", "setHoldOff", Operator, "admin"; admin::hold_off).audit(Action::HoldOff),
@@ -117,11 +117,6 @@ static ROUTES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
     }
     routes
 });
-
-/// Those whose requests may wait.
-pub fn waiting_routes() -> Arc<[&'static str]> {
-    ENDPOINTS.iter().filter(|endpoint| endpoint.wait != Wait::No).map(|endpoint| endpoint.metric).collect()
-}
 
 /// Counts the answers to requests.
 pub fn requests() -> Arc<Requests> {
@@ -227,12 +222,18 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::http::endpoint::NamedApps;
 
     #[test]
     fn the_document_says_what_each_endpoint_needs() {
         let rows: Vec<String> = ENDPOINTS
             .iter()
-            .map(|Endpoint { method, path, needs, .. }| {
+            .map(|Endpoint { method, path, needs, named_apps, .. }| {
+                let apps = match named_apps {
+                    NamedApps::None => "",
+                    NamedApps::One => "one",
+                    NamedApps::OneOrAll => "one or all",
+                };
                 let needs = match needs {
                     Needs::Nothing => "nothing".to_owned(),
                     Needs::ApiKey => "any API key".to_owned(),
@@ -240,11 +241,12 @@ mod tests {
                     Needs::Operator => "`admin` of the app `default`".to_owned(),
                     Needs::Metrics => "`read` of the app `default`".to_owned(),
                 };
-                format!("| `{method} {path}` | {needs} |")
+                format!("| `{method} {path}` | {needs} | {apps} |")
             })
             .collect();
         let document = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/ACCESS.md")).unwrap();
-        let table = document.split("| endpoint | needs |\n| --- | --- |\n").nth(1).unwrap_or_default();
+        let table =
+            document.split("| endpoint | needs | other apps |\n| --- | --- | --- |\n").nth(1).unwrap_or_default();
         let table: Vec<&str> = table.lines().take_while(|line| line.starts_with('|')).collect();
         assert_eq!(table, rows, "docs/ACCESS.md, \"Each endpoint\"");
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use axum::http::{Extensions, Uri};
@@ -25,19 +25,21 @@ pub struct Exchange {
     pub found: Found,
     /// Set when the request has been permitted.
     pub caller: OnceLock<Arc<Caller>>,
-    /// The app that the request names. A handler gets the request only if the caller may act in it.
-    pub app: OnceLock<App>,
+    /// The app that the request names; `None` if it names all. A handler gets the request only if the caller may act in it.
+    pub app: OnceLock<Option<App>>,
     /// The audit record, if the request leaves one.
     pub record: OnceLock<Entry>,
     /// As how many requests it has been counted, against the rate of its app.
     counted: AtomicU32,
+    /// The request may wait for other clients, so its time says nothing about the node.
+    waits: AtomicBool,
 }
 
 impl Exchange {
     pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>, found: Found) -> Arc<Self> {
         let has_key_in_url = target::has_api_key(uri);
-        let (caller, app, record, counted) = Default::default();
-        Arc::new(Self { from, has_key_in_url, client, found, caller, app, record, counted })
+        let (caller, app, record, counted, waits) = Default::default();
+        Arc::new(Self { from, has_key_in_url, client, found, caller, app, record, counted, waits })
     }
 
     /// # Errors
@@ -53,6 +55,14 @@ impl Exchange {
     /// The parameter of the request's path; empty if its endpoint has none.
     pub fn parameter<'a>(&self, uri: &'a Uri) -> Cow<'a, str> {
         self.endpoint().parameter(uri.path())
+    }
+
+    pub fn begin_wait(&self) {
+        self.waits.store(true, Ordering::Relaxed);
+    }
+
+    pub fn waits(&self) -> bool {
+        self.waits.load(Ordering::Relaxed)
     }
 
     /// Counts the request as so many more. Returns as how many it was counted before.

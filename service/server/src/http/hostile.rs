@@ -23,7 +23,7 @@ pub fn request(input: &[u8]) {
         && target::check(&uri, target::has_api_key(&uri)).is_ok()
     {
         let mut request = Request::post(uri).body(()).expect("a URL");
-        let _ = Router::new(false).find(&mut request);
+        let _ = Router::new().find(&mut request);
         let _ = super::query::app(request.uri());
     }
     reads::<AcquireRequest>(json);

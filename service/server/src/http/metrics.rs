@@ -1,7 +1,7 @@
 //! `/metrics`, for Prometheus, and what the console draws of them. No label has a value that clients choose: no key, no owner, no path.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use axum::extract::State;
@@ -38,8 +38,7 @@ answers! {
         node: String,
         /// How long ago each sample was taken, in ms; the oldest first.
         ages_ms: Vec<u64>,
-        /// Of each series, its value in each sample. A series is the sum of those with the same `code` or `le`; that of
-        /// `latchgate_request_seconds_bucket` leaves out routes whose requests may wait.
+        /// Of each series, its value in each sample. A series is the sum of those with the same `code` or `le`.
         #[schema(value_type = BTreeMap<String, Vec<i64>>, example = json!({ "latchgate_waiters": [0, 2] }))]
         series: BTreeMap<String, VecDeque<i64>>,
     }
@@ -55,16 +54,16 @@ pub async fn samples(State(context): State<Shared>) -> Response {
     ok(&SamplesAnswer { node: context.locks.node_id().as_str().to_owned(), ages_ms, series })
 }
 
-/// Takes samples as long as the node serves. `waiting`: the routes whose requests may wait.
-pub async fn keep_samples(context: Weak<Context>, waiting: Arc<[&'static str]>) {
+/// Takes samples as long as the node serves.
+pub async fn keep_samples(context: Weak<Context>) {
     let mut ticks = interval(SAMPLE_EVERY);
     loop {
         ticks.tick().await;
-        let (Some(context), waiting) = (context.upgrade(), Arc::clone(&waiting)) else { return };
+        let Some(context) = context.upgrade() else { return };
         // With many apps, a page is long.
         let taken = spawn_blocking(move || {
             let counted = Shared::clone(&context);
-            context.samples.take(&metrics::page(move |page| counts(&counted, page)), &waiting);
+            context.samples.take(&metrics::page(move |page| counts(&counted, page)));
         });
         let _ = taken.await;
     }

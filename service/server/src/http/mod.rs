@@ -44,7 +44,7 @@ mod waits;
 
 pub use self::context::{Context, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN, RequestLimits, TTL_MS_MIN};
 pub use self::cors::{Cors, Origin};
-pub use self::endpoints::{openapi_json, requests, waiting_routes};
+pub use self::endpoints::{openapi_json, requests};
 pub use self::hosts::{AllowedHost, Hosts};
 pub use self::metrics::keep_samples;
 pub use self::proxies::{TrustedProxies, network};

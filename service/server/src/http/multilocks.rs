@@ -92,7 +92,7 @@ answers! {
 pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answered {
     let request = request.parse(&call)?;
     call.count(request.locks.len() - 1)?;
-    let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
+    let _waits = call.enter_wait(request.wait)?;
     let locks: Vec<(Address, Requested)> =
         request.locks.iter().map(|wanted| (wanted.address.clone(), requested(wanted))).collect();
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);

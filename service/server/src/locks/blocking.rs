@@ -30,7 +30,7 @@ pub struct Queued {
     limit: Option<u32>,
 }
 
-/// Keys of one app with waiters at this node.
+/// Keys with waiters at this node.
 #[derive(Clone, Debug, Default)]
 pub struct Queues(pub Vec<Queued>);
 
@@ -58,16 +58,21 @@ impl Queued {
 
 impl Queues {
     /// Each pair of a waiter and a holder that keeps it out, once.
-    fn blocked(&self) -> Vec<Blocked> {
+    fn blocked(&self, app: &App) -> Vec<Blocked> {
+        let of_app = self.0.iter().filter(|queued| queued.address.app == *app);
         let mut seen = HashSet::new();
-        let pairs = self.0.iter().flat_map(Queued::blocked).take(PAIRS_MAX);
+        let pairs = of_app.flat_map(Queued::blocked).take(PAIRS_MAX);
         pairs.filter(|one| seen.insert(one.clone())).collect()
+    }
+
+    fn apps(&self) -> HashSet<&App> {
+        self.0.iter().map(|queued| &queued.address.app).collect()
     }
 }
 
 impl Shard {
-    pub(super) fn queued(&self, app: &App) -> Vec<Queued> {
-        let of_app = self.queues.iter().filter(|(address, _)| address.app == *app);
+    pub(super) fn queued(&self, app: Option<&App>) -> Vec<Queued> {
+        let of_app = self.queues.iter().filter(|(address, _)| app.is_none_or(|app| address.app == *app));
         let none = LockState::default();
         let queued = of_app.map(|(address, queue)| {
             Queued::new(address, waiting(queue), self.cache.last_known(address).unwrap_or(&none))
@@ -77,13 +82,14 @@ impl Shard {
 }
 
 impl Locks {
-    /// The keys of an app with waiters at this node. A shard that is too busy to say is left out.
-    pub async fn queues(&self, app: &App) -> Queues {
+    /// The keys with waiters at this node, of one app or of all. A shard that is too busy to say is left out.
+    pub async fn queues(&self, app: Option<&App>) -> Queues {
         let mut queues = Vec::new();
         for shard in self.shards() {
             let (reply, answer) = oneshot::channel();
-            let address = Address { app: app.clone(), key: Key::of_no_lock() };
-            if shard.try_send(Envelope::new(address, Call::Queues(reply))).is_ok() {
+            let address = Address { app: app.cloned().unwrap_or_default(), key: Key::of_no_lock() };
+            let call = Call::Queues { app: app.cloned(), reply };
+            if shard.try_send(Envelope::new(address, call)).is_ok() {
                 queues.extend(answer.await.unwrap_or_default());
             }
         }
@@ -94,11 +100,14 @@ impl Locks {
     ///
     /// # Errors
     /// When a key of it cannot be read.
-    pub async fn cycle_of(&self, app: &App, owner: &Owner, queues: &Queues) -> Answer<Option<Vec<Blocked>>> {
-        match cycle_of(owner, &queues.blocked()) {
-            Some(cycle) if self.is_there(app, &cycle).await? => Ok(Some(cycle)),
-            _ => Ok(None),
+    pub async fn cycle_of(&self, owner: &Owner, queues: &Queues) -> Answer<Option<Vec<Blocked>>> {
+        for app in queues.apps() {
+            match cycle_of(owner, &queues.blocked(app)) {
+                Some(cycle) if self.is_there(app, &cycle).await? => return Ok(Some(cycle)),
+                _ => {}
+            }
         }
+        Ok(None)
     }
 
     /// Whether each of these waiters waits still, and each of the holders holds: by states that are read now.

@@ -6,7 +6,7 @@ use latchgate_core::lock::{
     Closing, Command, GiveBack, GrantId, Group, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost,
     Mode, Outcome, Owner, PRIORITY_MIN, Position, Refusal, Share, WaiterId,
 };
-use latchgate_core::{Address, Timestamp};
+use latchgate_core::{Address, App, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
@@ -182,8 +182,11 @@ pub(super) enum Call {
     },
     /// A waiter's client has gone.
     Leave(WaiterId),
-    /// Look at the queues of the shard that are of the app of the address. It is about no key.
-    Queues(oneshot::Sender<Vec<Queued>>),
+    /// Look at the queues of the shard, of one app or of all. It is about no key.
+    Queues {
+        app: Option<App>,
+        reply: oneshot::Sender<Vec<Queued>>,
+    },
 }
 
 impl Call {
@@ -203,7 +206,7 @@ impl Call {
             // The waiter's reply is closed.
             Self::Leave(_) => {}
             // The caller does without the shard.
-            Self::Queues(_) => {}
+            Self::Queues { .. } => {}
         }
     }
 }

@@ -1,6 +1,7 @@
 //! One reader of events for all watchers of a node: it reads what nodes have committed, and each watcher takes from it what it
 //! watches.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -76,9 +77,9 @@ struct Feed {
     position: EventCursor,
 }
 
-/// The readers of a node: one for each app that is watched. A reader ends when it has no watcher left.
+/// The readers of a node: one for each app that is watched, and one for all apps together. A reader ends when it has no watcher left.
 pub(super) struct Feeds {
-    feeds: Mutex<HashMap<App, Feed>>,
+    feeds: Mutex<HashMap<Option<App>, Feed>>,
     store: LockEngines,
     /// Batches that a watcher may be behind.
     lag_max: usize,
@@ -101,9 +102,9 @@ impl Feeds {
         Self { feeds: Mutex::default(), store, lag_max, store_timeout, commits, closing, metrics }
     }
 
-    /// Joins the reader of this app, if there is one. Returns where its batches begin, too.
-    pub(super) fn join(&self, app: &App) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
-        self.feeds.lock().get(app).map(|feed| (feed.batches.subscribe(), feed.position))
+    /// Joins the reader of this app, or of all, if there is one. Returns where its batches begin, too.
+    pub(super) fn join(&self, app: Option<&App>) -> Option<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
+        self.feeds.lock().get(&app.cloned()).map(|feed| (feed.batches.subscribe(), feed.position))
     }
 
     /// The same, with a new reader that begins now if there is none yet.
@@ -112,7 +113,7 @@ impl Feeds {
     /// When the store does not answer.
     pub(super) async fn join_or_start(
         self: &Arc<Self>,
-        app: &App,
+        app: Option<&App>,
     ) -> Answer<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
         if let Some(joined) = self.join(app) {
             return Ok(joined);
@@ -120,8 +121,8 @@ impl Feeds {
         let store = self.store.clone();
         let now = read(self.store_timeout, async move { store.last_event().await }).await?;
         let mut joined = self.feeds.lock();
-        let feed = joined.entry(app.clone()).or_insert_with(|| {
-            tokio::spawn(read_on(Arc::clone(self), app.clone(), now));
+        let feed = joined.entry(app.cloned()).or_insert_with(|| {
+            tokio::spawn(read_on(Arc::clone(self), app.cloned(), now));
             Feed { batches: broadcast::Sender::new(self.lag_max), position: now }
         });
         Ok((feed.batches.subscribe(), feed.position))
@@ -131,10 +132,12 @@ impl Feeds {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub(super) async fn read(&self, app: &App, watched: &Watched, after: EventCursor) -> Answer<EventPage> {
-        let (store, app, watched) = (self.store.clone(), app.clone(), watched.clone());
-        let page =
-            async move { store.events(EventQuery { app: &app, watched: &watched, after, limit: READ_MAX }).await };
+    pub(super) async fn read(&self, app: Option<&App>, watched: &Watched, after: EventCursor) -> Answer<EventPage> {
+        let (store, app, watched) = (self.store.clone(), app.cloned(), watched.clone());
+        let page = async move {
+            let query = EventQuery { app: app.as_ref(), watched: &watched, after, limit: READ_MAX };
+            store.events(query).await
+        };
         let page = read(self.store_timeout, page).await?;
         self.count_unreadable(&page.events);
         Ok(page)
@@ -147,12 +150,13 @@ impl Feeds {
     }
 
     /// Gives a batch to the watchers; `None`: only looks for them. Returns how many there are. With none, the reader is removed.
-    fn publish(&self, app: &App, batch: Option<Batch>) -> usize {
+    fn publish(&self, app: Option<&App>, batch: Option<Batch>) -> usize {
         let mut feeds = self.feeds.lock();
-        let Some(feed) = feeds.get_mut(app) else { return 0 };
+        let Entry::Occupied(mut entry) = feeds.entry(app.cloned()) else { return 0 };
+        let feed = entry.get_mut();
         let watchers = feed.batches.receiver_count();
         if watchers == 0 {
-            feeds.remove(app);
+            entry.remove();
         } else if let Some(batch) = batch {
             feed.position = batch.end;
             let _ = feed.batches.send(Arc::new(batch));
@@ -162,18 +166,18 @@ impl Feeds {
 }
 
 /// Reads on while there are watchers. While the store does not answer, they wait.
-async fn read_on(feeds: Arc<Feeds>, app: App, mut position: EventCursor) {
+async fn read_on(feeds: Arc<Feeds>, app: Option<App>, mut position: EventCursor) {
     let (mut commits, all) = (feeds.commits.clone(), Watched::Prefix(String::new()));
     loop {
         // Marked as seen before the read: a commit during the read causes another one.
         commits.borrow_and_update();
-        let batch = match feeds.read(&app, &all, position).await {
+        let batch = match feeds.read(app.as_ref(), &all, position).await {
             Ok(page) if page.next != position => Some(Batch::new(position, page)),
             _ => None,
         };
         let has_moved = batch.is_some();
         position = batch.as_ref().map_or(position, |batch| batch.end);
-        let watchers = feeds.publish(&app, batch);
+        let watchers = feeds.publish(app.as_ref(), batch);
         if watchers == 0 {
             return;
         }

@@ -214,6 +214,23 @@ impl Locks {
         Ok((page, self.node.clock.now().unwrap_or_default()))
     }
 
+    /// The first app after this text that has keys.
+    ///
+    /// # Errors
+    /// When the store does not answer.
+    pub async fn app_after(&self, after: &str) -> Answer<Option<App>> {
+        let mut after = after.to_owned();
+        loop {
+            let from = after.clone();
+            let found = self.read(|engines| async move { engines.used()?.store.app_after(&from).await }).await?;
+            // Rows of an app that is none are passed over: another program has written them.
+            match found.as_deref().map(App::parse) {
+                Some(Err(_)) => after = found.unwrap_or_default(),
+                app => return Ok(app.and_then(Result::ok)),
+            }
+        }
+    }
+
     /// Whether a lock of the app is held, waited for, delayed, closed or limited; also if the app has too many keys to look through.
     ///
     /// # Errors

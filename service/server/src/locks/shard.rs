@@ -171,8 +171,8 @@ impl Shard {
                 self.leave(address, id, inputs);
                 return;
             }
-            Call::Queues(reply) => {
-                let _ = reply.send(self.queued(&address.app));
+            Call::Queues { app, reply } => {
+                let _ = reply.send(self.queued(app.as_ref()));
                 return;
             }
             Call::Command { command, reply } => (command, reply),

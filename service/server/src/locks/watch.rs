@@ -28,7 +28,8 @@ pub enum Next {
 /// A watcher of keys. It sees the commits of all nodes.
 pub struct Watch {
     node: Arc<Node>,
-    app: App,
+    /// `None`: of all apps.
+    app: Option<App>,
     watched: Watched,
     /// How far it has seen.
     after: EventCursor,
@@ -75,7 +76,7 @@ impl Watch {
                     }
                     // The client reads slowly. The watcher reads what it has missed by itself.
                     Err(RecvError::Lagged(_)) => {
-                        let (batches, begin) = self.node.history.feeds.join(&self.app)?;
+                        let (batches, begin) = self.node.history.feeds.join(self.app.as_ref())?;
                         self.batches = batches;
                         self.catches_up_to = Some(begin);
                     }
@@ -96,7 +97,7 @@ impl Watch {
             permit = node.history.catch_ups.acquire() => permit.ok()?,
             () = node.closing.cancelled() => return None,
         };
-        let page = node.history.feeds.read(&self.app, &self.watched, self.after).await.ok()?;
+        let page = node.history.feeds.read(self.app.as_ref(), &self.watched, self.after).await.ok()?;
         if page.next == self.after || page.next >= end {
             self.catches_up_to = None;
         }
@@ -141,11 +142,11 @@ impl Locks {
         Ok(events)
     }
 
-    /// Watches keys from `after`, or from now: a few events from just before the call may come.
+    /// Watches keys of an app, or of all apps, from `after`, or from now: a few events from just before the call may come.
     ///
     /// # Errors
     /// When the store does not answer, or this node has too many watchers.
-    pub async fn watch(&self, app: &App, watched: Watched, after: Option<EventCursor>) -> Answer<Watch> {
+    pub async fn watch(&self, app: Option<&App>, watched: Watched, after: Option<EventCursor>) -> Answer<Watch> {
         if self.node.closing.is_cancelled() {
             return Err(Failure::ShuttingDown);
         }
@@ -155,7 +156,7 @@ impl Locks {
         let after = after.unwrap_or(begin);
         Ok(Watch {
             node: Arc::clone(&self.node),
-            app: app.clone(),
+            app: app.cloned(),
             watched,
             after,
             known: (after, Instant::now()),

@@ -84,7 +84,7 @@ pub struct LoggedEvent {
     pub event: Event,
 }
 
-/// Which of an app's events to read.
+/// The events of which keys to read.
 #[derive(Clone, Debug)]
 pub enum Watched {
     Key(Key),
@@ -95,7 +95,8 @@ pub enum Watched {
 /// Which events to read: at most `limit` after `after`.
 #[derive(Clone, Copy, Debug)]
 pub struct EventQuery<'a> {
-    pub app: &'a App,
+    /// `None`: of all apps.
+    pub app: Option<&'a App>,
     pub watched: &'a Watched,
     pub after: EventCursor,
     pub limit: usize,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::key::APP_MAX_BYTES;
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use tokio::sync::mpsc;
 
@@ -93,7 +94,7 @@ pub struct Filter {
 #[derive(Clone, Debug, Default)]
 pub struct Page {
     /// Without a record if it cannot be decoded.
-    pub records: Vec<(OperationId, Option<OperationRecord>)>,
+    pub records: Vec<(OperationAddress, Option<OperationRecord>)>,
     /// Where the next page begins, in a form of the store's own; None at the end.
     pub next: Option<String>,
 }
@@ -201,12 +202,35 @@ impl Filter {
 /// A page of a listing.
 #[derive(Clone, Copy)]
 pub struct Listing<'a> {
-    pub app: &'a App,
+    /// `None`: of all apps.
+    pub app: Option<&'a App>,
     pub filter: &'a Filter,
     /// Of the page before; `None` for the first.
     pub cursor: Option<&'a str>,
     /// Most records.
     pub limit: usize,
+}
+
+impl Listing<'_> {
+    /// In a store whose records are in the order of their addresses: behind which app and id the page begins, and its last app.
+    ///
+    /// # Errors
+    /// When the cursor is none, or one of another app.
+    pub fn bounds(&self) -> Result<(String, Vec<u8>, String), ListError> {
+        let after = self.cursor.map(read_position).transpose().map_err(|_| ListError::InvalidCursor)?;
+        let named = self.app.map(|app| app.as_str().to_owned());
+        let last = named.clone().unwrap_or_else(|| char::MAX.to_string().repeat(APP_MAX_BYTES));
+        match after {
+            Some(after) if self.app.is_some_and(|app| *app != after.app) => Err(ListError::InvalidCursor),
+            Some(after) => Ok((after.app.as_str().to_owned(), after.id.as_bytes().to_vec(), last)),
+            None => Ok((named.unwrap_or_default(), Vec::new(), last)),
+        }
+    }
+}
+
+/// The position behind an address: [`read_position`] reads it.
+pub fn position_after(address: &OperationAddress) -> String {
+    serde_json::json!([address.app, address.id]).to_string()
 }
 
 impl<T> At<T> {
@@ -218,7 +242,7 @@ impl<T> At<T> {
 /// A page of a walk along the addresses: if it is full, there may be more. A record that cannot be decoded is its address.
 pub fn page_of(found: Vec<(OperationAddress, Option<Stored>)>, limit: usize) -> DumpPage {
     let last = found.last().filter(|_| found.len() >= limit);
-    let next = last.map(|(address, _)| serde_json::json!([address.app, address.id]).to_string());
+    let next = last.map(|(address, _)| position_after(address));
     DumpPage::of(found.into_iter().map(|(address, stored)| copied(address, stored.map(|stored| stored.record))), next)
 }
 

@@ -273,6 +273,9 @@ pub trait LockStore: RecordStore + DocumentStore {
     /// Returns up to `limit` states of `app`, in key order, whose keys begin with `prefix` and come after `after`.
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError>;
 
+    /// The first app after this text, in the order of their bytes, that has states.
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError>;
+
     /// Looks at up to `limit` rows from this position on. Removes those whose `keep_until` has passed and whose token is lower than all new
     /// tokens of `epoch`, and returns those that are due. A state that cannot be decoded stays.
     ///

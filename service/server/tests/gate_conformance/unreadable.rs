@@ -32,8 +32,9 @@ async fn a_record_that_cannot_be_decoded_is_listed_without_its_contents_and_hide
         let (mut listed, mut cursor) = (Vec::new(), None::<String>);
         loop {
             let (app, filter) = (&App::default(), &Filter::default());
-            let page = world.store().list(Listing { app, filter, cursor: cursor.as_deref(), limit }).await.unwrap();
-            listed.extend(page.records.into_iter().map(|(id, record)| (id, record.is_some())));
+            let page =
+                world.store().list(Listing { app: Some(app), filter, cursor: cursor.as_deref(), limit }).await.unwrap();
+            listed.extend(page.records.into_iter().map(|(address, record)| (address.id, record.is_some())));
             cursor = page.next;
             if cursor.is_none() {
                 break;

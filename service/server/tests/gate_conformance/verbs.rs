@@ -22,6 +22,7 @@ on_every_store! {
     a_record_that_was_removed_and_claimed_anew_is_not_taken_for_the_old_one,
     a_clock_that_is_off_writes_nothing,
     apps_do_not_see_each_other,
+    a_listing_of_all_apps_has_each_record_with_its_app,
     every_visible_record_is_listed_once_over_all_pages,
     a_rare_record_is_found_behind_more_than_one_page_examines,
     suspects_are_found_among_others,
@@ -182,7 +183,7 @@ async fn a_clock_that_is_off_writes_nothing(world: World) {
 }
 
 async fn apps_do_not_see_each_other(world: World) {
-    let apps = ["a", "a:b", "1:a", "*", "[a-z]", "a\\", "ä"].map(|name| App::parse(name).unwrap());
+    let apps = ["a", "a:b", "1:a", "**", "[a-z]", "a\\", "ä"].map(|name| App::parse(name).unwrap());
     let now = world.now().await;
     for app in &apps {
         // The same id in every app, which no fingerprint would give.
@@ -196,6 +197,41 @@ async fn apps_do_not_see_each_other(world: World) {
     }
 }
 
+async fn a_listing_of_all_apps_has_each_record_with_its_app(world: World) {
+    let now = world.now().await;
+    let (mut all, mut suspects) = (BTreeSet::new(), BTreeSet::new());
+    for app in ["a", "a:b", "\"b\"", "🔒", "default"].map(|name| App::parse(name).unwrap()) {
+        for number in 0..7 {
+            let operation = Operation::of(&app, "charge", &number.to_string());
+            world.put(&operation, &operation.started(now, |_| {})).await;
+            all.insert(operation.address);
+        }
+        let operation = world.operation_of(&app);
+        let first = world.passed(&operation, OnExpiry::Retry).await;
+        world.go(1, &operation).await;
+        world.post(0, &operation, first, Report::Success).await;
+        all.insert(operation.address.clone());
+        suspects.insert(operation.address);
+    }
+    for (suspect, expected) in [(false, &all), (true, &suspects)] {
+        let filter = Filter { suspect, ..Filter::default() };
+        for limit in [1, 3, 8, 100] {
+            let (mut listed, mut cursor) = (BTreeSet::new(), None::<String>);
+            loop {
+                let listing = Listing { app: None, filter: &filter, cursor: cursor.as_deref(), limit };
+                let page = world.store().list(listing).await.unwrap();
+                assert!(page.records.len() <= limit);
+                listed.extend(page.records.into_iter().map(|(address, _)| address));
+                cursor = page.next;
+                if cursor.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(&listed, expected, "suspect: {suspect}, limit: {limit}");
+        }
+    }
+}
+
 /// All pages of a listing, and how many there were.
 async fn list_all(
     world: &World,
@@ -205,12 +241,13 @@ async fn list_all(
 ) -> (BTreeMap<String, OperationRecord>, usize) {
     let (mut listed, mut cursor, mut pages) = (BTreeMap::new(), None::<String>, 0);
     loop {
-        let page = world.store().list(Listing { app, filter, cursor: cursor.as_deref(), limit }).await.unwrap();
+        let page =
+            world.store().list(Listing { app: Some(app), filter, cursor: cursor.as_deref(), limit }).await.unwrap();
         assert!(page.records.len() <= limit);
         pages += 1;
-        for (id, record) in page.records {
-            let twice = listed.insert(id.to_string(), record.unwrap()).is_some();
-            assert!(!twice || world.lists_twice, "{id} was listed twice");
+        for (address, record) in page.records {
+            let twice = listed.insert(address.id.to_string(), record.unwrap()).is_some();
+            assert!(!twice || world.lists_twice, "{address:?} was listed twice");
         }
         cursor = page.next;
         if cursor.is_none() {
@@ -310,8 +347,12 @@ async fn what_stays_is_listed_while_other_records_go(world: World) {
     let mut cursor = None::<String>;
     loop {
         let (app, filter) = (&App::default(), &Filter::default());
-        let page = world.store().list(Listing { app, filter, cursor: cursor.as_deref(), limit: 100 }).await.unwrap();
-        listed.extend(page.records.iter().map(|(id, _)| id.to_string()));
+        let page = world
+            .store()
+            .list(Listing { app: Some(app), filter, cursor: cursor.as_deref(), limit: 100 })
+            .await
+            .unwrap();
+        listed.extend(page.records.iter().map(|(address, _)| address.id.to_string()));
         cursor = page.next;
         if cursor.is_none() {
             break;
@@ -327,8 +368,9 @@ async fn what_stays_is_listed_while_other_records_go(world: World) {
 async fn a_cursor_of_nobody_is_refused(world: World) {
     for suspect in [false, true] {
         let filter = Filter { suspect, ..Filter::default() };
-        for cursor in ["nobody's", "nobody:s", "0:1:nobody", "0:056c7eac583ac3135a9673fd4e9b8b8e"] {
-            let listing = Listing { app: &App::default(), filter: &filter, cursor: Some(cursor), limit: 10 };
+        let of_another_app = r#"["another","056c7eac583ac3135a9673fd4e9b8b8e"]"#;
+        for cursor in ["nobody's", "nobody:s", "0:1:nobody", "0:056c7eac583ac3135a9673fd4e9b8b8e", of_another_app] {
+            let listing = Listing { app: Some(&App::default()), filter: &filter, cursor: Some(cursor), limit: 10 };
             let refused = world.store().list(listing).await;
             assert!(matches!(refused, Err(ListError::InvalidCursor)), "{cursor}: {refused:?}");
         }

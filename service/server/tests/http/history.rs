@@ -5,7 +5,7 @@ use std::time::Duration;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
-use reqwest::{Client, Response};
+use reqwest::{Client, RequestBuilder, Response};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use tokio::time::timeout;
@@ -28,6 +28,11 @@ impl Events {
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
+        Self::of(request).await
+    }
+
+    /// The stream that this request gets.
+    pub async fn of(request: RequestBuilder) -> Self {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), 200);
         assert_eq!(response.headers()["content-type"], "text/event-stream");

@@ -31,7 +31,7 @@ pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
     let are_written = || async {
         let (read, _) = store
             .events(EventQuery {
-                app: &App::default(),
+                app: Some(&App::default()),
                 watched: &Watched::Key(key().key),
                 after: EventCursor::START,
                 limit: 100,

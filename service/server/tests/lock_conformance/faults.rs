@@ -199,7 +199,7 @@ async fn a_read_of_events_finishes_after_its_watchers_have_gone() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     store.answers_after.store(u64::MAX, Ordering::SeqCst);
-    let watch = node.watch(&App::default(), Watched::Key(key().key), None).await.unwrap();
+    let watch = node.watch(Some(&App::default()), Watched::Key(key().key), None).await.unwrap();
     let (begun, ended) = (|| store.reads_begun.load(Ordering::SeqCst), || store.reads_ended.load(Ordering::SeqCst));
     assert!(eventually(PATIENCE, || async { begun() > 0 }).await);
     drop(watch);
@@ -233,7 +233,7 @@ async fn one_reader_serves_all_watchers_and_each_gets_what_it_watches() {
             0 => Watched::Key(at("k/1").key),
             _ => Watched::Prefix("k/".to_owned()),
         };
-        watchers.push(node.watch(&App::default(), watched, None).await.unwrap());
+        watchers.push(node.watch(Some(&App::default()), watched, None).await.unwrap());
     }
     let before = store.reads_begun.load(Ordering::SeqCst);
     for name in ["k/2", "other", "k/1"] {
@@ -257,8 +257,8 @@ async fn a_watcher_that_reads_slowly_gets_every_event_once() {
     let store = Arc::new(Faulty::default());
     let node = start_with(store.clone(), Limits { watcher_lag: 2, ..patient() }).await;
     let app = App::default();
-    let mut slow = node.watch(&app, Watched::Key(key().key), None).await.unwrap();
-    let mut fast = node.watch(&app, Watched::Key(key().key), None).await.unwrap();
+    let mut slow = node.watch(Some(&app), Watched::Key(key().key), None).await.unwrap();
+    let mut fast = node.watch(Some(&app), Watched::Key(key().key), None).await.unwrap();
     let mut all = Vec::new();
     for round in 0..5 {
         hold(&node, &format!("l{round}")).await;

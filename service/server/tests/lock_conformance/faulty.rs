@@ -194,6 +194,10 @@ impl LockStore for Faulty {
         self.memory.list(app, prefix, after, limit).await
     }
 
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        self.memory.app_after(after).await
+    }
+
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         self.memory.collect(epoch, from, limit).await
     }

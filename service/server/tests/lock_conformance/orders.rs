@@ -141,7 +141,7 @@ async fn a_reader_of_events_that_misses_a_switch_that_was_given_up_gets_no_event
     stores[0].log(Epoch::from_number(1_000), &[(address.clone(), event)]).await.unwrap();
     let watched = Watched::Key(address.key.clone());
     let read = async |after| {
-        engines.events(EventQuery { app: &address.app, watched: &watched, after, limit: 10 }).await.unwrap()
+        engines.events(EventQuery { app: Some(&address.app), watched: &watched, after, limit: 10 }).await.unwrap()
     };
     let first = read(EventCursor::START).await;
     assert_eq!(first.events.len(), 1);

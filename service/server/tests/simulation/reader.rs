@@ -83,7 +83,7 @@ async fn join(world: &World, random: &Random, after: Option<EventCursor>) -> Opt
     let node = world.node(random.below(world.plan.nodes));
     let (app, everything) = (App::default(), Watched::Prefix(String::new()));
     world.log.line(|| format!("reader  {}: after {}", node.name, after.unwrap_or_default()));
-    let watch = timeout(PATIENCE, node.locks.watch(&app, everything, after)).await.ok()?.ok();
+    let watch = timeout(PATIENCE, node.locks.watch(Some(&app), everything, after)).await.ok()?.ok();
     if watch.is_none() {
         sleep(Duration::from_millis(50)).await;
     }

@@ -157,6 +157,10 @@ impl LockStore for SimulatedStore {
         self.database.store.list(app, prefix, after, limit).await
     }
 
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        self.database.store.app_after(after).await
+    }
+
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         let collect = move |database: Arc<Database>, from: Option<String>| async move {
             database.store.collect(epoch, from.as_deref(), limit).await

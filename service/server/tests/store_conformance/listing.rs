@@ -49,3 +49,22 @@ pub async fn a_listing_shows_one_app_only(world: &World) {
     world.commit(&[new(&at("here"), state(1)), new(&other, state(2))]).await;
     assert_eq!(world.keys("").await, ["here"]);
 }
+
+pub async fn apps_with_keys_are_found_one_after_the_other(world: &World) {
+    assert_eq!(world.store.app_after("").await.unwrap(), None);
+    let mut apps = ["b", "a", "ab", "a b", "a/", "A", "é", "🔒", &"x".repeat(64)];
+    let states = apps.iter().flat_map(|app| {
+        let app = App::parse(app).unwrap();
+        ["\u{10ffff}", "!"].map(|key| new(&Address { app: app.clone(), key: Key::parse(key).unwrap() }, state(1)))
+    });
+    world.commit(&states.collect::<Vec<_>>()).await;
+    apps.sort_unstable();
+    let (mut found, mut after) = (Vec::new(), String::new());
+    while let Some(app) = world.store.app_after(&after).await.unwrap() {
+        found.push(app.clone());
+        after = app;
+    }
+    assert_eq!(found, apps);
+    // Also behind an app that has no keys.
+    assert_eq!(world.store.app_after("c").await.unwrap().as_deref(), Some(apps[6]));
+}

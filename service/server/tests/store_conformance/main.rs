@@ -83,6 +83,7 @@ every_store! {
         keys_are_listed_in_the_order_of_their_bytes,
         a_prefix_is_not_a_pattern,
         a_listing_shows_one_app_only,
+        apps_with_keys_are_found_one_after_the_other,
     ];
     logging: [
         an_event_comes_back_as_it_was,
@@ -97,6 +98,7 @@ every_store! {
         reading_page_by_page_returns_every_event_once,
         a_cursor_moves_past_events_outside_the_scope,
         only_events_of_the_apps_keys_in_scope_are_read,
+        events_of_all_apps_are_read_in_one_order,
         a_reader_continues_from_the_text_of_a_cursor,
         a_reader_that_begins_now_reads_all_later_events,
         no_event_is_missed_while_many_write,

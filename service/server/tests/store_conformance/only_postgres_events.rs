@@ -23,8 +23,11 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
         world.write_events(&quick, &[event(EventKind::Granted, number + 2)]).await;
         let newest = world.history(&quick, None, 1).await;
         assert_eq!(tokens(&newest), [number + 2], "a history does not wait for open transactions");
-        let (read, next) =
-            world.store.events(EventQuery { app: &App::default(), watched: ALL, after, limit: 100 }).await.unwrap();
+        let (read, next) = world
+            .store
+            .events(EventQuery { app: Some(&App::default()), watched: ALL, after, limit: 100 })
+            .await
+            .unwrap();
         assert_eq!(read, [], "an older transaction is still open");
         after = next;
         let events = vec![event(EventKind::Granted, number + 1)];
@@ -114,7 +117,7 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
     assert!(eventually(PATIENCE, is_empty).await);
     let (left, _) = other
         .store
-        .events(EventQuery { app: &App::default(), watched: ALL, after: EventCursor::START, limit: 100 })
+        .events(EventQuery { app: Some(&App::default()), watched: ALL, after: EventCursor::START, limit: 100 })
         .await
         .unwrap();
     assert_eq!(left.len(), 1, "only the marker event is left");

@@ -102,7 +102,7 @@ async fn numbers_of_events_do_not_repeat_after_all_were_deleted_and_the_file_was
     assert_eq!(store.last_event().await.unwrap(), last);
     store.log(EPOCH, &[(at("key"), event(EventKind::Waited, 3))]).await.unwrap();
     let (read, next) = store
-        .events(EventQuery { app: &App::default(), watched: crate::watching::ALL, after: last, limit: 10 })
+        .events(EventQuery { app: Some(&App::default()), watched: crate::watching::ALL, after: last, limit: 10 })
         .await
         .unwrap();
     assert_eq!(tokens(&read), [3]);

@@ -30,7 +30,7 @@ pub async fn a_cursor_moves_past_events_outside_the_scope(world: &World) {
     for examined in [4, 8, 10] {
         let (page, next) = world
             .store
-            .events(EventQuery { app: &App::default(), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
+            .events(EventQuery { app: Some(&App::default()), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
             .await
             .unwrap();
         assert_eq!((page, next), (vec![], read[examined - 1].cursor));
@@ -39,7 +39,7 @@ pub async fn a_cursor_moves_past_events_outside_the_scope(world: &World) {
     // There are no further events.
     let (page, next) = world
         .store
-        .events(EventQuery { app: &App::default(), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
+        .events(EventQuery { app: Some(&App::default()), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
         .await
         .unwrap();
     assert_eq!((page, next), (vec![], after));
@@ -60,7 +60,12 @@ pub async fn only_events_of_the_apps_keys_in_scope_are_read(world: &World) {
     let addresses_of = async |app: &str, watched: &Watched| {
         let (read, _) = world
             .store
-            .events(EventQuery { app: &App::parse(app).unwrap(), watched, after: EventCursor::START, limit: 1_000 })
+            .events(EventQuery {
+                app: Some(&App::parse(app).unwrap()),
+                watched,
+                after: EventCursor::START,
+                limit: 1_000,
+            })
             .await
             .unwrap();
         read.into_iter().map(|logged| logged.address).collect::<Vec<_>>()
@@ -77,6 +82,39 @@ pub async fn only_events_of_the_apps_keys_in_scope_are_read(world: &World) {
     }
 }
 
+pub async fn events_of_all_apps_are_read_in_one_order(world: &World) {
+    let at_app =
+        |number: u64| Address { app: App::parse(["a", "b", "c, \"d"][number as usize % 3]).unwrap(), ..at("k") };
+    for number in 1..=9 {
+        world.write_events(&at_app(number), &[event(EventKind::Granted, number)]).await;
+    }
+    world.write_events(&at("k"), &[event(EventKind::Granted, 10)]).await;
+    // Once the last event can be read, all can.
+    world.events_until(ALL, EventCursor::START, 100, 10).await;
+    for (watched, expected) in [
+        (ALL.clone(), (1..=10).collect::<Vec<u64>>()),
+        (Watched::Prefix("k".to_owned()), (1..=10).collect()),
+        (Watched::Key(at("k").key), (1..=10).collect()),
+        (Watched::Prefix("other".to_owned()), vec![]),
+    ] {
+        let (mut read, mut after) = (Vec::new(), EventCursor::START);
+        loop {
+            let query = EventQuery { app: None, watched: &watched, after, limit: 4 };
+            let (page, next) = world.store.events(query).await.unwrap();
+            if next == after {
+                break;
+            }
+            read.extend(page);
+            after = next;
+        }
+        assert_eq!(tokens(&read), expected, "{watched:?}");
+        for logged in &read {
+            let token = logged.event.token;
+            assert_eq!(logged.address, if token == 10 { at("k") } else { at_app(token) });
+        }
+    }
+}
+
 pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
     for number in 1..=6 {
         world.write_events(&at("key"), &[event(EventKind::Granted, number)]).await;
@@ -85,8 +123,11 @@ pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
         let text = logged.cursor.to_string();
         let after: EventCursor = text.parse().unwrap();
         assert_eq!(after, logged.cursor);
-        let (rest, _) =
-            world.store.events(EventQuery { app: &App::default(), watched: ALL, after, limit: 100 }).await.unwrap();
+        let (rest, _) = world
+            .store
+            .events(EventQuery { app: Some(&App::default()), watched: ALL, after, limit: 100 })
+            .await
+            .unwrap();
         assert_eq!(tokens(&rest), (logged.event.token + 1..=6).collect::<Vec<_>>(), "{text}");
     }
 }

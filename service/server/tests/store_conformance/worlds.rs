@@ -232,7 +232,7 @@ impl World {
         let reading = async {
             while read.last().is_none_or(|last| last.event.token != token) {
                 let (page, next) =
-                    self.store.events(EventQuery { app: &App::default(), watched, after, limit }).await.unwrap();
+                    self.store.events(EventQuery { app: Some(&App::default()), watched, after, limit }).await.unwrap();
                 assert!(page.len() <= limit && next >= after);
                 if next == after {
                     // Postgres returns no event while an older transaction is open, even one of another test.

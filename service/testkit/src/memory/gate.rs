@@ -6,14 +6,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationRecord};
+use latchgate_core::gate::{OperationAddress, OperationRecord};
 use tokio::sync::mpsc;
 
 use super::{Clock, MemoryRecord};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading};
 use latchgate::store::gate::{
     At, DumpPage, EXAMINED_MAX, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written,
-    fresh_version, gone_before, is_off, page_of, read_position,
+    fresh_version, gone_before, is_off, page_of, position_after, read_position,
 };
 use latchgate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
 
@@ -156,21 +156,20 @@ impl GateStore for MemoryGateStore {
         Ok(self.at(Written::Done(version)))
     }
 
-    async fn list(&self, Listing { app, filter, cursor, limit }: Listing<'_>) -> Result<Page, ListError> {
-        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
-        let from = match after.transpose()? {
-            Some(id) => Bound::Excluded(OperationAddress { app: app.clone(), id }),
-            None => Bound::Included(OperationAddress { app: app.clone(), id: OperationId::from_bytes([0; 16]) }),
-        };
+    async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        let (app, id, last_app) = listing.bounds()?;
+        let Listing { filter, limit, .. } = listing;
         let (tables, now) = (self.tables(), self.shared.clock.now());
         let mut page = Page::default();
-        let of_app = tables.records.range((from, Bound::Unbounded)).take_while(|(address, _)| address.app == *app);
+        let place = |address: &OperationAddress| (address.app.as_str().to_owned(), address.id.as_bytes().to_vec());
+        let behind = tables.records.iter().skip_while(|(address, _)| place(address) <= (app.clone(), id.clone()));
+        let of_app = behind.take_while(|(address, _)| *address.app.as_str() <= *last_app);
         for (examined, (address, stored)) in of_app.enumerate() {
             if filter.admits(&stored.record, now) {
-                page.records.push((address.id, Some(stored.record.clone())));
+                page.records.push((address.clone(), Some(stored.record.clone())));
             }
             if page.records.len() == limit || examined + 1 == EXAMINED_MAX {
-                page.next = Some(address.id.to_string());
+                page.next = Some(position_after(address));
                 break;
             }
         }

@@ -306,6 +306,12 @@ impl LockStore for MemoryStore {
             .collect())
     }
 
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        let tables = self.shared.tables();
+        let mut apps = tables.rows.keys().map(|address| address.app.as_str());
+        Ok(apps.find(|app| *app > after).map(str::to_owned))
+    }
+
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         let mut tables = self.shared.tables();
         if !tables.engine.is_in_force(EngineState::Active, epoch) {
@@ -356,7 +362,7 @@ impl LockStore for MemoryStore {
         let page = tables.events.range((Bound::Excluded(after.number), Bound::Unbounded)).take(limit);
         let page: Vec<&LoggedEvent> = page.map(|(_, logged)| logged).collect();
         let last = page.last().map_or(after, |logged| logged.cursor);
-        let is_wanted = |address: &Address| address.app == *app && watched.includes(&address.key);
+        let is_wanted = |address: &Address| app.is_none_or(|app| address.app == *app) && watched.includes(&address.key);
         Ok((page.into_iter().filter(|logged| is_wanted(&logged.address)).cloned().collect(), last))
     }
 

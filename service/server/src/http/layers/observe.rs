@@ -80,7 +80,8 @@ impl Observed {
         let status = response.status();
         let requests = &self.config.context.requests;
         let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));
-        counted.count(self.exchange.found.route, status.as_u16(), self.started.elapsed());
+        let took = Some(self.started.elapsed()).filter(|_| !self.exchange.waits());
+        counted.count(self.exchange.found.route, status.as_u16(), took);
         self.record(status);
         self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));
         // A client may read an answer late. A stream goes on.

@@ -85,7 +85,7 @@ answers! {
 )]
 pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
     let request = request.parse(&call.context, &address)?;
-    let _waits = call.context.waits.enter_for(&call.caller, request.wait)?;
+    let _waits = call.enter_wait(request.wait)?;
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let keys = [(&address, Requested::of_lease(&request.lease))];
     let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;

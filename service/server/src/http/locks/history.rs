@@ -33,6 +33,8 @@ answers! {
         id: String,
         /// `unreadable` is an event that the node cannot decode.
         kind: EventKind,
+        /// Only in a stream of all apps.
+        app?: Option<String>,
         /// Absent if it cannot be decoded.
         key?: Option<String>,
         /// By the store's clock.
@@ -161,20 +163,21 @@ async fn stream_of(call: &Call, watched: Watched, after: Option<&str>, headers: 
     };
     let of_app = call.caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
     let waits = (call.context.waits.enter()?, of_app);
-    let watch = call.context.locks.watch(call.app(), watched, after).await?;
-    let stream = Sse::new(frames(watch, waits)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
+    let watch = call.context.locks.watch(call.apps(), watched, after).await?;
+    let stream =
+        Sse::new(frames(watch, waits, call.apps().is_none())).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.
     Ok(([("x-accel-buffering", "no")], stream).into_response())
 }
 
 /// The stream begins with an id alone, and sends one after events of other keys: a client that returns with it misses no event
 /// and gets none twice.
-fn frames(watch: Watch, waits: Waiting) -> impl Stream<Item = Result<Frame, Infallible>> {
+fn frames(watch: Watch, waits: Waiting, is_of_all: bool) -> impl Stream<Item = Result<Frame, Infallible>> {
     let begun = stream::once(std::future::ready(Ok(id_frame(&watch))));
-    let batches = stream::unfold((watch, waits), |(mut watch, waits)| async move {
+    let batches = stream::unfold((watch, waits), move |(mut watch, waits)| async move {
         let frames = match watch.next().await? {
             Next::Events(events) if events.is_empty() => vec![id_frame(&watch)],
-            Next::Events(events) => events.iter().map(|event| event_frame(event)).collect(),
+            Next::Events(events) => events.iter().map(|event| event_frame(event, is_of_all)).collect(),
             Next::Dropped { from, to } => vec![dropped_frame(from, to)],
         };
         Some((frames, (watch, waits)))
@@ -193,8 +196,9 @@ fn dropped_frame(from: EventCursor, to: EventCursor) -> Frame {
     Frame::default().id(to).event("dropped").data(data.to_string())
 }
 
-fn event_frame(event: &LoggedEvent) -> Frame {
-    let data = serde_json::to_string(&event_answer(event)).unwrap_or_default();
+fn event_frame(event: &LoggedEvent, is_of_all: bool) -> Frame {
+    let app = is_of_all.then(|| event.address.app.as_str().to_owned());
+    let data = serde_json::to_string(&EventAnswer { app, ..event_answer(event) }).unwrap_or_default();
     Frame::default().id(event.cursor.to_string()).event(event.event.kind.as_str()).data(data)
 }
 
@@ -215,6 +219,7 @@ fn event_answer(logged: &LoggedEvent) -> EventAnswer {
     EventAnswer {
         id: logged.cursor.to_string(),
         kind: event.kind,
+        app: None,
         key: Some(&logged.address.key).filter(|key| !key.is_of_no_lock()).map(|key| key.as_str().to_owned()),
         at: rfc3339(event.at),
         owner: event.owner.as_ref().map(|owner| owner.as_str().to_owned()),

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use latchgate_core::Address;
 use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
-use latchgate_core::{Address, Key};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -29,7 +29,7 @@ pub struct OwnerQuery {
     #[param(max_length = 512)]
     prefix: Option<String>,
     /// `next_cursor` of the answer before.
-    #[param(min_length = 1, max_length = 512)]
+    #[param(min_length = 1, max_length = 2_048)]
     cursor: Option<String>,
 }
 
@@ -41,7 +41,7 @@ answers! {
         /// The keys that it waits for at the node that answers, at most 100.
         waits_for: Vec<AwaitedKey>,
         /// The owner waits in a circle of up to 16 owners: each waits for the next, and the last for the first. A circle with a waiter at
-        /// another node is not seen.
+        /// another node is not seen. All its keys are of one app.
         cycle?: Vec<Blocked>,
         /// How many requests wait at other nodes for the keys that were looked through: their owners are not known here.
         waiting_elsewhere: u64,
@@ -50,12 +50,16 @@ answers! {
     }
 
     pub struct HeldKey {
+        /// Only in the answer about all apps.
+        app?: Option<String>,
         key: String,
         /// Its leases of the key.
         leases: Vec<Holder>,
     }
 
     pub struct AwaitedKey {
+        /// Only in the answer about all apps.
+        app?: Option<String>,
         key: String,
         /// The owner's requests.
         waiting: Vec<WaitingAnswer>,
@@ -80,15 +84,16 @@ pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<Ow
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let prefix = search.prefix.clone();
     let locks = &call.context.locks;
-    let mut queues = locks.queues(call.app()).await;
+    let mut queues = locks.queues(call.apps()).await;
     queues.0.retain(|queued| queued.address.key.as_str().starts_with(&prefix));
     let waits_for = waits_for(&call, &owner, &queues).await?;
-    let cycle = if waits_for.is_empty() { None } else { locks.cycle_of(call.app(), &owner, &queues).await? };
+    let cycle = if waits_for.is_empty() { None } else { locks.cycle_of(&owner, &queues).await? };
     let mut waiting_elsewhere = 0;
-    let held = |key: &Key, state: LockState, now| {
+    let held = |address: &Address, state: LockState, now| {
         waiting_elsewhere += state.waiting_elsewhere(locks.node_id());
         let leases: Vec<&Lease> = state.holders().iter().filter(|lease| lease.owner == owner).collect();
-        (!leases.is_empty()).then(|| HeldKey { key: key.as_str().to_owned(), leases: holders(leases, now) })
+        let (app, key) = (call.shown_app(&address.app), address.key.as_str().to_owned());
+        (!leases.is_empty()).then(|| HeldKey { app, key, leases: holders(leases, now) })
     };
     let Found { locks: holds, next_cursor, .. } = search.run(&call, usize::MAX, true, held).await?;
     let cycle = cycle.unwrap_or_default();
@@ -108,6 +113,7 @@ async fn waits_for(call: &Call, owner: &Owner, queues: &Queues) -> Result<Vec<Aw
         // It may have been granted the lock meanwhile.
         if !waiting.is_empty() {
             keys.push(AwaitedKey {
+                app: call.shown_app(&address.app),
                 key: address.key.as_str().to_owned(),
                 waiting,
                 holders: holders(state.holders().iter().take(HOLDERS_SHOWN_MAX), now),

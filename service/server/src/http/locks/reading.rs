@@ -2,7 +2,7 @@
 
 use latchgate_core::key::check_name;
 use latchgate_core::lock::{LockState, OWNER_MAX_BYTES};
-use latchgate_core::{Key, Timestamp};
+use latchgate_core::{Address, Timestamp};
 use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
@@ -19,6 +19,8 @@ use crate::locks::Waiting;
 
 answers! {
     pub struct LockAnswer {
+        /// Only in a listing of all apps.
+        app?: Option<String>,
         key: String,
         held: bool,
         /// The highest token granted so far, to whichever lease; 0 if there is no record.
@@ -92,14 +94,14 @@ pub struct ListQuery {
     /// Only keys that are closed (`true`) or open (`false`).
     closed: Option<bool>,
     /// With `waiters`: only keys that requests wait for, those with the most first. With `held_since`: only held keys, in the order in which
-    /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys.
+    /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys, and through 200 apps if `app` is `*`.
     #[param(inline)]
     sort: Option<Sort>,
     /// Most keys in the answer: 1 to 1 000; 100 if absent.
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before.
-    #[param(min_length = 1, max_length = 512)]
+    #[param(min_length = 1, max_length = 2_048)]
     cursor: Option<String>,
 }
 
@@ -113,7 +115,8 @@ pub enum Sort {
 answers! {
     pub struct ListAnswer {
         locks: Vec<LockAnswer>,
-        /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`.
+        /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`. If `app` is `*`, each
+        /// app, a space and the key.
         unreadable?: Vec<String>,
         /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
         next_cursor?: Option<String>,
@@ -129,13 +132,13 @@ answers! {
 )]
 pub async fn inspect(call: Call, PathAddress(address): PathAddress) -> Answered {
     let inspected = call.context.locks.inspect(&address).await?;
-    let answer = lock_answer(&address.key, &inspected.state, usize::MAX, inspected.waiters, inspected.now);
+    let answer = lock_answer(&address, &inspected.state, usize::MAX, inspected.waiters, inspected.now);
     let waiting = inspected.waiting.iter().map(WaitingAnswer::from).collect();
     let waiting_elsewhere = Some(inspected.waiting_elsewhere);
     Ok(answer::ok(&LockAnswer { waiting: Some(waiting), waiting_elsewhere, ..answer }))
 }
 
-/// List locks, in the order of their keys, of their waiters, or of how long they are held.
+/// List locks, in the order of their apps and keys, of their waiters, or of how long they are held.
 #[utoipa::path(
     get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
     responses((status = 200, description = "One page.", body = ListAnswer))
@@ -147,7 +150,7 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     let limit = page_limit(query.limit)?;
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let ListQuery { owner, held, closed, sort, .. } = query;
-    let listed = |key: &Key, state: LockState, now| {
+    let listed = |address: &Address, state: LockState, now| {
         let is_owned = |owner: &String| state.holders().iter().any(|lease| lease.owner.as_str() == owner);
         if held.is_some_and(|held| held == state.holders().is_empty()) || !owner.as_ref().is_none_or(is_owned) {
             return None;
@@ -162,7 +165,8 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
             Some(Sort::Waiters) => u64::MAX - waiters,
             Some(Sort::HeldSince) => state.holders().iter().map(|lease| lease.granted_at.as_ms()).min()?,
         };
-        Some((rank, lock_answer(key, &state, HOLDERS_SHOWN_MAX, waiters, now)))
+        let app = call.shown_app(&address.app);
+        Some((rank, LockAnswer { app, ..lock_answer(address, &state, HOLDERS_SHOWN_MAX, waiters, now) }))
     };
     // All that one request looks through is ordered, and then cut.
     let max = if sort.is_some() { usize::MAX } else { limit };
@@ -174,10 +178,11 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     Ok(answer::ok(&ListAnswer { locks, unreadable, next_cursor }))
 }
 
-fn lock_answer(key: &Key, state: &LockState, holders_max: usize, waiters: u64, now: Timestamp) -> LockAnswer {
+fn lock_answer(address: &Address, state: &LockState, holders_max: usize, waiters: u64, now: Timestamp) -> LockAnswer {
     let limit = state.limit_in_force();
     LockAnswer {
-        key: key.as_str().to_owned(),
+        app: None,
+        key: address.key.as_str().to_owned(),
         held: !state.holders().is_empty(),
         last_token: state.token(),
         holders: holders(state.holders().iter().take(holders_max), now),

@@ -20,7 +20,7 @@ use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, RefOr, Required, Resp
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
-use super::endpoint::{Endpoint, Needs};
+use super::endpoint::{Endpoint, NamedApps, Needs};
 use super::problem::Code;
 use super::{admin, locks};
 
@@ -70,7 +70,11 @@ const IN_PATH: [SharedParameter; 3] = [
     }),
     ("AppName", "app", 64, "The app's name", "billing", |endpoint| endpoint.path.contains("{app}")),
 ];
-const IN_QUERY: [SharedParameter; 1] = [("OfApp", "app", 64, OF_APP, "billing", |endpoint| endpoint.is_of_any_app)];
+const OF_ALL_APPS: &str = "As `app` elsewhere; `*` is all apps, and each item then has its `app`.";
+const IN_QUERY: [SharedParameter; 2] = [
+    ("OfApp", "app", 64, OF_APP, "billing", |endpoint| endpoint.named_apps == NamedApps::One),
+    ("OfApps", "app", 64, OF_ALL_APPS, "*", |endpoint| endpoint.named_apps == NamedApps::OneOrAll),
+];
 
 /// Adds what operations have in common: their API key, the parameters that several have, and their problems.
 fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {

@@ -63,7 +63,7 @@ impl FromRequestParts<Shared> for PathId {
 )]
 pub async fn pre(call: Call, Json(request): Json<PreRequest>) -> Answered {
     let pre = request.parse(&call, "")?;
-    let _waits = call.context.waits.enter_for(&call.caller, pre.wait)?;
+    let _waits = call.enter_wait(pre.wait)?;
     let (id, attempt_id, wait) = (pre.fingerprint.id, pre.attempt_id.clone(), pre.wait);
     let counted = quotas::reserve_operations(&call, &[id]).await?;
     let answer = call.context.operations.pre(call.app(), pre).await;
@@ -173,17 +173,17 @@ pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: R
         Some(_) => succeeded(&call, &address, call.context.wait(wait_ms)).await?,
         None => call.context.operations.get(&address).await?.ok_or_else(refusals::not_found)?,
     };
-    Ok(ok(&records::operation(call.app(), &shown)))
+    Ok(ok(&records::operation(&shown)))
 }
 
 /// The operation, once it has succeeded.
 async fn succeeded(call: &Call, address: &OperationAddress, wait: Duration) -> Result<Shown, Problem> {
     call.exchange.client.end_with_client(true);
-    let _waits = call.context.waits.enter_for(&call.caller, wait)?;
+    let _waits = call.enter_wait(wait)?;
     let Awaited { outcome, record, waited, now } = call.context.operations.outcome(address, wait).await?;
     let id = address.id;
     match (outcome, record) {
-        (Outcome::Duplicate(_), Some(record)) => Ok(Shown { id, record, now }),
+        (Outcome::Duplicate(_), Some(record)) => Ok(Shown { address: address.clone(), record, now }),
         (outcome, record) => {
             let description = record.and_then(|record| record.description);
             let problem = refusals::refusal(id, &outcome, Some(waited), now);
@@ -243,7 +243,7 @@ pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { for
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;
-    let listing = Listing { app: call.app(), filter: &filter, cursor: query.cursor.as_deref(), limit };
+    let listing = Listing { app: call.apps(), filter: &filter, cursor: query.cursor.as_deref(), limit };
     let page = match query.sort {
         Some(order) => call.context.operations.list_by_time(listing, order).await,
         None => call.context.operations.list(listing).await,
@@ -252,7 +252,8 @@ pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered 
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => failure.into(),
     })?;
-    let operations = page.records.iter().map(|shown| records::listed(call.app(), shown)).collect();
-    let unreadable = page.unreadable.iter().map(ToString::to_string).collect();
+    let listed = |shown: &Shown| records::listed(shown, call.shown_app(&shown.address.app));
+    let operations = page.records.iter().map(listed).collect();
+    let unreadable = page.unreadable.iter().map(|one| call.shown_name(&one.app, &one.id.to_string())).collect();
     Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next, incomplete: page.is_incomplete }))
 }

@@ -13,6 +13,8 @@ use crate::http::problem::Problem;
 answers! {
     /// An operation as other clients see it: without its stamp and attempt id.
     pub struct OperationAnswer {
+        /// Only in a listing of all apps.
+        app?: Option<String>,
         id: String,
         operation: String,
         /// `vacant`: deleted, and shown only because a double run is suspected.
@@ -70,7 +72,8 @@ answers! {
 
     pub struct OperationsAnswer {
         pub operations: Vec<OperationAnswer>,
-        /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`.
+        /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`. If `app` is `*`,
+        /// each app, a space and the id.
         /// `DELETE /v1/operations/{id}?force=true` removes one.
         pub unreadable?: Vec<String>,
         /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
@@ -92,17 +95,17 @@ answers! {
 }
 
 /// A record with its result and its contents.
-pub fn operation(app: &App, shown: &Shown) -> OperationAnswer {
+pub fn operation(shown: &Shown) -> OperationAnswer {
     let result = match &shown.record.phase {
         Phase::Succeeded(Succeeded { result, .. }) => raw(result.as_deref()),
         _ => None,
     };
     let contents = shown.record.description.as_ref().and_then(|description| raw(description.contents.as_deref()));
-    OperationAnswer { result, contents, ..listed(app, shown) }
+    OperationAnswer { result, contents, ..listed(shown, None) }
 }
 
 /// A record without its result and its contents: a page of them would be large.
-pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
+pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>) -> OperationAnswer {
     let (started_at, ended_at, expiry) = match &record.phase {
         Phase::Started(started) => (Some(started.at), None, until(Some(started.lease_until), *now)),
         Phase::Succeeded(succeeded) => (None, Some(succeeded.at), until(succeeded.keep_until, *now)),
@@ -111,7 +114,8 @@ pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
     };
     let description = record.description.as_deref();
     OperationAnswer {
-        id: id.to_string(),
+        app,
+        id: address.id.to_string(),
         operation: record.operation.as_str().to_owned(),
         state: record.state(),
         attempt: record.attempt,
@@ -128,7 +132,7 @@ pub fn listed(app: &App, Shown { id, record, now }: &Shown) -> OperationAnswer {
             Phase::Succeeded(Succeeded { resolved: Some(resolved), .. }) => Some(ResolutionAnswer::from(&**resolved)),
             _ => None,
         },
-        claimed_by: description.and_then(|description| ClaimedBy::of(app, description)),
+        claimed_by: description.and_then(|description| ClaimedBy::of(&address.app, description)),
         on_expiry: record.on_expiry,
         durability: record.durability,
         claimed_in: record.claimed_in,

@@ -193,7 +193,7 @@ pub struct OperationsQuery {
     #[param(minimum = 1, maximum = 1_000)]
     limit: Option<usize>,
     /// `next_cursor` of the page before. Not with `sort`.
-    #[param(min_length = 1, max_length = 512)]
+    #[param(min_length = 1, max_length = 2_048)]
     pub cursor: Option<String>,
 }
 

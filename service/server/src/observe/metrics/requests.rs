@@ -104,11 +104,13 @@ impl OfApp {
         }
     }
 
-    /// `route` is an index into the routes of [`Requests::new`].
-    pub fn count(&self, route: usize, status: u16, took: Duration) {
+    /// `route` is an index into the routes of [`Requests::new`]. `took` is the time of a request that did not wait for other clients.
+    pub fn count(&self, route: usize, status: u16, took: Option<Duration>) {
         let status = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
         self.answers[route][status].inc();
-        self.seconds[route].get_or_init(of_durations).observe(took.as_secs_f64());
+        if let Some(took) = took {
+            self.seconds[route].get_or_init(of_durations).observe(took.as_secs_f64());
+        }
     }
 }
 
@@ -121,10 +123,10 @@ mod tests {
         let requests = Requests::new(&["acquire", "other"]);
         let name = |number: usize| App::parse(&format!("app-{number}")).unwrap();
         for number in 0..=APPS_MAX {
-            requests.of(&name(number)).count(0, 200, Duration::from_millis(3));
-            requests.of(&name(number)).count(1, 299, Duration::from_millis(3));
+            requests.of(&name(number)).count(0, 200, Some(Duration::from_millis(3)));
+            requests.of(&name(number)).count(1, 299, Some(Duration::from_millis(3)));
         }
-        requests.without_app().count(1, 401, Duration::ZERO);
+        requests.without_app().count(1, 401, Some(Duration::ZERO));
         let page = super::super::page(move |page| requests.encode(page));
         for line in [
             r#"latchgate_requests_total{route="acquire",code="200",app="app-99"} 1"#,

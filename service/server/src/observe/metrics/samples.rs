@@ -9,11 +9,10 @@ use parking_lot::Mutex;
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
 /// Most samples that are kept: those of a quarter of an hour.
 const SAMPLES_MAX: usize = 180;
-const REQUEST_SECONDS: &str = "latchgate_request_seconds_bucket";
 /// The metrics that are kept, and the label whose values stay apart. Over all other labels, they are summed.
 const METRICS: [(&str, &str); 8] = [
     ("latchgate_requests_total", "code"),
-    (REQUEST_SECONDS, "le"),
+    ("latchgate_request_seconds_bucket", "le"),
     ("latchgate_leases_granted_total", ""),
     ("latchgate_handoff_seconds_bucket", "le"),
     ("latchgate_wait_seconds_bucket", "le"),
@@ -34,9 +33,9 @@ struct Kept {
 }
 
 impl Samples {
-    /// Takes a sample of a page of metrics. The time of requests leaves out the `waiting` routes: a wait says nothing about the node.
-    pub fn take(&self, page: &str, waiting: &[&str]) {
-        let mut sums = sums(page, waiting);
+    /// Takes a sample of a page of metrics.
+    pub fn take(&self, page: &str) {
+        let mut sums = sums(page);
         let mut kept = self.0.lock();
         let Kept { taken_at, series } = &mut *kept;
         taken_at.push_back(Instant::now());
@@ -66,16 +65,13 @@ impl Samples {
 }
 
 /// The values of the series that are kept, by name and label.
-fn sums(page: &str, waiting: &[&str]) -> BTreeMap<String, i64> {
+fn sums(page: &str) -> BTreeMap<String, i64> {
     let mut sums = BTreeMap::new();
     for line in page.lines() {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
         let Some((name, label)) = METRICS.iter().find(|(kept, _)| *kept == name) else { continue };
         let Some(value) = line.rsplit(' ').next().and_then(|value| value.parse::<i64>().ok()) else { continue };
         let value_of = |label| line.split_once(&format!("{label}=\"")).and_then(|(_, rest)| rest.split('"').next());
-        if *name == REQUEST_SECONDS && value_of("route").is_some_and(|route| waiting.contains(&route)) {
-            continue;
-        }
         let series = match value_of(*label) {
             Some(value) if !label.is_empty() => format!("{name}{{{label}=\"{value}\"}}"),
             _ => (*name).to_owned(),
@@ -90,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn apps_and_routes_are_summed_and_routes_that_may_wait_have_no_time() {
+    fn apps_and_routes_are_summed() {
         let samples = Samples::default();
-        samples.take("latchgate_waiters 2\nlatchgate_shard_queue_seconds_count 9\n", &[]);
+        samples.take("latchgate_waiters 2\nlatchgate_shard_queue_seconds_count 9\n");
         samples.take(
             "# TYPE latchgate_requests counter\n\
              latchgate_requests_total{route=\"acquire\",code=\"200\",app=\"a\"} 2\n\
@@ -104,14 +100,13 @@ mod tests {
              latchgate_wait_seconds_bucket{le=\"0.005\"} 4\n\
              latchgate_operations_total{outcome=\"go\"} 1\nlatchgate_operations_total{outcome=\"success\"} 1\n\
              latchgate_waiters 0\n",
-            &["acquire"],
         );
         let (ages_ms, series) = samples.all();
         let shown: Vec<_> = series.iter().map(|(name, values)| (name.as_str(), values[0], values[1])).collect();
         assert_eq!(ages_ms.len(), 2);
         let expected = [
             ("latchgate_operations_total", 0, 2),
-            ("latchgate_request_seconds_bucket{le=\"0.005\"}", 0, 3),
+            ("latchgate_request_seconds_bucket{le=\"0.005\"}", 0, 12),
             ("latchgate_requests_total{code=\"200\"}", 0, 5),
             ("latchgate_requests_total{code=\"410\"}", 0, 1),
             ("latchgate_wait_seconds_bucket{le=\"0.005\"}", 0, 4),
@@ -123,7 +118,7 @@ mod tests {
     #[test]
     fn only_the_last_quarter_of_an_hour_is_kept() {
         let samples = Samples::default();
-        (0..SAMPLES_MAX + 20).for_each(|number| samples.take(&format!("latchgate_waiters {number}\n"), &[]));
+        (0..SAMPLES_MAX + 20).for_each(|number| samples.take(&format!("latchgate_waiters {number}\n")));
         let (ages_ms, series) = samples.all();
         let waiters = &series["latchgate_waiters"];
         assert_eq!((ages_ms.len(), waiters.len(), waiters[0]), (SAMPLES_MAX, SAMPLES_MAX, 20));

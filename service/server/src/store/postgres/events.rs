@@ -51,13 +51,13 @@ with found as materialized (
     ), last as (
         select xid, number from page order by xid desc, number desc limit 1
     )
-    select p.xid, p.number, p.key, p.event, p.at, last.xid, last.number
-    from last left join page p on p.app = $4 and case when $5 then p.key = $6 else starts_with(p.key, $6) end
+    select p.xid, p.number, p.app, p.key, p.event, p.at, last.xid, last.number
+    from last left join page p on ($4::text is null or p.app = $4) and case when $5 then p.key = $6 else starts_with(p.key, $6) end
     order by p.xid, p.number";
 
 const NEXT: &str = "select pg_snapshot_xmin(pg_current_snapshot())::text::bigint";
 
-const HISTORY: &str = "select xid, number, $2, event, at from lock_history($1, $2, $3, $4, $5, $6)";
+const HISTORY: &str = "select xid, number, $1, $2, event, at from lock_history($1, $2, $3, $4, $5, $6)";
 
 const OLDEST: &str = "
 select xid, last, at, count from lock_events
@@ -107,17 +107,17 @@ pub(super) async fn page(
         .bind(after.commit.cast_signed())
         .bind(after.number.cast_signed())
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-        .bind(app.as_str())
+        .bind(app.map(App::as_str))
         .bind(watched.is_key())
         .bind(watched.text())
         .fetch_all(&mut **connection)
         .await?;
     let Some(first) = rows.first() else { return Ok((Vec::new(), after)) };
-    let last = read_cursor(first, 5)?;
+    let last = read_cursor(first, 6)?;
     if first.try_get::<Option<i64>, _>(0)?.is_none() {
         return Ok((Vec::new(), last));
     }
-    Ok((rows.iter().map(|row| read_logged(app, row)).collect::<Result<_, _>>()?, last))
+    Ok((read_logged(&rows)?, last))
 }
 
 /// The position before the oldest open transaction.
@@ -142,7 +142,7 @@ pub(super) async fn history(
         .bind(i64::try_from(limit).unwrap_or(i64::MAX))
         .fetch_all(&mut **connection)
         .await?;
-    rows.iter().map(|row| read_logged(app, row)).collect()
+    read_logged(&rows)
 }
 
 /// The position up to which this node has deleted all events. Deleted rows stay in the index until a vacuum; starting here
@@ -180,12 +180,17 @@ pub(super) async fn trim(
     Ok(deleted.cast_unsigned())
 }
 
-fn read_logged(app: &App, row: &PgRow) -> Result<LoggedEvent, sqlx::Error> {
-    let (key, text): (&str, Option<&str>) = (row.try_get(2)?, row.try_get(3)?);
-    let key = Key::parse(key).unwrap_or_else(|_| Key::of_no_lock());
-    let at = read_timestamp(row, 4)?;
-    let event = text.and_then(event_of_text).unwrap_or_else(|| Event::unreadable(at));
-    Ok(LoggedEvent { cursor: read_cursor(row, 0)?, address: Address { app: app.clone(), key }, event })
+/// Rows of an app that is none are passed over: another program has written them.
+fn read_logged(rows: &[PgRow]) -> Result<Vec<LoggedEvent>, sqlx::Error> {
+    let read = |row: &PgRow| {
+        let Ok(app) = App::parse(row.try_get(2)?) else { return Ok(None) };
+        let (key, text): (&str, Option<&str>) = (row.try_get(3)?, row.try_get(4)?);
+        let key = Key::parse(key).unwrap_or_else(|_| Key::of_no_lock());
+        let at = read_timestamp(row, 5)?;
+        let event = text.and_then(event_of_text).unwrap_or_else(|| Event::unreadable(at));
+        Ok(Some(LoggedEvent { cursor: read_cursor(row, 0)?, address: Address { app, key }, event }))
+    };
+    rows.iter().filter_map(|row| read(row).transpose()).collect()
 }
 
 fn read_cursor(row: &PgRow, index: usize) -> Result<EventCursor, sqlx::Error> {

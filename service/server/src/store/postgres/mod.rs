@@ -233,6 +233,13 @@ impl LockStore for PostgresStore {
         connection.read(page).await
     }
 
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        let mut connection = self.reads.check_out().await?;
+        let app = connection.query(statements::APP_AFTER).bind(after).fetch_one(&mut *connection).await;
+        let app = app.and_then(|row| row.try_get(0));
+        connection.read(app).await
+    }
+
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         let (app, key) = read_position(from)?;
         let mut connection = self.upkeep.check_out().await?;

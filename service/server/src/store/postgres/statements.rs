@@ -50,6 +50,8 @@ where app = $1 and key >= $2 and key > $3 and key < $5
 order by key
 limit $4"#;
 
+pub(super) const APP_AFTER: &str = "select min(app) from locks where app > $1";
+
 /// A page of all rows, in the order of the primary key.
 pub(super) const DUMP: &str = r#"
 select app, key, notice_at, keep_until, state from locks

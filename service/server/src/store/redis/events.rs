@@ -41,8 +41,8 @@ pub(super) async fn page(
     found.truncate(limit);
     let last = found.last().map_or(after, |event| event.cursor);
     let logged = |event: StreamEvent| {
-        let address = event.address.clone().filter(|address| address.app == *app && watched.includes(&address.key))?;
-        Some(event.decode(address))
+        let address = event.address.clone().filter(|address| app.is_none_or(|app| address.app == *app))?;
+        watched.includes(&address.key).then(|| event.decode(address))
     };
     Ok((found.into_iter().filter_map(logged).collect(), last))
 }

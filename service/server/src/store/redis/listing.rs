@@ -41,6 +41,13 @@ pub(super) async fn list(
     Ok(page)
 }
 
+/// An app that has only entries without a state counts, too.
+pub(super) async fn app_after(shared: &Shared, after: &str) -> Result<Option<String>, StoreError> {
+    // Names have no control characters: the entries of an app come before this, and those of the next ones behind it.
+    let found = along_index(shared, &format!("({after}\u{1}"), "+", 1).await?;
+    Ok(found.first().map(|entry| entry.split('\0').next().unwrap_or_default().to_owned()))
+}
+
 pub(super) async fn along_index(
     shared: &Shared,
     from: &str,

@@ -178,6 +178,10 @@ impl LockStore for RedisStore {
         listing::list(&self.shared, app, prefix, after, limit).await
     }
 
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        listing::app_after(&self.shared, after).await
+    }
+
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         listing::collect(&self.shared, epoch, from, limit).await
     }

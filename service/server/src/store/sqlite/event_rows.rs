@@ -95,12 +95,12 @@ impl Line<'_> {
         self.text.starts_with(beginning)
     }
 
-    /// One of this app, and of this key if there is one.
-    pub(super) fn decode(&self, app: &App, key: Option<&Key>) -> LoggedEvent {
-        self.read().unwrap_or_else(|| {
-            let key = key.cloned().or_else(|| self.key()).unwrap_or_else(Key::of_no_lock);
-            let address = Address { app: app.clone(), key };
-            LoggedEvent { cursor: self.cursor, address, event: Event::unreadable(self.at) }
+    /// One of this app and of this key, if they are known. `None` if the text does not say of which app it is.
+    pub(super) fn decode(&self, app: Option<&App>, key: Option<&Key>) -> Option<LoggedEvent> {
+        self.read().or_else(|| {
+            let (named_app, named_key) = self.names();
+            let (app, key) = (app.cloned().or(named_app)?, key.cloned().or(named_key).unwrap_or_else(Key::of_no_lock));
+            Some(LoggedEvent { cursor: self.cursor, address: Address { app, key }, event: Event::unreadable(self.at) })
         })
     }
 
@@ -112,9 +112,13 @@ impl Line<'_> {
         Some(LoggedEvent { cursor: self.cursor, address, event })
     }
 
-    /// The key of a text of which only that can be decoded.
-    fn key(&self) -> Option<Key> {
-        let mut names = serde_json::Deserializer::from_str(self.text.split_once(',')?.1).into_iter::<String>();
-        Key::parse(&names.next()?.ok()?).ok()
+    /// The app and the key of a text of which the rest cannot be decoded.
+    fn names(&self) -> (Option<App>, Option<Key>) {
+        let text = self.text.get(1..).unwrap_or_default();
+        let mut names = serde_json::Deserializer::from_str(text).into_iter::<String>();
+        let app = names.next().and_then(|app| App::parse(&app.ok()?).ok());
+        let behind = text.get(names.byte_offset() + 1..).unwrap_or_default();
+        let mut names = serde_json::Deserializer::from_str(behind).into_iter::<String>();
+        (app, names.next().and_then(|key| Key::parse(&key.ok()?).ok()))
     }
 }

@@ -80,8 +80,8 @@ pub(super) fn page(
     let found: Vec<Line<'_>> = found.take(limit).collect();
     let last = found.last().map_or(after, |line| line.cursor);
     let key = if let Watched::Key(key) = watched { Some(key) } else { None };
-    let beginning = beginning(app, key);
-    let of_app = found.iter().filter(|line| line.begins_with(&beginning)).map(|line| line.decode(app, key));
+    let beginning = app.map(|app| beginning(app, key)).unwrap_or_default();
+    let of_app = found.iter().filter(|line| line.begins_with(&beginning)).filter_map(|line| line.decode(app, key));
     Ok((of_app.filter(|logged| watched.includes(&logged.address.key)).collect(), last))
 }
 
@@ -119,7 +119,9 @@ pub(super) fn history(
         let rows = rows(connection, HISTORY, [hash, newest >> SLICE_BITS, first, newest, limit_of(wanted)])?;
         for row in &rows {
             let of_key = |line: &Line<'_>| line.cursor < before && line.begins_with(&beginning);
-            found.extend(lines(row).into_iter().rev().filter(of_key).map(|line| line.decode(app, Some(key))));
+            found.extend(
+                lines(row).into_iter().rev().filter(of_key).filter_map(|line| line.decode(Some(app), Some(key))),
+            );
         }
         match rows.last() {
             Some((last, ..)) if rows.len() == wanted => newest = last - 1,

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
     At, Change, DumpPage, EXAMINED_MAX, Fence, Filter, GateStore, ListError, Listing, Page, Stored, WakeUp, Write,
-    Written, fresh_version, gone_before, is_off, page_of, read_position,
+    Written, fresh_version, gone_before, is_off, page_of, position_after, read_position,
 };
 use crate::store::sqlite::database::{Database, not_read};
 use crate::store::sqlite::states::limit_of;
@@ -39,28 +39,28 @@ const REMOVE: &str = "delete from operations where app = ?1 and id = ?2 and vers
 
 /// A bounded piece of the primary key, and what the filter leaves of it.
 const LIST: &str = "
-select id, record from (
-    select id, operation, state, suspect, goes_at, record from operations
-    where app = ?1 and id > ?2
-    order by id
+select app, id, record from (
+    select app, id, operation, state, suspect, goes_at, record from operations
+    where (app, id) > (?1, ?2) and app <= ?8
+    order by app, id
     limit ?6
 )
 where (?3 is null or operation = ?3) and (?4 is null or state = ?4) and (state <> 'vacant' or suspect)
     and (goes_at is null or goes_at > ?7)
-order by id
+order by app, id
 limit ?5";
 
 /// Where the piece ends, if the table does not end first.
 const LAST_EXAMINED: &str = "
-select id from operations where app = ?1 and id > ?2 order by id limit 1 offset ?3 - 1";
+select app, id from operations where (app, id) > (?1, ?2) and app <= ?4 order by app, id limit 1 offset ?3 - 1";
 
 /// Suspects are few and have an index of their own.
 const LIST_SUSPECTS: &str = "
-select id, record from operations
-where app = ?1 and id > ?2 and suspect
+select app, id, record from operations
+where (app, id) > (?1, ?2) and app <= ?8 and suspect
     and (?3 is null or operation = ?3) and (?4 is null or state = ?4)
     and (goes_at is null or goes_at > ?7) and ?6 > 0
-order by id
+order by app, id
 limit ?5";
 
 const EXPIRE: &str = "
@@ -195,11 +195,10 @@ impl GateStore for SqliteGateStore {
         Ok(self.at(written))
     }
 
-    async fn list(&self, Listing { app, filter, cursor, limit }: Listing<'_>) -> Result<Page, ListError> {
-        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
-        let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
-        let (app, filter, now) = (app.clone(), filter.clone(), self.database.clock.now());
-        Ok(self.database.list(move |connection| Ok(list(connection, &app, &filter, &after, limit, now)?)).await?)
+    async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        let (bounds, limit) = (listing.bounds()?, listing.limit);
+        let (filter, now) = (listing.filter.clone(), self.database.clock.now());
+        Ok(self.database.list(move |connection| Ok(list(connection, &bounds, &filter, limit, now)?)).await?)
     }
 
     async fn expire(&self, limit: usize) -> Result<u64, StoreError> {
@@ -277,27 +276,26 @@ fn check(connection: &Connection, purpose: Purpose, fence: Fence) -> Result<(), 
 
 fn list(
     connection: &Connection,
-    app: &App,
+    (app, id, last_app): &(String, Vec<u8>, String),
     filter: &Filter,
-    after: &[u8],
     limit: usize,
     now: Timestamp,
 ) -> rusqlite::Result<Page> {
     let mut statement = connection.prepare_cached(if filter.suspect { LIST_SUSPECTS } else { LIST })?;
     let (operation, state) = (filter.operation.as_ref().map(OperationName::as_str), filter.state.map(State::as_str));
     let gone = gone_before(now).as_ms().cast_signed();
-    let params = params![app.as_str(), after, operation, state, limit_of(limit), EXAMINED, gone];
-    let records = statement.query_map(params, |row| Ok((read_id(row, 0)?, read_record(row, 1).ok())))?;
+    let params = params![app, id, operation, state, limit_of(limit), EXAMINED, gone, last_app];
+    let records = statement.query_map(params, |row| Ok((read_address(row)?, read_record(row, 2).ok())))?;
     let records = records.collect::<rusqlite::Result<Vec<_>>>()?;
     let next = if records.len() == limit {
-        records.last().map(|(id, _)| *id)
+        records.last().map(|(address, _)| address.clone())
     } else if filter.suspect {
         None
     } else {
         let mut last = connection.prepare_cached(LAST_EXAMINED)?;
-        last.query_row(params![app.as_str(), after, EXAMINED], |row| read_id(row, 0)).optional()?
+        last.query_row(params![app, id, EXAMINED, last_app], read_address).optional()?
     };
-    Ok(Page { records, next: next.map(|id| id.to_string()) })
+    Ok(Page { records, next: next.as_ref().map(position_after) })
 }
 
 /// ?1 and ?2.
@@ -341,6 +339,11 @@ fn read_stored(row: &Row<'_>, index: usize) -> rusqlite::Result<Stored> {
 
 /// Without a record that cannot be decoded.
 fn read_addressed(row: &Row<'_>) -> rusqlite::Result<(OperationAddress, Option<Stored>)> {
+    Ok((read_address(row)?, read_stored(row, 2).ok()))
+}
+
+/// The first two columns.
+fn read_address(row: &Row<'_>) -> rusqlite::Result<OperationAddress> {
     let app = App::parse(row.get_ref(0)?.as_str()?).map_err(not_read)?;
-    Ok((OperationAddress { app, id: read_id(row, 1)? }, read_stored(row, 2).ok()))
+    Ok(OperationAddress { app, id: read_id(row, 1)? })
 }

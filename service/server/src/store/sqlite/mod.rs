@@ -121,6 +121,11 @@ impl LockStore for SqliteStore {
         self.database.list(move |connection| Ok(states::list(connection, &app, &prefix, after.as_ref(), limit)?)).await
     }
 
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        let after = after.to_owned();
+        self.database.list(move |connection| Ok(states::app_after(connection, &after)?)).await
+    }
+
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
         let (after, clock) = (read_position(from)?, self.database.clock);
         let collect = self.database.write(move |connection| {
@@ -140,10 +145,10 @@ impl LockStore for SqliteStore {
     }
 
     async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let (app, watched) = (query.app.clone(), query.watched.clone());
+        let (app, watched) = (query.app.cloned(), query.watched.clone());
         let EventQuery { after, limit, .. } = query;
         let page = move |connection: &rusqlite::Connection| {
-            Ok(events::page(connection, EventQuery { app: &app, watched: &watched, after, limit })?)
+            Ok(events::page(connection, EventQuery { app: app.as_ref(), watched: &watched, after, limit })?)
         };
         self.database.list(page).await
     }

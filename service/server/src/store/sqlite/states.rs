@@ -33,6 +33,8 @@ select key, state from locks
 where app = ?1 and key >= ?2 and key > ?3 and key < ?4
 order by key";
 
+const APP_AFTER: &str = "select min(app) from locks where app > ?1";
+
 /// A page of all rows, in the order of the primary key.
 const DUMP: &str = "
 select app, key, notice_at, keep_until, state from locks
@@ -177,6 +179,10 @@ pub(super) fn list(
     })?;
     // Rows whose key is none are passed over.
     rows.filter_map(Result::transpose).take(limit).collect()
+}
+
+pub(super) fn app_after(connection: &Connection, after: &str) -> rusqlite::Result<Option<String>> {
+    connection.prepare_cached(APP_AFTER)?.query_row([after], |row| row.get(0))
 }
 
 /// A page of all states. One that cannot be decoded is the position after it.

@@ -1,5 +1,6 @@
 //! Apps and API keys: which requests a node serves, and that apps do not see each other's data.
 
+mod all_apps;
 mod apart;
 mod commands;
 mod keys;

@@ -66,6 +66,8 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
         (r#"latchgate_requests_total{route="acquire",code="423",app="default"}"#, 1.0),
         (r#"latchgate_requests_total{route="other",code="404",app="default"}"#, 1.0),
         (r#"latchgate_request_seconds_count{route="release",app="default"}"#, 1.0),
+        // The fourth one had a wait_ms.
+        (r#"latchgate_request_seconds_count{route="acquire",app="default"}"#, 3.0),
         ("latchgate_wait_seconds_count", 1.0),
         ("latchgate_handoff_seconds_count", 1.0),
         ("latchgate_leases_granted_total", 3.0),

@@ -8,7 +8,7 @@ mod writes;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
+use latchgate_core::gate::{OperationAddress, OperationName, OperationRecord, State};
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use sqlx::postgres::{PgArguments, PgRow};
 use sqlx::query::Query;
@@ -21,7 +21,7 @@ use self::writes::{Encoded, Writer};
 use crate::store::engine_record::{EngineRecord, Epoch, Purpose, Reading};
 use crate::store::gate::{
     At, Change, DumpPage, EXAMINED_MAX, Fence, GateStore, ListError, Listing, Page, Stored, WakeUp, Write, Written,
-    id_of, is_off, page_of, read_position,
+    id_of, is_off, page_of, position_after, read_position,
 };
 use crate::store::postgres::sessions::{Route, Sessions};
 use crate::store::postgres::wake_ups::subscribe;
@@ -161,35 +161,37 @@ impl GateStore for PostgresGateStore {
         Ok(written)
     }
 
-    async fn list(&self, Listing { app, filter, cursor, limit }: Listing<'_>) -> Result<Page, ListError> {
-        let after = cursor.map(|cursor| cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor));
-        let after = after.transpose()?.map(|id| id.as_bytes().to_vec()).unwrap_or_default();
+    async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
+        let (app, id, last_app) = listing.bounds()?;
+        let Listing { filter, limit, .. } = listing;
         let mut connection = self.sessions.check_out().await?;
         let statement = if filter.suspect { statements::LIST_SUSPECTS } else { statements::LIST };
         let rows = connection
             .query(statement)
-            .bind(app.as_str())
-            .bind(&after)
+            .bind(&app)
+            .bind(&id)
             .bind(filter.operation.as_ref().map(OperationName::as_str))
             .bind(filter.state.map(State::as_str))
             .bind(i64::try_from(limit).unwrap_or(i64::MAX))
             .bind(EXAMINED)
             .bind(CLOCK_BOUND_MS.cast_signed())
+            .bind(&last_app)
             .fetch_all(&mut *connection)
             .await;
         let records = rows.and_then(|rows| rows.iter().map(read_listed).collect::<Result<Vec<_>, _>>());
         let next = match &records {
-            Ok(records) if records.len() == limit => Ok(records.last().map(|(id, _)| id.to_string())),
+            Ok(records) if records.len() == limit => Ok(records.last().map(|(address, _)| position_after(address))),
             Ok(_) if !filter.suspect => {
                 let last = connection
                     .query(statements::LAST_EXAMINED)
-                    .bind(app.as_str())
-                    .bind(&after)
+                    .bind(&app)
+                    .bind(&id)
                     .bind(EXAMINED)
+                    .bind(&last_app)
                     .fetch_optional(&mut *connection)
                     .await;
-                last.and_then(|row| row.map(|row| id_of(row.try_get(0)?)).transpose())
-                    .map(|last| last.map(|id| id.to_string()))
+                last.and_then(|row| row.as_ref().map(read_address).transpose())
+                    .map(|last| last.as_ref().map(position_after))
             }
             _ => Ok(None),
         };
@@ -306,14 +308,19 @@ fn read_record(row: &PgRow, index: usize) -> Result<OperationRecord, sqlx::Error
     })
 }
 
-fn read_listed(row: &PgRow) -> Result<(OperationId, Option<OperationRecord>), sqlx::Error> {
-    Ok((id_of(row.try_get(0)?)?, read_record(row, 1).ok()))
+fn read_listed(row: &PgRow) -> Result<(OperationAddress, Option<OperationRecord>), sqlx::Error> {
+    Ok((read_address(row)?, read_record(row, 2).ok()))
 }
 
 /// Without a record that cannot be decoded.
 fn read_addressed(row: &PgRow) -> Result<(OperationAddress, Option<Stored>), sqlx::Error> {
+    Ok((read_address(row)?, read_stored(row, 2).ok().flatten()))
+}
+
+/// The first two columns.
+fn read_address(row: &PgRow) -> Result<OperationAddress, sqlx::Error> {
     let app = App::parse(row.try_get(0)?).map_err(|error| sqlx::Error::Decode(error.into()))?;
-    Ok((OperationAddress { app, id: id_of(row.try_get(1)?)? }, read_stored(row, 2).ok().flatten()))
+    Ok(OperationAddress { app, id: id_of(row.try_get(1)?)? })
 }
 
 fn read_timestamp(row: &PgRow) -> Result<Timestamp, sqlx::Error> {

@@ -66,33 +66,33 @@ from clock"#;
 
 /// A bounded piece of the primary key, and what the filter leaves of it.
 pub(super) const LIST: &str = r#"
-select id, record, posted from (
-    select id, operation, state, suspect, goes_at, record, posted from operations
-    where app = $1 and id > $2
-    order by id
+select app, id, record, posted from (
+    select app, id, operation, state, suspect, goes_at, record, posted from operations
+    where (app, id) > ($1 collate "C", $2) and app <= $8
+    order by app, id
     limit $6
 ) examined
 where ($3::text is null or operation = $3) and ($4::text is null or state = $4) and (state <> 'vacant' or suspect)
     and (goes_at is null or goes_at + $7 > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)
-order by id
+order by app, id
 limit $5"#;
 
 /// Where the piece ends, if the table does not end first.
 pub(super) const LAST_EXAMINED: &str = r#"
-select id from operations
-where app = $1 and id > $2
-order by id
+select app, id from operations
+where (app, id) > ($1 collate "C", $2) and app <= $4
+order by app, id
 offset $3 - 1
 limit 1"#;
 
 /// Suspects are few and have an index of their own.
 pub(super) const LIST_SUSPECTS: &str = r#"
-select id, record, posted from operations
-where app = $1 and id > $2 and suspect
+select app, id, record, posted from operations
+where (app, id) > ($1 collate "C", $2) and app <= $8 and suspect
     and ($3::text is null or operation = $3) and ($4::text is null or state = $4)
     and (goes_at is null or goes_at + $7 > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)
     and $6 > 0
-order by id
+order by app, id
 limit $5"#;
 
 /// A batch from the front of the index; rows that another transaction is changing can wait for the next one. The clock is read in

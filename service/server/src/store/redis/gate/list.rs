@@ -1,8 +1,8 @@
 //! Listings. An index of all records would cost every claim a second write and room for millions of ids that expire
 //! one by one, so plain listings walk the key space with `SCAN`, a bounded number of keys for each page. Suspects, which
-//! are few and must be found, have an index.
+//! are few and must be found, have an index for each app.
 
-use latchgate_core::gate::{OperationId, OperationRecord};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationRecord};
 use latchgate_core::{App, Timestamp};
 
 use super::{RedisGateStore, layout};
@@ -18,7 +18,8 @@ impl RedisGateStore {
     pub(super) async fn list_all(&self, listing: Listing<'_>) -> Result<Page, ListError> {
         let Listing { app, filter, cursor, limit } = listing;
         let Cursor { mut position, mut cut } = parse_cursor(cursor)?;
-        let prefix = self.layout.records(app);
+        let [all, _] = self.layout.all();
+        let prefix = app.map_or(all, |app| self.layout.records(app));
         let mut page = Page::default();
         for _ in 0..EXAMINED_MAX / SCAN_COUNT {
             let mut scan = redis::cmd("SCAN");
@@ -26,20 +27,21 @@ impl RedisGateStore {
             let (next_position, keys): (u64, Vec<String>) = self.link.get(&scan).await?;
             // Keys that went or came may have changed what a step from here covers: then all of it is listed.
             let after = cut.take().filter(|cut| cut.next_position == next_position).map(|cut| cut.after);
-            let ids = keys.iter().filter_map(|key| key.strip_prefix(&prefix)?.parse().ok());
-            let mut ids: Vec<OperationId> = ids.filter(|id| after.is_none_or(|after| *id > after)).collect();
+            // An id is a digest of its app, too: no two apps have the same.
+            let found = keys.iter().filter_map(|key| self.layout.address_of(key));
+            let mut found: Vec<_> = found.filter(|found| after.is_none_or(|after| found.id > after)).collect();
             // Sorted, so that a step that is cut short can be gone on with; without those that `SCAN` gives twice.
-            ids.sort_unstable();
-            ids.dedup();
-            ids.retain(|id| page.records.iter().all(|(listed, _)| listed != id));
-            for (id, record) in self.fetch(app, &ids).await? {
+            found.sort_unstable_by_key(|address| address.id);
+            found.dedup();
+            found.retain(|address| page.records.iter().all(|(listed, _)| listed != address));
+            for (address, record) in self.fetch(found).await? {
                 let Some((record, now)) = record else { continue };
                 if page.records.len() == limit {
-                    page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{last}"));
+                    page.next = page.records.last().map(|(last, _)| format!("{position}:{next_position}:{}", last.id));
                     return Ok(page);
                 }
                 if record.as_ref().is_none_or(|record| filter.admits(record, now)) {
-                    page.records.push((id, record));
+                    page.records.push((address, record));
                 }
             }
             if next_position == 0 {
@@ -55,8 +57,8 @@ impl RedisGateStore {
     }
 
     /// The cursor is the last id.
-    pub(super) async fn list_suspects(&self, listing: Listing<'_>) -> Result<Page, ListError> {
-        let Listing { app, filter, cursor, limit } = listing;
+    pub(super) async fn list_suspects(&self, app: &App, listing: Listing<'_>) -> Result<Page, ListError> {
+        let Listing { filter, cursor, limit, .. } = listing;
         let from = match cursor {
             Some(cursor) => format!("({}", cursor.parse::<OperationId>().map_err(|_| ListError::InvalidCursor)?),
             None => "-".to_owned(),
@@ -66,16 +68,17 @@ impl RedisGateStore {
         let found: Vec<String> = self.link.get(&range).await?;
         let ids: Vec<OperationId> = found.iter().filter_map(|id| id.parse().ok()).collect();
         let mut page = Page::default();
-        for (id, record) in self.fetch(app, &ids).await? {
+        let addresses = ids.iter().map(|id| OperationAddress { app: app.clone(), id: *id }).collect();
+        for (address, record) in self.fetch(addresses).await? {
             match record {
                 Some((record, now)) if record.as_ref().is_none_or(|record| filter.admits(record, now)) => {
-                    page.records.push((id, record));
+                    page.records.push((address, record));
                 }
                 Some(_) => {}
                 // The record's time was over; the index does not notice by itself.
                 None => {
-                    let () =
-                        self.link.get(redis::cmd("ZREM").arg(self.layout.suspects(app)).arg(id.to_string())).await?;
+                    let (suspects, id) = (self.layout.suspects(app), address.id.to_string());
+                    let () = self.link.get(redis::cmd("ZREM").arg(suspects).arg(id)).await?;
                 }
             }
         }
@@ -83,26 +86,26 @@ impl RedisGateStore {
         Ok(page)
     }
 
-    async fn fetch(&self, app: &App, ids: &[OperationId]) -> Result<Fetched, ListError> {
-        if ids.is_empty() {
+    async fn fetch(&self, addresses: Vec<OperationAddress>) -> Result<Fetched, ListError> {
+        if addresses.is_empty() {
             return Ok(Vec::new());
         }
         let mut pipeline = redis::pipe();
         pipeline.cmd("MGET");
-        for id in ids {
-            pipeline.arg(format!("{}{id}", self.layout.records(app)));
+        for address in &addresses {
+            pipeline.arg(self.layout.record(address));
         }
         pipeline.cmd("TIME");
         let ((values, time), _): ((Values, Time), _) = self.link.get_all(&pipeline).await?;
         let now = timestamp(time);
         let read = |value: Vec<u8>| (layout::decode(&value).ok().map(|stored| stored.record), now);
-        Ok(ids.iter().zip(values).map(|(id, value)| (*id, value.map(read))).collect())
+        Ok(addresses.into_iter().zip(values).map(|(address, value)| (address, value.map(read))).collect())
     }
 }
 
 type Values = Vec<Option<Vec<u8>>>;
 /// A record that is there, unless it cannot be decoded.
-type Fetched = Vec<(OperationId, Option<(Option<OperationRecord>, Timestamp)>)>;
+type Fetched = Vec<(OperationAddress, Option<(Option<OperationRecord>, Timestamp)>)>;
 
 #[derive(Debug, PartialEq)]
 struct Cursor {

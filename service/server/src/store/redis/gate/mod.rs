@@ -153,7 +153,10 @@ impl GateStore for RedisGateStore {
     }
 
     async fn list(&self, listing: Listing<'_>) -> Result<Page, ListError> {
-        if listing.filter.suspect { self.list_suspects(listing).await } else { self.list_all(listing).await }
+        match listing.app {
+            Some(app) if listing.filter.suspect => self.list_suspects(app, listing).await,
+            _ => self.list_all(listing).await,
+        }
     }
 
     async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
