@@ -48,7 +48,7 @@ fn command(bytes: &mut Bytes<'_>) -> Command {
         4 => Command::Renew(Renew::new(lease_id(bytes), bytes.chance().then(|| bytes.number()))),
         5 => Command::Release(Release { lease_id: lease_id(bytes) }),
         6 => Command::SetLimit(bytes.chance().then(|| u32::from(bytes.byte()))),
-        7 => Command::Revoke(Revoke { note, grace_ms: bytes.number(), token: None, owner: owner(bytes) }),
+        7 => Command::Revoke(Revoke { note, grace_ms: bytes.number(), token: None }),
         8 => Command::Force(Force { note }),
         9 => Command::Close(Close {
             reason: Arc::from("r"),

@@ -4,7 +4,6 @@ use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
 pub struct Request {
-    pub method: String,
     pub path: String,
     pub headers: Vec<(String, String)>,
     pub body: Vec<u8>,
@@ -25,11 +24,10 @@ pub async fn read_request(stream: &mut TcpStream) -> Option<Request> {
         if let Some(end) = end {
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             let mut lines = head.lines();
-            let mut words = lines.next()?.split(' ').map(str::to_owned);
-            let (method, path) = (words.next()?, words.next()?);
+            let path = lines.next()?.split(' ').nth(1)?.to_owned();
             let header =
                 |line: &str| Some((line.split_once(':')?.0.to_lowercase(), line.split_once(':')?.1.trim().to_owned()));
-            let mut request = Request { method, path, headers: lines.filter_map(header).collect(), body: Vec::new() };
+            let mut request = Request { path, headers: lines.filter_map(header).collect(), body: Vec::new() };
             let length = request.header("content-length").map_or(0, |length| length.parse().unwrap());
             if bytes.len() >= end + length {
                 request.body = bytes[end..end + length].to_vec();

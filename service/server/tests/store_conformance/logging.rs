@@ -3,7 +3,7 @@ use std::sync::Arc;
 use futures::poll;
 use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Version, Watched};
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
-use latchgate_core::{Address, CLOCK_BOUND_MS, Key, Timestamp};
+use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, tokens};
 

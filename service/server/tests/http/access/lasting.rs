@@ -8,7 +8,7 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::world::{ADMIN, Caller, LONG, guarded};
+use super::world::{Caller, LONG, guarded};
 use crate::client::{BIN, acquire};
 
 /// An event stream, read until it ends.

@@ -3,13 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use latchgate_core::access::ApiKey;
 use latchgate_testkit::node::Node;
-use latchgate_testkit::{free_port, until};
-use reqwest::Client;
+use latchgate_testkit::until;
 use serde_json::{Value, json};
 
-use crate::client::{BIN, acquire, begun, embedded, get, granted, pre, release, report, send, until_waiting, waiting};
+use crate::client::{acquire, begun, embedded, get, granted, pre, release, report, until_waiting, waiting};
 
 async fn page(node: &Node) -> String {
     reqwest::get(format!("{}/metrics", node.base_url())).await.unwrap().text().await.unwrap()
