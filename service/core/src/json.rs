@@ -39,16 +39,7 @@ impl<'a> Object<'a> {
     }
 
     pub fn text(&mut self, name: &'static str, value: &str) {
-        let text = self.field(name);
-        // Over all bytes and without a branch, so that many are compared at once.
-        let has_escapes = |found: bool, byte: u8| found | (byte < b' ') | (byte == b'"') | (byte == b'\\');
-        if value.bytes().fold(false, has_escapes) {
-            text.push_str(&serde_json::Value::from(value).to_string());
-        } else {
-            text.push('"');
-            text.push_str(value);
-            text.push('"');
-        }
+        push_text(self.field(name), value);
     }
 
     /// # Errors
@@ -65,6 +56,19 @@ impl<'a> Object<'a> {
     /// When the value cannot be written as JSON.
     pub fn value_if_any(&mut self, name: &'static str, value: Option<&impl Serialize>) -> serde_json::Result<()> {
         value.map_or(Ok(()), |value| self.value(name, value))
+    }
+}
+
+/// Appends a text as a value, just as serde_json writes it.
+pub fn push_text(text: &mut String, value: &str) {
+    // Over all bytes and without a branch, so that many are compared at once.
+    let has_escapes = |found: bool, byte: u8| found | (byte < b' ') | (byte == b'"') | (byte == b'\\');
+    if value.bytes().fold(false, has_escapes) {
+        text.push_str(&serde_json::Value::from(value).to_string());
+    } else {
+        text.push('"');
+        text.push_str(value);
+        text.push('"');
     }
 }
 

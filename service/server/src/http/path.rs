@@ -97,11 +97,12 @@ impl Spellings {
     fn normalized(&self, path: &str) -> Option<String> {
         let (start, rest) =
             [LOCKS, TERRAFORM].into_iter().find_map(|start| Some((start, path.strip_prefix(start)?)))?;
-        let (key, verb) = match rest.rsplit_once('/')? {
+        let slash = rest.bytes().rposition(|byte| byte == b'/')?;
+        let (key, verb) = match (&rest[..slash], &rest[slash + 1..]) {
             (key, verb) if start == LOCKS && self.verbs.contains(&verb) => (key, Some(verb)),
             _ => (rest, None),
         };
-        if !key.contains('/') {
+        if !key.bytes().any(|byte| byte == b'/') {
             return None;
         }
         let verb = verb.map(|verb| format!("/{verb}")).unwrap_or_default();
