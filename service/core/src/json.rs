@@ -17,7 +17,8 @@ impl<'a> Object<'a> {
     }
 
     /// Writes the name of a field, which has no character to escape. The caller appends its value.
-    #[inline]
+    // So that the length of each name is known, and it is copied without a call.
+    #[inline(always)]
     pub fn field(&mut self, name: &'static str) -> &mut String {
         self.0.push_str(if self.0.ends_with('{') { "\"" } else { ",\"" });
         self.0.push_str(name);

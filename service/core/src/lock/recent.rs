@@ -87,9 +87,10 @@ impl Recent {
     }
 
     fn append(&mut self, number: u64, letter: char, at: Timestamp) {
-        self.0.extend(digits_of(number).map(char::from));
+        let push = |text: &mut String, digits: [u8; DIGITS]| text.push_str(str::from_utf8(&digits).unwrap_or_default());
+        push(&mut self.0, digits_of(number));
         self.0.push(letter);
-        self.0.extend(digits_of(at.as_ms()).map(char::from));
+        push(&mut self.0, digits_of(at.as_ms()));
     }
 
     fn entries(&self) -> impl DoubleEndedIterator<Item = &[u8]> {

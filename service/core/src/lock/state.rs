@@ -183,6 +183,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_state_of_an_earlier_version_remembers_how_leases_ended() {
+        // The number is of coreutils: printf lease-0 | md5sum | cut -c1-12.
+        let earlier = r#"{"token":5,"v":1,"recent":[[173421922464012,"r",1700000000000]]}"#;
+        let state: LockState = serde_json::from_str(earlier).unwrap();
+        let written: LockState = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+        assert_eq!(written, state);
+        let [known, unknown] = ["lease-0", "lease-1"].map(|id| LeaseId::parse(id).unwrap());
+        assert!(written.knows(&known) && !written.knows(&unknown));
+        assert_eq!(written.last_end(), Some((Timestamp::from_ms(1_700_000_000_000), EndReason::Released)));
+    }
+
+    #[test]
     fn a_state_says_its_version_and_one_of_an_unknown_version_is_not_read() {
         assert_eq!(LockState::default().to_json().unwrap(), r#"{"token":0,"v":1}"#);
         for (text, is_read) in [

@@ -103,8 +103,8 @@ pub async fn serve(
                         let (input, output) = stream.into_split();
                         client.stream(input, output)
                     }
-                    // At a shutdown, no request can be under way before it.
-                    Some(tls) => match stop.run_until_cancelled(tls.accept(stream)).await {
+                    // At a shutdown, no request can be under way before it. Boxed: the task would keep room for a handshake.
+                    Some(tls) => match stop.run_until_cancelled(Box::pin(tls.accept(stream))).await {
                         Some(Ok(stream)) => {
                             let (input, output) = tokio::io::split(stream);
                             client.stream(input, output)
