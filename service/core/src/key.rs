@@ -103,7 +103,12 @@ pub fn check_name(text: &str, max_bytes: usize) -> Result<(), InvalidName> {
     if text.len() > max_bytes {
         return Err(InvalidName::TooLong { bytes: text.len(), max_bytes });
     }
-    if text.chars().any(char::is_control) {
+    // Of ASCII, over all bytes and without a branch, so that many are looked at at once.
+    let has_control = match text.is_ascii() {
+        true => text.bytes().fold(false, |found, byte| found | byte.is_ascii_control()),
+        false => text.chars().any(char::is_control),
+    };
+    if has_control {
         return Err(InvalidName::ControlCharacter);
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod gate;
+pub mod json;
 pub mod key;
 pub mod lock;
 pub mod time;

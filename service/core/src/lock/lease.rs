@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::group::Group;
 use super::slots::Slots;
+use crate::json::Object;
 use crate::key::{InvalidName, check_name};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
@@ -32,7 +33,7 @@ impl LeaseId {
     /// # Errors
     /// When `text` is empty, longer than [`LEASE_ID_MAX_BYTES`], or has another character.
     pub fn parse(text: &str) -> Result<Self, InvalidLeaseId> {
-        let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+        let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b':' | b'-');
         if text.is_empty() || text.len() > LEASE_ID_MAX_BYTES || !text.bytes().all(plain) {
             return Err(InvalidLeaseId);
         }
@@ -154,17 +155,17 @@ pub struct Note {
 }
 
 /// One grant of a lock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Lease {
     pub lease_id: LeaseId,
     pub owner: Owner,
-    #[serde(default, skip_serializing_if = "Mode::is_default")]
+    #[serde(default)]
     pub mode: Mode,
     /// The numbers of its permits, if it has any.
-    #[serde(default, skip_serializing_if = "Slots::is_empty")]
+    #[serde(default)]
     pub slots: Slots,
     /// The group that its permits count for; `None` in other modes, too.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub group: Option<Group>,
     pub token: u64,
     /// The requested length, in ms. A renewal without a length uses it again.
@@ -173,31 +174,31 @@ pub struct Lease {
     /// Never later than `hold_until` or the deadline of the revocation.
     pub expires_at: Timestamp,
     /// How long the holder waited in the queue, in ms.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub waited_ms: u64,
     /// The lock-delay, in ms: if the lease expires, the lock is granted to no client for this long.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub delay_ms: u64,
     /// If the lease is released earlier than this after its grant, in ms, the lock is granted to no client until then; permits stay
     /// taken.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub min_hold_ms: u64,
     /// Renewals extend the lease no further than this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub hold_until: Option<Timestamp>,
     /// The event [`HeldTooLong`](super::EventKind::HeldTooLong) comes this long after the grant at the latest, in ms.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub warn_after_ms: Option<u64>,
     /// That event has been written.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub warned: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub revocation: Option<Box<Revocation>>,
     /// The client relies on the lease, even if the first answer was lost: it repeated the acquire or renewed the lease. Set
     /// for nested leases too. The lease cannot be given back.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default)]
     pub acknowledged: bool,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub metadata: Option<Metadata>,
 }
 
@@ -210,6 +211,37 @@ pub(super) const fn is_zero(number: &u64) -> bool {
 const WARN_AFTER_PERCENT: u64 = 80;
 
 impl Lease {
+    /// Writes the lease in JSON, without what says nothing.
+    pub(super) fn write(&self, text: &mut String) -> serde_json::Result<()> {
+        // All of them, so that no new field is forgotten here.
+        #[rustfmt::skip]
+        let Self {
+            lease_id, owner, mode, slots, group, token, ttl_ms, granted_at, expires_at, waited_ms, delay_ms, min_hold_ms, hold_until, warn_after_ms,
+            warned, revocation, acknowledged, metadata,
+        } = self;
+        let mut object = Object::begin(text);
+        object.text("lease_id", lease_id.as_str());
+        object.text("owner", owner.as_str());
+        object.value_if_any("mode", Some(mode).filter(|mode| !mode.is_default()))?;
+        object.value_if_any("slots", Some(slots).filter(|slots| !slots.is_empty()))?;
+        object.value_if_any("group", group.as_ref())?;
+        object.number("token", *token);
+        object.number("ttl_ms", *ttl_ms);
+        object.number("granted_at", granted_at.as_ms());
+        object.number("expires_at", expires_at.as_ms());
+        object.number_if_any("waited_ms", *waited_ms);
+        object.number_if_any("delay_ms", *delay_ms);
+        object.number_if_any("min_hold_ms", *min_hold_ms);
+        object.value_if_any("hold_until", hold_until.as_ref())?;
+        object.value_if_any("warn_after_ms", warn_after_ms.as_ref())?;
+        object.value_if_any("warned", warned.then_some(&true))?;
+        object.value_if_any("revocation", revocation.as_ref())?;
+        object.value_if_any("acknowledged", acknowledged.then_some(&true))?;
+        object.value_if_any("metadata", metadata.as_ref())?;
+        object.end();
+        Ok(())
+    }
+
     /// Whether the lease has expired. Every node waits for the clock bound, so no node ends a lease early.
     pub const fn has_expired(&self, now: Timestamp) -> bool {
         now.as_ms() >= self.ends_at().as_ms()
@@ -244,21 +276,37 @@ impl Lease {
 }
 
 /// Why a lease has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndReason {
-    #[serde(rename = "e")]
     Expired,
-    #[serde(rename = "r")]
     Released,
     /// Its holder did not release it after a revocation.
-    #[serde(rename = "v")]
     Revoked,
     /// An operator ended it at once.
-    #[serde(rename = "f")]
     Forced,
 }
 
 impl EndReason {
+    /// As states have it.
+    pub(super) const fn letter(self) -> char {
+        match self {
+            Self::Expired => 'e',
+            Self::Released => 'r',
+            Self::Revoked => 'v',
+            Self::Forced => 'f',
+        }
+    }
+
+    pub(super) const fn of_letter(letter: char) -> Option<Self> {
+        match letter {
+            'e' => Some(Self::Expired),
+            'r' => Some(Self::Released),
+            'v' => Some(Self::Revoked),
+            'f' => Some(Self::Forced),
+            _ => None,
+        }
+    }
+
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Expired => "expired",

@@ -1,45 +1,47 @@
 //! The whole state of one key.
 
 use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::closing::Closing;
 use super::event::Event;
 use super::kept::Kept;
-use super::lease::{EndReason, Lease, LeaseId, is_zero};
+use super::lease::{EndReason, Lease, LeaseId};
 use super::outcome::Lost;
 use super::position::Turn;
 use super::recent::Recent;
+use crate::json::Object;
 use crate::time::Timestamp;
 
 /// The whole state of one key. A key without a row has the default state.
 ///
-/// Only [`super::step()`] changes it. A store keeps it as a value with a version.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+/// Only [`super::step()`] changes it. A store keeps it as a value with a version, in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct LockState {
     /// The highest token granted so far; 0 before the first grant.
     pub(super) token: u64,
     #[serde(default, rename = "v")]
     pub(super) format: Format,
     /// How many permits there are; see [`LockState::limit_in_force`].
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(super) limit: Option<Limit>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(super) holders: Vec<Lease>,
     /// Permits that stay taken after their leases have ended.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(super) kept: Vec<Kept>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(super) closed: Option<Closing>,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default)]
     pub(super) turns: Vec<Turn>,
     /// The lock-delay: no lease is granted before this.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default)]
     pub(super) delay_until: Option<Timestamp>,
     /// The highest token presented to the fence register.
-    #[serde(default, skip_serializing_if = "is_zero")]
+    #[serde(default)]
     pub(super) fence: u64,
-    #[serde(default, skip_serializing_if = "Recent::is_empty")]
+    /// An earlier version wrote a list, by another name.
+    #[serde(default, rename = "ended", alias = "recent")]
     pub(super) recent: Recent,
 }
 
@@ -49,12 +51,6 @@ pub struct LockState {
 pub(super) struct Format;
 
 const FORMAT: u8 = 1;
-
-impl Serialize for Format {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u8(FORMAT)
-    }
-}
 
 impl<'de> Deserialize<'de> for Format {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -78,15 +74,36 @@ pub(super) struct Limit {
 const NEVER: Timestamp = Timestamp::from_ms(253_402_300_799_000);
 
 impl LockState {
-    /// The state in JSON, as stores keep it.
+    /// The state in JSON, as stores keep it: beginning with its token, and without what says nothing.
     ///
     /// # Errors
     /// None that is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        let Self { token, format: Format, limit, holders, kept, closed, turns, delay_until, fence, recent } = self;
         // A text that grows is copied each time.
-        let mut text = Vec::with_capacity(self.bytes());
-        serde_json::to_writer(&mut text, self)?;
-        String::from_utf8(text).map_err(serde::ser::Error::custom)
+        let mut text = String::with_capacity(self.bytes());
+        let mut object = Object::begin(&mut text);
+        object.number("token", *token);
+        object.number("v", FORMAT.into());
+        object.value_if_any("limit", limit.as_ref())?;
+        if !holders.is_empty() {
+            let text = object.field("holders");
+            for (index, lease) in holders.iter().enumerate() {
+                text.push(if index == 0 { '[' } else { ',' });
+                lease.write(text)?;
+            }
+            text.push(']');
+        }
+        object.value_if_any("kept", (!kept.is_empty()).then_some(kept))?;
+        object.value_if_any("closed", closed.as_ref())?;
+        object.value_if_any("turns", (!turns.is_empty()).then_some(turns))?;
+        object.value_if_any("delay_until", delay_until.as_ref())?;
+        object.number_if_any("fence", *fence);
+        if !recent.is_empty() {
+            object.text("ended", recent.text());
+        }
+        object.end();
+        Ok(text)
     }
 
     pub fn token(&self) -> u64 {
@@ -164,6 +181,18 @@ impl LockState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_state_of_an_earlier_version_remembers_how_leases_ended() {
+        // The number is of coreutils: printf lease-0 | md5sum | cut -c1-12.
+        let earlier = r#"{"token":5,"v":1,"recent":[[173421922464012,"r",1700000000000]]}"#;
+        let state: LockState = serde_json::from_str(earlier).unwrap();
+        let written: LockState = serde_json::from_str(&state.to_json().unwrap()).unwrap();
+        assert_eq!(written, state);
+        let [known, unknown] = ["lease-0", "lease-1"].map(|id| LeaseId::parse(id).unwrap());
+        assert!(written.knows(&known) && !written.knows(&unknown));
+        assert_eq!(written.last_end(), Some((Timestamp::from_ms(1_700_000_000_000), EndReason::Released)));
+    }
 
     #[test]
     fn a_state_says_its_version_and_one_of_an_unknown_version_is_not_read() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::BoxError;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
@@ -48,9 +49,8 @@ async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<Bytes,
     if body.size_hint().lower() > bytes_max as u64 {
         return Err(too_large());
     }
-    let collected = tokio::time::timeout(time_out, Limited::new(body, bytes_max).collect()).await;
-    match collected {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
+    match tokio::time::timeout(time_out, whole(Limited::new(body, bytes_max))).await {
+        Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
         Ok(Err(_)) => Err(Problem::new(Code::InvalidRequest, "The body ended early.")),
         Err(_) => {
@@ -58,6 +58,17 @@ async fn read(body: Body, bytes_max: usize, time_out: Duration) -> Result<Bytes,
             Err(Problem::new(Code::BodyTimeout, detail))
         }
     }
+}
+
+/// Most bodies come in one frame.
+async fn whole(mut body: Limited<Body>) -> Result<Bytes, BoxError> {
+    let Some(first) = body.frame().await else { return Ok(Bytes::new()) };
+    let first = first?.into_data().unwrap_or_default();
+    if body.is_end_stream() {
+        return Ok(first);
+    }
+    let rest = body.collect().await?.to_bytes();
+    Ok([first, rest].concat().into())
 }
 
 /// # Errors

@@ -55,11 +55,12 @@ pub fn normalize<B>(request: &mut Request<B>, verbs: &[&str]) {
 
 fn normalized(path: &str, verbs: &[&str]) -> Option<String> {
     let rest = path.strip_prefix(LOCKS)?;
-    let (key, verb) = match rest.rsplit_once('/')? {
+    let slash = rest.bytes().rposition(|byte| byte == b'/')?;
+    let (key, verb) = match (&rest[..slash], &rest[slash + 1..]) {
         (key, verb) if verbs.contains(&verb) => (key, format!("/{verb}")),
         _ => (rest, String::new()),
     };
-    key.contains('/').then(|| format!("{LOCKS}{}{verb}", key.replace('/', "%2F")))
+    key.bytes().any(|byte| byte == b'/').then(|| format!("{LOCKS}{}{verb}", key.replace('/', "%2F")))
 }
 
 /// Whether a client may have meant a verb by the end of a key.

@@ -1,6 +1,7 @@
 //! The accept loop, with what axum's own `serve` lacks: a time-out for headers, a limit of connections, clients that have gone,
 //! and a shutdown that ends.
 
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -102,8 +103,8 @@ pub async fn serve(
                         let (input, output) = stream.into_split();
                         client.stream(input, output)
                     }
-                    // At a shutdown, no request can be under way before it.
-                    Some(tls) => match stop.run_until_cancelled(tls.accept(stream)).await {
+                    // At a shutdown, no request can be under way before it. Boxed: the task would keep room for a handshake.
+                    Some(tls) => match stop.run_until_cancelled(Box::pin(tls.accept(stream))).await {
                         Some(Ok(stream)) => {
                             let (input, output) = tokio::io::split(stream);
                             client.stream(input, output)
@@ -142,6 +143,8 @@ fn serving<S>(
 where
     S: Service<Request<Body>, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
 {
+    // A connection has one request at a time. To clone the layers for each would count up all that they share.
+    let stack = RefCell::new(requests.stack);
     let service = service_fn(move |mut request: Request<Incoming>| {
         client.begin();
         let found = requests.router.find(&mut request);
@@ -149,7 +152,7 @@ where
         let exchange = Exchange::new(from, request.uri(), Arc::clone(&client), found);
         request.extensions_mut().insert(exchange);
         let body_client = Arc::clone(&client);
-        requests.stack.clone().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))
+        stack.borrow_mut().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))
     });
     http1::Builder::new()
         .max_buf_size(HEADER_BYTES_MAX)

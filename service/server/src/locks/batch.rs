@@ -1,5 +1,7 @@
 //! The rounds of a batch: load, evaluate, commit, and another round for the keys that were changed meanwhile.
 
+use std::sync::Arc;
+
 use latchgate_core::lock::{
     self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Terms, evaluate,
 };
@@ -32,7 +34,7 @@ pub(super) struct Work {
     pub uncertain: Vec<(Rank, GrantId)>,
     /// A state that was current recently, or the guess that there is none. It is good enough for a change, whose commit checks its
     /// version, but not for an answer without a change.
-    pub base: Option<Stored>,
+    pub base: Option<Arc<Stored>>,
     /// The epoch of the base.
     pub epoch: Epoch,
     /// The base was loaded in this batch, so an answer may be given from it.
@@ -317,7 +319,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let evaluate = |work: Box<Work>| {
             let Work { address, commands, arrived, ended, uncertain, base, .. } = &*work;
             let absent = Stored::default();
-            let state = &base.as_ref().unwrap_or(&absent).state;
+            let state = &base.as_deref().unwrap_or(&absent).state;
             let batch = lock::Batch { commands, arrived, uncertain, ended };
             let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, round.now, terms);
             let uncounted = Uncounted::of(&evaluation.events);
@@ -460,7 +462,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
 fn loaded(works: Works, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Box<Work>> {
     works.into_iter().zip(states).map(move |(mut work, stored)| {
-        (work.base, work.epoch, work.is_fresh) = (Some(stored), epoch, true);
+        (work.base, work.epoch, work.is_fresh) = (Some(Arc::new(stored)), epoch, true);
         work
     })
 }

@@ -4,6 +4,7 @@
 //! guess that a key has no state.
 
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::Address;
@@ -30,7 +31,7 @@ pub(super) struct Cache {
 }
 
 struct Cached {
-    stored: Stored,
+    stored: Arc<Stored>,
     /// The epoch in which it was loaded or committed.
     epoch: Epoch,
     at: Instant,
@@ -52,6 +53,7 @@ impl Cache {
     pub(super) fn put(&mut self, address: Address, stored: Stored, epoch: Epoch) {
         let bytes = stored.state.bytes();
         self.bytes += bytes;
+        let stored = Arc::new(stored);
         let replaced = self.states.push(address, Cached { stored, epoch, at: Instant::now(), bytes });
         self.bytes -= replaced.map_or(0, |(_, cached)| cached.bytes);
         // The state that was put stays, however long it is.
@@ -70,11 +72,11 @@ impl Cache {
     }
 
     /// A state to begin a change with. There is none if other nodes wait for the key: they have most likely changed it.
-    pub(super) fn base(&mut self, address: &Address, node: &NodeId, epoch: Epoch) -> Option<Stored> {
+    pub(super) fn base(&mut self, address: &Address, node: &NodeId, epoch: Epoch) -> Option<Arc<Stored>> {
         let cached = self.states.get(address)?;
         let is_shared = cached.stored.state.turns().iter().any(|turn| turn.node != *node);
         let is_usable = cached.is_recent() && !is_shared && cached.epoch == epoch;
-        is_usable.then(|| cached.stored.clone())
+        is_usable.then(|| Arc::clone(&cached.stored))
     }
 
     /// Whether to take the key to have no state, without a load: this node has not met it. Its commit finds out.

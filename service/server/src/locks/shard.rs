@@ -21,7 +21,7 @@ use super::ended_waits::EndedWaits;
 use super::key_queue::{KeyQueue, WaitQueue};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
-use crate::store::{Epoch, Stored};
+use crate::store::Epoch;
 
 /// How many calls one batch takes.
 const BATCH_MAX: usize = 512;
@@ -323,7 +323,7 @@ impl Shard {
             ended: input.ended.clone(),
             uncertain: queue.map(KeyQueue::uncertain_grants).unwrap_or_default(),
             origins: std::mem::take(&mut input.origins),
-            base: base.or_else(|| may_guess.then(Stored::default)),
+            base: base.or_else(|| may_guess.then(Arc::default)),
             epoch,
             is_fresh: false,
             losses: 0,

@@ -4,9 +4,10 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use latchgate_core::json::Object;
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
 /// A position in the events of a store, or of the engines of a pair, in the order of their commits. Its text is opaque to clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -149,31 +150,22 @@ pub(super) fn end_of_older(
     end
 }
 
-/// The part of an event that stores keep as JSON, beside its key, kind and time. Absent fields are left out.
-#[derive(Default, Serialize, Deserialize)]
+/// The part of an event that stores keep as JSON, beside its key, kind and time. Absent fields are left out: see [`push_body`].
+#[derive(Default, Deserialize)]
 #[serde(default)]
-pub(super) struct Body {
-    #[serde(skip_serializing_if = "Option::is_none")]
+struct Body {
     owner: Option<Owner>,
-    #[serde(skip_serializing_if = "ModeName::is_default")]
     mode: ModeName,
-    #[serde(skip_serializing_if = "is_zero")]
     permits: u64,
-    #[serde(skip_serializing_if = "is_zero")]
     token: u64,
-    #[serde(skip_serializing_if = "is_zero")]
     waited_ms: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
     held_ms: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     expires_at: Option<Timestamp>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<Arc<str>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<Owner>,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ModeName {
     #[default]
@@ -182,47 +174,34 @@ enum ModeName {
     Permits,
 }
 
-impl ModeName {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
-const fn is_zero(number: &u64) -> bool {
-    *number == 0
-}
-
-impl Body {
-    pub(super) fn of(event: &Event) -> Self {
-        let mode = match event.mode {
-            Mode::Exclusive => ModeName::Exclusive,
-            Mode::Shared => ModeName::Shared,
-            Mode::Permits(_) => ModeName::Permits,
-        };
-        Self {
-            owner: event.owner.clone(),
-            mode,
-            permits: event.mode.permits().into(),
-            token: event.token,
-            waited_ms: event.waited_ms,
-            held_ms: event.held_ms,
-            expires_at: event.expires_at,
-            reason: event.note.reason.clone(),
-            by: event.note.by.clone(),
-        }
-    }
-}
+/// Most events are no longer.
+pub(super) const EVENT_BYTES: usize = 256;
 
 /// The whole event as text: its kind, its time and its body, separated by spaces.
-pub(super) fn text_of_event(event: &Event) -> Result<String, serde_json::Error> {
-    let mut text = Vec::with_capacity(256);
-    text.extend_from_slice(event.kind.as_str().as_bytes());
-    text.push(b' ');
-    serde_json::to_writer(&mut text, &event.at)?;
-    text.push(b' ');
-    serde_json::to_writer(&mut text, &Body::of(event))?;
-    String::from_utf8(text).map_err(serde::ser::Error::custom)
+pub(super) fn text_of_event(event: &Event) -> String {
+    let mut text = String::with_capacity(EVENT_BYTES);
+    for part in [event.kind.as_str(), " ", itoa::Buffer::new().format(event.at.as_ms()), " "] {
+        text.push_str(part);
+    }
+    push_body(&mut text, event);
+    text
+}
+
+/// Appends what is not the kind and the time.
+pub(super) fn push_body(text: &mut String, event: &Event) {
+    let Event { kind: _, at: _, owner, mode, token, waited_ms, held_ms, expires_at, note } = event;
+    let mut body = Object::begin(text);
+    let mut text_if_any = |name, value: Option<&str>| value.into_iter().for_each(|value| body.text(name, value));
+    text_if_any("owner", owner.as_ref().map(Owner::as_str));
+    text_if_any("mode", Some(mode.as_str()).filter(|_| *mode != Mode::Exclusive));
+    text_if_any("reason", note.reason.as_deref());
+    text_if_any("by", note.by.as_ref().map(Owner::as_str));
+    body.number_if_any("permits", mode.permits().into());
+    body.number_if_any("token", *token);
+    body.number_if_any("waited_ms", *waited_ms);
+    held_ms.iter().for_each(|held_ms| body.number("held_ms", *held_ms));
+    expires_at.iter().for_each(|at| body.number("expires_at", at.as_ms()));
+    body.end();
 }
 
 /// `None` if the text cannot be decoded.
@@ -266,6 +245,8 @@ mod tests {
     #[test]
     fn a_body_leaves_out_absent_fields() {
         let event = Event::waited(None, Mode::Exclusive, 0, Timestamp::from_ms(1));
-        assert_eq!(serde_json::to_string(&Body::of(&event)).unwrap(), "{}");
+        let mut body = String::new();
+        push_body(&mut body, &event);
+        assert_eq!(body, "{}");
     }
 }

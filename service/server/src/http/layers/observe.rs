@@ -10,7 +10,8 @@ use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use futures::TryFutureExt;
 use opentelemetry::trace::SpanContext;
 use tower::{Service, service_fn};
-use tracing::{Instrument as _, Span};
+use tracing::level_filters::LevelFilter;
+use tracing::{Instrument as _, Level, Span};
 
 use crate::format::ms;
 use crate::http::endpoint::Wait;
@@ -71,7 +72,7 @@ impl Observed {
         let request_id = id.to_str().unwrap_or_default();
         let span = traces::request(request.method().as_str(), endpoint.metric, request_id, parent.as_ref());
         let trace = traces::answered(&span, parent);
-        let is_logged = config.access_log || tracing::enabled!(tracing::Level::WARN);
+        let is_logged = config.access_log || LevelFilter::current() >= Level::WARN;
         let logged = is_logged.then(|| (request.method().clone(), request.uri().clone()));
         Self { config, exchange, id, span, trace, logged, started }
     }

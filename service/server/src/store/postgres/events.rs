@@ -76,12 +76,11 @@ pub(super) fn bind<'q>(
     if events.len() > LOGGED_MAX {
         return Err(sqlx::Error::Encode("too many events for one commit".into()));
     }
-    let texts: Result<Vec<String>, _> = events.iter().map(|(_, event)| text_of_event(event)).collect();
     let newest = events.iter().map(|(_, event)| event.at).max().unwrap_or_default();
     Ok(query
         .bind(events.iter().map(|(address, _)| address.app.as_str()).collect::<Vec<_>>())
         .bind(events.iter().map(|(address, _)| address.key.as_str()).collect::<Vec<_>>())
-        .bind(texts.map_err(|error| sqlx::Error::Encode(error.into()))?)
+        .bind(events.iter().map(|(_, event)| text_of_event(event)).collect::<Vec<_>>())
         .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).collect::<Vec<_>>())
         .bind(newest.as_ms().cast_signed()))
 }

@@ -12,15 +12,13 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local count, own = tonumber(ARGV[3]), ARGV[5]
 local SHARED = 4
 
-local changes, at = {}, 9
+-- Where the arguments of each change begin. A table for each would take longer.
+local begins, at = {}, 9
 for i = 1, count do
-    local keys = SHARED + (i - 1) * 2
-    changes[i] = {
-        state = KEYS[keys + 1], history = KEYS[keys + 2],
-        address = ARGV[at], expected = ARGV[at + 1], value = ARGV[at + 2], event_count = tonumber(ARGV[at + 3]), events = at + 4,
-    }
-    at = at + 4 + changes[i].event_count
+    begins[i] = at
+    at = at + 4 + ARGV[at + 3]
 end
+local function state_of(i) return KEYS[SHARED + i * 2 - 1] end
 
 local function unlock()
     for i = SHARED + count * 2 + 1, #KEYS do
@@ -34,20 +32,22 @@ end
 
 -- Only the part before the state: Lua hashes every byte of a string that it is given.
 local HEAD_MAX = 128
-local function holds(change)
-    if change.expected == '' then return true end
-    local value = redis.pcall('GETRANGE', change.state, 0, HEAD_MAX - 1)
+local function holds(i)
+    local expected = ARGV[begins[i] + 1]
+    if expected == '' then return true end
+    local value = redis.pcall('GETRANGE', state_of(i), 0, HEAD_MAX - 1)
     -- Another program has written something else than a string. The other changes do not fail for it.
     if type(value) == 'table' then return false end
-    if value == '' then return change.expected == '0' end
+    if value == '' then return expected == '0' end
     local version, locked_until, locked_by = string.match(value, '^(%d+) %d+ %S+ (%d+):(%S*) ')
-    return version == change.expected and (locked_by == own or tonumber(locked_until) <= now)
+    return version == expected and (locked_by == own or tonumber(locked_until) <= now)
 end
 
-local function write(change)
-    if change.expected == '' then return end
-    redis.call('SET', change.state, change.value)
-    if change.expected == '0' then redis.call('ZADD', KEYS[1], 0, change.address) end
+local function write(i)
+    local at = begins[i]
+    if ARGV[at + 1] == '' then return end
+    redis.call('SET', state_of(i), ARGV[at + 2])
+    if ARGV[at + 1] == '0' then redis.call('ZADD', KEYS[1], 0, ARGV[at]) end
 end
 
 -- The stream that all locks share gets one entry for many events: its id has the number of the last one, and its fields are the
@@ -67,17 +67,18 @@ local function pack(number, address, event)
 end
 
 local number
-local function log(change)
-    if change.event_count == 0 then return end
+local function log(i)
+    local at, history = begins[i], KEYS[SHARED + i * 2]
+    local event_count = tonumber(ARGV[at + 3])
+    if event_count == 0 then return end
     number = number or math.max(tonumber(redis.call('GET', KEYS[3]) or 0), now * 1024)
-    for i = change.events, change.events + change.event_count - 1 do
+    for place = at + 4, at + 3 + event_count do
         number = number + 1
-        local digits, event = string.format('%.0f', number), ARGV[i]
-        local id = digits .. '-0'
-        pack(digits, change.address, event)
-        redis.call('XADD', change.history, 'MAXLEN', '~', ARGV[6], id, 'e', event)
-        redis.call('PEXPIRE', change.history, ARGV[7])
+        local digits, event = string.format('%.0f', number), ARGV[place]
+        pack(digits, ARGV[at], event)
+        redis.call('XADD', history, 'MAXLEN', '~', ARGV[6], digits .. '-0', 'e', event)
     end
+    redis.call('PEXPIRE', history, ARGV[7])
 end
 
 local required = ARGV[8] .. ARGV[#ARGV] .. ' '
@@ -91,15 +92,15 @@ if ARGV[1] ~= '' and math.abs(now - ARGV[1]) > tonumber(ARGV[2]) then
 end
 -- One digit for each change: an answer of many numbers takes both sides longer.
 local made, complete = {}, true
-for i, change in ipairs(changes) do
-    made[i] = holds(change) and '1' or '0'
+for i = 1, count do
+    made[i] = holds(i) and '1' or '0'
     complete = complete and made[i] == '1'
 end
 if complete or ARGV[4] ~= '1' then
-    for i, change in ipairs(changes) do
+    for i = 1, count do
         if made[i] == '1' then
-            write(change)
-            log(change)
+            write(i)
+            log(i)
         end
     end
 else

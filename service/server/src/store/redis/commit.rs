@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, LockState};
 use latchgate_core::{Address, App, InvalidName, Key, Timestamp};
-use redis::Value;
+use redis::{Cmd, Value};
 use tokio::runtime::Handle;
 
 use super::layout::beginning;
@@ -56,8 +56,8 @@ pub(super) async fn put(
     Locker { name: locker, addresses: locked }: Locker<'_>,
 ) -> Result<Made, StoreError> {
     let call = Call { now, epoch, rule, locker, locked, history_ms: shared.history_ms };
-    let keys = call.keys(&shared.layout, entries);
-    shared.link.write(&COMMIT, &keys, &call.arguments(entries)?).await.map(made)
+    let add = |command: &mut Cmd| call.add_to(command, &shared.layout, entries);
+    shared.link.write_with(&COMMIT, add).await.map(made)
 }
 
 /// Commits a grant of a lock that no client uses, and removes it in the same call.
@@ -80,8 +80,8 @@ pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
     let entries = [Entry::of_change(&change, Timestamp::default())?];
     let call =
         Call { now: None, epoch: None, rule: Rule::Each, locker: "", locked: &[], history_ms: shared.history_ms };
-    let keys = call.keys(&shared.layout, &entries);
-    let (now, made) = shared.link.write(&PROBE, &keys, &call.arguments(&entries)?).await.map(made)?;
+    let add = |command: &mut Cmd| call.add_to(command, &shared.layout, &entries);
+    let (now, made) = shared.link.write_with(&PROBE, add).await.map(made)?;
     let is_made = made.is_some_and(|made| made == [true]);
     is_made.then_some(now).ok_or_else(|| StoreError::Unavailable("Redis does not take what a grant writes".to_owned()))
 }

@@ -1,9 +1,10 @@
 //! Reads and writes all states, page by page, for a copy. It follows the index, which has an entry for every state.
 
 use latchgate_core::Address;
+use redis::Cmd;
 
 use super::Shared;
-use super::layout::{beginning, decode_copied, encode, indexed, read_indexed};
+use super::layout::{Layout, add_indexed, add_value, beginning, decode_copied, indexed, json_of, read_indexed};
 use super::listing::along_index;
 use super::scripts::FILL;
 use crate::store::dump::{position_after, read_position};
@@ -45,9 +46,11 @@ pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreEr
         let found = along_index(shared, "-", "+", CLEAR_MAX).await?;
         // Nothing of this program is at the name of an entry that names no key.
         let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
-        let arguments = [beginning(EngineState::Filling, epoch), String::new()];
-        let arguments = arguments.into_iter().chain(found.iter().cloned()).collect();
-        if !run(shared, &addresses, arguments).await? {
+        let add = |command: &mut Cmd| {
+            add_keys(command, &shared.layout, addresses.iter());
+            command.arg(beginning(EngineState::Filling, epoch)).arg("").arg(&found);
+        };
+        if !shared.link.write_with(&FILL, add).await? {
             return Ok(false);
         }
         if found.is_empty() {
@@ -62,18 +65,23 @@ pub(super) async fn fill(
     states: &[CopiedState],
     copied: u64,
 ) -> Result<bool, StoreError> {
-    let mut arguments = vec![beginning(EngineState::Filling, epoch), copied.to_string()];
-    for CopiedState { address, state, notice_at, keep_until } in states {
-        arguments.push(indexed(address));
-        arguments.push(encode(Version::fresh(), state, *keep_until, *notice_at)?);
-    }
-    let addresses: Vec<Address> = states.iter().map(|copied| copied.address.clone()).collect();
-    run(shared, &addresses, arguments).await
+    let texts = states.iter().map(|copied| json_of(&copied.state)).collect::<Result<Vec<String>, _>>()?;
+    let add = |command: &mut Cmd| {
+        add_keys(command, &shared.layout, states.iter().map(|copied| &copied.address));
+        command.arg(beginning(EngineState::Filling, epoch)).arg(copied);
+        for (CopiedState { address, notice_at, keep_until, .. }, text) in states.iter().zip(&texts) {
+            add_indexed(command, address);
+            add_value(command, Version::fresh(), *keep_until, *notice_at, text);
+        }
+    };
+    shared.link.write_with(&FILL, add).await
 }
 
-async fn run(shared: &Shared, addresses: &[Address], arguments: Vec<String>) -> Result<bool, StoreError> {
-    let layout = &shared.layout;
-    let mut keys = vec![layout.engine(), layout.index(), layout.tail()];
-    keys.extend(addresses.iter().map(|address| layout.state(address)));
-    shared.link.write(&FILL, &keys, &arguments).await
+/// Adds how many keys there are, and the keys.
+fn add_keys<'a>(command: &mut Cmd, layout: &Layout, addresses: impl ExactSizeIterator<Item = &'a Address>) {
+    let shared = [layout.engine(), layout.index(), layout.tail()];
+    command.arg(shared.len() + addresses.len()).arg(&shared[..]);
+    for address in addresses {
+        command.arg(layout.state(address));
+    }
 }

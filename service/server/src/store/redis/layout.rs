@@ -1,10 +1,12 @@
 //! The layout of keys and values.
 
-use latchgate_core::lock::{Event, LockState, NodeId};
+use std::io::Write as _;
+
+use latchgate_core::lock::{LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
+use redis::{Cmd, RedisWrite as _};
 
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::events::text_of_event;
 use crate::store::{CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
 
 /// The latest expiry that Latchgate gives to a key, in ms.
@@ -23,9 +25,13 @@ impl Layout {
         format!("{}:l:{}", self.prefix, text_of(address))
     }
 
-    pub(super) fn state_and_history(&self, address: &Address) -> [String; 2] {
-        let text = text_of(address);
-        [[&self.prefix, ":l:", &text].concat(), [&self.prefix, ":h:", &text].concat()]
+    /// Adds the key of the state, and that of the history.
+    pub(super) fn add_state_and_history(&self, command: &mut Cmd, Address { app, key }: &Address) {
+        for kind in [":l:", ":h:"] {
+            let mut digits = itoa::Buffer::new();
+            let app_bytes = digits.format(app.as_str().len());
+            add(command, &[&self.prefix, kind, app_bytes, ":", app.as_str(), ":", key.as_str()]);
+        }
     }
 
     /// The stream of the key's events.
@@ -76,17 +82,41 @@ pub(super) fn read_indexed(text: &str) -> Option<Address> {
     Some(Address { app: App::parse(app).ok()?, key: Key::parse(key).ok()? })
 }
 
-/// The value of a state, separated by spaces: the version, until when it is kept, when it is due, until when it is locked with
+/// Adds an address as the index has it.
+pub(super) fn add_indexed(command: &mut Cmd, Address { app, key }: &Address) {
+    add(command, &[app.as_str(), "\0", key.as_str()]);
+}
+
+/// Adds the value of a state, separated by spaces: the version, until when it is kept, when it is due, until when it is locked with
 /// the locker's name, and the state in JSON.
-pub(super) fn encode(
+pub(super) fn add_value(
+    command: &mut Cmd,
     version: Version,
-    state: &LockState,
     keep_until: Timestamp,
     notice_at: Option<Timestamp>,
-) -> Result<String, StoreError> {
-    let notice = notice_at.map_or_else(|| "-".to_owned(), |at| at.as_ms().to_string());
-    let state = state.to_json().map_err(|error| StoreError::Unavailable(error.to_string()))?;
-    Ok(format!("{} {} {notice} 0: {state}", version.number(), keep_until.as_ms()))
+    state: &str,
+) {
+    let [mut version_digits, mut keep_digits, mut notice_digits] = [itoa::Buffer::new(); 3];
+    let (version, keep_until) = (version_digits.format(version.number()), keep_digits.format(keep_until.as_ms()));
+    let notice = match notice_at {
+        Some(at) => notice_digits.format(at.as_ms()),
+        None => "-",
+    };
+    add(command, &[version, " ", keep_until, " ", notice, " 0: ", state]);
+}
+
+/// # Errors
+/// None that is known.
+pub(super) fn json_of(state: &LockState) -> Result<String, StoreError> {
+    state.to_json().map_err(|error| StoreError::Unavailable(error.to_string()))
+}
+
+/// Adds one argument.
+fn add(command: &mut Cmd, parts: &[&str]) {
+    let mut argument = command.writer_for_next_arg();
+    for part in parts {
+        let _ = argument.write_all(part.as_bytes());
+    }
 }
 
 /// # Errors
@@ -119,10 +149,6 @@ fn foreign() -> UnreadableState {
 /// What the record begins with while it says `state` in `epoch`.
 pub(in crate::store) fn beginning(state: EngineState, epoch: Epoch) -> String {
     format!("{} {epoch} ", state.as_str())
-}
-
-pub(super) fn encode_event(event: &Event) -> Result<String, StoreError> {
-    text_of_event(event).map_err(|error| StoreError::Unavailable(error.to_string()))
 }
 
 /// The answer to `TIME`: seconds and microseconds.

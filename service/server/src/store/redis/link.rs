@@ -155,9 +155,18 @@ impl Link {
         &self,
         program: &Program,
         keys: &[String],
-        arguments: &[impl ToRedisArgs],
+        arguments: &[impl ToRedisArgs + Sync],
     ) -> Result<T, StoreError> {
-        read(self.run(program, keys, arguments).await.map_err(|failed| failed.of_write())?)
+        self.write_with(program, |command| add(command, keys, arguments)).await
+    }
+
+    /// As [`Link::write`]. `add` adds to the command how many keys there are, the keys, and the arguments.
+    pub(super) async fn write_with<T: FromRedisValue>(
+        &self,
+        program: &Program,
+        add: impl Fn(&mut Cmd) + Send + Sync,
+    ) -> Result<T, StoreError> {
+        read(self.run(program, add).await.map_err(|failed| failed.of_write())?)
     }
 
     /// Runs a script whose effect does not matter to a caller that gets no answer.
@@ -167,16 +176,19 @@ impl Link {
         keys: &[String],
         arguments: &[String],
     ) -> Result<T, StoreError> {
-        let answer = self.run(program, keys, arguments).await.map_err(|failed| failed.of_read())?;
+        let add = |command: &mut Cmd| add(command, keys, arguments);
+        let answer = self.run(program, add).await.map_err(|failed| failed.of_read())?;
         read(answer).map_err(StoreError::of_reading)
     }
 
     /// The last argument of every script is the run id of the server that this connection leads to.
-    async fn run(&self, program: &Program, keys: &[String], arguments: &[impl ToRedisArgs]) -> Result<Value, Failed> {
+    async fn run(&self, program: &Program, add: impl Fn(&mut Cmd) + Send + Sync) -> Result<Value, Failed> {
         let open = self.connection().await.map_err(Failed::unsent)?;
         let call = |name: &str, script: &str| {
             let mut command = redis::cmd(name);
-            command.arg(script).arg(keys.len()).arg(keys).arg(arguments).arg(&*open.run_id);
+            command.arg(script);
+            add(&mut command);
+            command.arg(&*open.run_id);
             command
         };
         match open.clone().send(self, &call("EVALSHA", program.script.get_hash())).await {
@@ -237,6 +249,10 @@ impl Link {
             current.open = None;
         }
     }
+}
+
+fn add(command: &mut Cmd, keys: &[String], arguments: &[impl ToRedisArgs]) {
+    command.arg(keys.len()).arg(keys).arg(arguments);
 }
 
 impl Open {

@@ -187,8 +187,7 @@ impl LockStore for RedisStore {
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let entries = events.iter().map(|(address, event)| Entry::of_event(address, event));
-        let entries = entries.collect::<Result<Vec<_>, _>>()?;
+        let entries: Vec<Entry<'_>> = events.iter().map(|(address, event)| Entry::of_event(address, event)).collect();
         commit::put(&self.shared, None, Some(epoch), &entries, Rule::Each, Locker::default()).await?;
         Ok(())
     }

@@ -4,14 +4,17 @@ use std::sync::LazyLock;
 
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
-use redis::{Script, Value};
+use redis::{Cmd, RedisWrite as _, Script, Value};
 
 use super::layout::{self, Layout, beginning};
 use crate::store::engine_record::{EngineState, Epoch};
+use crate::store::events::text_of_event;
 use crate::store::{Change, Rule, StoreError, Version};
 
 /// How many events the history of one key keeps.
 const HISTORY_MAX: usize = 1_000;
+/// What an entry has beside its state, about.
+const ENTRY_BYTES: usize = 512;
 
 /// A script, and its text for a server that does not have it.
 pub(in crate::store) struct Program {
@@ -50,18 +53,20 @@ pub(super) struct Entry<'a> {
     pub address: &'a Address,
     /// The change, and its new version.
     pub write: Option<(&'a Change, Version)>,
-    events: Vec<String>,
+    /// The state in JSON; empty without a change.
+    state: String,
+    events: &'a [Event],
 }
 
 impl<'a> Entry<'a> {
     pub(super) fn of_change(change: &'a Change, now: Timestamp) -> Result<Self, StoreError> {
         let version = layout::version_after(change.expected, now);
-        let events = change.events.iter().map(layout::encode_event).collect::<Result<_, _>>()?;
-        Ok(Self { address: &change.address, write: Some((change, version)), events })
+        let state = layout::json_of(&change.state)?;
+        Ok(Self { address: &change.address, write: Some((change, version)), state, events: &change.events })
     }
 
-    pub(super) fn of_event(address: &'a Address, event: &Event) -> Result<Self, StoreError> {
-        Ok(Self { address, write: None, events: vec![layout::encode_event(event)?] })
+    pub(super) fn of_event(address: &'a Address, event: &'a Event) -> Self {
+        Self { address, write: None, state: String::new(), events: std::slice::from_ref(event) }
     }
 }
 
@@ -80,40 +85,36 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    pub(super) fn keys(&self, layout: &Layout, entries: &[Entry<'_>]) -> Vec<String> {
-        let mut keys = Vec::with_capacity(4 + 2 * entries.len() + self.locked.len());
-        keys.extend([layout.index(), layout.tail(), layout.counter(), layout.engine()]);
+    /// Adds to a command how many keys there are, the keys and the arguments.
+    pub(super) fn add_to(&self, command: &mut Cmd, layout: &Layout, entries: &[Entry<'_>]) {
+        command.reserve_space_for_args(entries.iter().map(|entry| entry.state.len() + ENTRY_BYTES));
+        let shared = [layout.index(), layout.tail(), layout.counter(), layout.engine()];
+        command.arg(shared.len() + 2 * entries.len() + self.locked.len()).arg(&shared[..]);
         for entry in entries {
-            keys.extend(layout.state_and_history(entry.address));
+            layout.add_state_and_history(command, entry.address);
         }
-        keys.extend(self.locked.iter().map(|address| layout.state(address)));
-        keys
-    }
-
-    pub(super) fn arguments(&self, entries: &[Entry<'_>]) -> Result<Vec<String>, StoreError> {
-        let mut arguments = vec![
-            self.now.map_or_else(String::new, |now| now.as_ms().to_string()),
-            CLOCK_BOUND_MS.to_string(),
-            entries.len().to_string(),
-            u8::from(self.rule == Rule::AllOrNone).to_string(),
-            self.locker.to_owned(),
-            HISTORY_MAX.to_string(),
-            self.history_ms.to_string(),
-            self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)),
-        ];
-        for Entry { address, write, events } in entries {
-            arguments.push(layout::indexed(address));
+        self.locked.iter().for_each(|address| command.write_arg(layout.state(address).as_bytes()));
+        match self.now {
+            Some(now) => command.arg(now.as_ms()),
+            None => command.arg(""),
+        };
+        command.arg(CLOCK_BOUND_MS).arg(entries.len()).arg(u8::from(self.rule == Rule::AllOrNone));
+        command.arg(self.locker).arg(HISTORY_MAX).arg(self.history_ms);
+        command.arg(self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)));
+        for Entry { address, write, state, events } in entries {
+            layout::add_indexed(command, address);
             match write {
-                Some((change, version)) => arguments.extend([
-                    change.expected.number().to_string(),
-                    layout::encode(*version, &change.state, change.keep_until, change.notice_at)?,
-                ]),
-                None => arguments.extend([const { String::new() }; 2]),
+                Some((change, version)) => {
+                    command.arg(change.expected.number());
+                    layout::add_value(command, *version, change.keep_until, change.notice_at, state);
+                }
+                None => {
+                    command.arg("").arg("");
+                }
             }
-            arguments.push(events.len().to_string());
-            arguments.extend(events.iter().cloned());
+            command.arg(events.len());
+            events.iter().for_each(|event| command.write_arg(text_of_event(event).as_bytes()));
         }
-        Ok(arguments)
     }
 }
 

@@ -1,10 +1,11 @@
 //! The events of one commit as their row.
 
+use latchgate_core::json::push_text;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use serde_json::value::RawValue;
 
-use crate::store::events::{Body, event_from, hash_of};
+use crate::store::events::{EVENT_BYTES, event_from, hash_of, push_body};
 use crate::store::{EventCursor, LoggedEvent};
 
 /// One event, as the row has it.
@@ -16,12 +17,18 @@ pub(super) struct EventText {
 }
 
 impl EventText {
-    pub(super) fn of(Address { app, key }: &Address, event: &Event) -> Result<Self, serde_json::Error> {
-        Ok(Self {
-            at: event.at.as_ms().cast_signed(),
-            hash: hash_of(app, key),
-            text: serde_json::to_string(&(app, key, event.kind.as_str(), event.at.as_ms(), Body::of(event)))?,
-        })
+    pub(super) fn of(Address { app, key }: &Address, event: &Event) -> Self {
+        let mut text = String::with_capacity(EVENT_BYTES);
+        for (before, name) in [('[', app.as_str()), (',', key.as_str()), (',', event.kind.as_str())] {
+            text.push(before);
+            push_text(&mut text, name);
+        }
+        for part in [",", itoa::Buffer::new().format(event.at.as_ms()), ","] {
+            text.push_str(part);
+        }
+        push_body(&mut text, event);
+        text.push(']');
+        Self { at: event.at.as_ms().cast_signed(), hash: hash_of(app, key), text }
     }
 }
 
@@ -38,12 +45,10 @@ pub(super) struct EventRow {
 }
 
 impl EventRow {
-    pub(super) fn of(events: &[(Address, Event)]) -> Result<Self, serde_json::Error> {
+    pub(super) fn of(events: &[(Address, Event)]) -> Self {
         let mut row = Self::default();
-        for (address, event) in events {
-            row.add(&EventText::of(address, event)?);
-        }
-        Ok(row)
+        events.iter().for_each(|(address, event)| row.add(&EventText::of(address, event)));
+        row
     }
 
     pub(super) fn add(&mut self, EventText { at, hash, text }: &EventText) {

@@ -136,7 +136,7 @@ impl LockStore for SqliteStore {
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let row = EventRow::of(events).map_err(|error| StoreError::Unavailable(error.to_string()))?;
+        let row = EventRow::of(events);
         let log = self.database.write(move |connection| {
             record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
             Ok(events::log(connection, row)?)

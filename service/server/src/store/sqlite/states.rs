@@ -72,11 +72,7 @@ pub(super) fn rows_of(now: Timestamp, changes: &[Change]) -> Result<Vec<StateRow
             keep_until: change.keep_until.as_ms().cast_signed(),
             notice_at: change.notice_at.map(|at| at.as_ms().cast_signed()),
             state: change.state.to_json()?,
-            events: change
-                .events
-                .iter()
-                .map(|event| EventText::of(&change.address, event))
-                .collect::<Result<_, _>>()?,
+            events: change.events.iter().map(|event| EventText::of(&change.address, event)).collect(),
         })
     };
     let rows = changes.iter().map(row).collect::<Result<_, serde_json::Error>>();
