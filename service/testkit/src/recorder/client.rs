@@ -61,7 +61,7 @@ impl Client {
         self.sequence += 1;
         let lease = Lease::new(&self.recorder, workload, self.number, self.sequence);
         let mut keys = self.recorder.apps[self.app].keys.lock().unwrap_or_else(PoisonError::into_inner);
-        lease.keys.iter().for_each(|key| drop(keys.insert(key.clone())));
+        keys.extend(lease.keys.iter().cloned());
         drop(keys);
         lease
     }

@@ -47,7 +47,8 @@ pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) 
         (0..args.readers).for_each(|number| drop(readers.spawn(Reader::new(app, number, &recorder).run())));
     }
     let are_open = || recorder.streams.load(Ordering::Relaxed) >= readers.len() as u64;
-    eventually(STREAM_WITHIN, || std::future::ready(are_open())).await;
+    // A stream that opens later has only later events, and says so.
+    let _ = eventually(STREAM_WITHIN, || std::future::ready(are_open())).await;
     let mut clients = JoinSet::new();
     for number in 0..args.clients {
         clients.spawn(Client::new(number, &recorder).run());
@@ -97,15 +98,14 @@ struct Recorder {
 
 impl Recorder {
     fn create(args: &Args) -> anyhow::Result<Self> {
-        let targets = |key: Option<&str>| args.urls.iter().map(|url| Target::with_key(url, key)).collect();
-        let app = |name, targets| App { name, targets, keys: Mutex::default() };
-        let mut apps = Vec::new();
-        for (index, key) in args.api_keys.iter().enumerate() {
-            apps.push(app(format!("app-{index}"), targets(Some(key)).collect::<anyhow::Result<_>>()?));
-        }
+        let app = |name: String, key: Option<&String>| {
+            let targets = args.urls.iter().map(|url| Target::with_key(url, key.map(String::as_str)));
+            Ok(App { name, targets: targets.collect::<anyhow::Result<_>>()?, keys: Mutex::default() })
+        };
+        let named = args.api_keys.iter().enumerate().map(|(index, key)| app(format!("app-{index}"), Some(key)));
+        let mut apps = named.collect::<anyhow::Result<Vec<App>>>()?;
         if apps.is_empty() {
-            let own = args.urls.iter().map(|url| Target::parse(url)).collect::<anyhow::Result<_>>()?;
-            apps.push(app(String::new(), own));
+            apps.push(app(String::new(), None)?);
         }
         let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
         let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("reading the clock")?;

@@ -23,9 +23,9 @@ fn granted_at_ms(lease: &Lease<'_>) -> Option<u64> {
 fn check_expiries(granted: &[(&Lease<'_>, u64)], report: &mut Report) {
     // Those that end latest: of the exclusive ones, and of the others.
     let mut latest: [Option<(&Lease<'_>, u64)>; 2] = [None; 2];
-    for (lease, at_ms) in granted {
+    for &(lease, at_ms) in granted {
         for (other, expires_ms) in latest.into_iter().flatten() {
-            if lease.excludes(other) && *at_ms < expires_ms {
+            if lease.excludes(other) && at_ms < expires_ms {
                 report.violated(Rule::StoreClock, other.shown_with(lease));
             }
         }

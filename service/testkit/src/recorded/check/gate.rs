@@ -116,7 +116,7 @@ fn check_results(calls: &[Call], attempts: &[Attempt<'_>], report: &mut Report) 
         }
         let is_posted = match kept {
             Some(post) => post.result == call.result,
-            None => successes.iter().any(|post| post.sent_us < call.received_us && post.result == call.result),
+            None => successes.iter().rev().any(|post| post.sent_us < call.received_us && post.result == call.result),
         };
         if !is_posted {
             report.violated(Rule::StableResult, kept.copied().into_iter().chain([call]));

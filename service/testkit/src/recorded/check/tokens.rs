@@ -12,7 +12,7 @@ pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
     // Leases that exclude each other were granted in the order in which they were held.
     let mut highest_held: Option<&Lease<'_>> = None;
     let mut before: HashMap<&str, &Lease<'_>> = HashMap::new();
-    for lease in &granted {
+    for lease in granted.iter().copied() {
         if let Some(other) = by_token.insert(lease.token(), lease)
             && !other.is_nested_with(lease)
         {

@@ -113,7 +113,7 @@ fn about_holders() -> Vec<Example> {
         example(
             Rule::Permits,
             &[permits("a", (0, 2), 10, &[0, 1], 3)],
-            &[permits("b", (3, 4), 11, &[2, 3], 3)],
+            &[permits("b", (3, 4), 11, &[2], 4)],
             &[permits("b", (3, 4), 11, &[2], 3)],
         ),
         example(
@@ -223,20 +223,15 @@ fn about_the_queue() -> Vec<Example> {
         example(
             Rule::TicketPosition,
             &[
-                &holder[..],
-                &[renewed(1, "a", (2_200, 2_201), 10)],
-                &[timed_out("b", (500, 1_501), false), timed_out("b", (1_600, 2_601), true)],
-                &[released(3, "c", (2_300, 2_310))],
-            ]
-            .concat()[1..]
-                .iter()
-                .chain([&acquired(1, "a", (0, 2), 10)])
-                .filter(|call| !(call.verb == Verb::Release && call.lease_id == "a"))
-                .cloned()
-                .chain([released(1, "a", (2_210, 2_211))])
-                .collect::<Vec<_>>(),
-            &[waited(acquired(3, "c", (1_000, 2_290), 11), 1_270, 1)],
-            &[waited(acquired(3, "c", (400, 2_290), 11), 1_880, 1)],
+                acquired(1, "a", (0, 2), 10),
+                renewed(1, "a", (2_200, 2_201), 10),
+                released(1, "a", (2_210, 2_211)),
+                timed_out("b", (500, 1_501), false),
+                timed_out("b", (1_600, 2_700), true),
+                released(3, "c", (2_595, 2_596)),
+            ],
+            &[waited(acquired(3, "c", (1_000, 2_590), 11), 1_580, 1)],
+            &[waited(acquired(3, "c", (700, 2_590), 11), 1_880, 1)],
         ),
     ]
 }
@@ -310,6 +305,12 @@ fn each_rule_is_fired_by_a_history_that_breaks_it_and_by_nothing_else() {
 }
 
 #[test]
+fn more_permits_than_the_limit_are_found_whatever_their_numbers() {
+    let calls = [permits("a", (0, 2), 10, &[0, 1], 3), permits("b", (3, 4), 11, &[2, 3], 3)];
+    assert_eq!(broken(&calls), [Rule::Permits, Rule::Slots]);
+}
+
+#[test]
 fn a_loss_that_the_history_admits_is_no_violation() {
     let lose = Call { key: String::new(), ..call(0, Verb::Lose, "", (500, 500), 0) };
     let calls = [acquired(1, "a", (0, 2), 10), lost(1, Verb::Renew, "a", (1_000, 1_001))];
@@ -345,7 +346,7 @@ fn an_owner_may_nest_and_a_guard_shows_that_the_lease_was_live() {
 #[test]
 fn a_stream_that_says_that_it_dropped_events_need_not_have_all() {
     let lines = |kind| [stream(Event::OPENED, 0), stream(kind, 1), stream(Event::COMPLETE, 90)];
-    let grant = acquired(1, "a", (1, 2), 10);
+    let grant = acquired(1, "a", (2, 3), 10);
     assert_eq!(broken(&[&lines(Event::DROPPED)[..], &[grant.clone()]].concat()), []);
     assert_eq!(broken(&[&lines(Event::OPENED)[..], &[grant]].concat()), [Rule::EventMissing]);
 }
