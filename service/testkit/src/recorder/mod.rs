@@ -165,7 +165,8 @@ impl Recorder {
         let deadline = Instant::now() + Duration::from_millis(self.args.ttl_ms) + QUIET_MARGIN;
         for (index, app) in self.apps.iter().enumerate() {
             let mut caller = Caller::new(&app.targets);
-            for key in app.keys.lock().unwrap_or_else(PoisonError::into_inner).clone() {
+            let keys = app.keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for key in keys {
                 loop {
                     let answer = caller.get(&format!("/v1/locks/{key}")).await;
                     let (holders, waiters) = (holders(&answer.body), answer.body["waiters"].as_u64().unwrap_or(0));

@@ -99,7 +99,7 @@ fn check_order(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
             let overtakes = |other: &&&Lease<'_>| {
                 other.requested_us() > wait.arrived_us + ARRIVAL_US
                     && other.may.is_some_and(|(from_us, _)| from_us > published_us)
-                    && other.asked().priority <= wait.call.asked.priority
+                    && other.asked().priority.max(1) <= wait.call.asked.priority.max(1)
                     && (grant_of_wait.is_some() || other.from_us + MARGIN_US <= wait.to_us)
             };
             if let Some(other) = during.into_iter().find(overtakes) {
