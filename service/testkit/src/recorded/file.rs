@@ -11,10 +11,18 @@ use serde::Deserialize;
 
 use super::Call;
 
-/// Where the lines of each app and key are: the file, the offset and the length.
+/// Where the lines of each app and key are.
 pub struct History {
     files: Vec<File>,
-    lines: BTreeMap<(String, String), Vec<(u32, u32, u64)>>,
+    lines: BTreeMap<(String, String), Vec<Line>>,
+}
+
+#[derive(Clone, Copy)]
+struct Line {
+    /// The index of the file.
+    file: u32,
+    length: u32,
+    offset: u64,
 }
 
 #[derive(Deserialize)]
@@ -38,9 +46,9 @@ impl History {
         Ok(history)
     }
 
-    fn index(&mut self, file: &File) -> anyhow::Result<()> {
-        let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, file), Vec::new());
-        let (mut offset, mut number, index) = (0, 0_u64, u32::try_from(self.files.len())?);
+    fn index(&mut self, lines: &File) -> anyhow::Result<()> {
+        let (mut reader, mut line) = (BufReader::with_capacity(1 << 20, lines), Vec::new());
+        let (mut offset, mut number, file) = (0, 0_u64, u32::try_from(self.files.len())?);
         loop {
             line.clear();
             let length = reader.read_until(b'\n', &mut line)?;
@@ -49,7 +57,8 @@ impl History {
             }
             number += 1;
             let Subject { app, key } = serde_json::from_slice(&line).with_context(|| format!("line {number}"))?;
-            self.lines.entry((app, key)).or_default().push((index, u32::try_from(length)?, offset));
+            let line = Line { file, length: u32::try_from(length)?, offset };
+            self.lines.entry((app, key)).or_default().push(line);
             offset += u64::try_from(length)?;
         }
     }
@@ -59,10 +68,10 @@ impl History {
         self.lines.values().map(|lines| lines.iter().map(|line| self.call(*line)).collect())
     }
 
-    fn call(&self, (file, length, offset): (u32, u32, u64)) -> io::Result<Call> {
-        let mut line = vec![0; length as usize];
-        self.files[file as usize].read_exact_at(&mut line, offset)?;
-        serde_json::from_slice(&line).map_err(io::Error::other)
+    fn call(&self, Line { file, length, offset }: Line) -> io::Result<Call> {
+        let mut bytes = vec![0; length as usize];
+        self.files[file as usize].read_exact_at(&mut bytes, offset)?;
+        serde_json::from_slice(&bytes).map_err(io::Error::other)
     }
 }
 

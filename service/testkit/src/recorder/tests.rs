@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::Path;
+use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
 use serde_json::{Value, json};
@@ -13,19 +14,38 @@ use tokio::sync::Semaphore;
 use super::*;
 use crate::recorded::{self, Report, Rule, judge, read_file};
 
-/// A node with one lock, in memory, that admits `holders` at once.
-async fn fake_node(holders: usize) -> String {
-    let (free, tokens) = (Arc::new(Semaphore::new(holders)), Arc::new(AtomicU64::new(0)));
+/// In which way the pretend node is broken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    None,
+    TwoHolders,
+    TokenFalls,
+    ForgetsLeases,
+    RenewsWhatItRefused,
+}
+
+/// A node with one lock, in memory.
+async fn pretend_node(fault: Fault) -> String {
+    let holders = if fault == Fault::TwoHolders { 2 } else { 1 };
+    let (free, tokens) = (Arc::new(Semaphore::new(holders)), Arc::new(AtomicU64::new(1_000_000)));
     let freed = free.clone();
     let acquire = async move |Path(_): Path<String>, Json(body): Json<Value>| {
+        if fault == Fault::RenewsWhatItRefused && free.available_permits() == 0 {
+            return (StatusCode::CONFLICT, Json(json!({ "code": "key-full" })));
+        }
         free.acquire().await.unwrap().forget();
-        Json(json!({ "token": 1 + tokens.fetch_add(1, Ordering::Relaxed), "ttl_ms": body["ttl_ms"] }))
+        let step = if fault == Fault::TokenFalls { u64::MAX } else { 1 };
+        let token = tokens.fetch_add(step, Ordering::Relaxed);
+        (StatusCode::OK, Json(json!({ "token": token, "ttl_ms": body["ttl_ms"] })))
+    };
+    let renew = async move |Path(_): Path<String>| match fault {
+        Fault::ForgetsLeases => (StatusCode::GONE, Json(json!({ "code": "lease-lost", "why": "unknown" }))),
+        _ => (StatusCode::OK, Json(json!({ "ttl_ms": 3_000 }))),
     };
     let release = async move |Path(_): Path<String>| {
         freed.add_permits(1);
         Json(json!({ "still_held": 0 }))
     };
-    let renew = async move |Path(_): Path<String>| Json(json!({ "ttl_ms": 3_000 }));
     let routes = Router::new()
         .route("/v1/locks/{key}/acquire", post(acquire))
         .route("/v1/locks/{key}/renew", post(renew))
@@ -36,11 +56,11 @@ async fn fake_node(holders: usize) -> String {
     url
 }
 
-/// Records and checks one key of a lock that admits `holders` at once. The result of the judge is about the first calls.
-async fn recorded_and_checked(holders: usize) -> (Report, anyhow::Result<()>, bool) {
+/// Records and checks one key. The result of the judge is about the first calls.
+async fn recorded_and_checked(fault: Fault) -> (Report, anyhow::Result<()>, bool) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("history");
-    let defaults = Args::new(vec![fake_node(holders).await], file.clone());
+    let defaults = Args::new(vec![pretend_node(fault).await], file.clone());
     let args = Args { keys: 1, clients: 8, seconds: 1, abandon_one_in: 0, ..defaults };
     run(&args).await.unwrap();
     let calls = read_file(&file).unwrap();
@@ -51,16 +71,23 @@ async fn recorded_and_checked(holders: usize) -> (Report, anyhow::Result<()>, bo
 
 #[tokio::test]
 async fn a_correct_lock_passes() {
-    let (report, checked, judged) = recorded_and_checked(1).await;
+    let (report, checked, judged) = recorded_and_checked(Fault::None).await;
     assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
     checked.unwrap();
     assert!(judged);
 }
 
 #[tokio::test]
-async fn two_holders_at_once_are_reported() {
-    let (report, checked, judged) = recorded_and_checked(2).await;
-    assert!(report.violations.iter().any(|violation| violation.rule == Rule::OneHolder), "{report:?}");
-    checked.unwrap_err();
-    assert!(!judged);
+async fn each_fault_of_a_node_is_reported_by_the_rule_that_it_breaks() {
+    for (fault, rule) in [
+        (Fault::TwoHolders, Rule::OneHolder),
+        (Fault::TokenFalls, Rule::TokensRise),
+        (Fault::ForgetsLeases, Rule::Survives),
+        (Fault::RenewsWhatItRefused, Rule::GrantedFirst),
+    ] {
+        let (report, checked, judged) = recorded_and_checked(fault).await;
+        assert!(report.violations.iter().any(|violation| violation.rule == rule), "{rule}: {report:?}");
+        checked.unwrap_err();
+        assert!(!judged, "{rule}");
+    }
 }

@@ -147,8 +147,13 @@ fn about_holders() -> Vec<Example> {
             &[acquired(2, "b", (5, 7), 9)],
             &[acquired(2, "b", (5, 7), 11)],
         ),
-        example(Rule::OneClient, &[first.clone()], &[renewed(2, "a", (3, 4), 10)], &[renewed(1, "a", (3, 4), 10)]),
-        example(Rule::WholeAnswer, &[], &[Call { token: None, ..first.clone() }], &[first.clone()]),
+        example(
+            Rule::OneClient,
+            std::slice::from_ref(&first),
+            &[renewed(2, "a", (3, 4), 10)],
+            &[renewed(1, "a", (3, 4), 10)],
+        ),
+        example(Rule::WholeAnswer, &[], &[Call { token: None, ..first.clone() }], std::slice::from_ref(&first)),
     ]
 }
 
@@ -182,7 +187,7 @@ fn about_effects() -> Vec<Example> {
         ),
         example(
             Rule::Survives,
-            &[first.clone()],
+            std::slice::from_ref(&first),
             &[lost(1, Verb::Renew, "a", (1_000, 1_001))],
             &[lost(1, Verb::Renew, "a", (3_000, 3_001))],
         ),
@@ -347,6 +352,6 @@ fn an_owner_may_nest_and_a_guard_shows_that_the_lease_was_live() {
 fn a_stream_that_says_that_it_dropped_events_need_not_have_all() {
     let lines = |kind| [stream(Event::OPENED, 0), stream(kind, 1), stream(Event::COMPLETE, 90)];
     let grant = acquired(1, "a", (2, 3), 10);
-    assert_eq!(broken(&[&lines(Event::DROPPED)[..], &[grant.clone()]].concat()), []);
+    assert_eq!(broken(&[&lines(Event::DROPPED)[..], std::slice::from_ref(&grant)].concat()), []);
     assert_eq!(broken(&[&lines(Event::OPENED)[..], &[grant]].concat()), [Rule::EventMissing]);
 }
