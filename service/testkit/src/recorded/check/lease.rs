@@ -147,8 +147,10 @@ fn may_be_held(calls: &[&Call], grant: Option<&Call>, ended: Option<&Call>) -> (
     let may_grant = |call: &&&Call| call.verb == Verb::Acquire && call.may_count();
     let Some(earliest_us) = calls.iter().filter(may_grant).map(|call| call.sent_us).min() else { return (None, 0) };
     let requested_us = calls.iter().map(|call| call.sent_us).min().unwrap_or(0);
-    let waited_us = grant.and_then(|grant| grant.waited_ms).unwrap_or(0).saturating_mul(1_000);
-    let from_us = earliest_us.max((requested_us + waited_us).saturating_sub(ARRIVAL_US));
+    // A wait that is longer than the call was measured by a clock that has jumped.
+    let waited_until = |grant: &Call| requested_us.checked_add(grant.waited_ms?.checked_mul(1_000)?);
+    let waited_until_us = grant.and_then(|grant| waited_until(grant).filter(|us| *us <= grant.received_us));
+    let from_us = earliest_us.max(waited_until_us.unwrap_or(0).saturating_sub(ARRIVAL_US));
     let length_us = |call: &Call| {
         let Asked { ttl_ms, wait_ms, .. } = call.asked;
         match call.is_success() {
