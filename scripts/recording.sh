@@ -222,9 +222,9 @@ longest_gap() {
         END { printf "%d", longest / unit }'
 }
 
-# check_history FILE: fails if a lock broke a promise; prints a summary.
+# check_history FILE [OPTIONS]: fails if a lock or an operation broke a promise; prints a summary.
 check_history() {
-    "$TESTKIT_BINARY" check "$1" --handovers-min 100 || die "the recorded history shows a broken promise"
+    "$TESTKIT_BINARY" check "$@" --handovers-min 100 || die "the recorded history shows a broken promise"
 }
 
 # summarise JSON: prints what check_history has found, for a person.

@@ -272,7 +272,7 @@ asynchronous() {
     ((granted_ms - killed_ms >= 60000)) || die "granted $((granted_ms - killed_ms)) ms after the fault"
     RECOVERY_MAX=120 until_as_before "the hold-off"
     stop_recording
-    seen=$(check_history "$HISTORY")
+    seen=$(check_history "$HISTORY" --may-lose)
     summarise "$seen"
 
     # Without load, because an operator who ends a hold-off takes the risk of two holders.

@@ -35,6 +35,11 @@ impl Target {
         Ok(Self { address: address.to_string(), authorization })
     }
 
+    /// A connection of one's own.
+    pub async fn connect(&self) -> io::Result<TcpStream> {
+        connect(self).await
+    }
+
     /// The port, by which the node is found if it runs on this machine.
     pub fn port(&self) -> Option<u16> {
         self.address.rsplit_once(':')?.1.parse().ok()

@@ -1,8 +1,8 @@
-//! A client of several nodes, for clients that check what they see: each call goes to a random node.
+//! A client of several nodes, for clients that record what they see: each call goes to a random node.
 
 use std::time::{Duration, Instant};
 
-use latchgate_bench::http::{Connection, Target, post};
+use latchgate_bench::http::{Connection, Target, get, post};
 use serde_json::Value;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
@@ -54,9 +54,25 @@ impl Caller {
     }
 
     pub async fn call(&mut self, path: &str, body: &Value, wait: Duration) -> Answer {
+        self.send(|target| post(target, path, &body.to_string()), wait + PATIENCE).await
+    }
+
+    pub async fn get(&mut self, path: &str) -> Answer {
+        self.send(|target| get(target, path), PATIENCE).await
+    }
+
+    /// Closes the connection after a random time, perhaps before there is an answer.
+    pub async fn hang_up(&mut self, path: &str, body: &Value) -> Answer {
+        self.nodes.iter_mut().for_each(|node| node.1 = None);
+        let answer = self.send(|target| post(target, path, &body.to_string()), PAUSE_MAX.mul_f64(rand::random())).await;
+        self.nodes[answer.node].1 = None;
+        answer
+    }
+
+    async fn send(&mut self, request: impl Fn(&Target) -> String, patience: Duration) -> Answer {
         let node = rand::random_range(0..self.nodes.len());
         let sent = Instant::now();
-        let answered = timeout(wait + PATIENCE, self.exchange(node, path, &body.to_string())).await;
+        let answered = timeout(patience, self.exchange(node, &request(&self.nodes[node].0))).await;
         let received = Instant::now();
         let (status, body) = match answered.unwrap_or_else(|_| Err("no answer in time".to_owned())) {
             Ok((status, body)) => (Ok(status), body),
@@ -68,30 +84,15 @@ impl Caller {
         Answer { node, sent, received, status, body }
     }
 
-    /// Closes the connection after a random time, perhaps before there is an answer.
-    pub async fn hang_up(&mut self, path: &str, body: &Value) {
-        let node = rand::random_range(0..self.nodes.len());
-        self.nodes[node].1 = None;
-        let _ = timeout(PAUSE_MAX.mul_f64(rand::random()), self.exchange(node, path, &body.to_string())).await;
-        self.nodes[node].1 = None;
-    }
-
-    async fn exchange(&mut self, node: usize, path: &str, body: &str) -> Result<(u16, Value), String> {
+    async fn exchange(&mut self, node: usize, request: &str) -> Result<(u16, Value), String> {
         let (target, connection) = &mut self.nodes[node];
         let connection = match connection {
             Some(connection) => connection,
             none => none.insert(Connection::open(target).await.map_err(|error| format!("{error:#}"))?),
         };
-        let answer = connection.send(post(target, path, body).as_bytes()).await;
-        let (status, body) = answer.map_err(|error| error.to_string())?;
+        let (status, body) = connection.send(request.as_bytes()).await.map_err(|error| error.to_string())?;
         Ok((status, serde_json::from_slice(body).unwrap_or_default()))
     }
-}
-
-/// # Errors
-/// When a URL is not of the form `http://HOST:PORT`.
-pub(crate) fn targets(urls: &[String]) -> anyhow::Result<Vec<Target>> {
-    urls.iter().map(|url| Target::parse(url)).collect()
 }
 
 /// The end of a run: after so many seconds, or at SIGTERM or SIGINT.

@@ -8,15 +8,14 @@
 //!   the environment. They save the time of a start, and no test may disturb them.
 //!
 //! [`memory`] has stores in the test's own memory: the reference that the others are compared with. [`recorder`] has
-//! clients that record their calls, and [`recorded`] checks from these whether a lock kept its promises. [`mixed`] has clients that
-//! use everything at once. `latchgate-testkit` is a command for both.
+//! clients that use a mix of everything and record their calls, and [`recorded`] checks from these whether locks and the gate kept
+//! their promises. `latchgate-testkit` is a command for both.
 //!
 //! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
 //! decide anything.
 
 pub mod lossy;
 pub mod memory;
-pub mod mixed;
 pub mod node;
 pub mod pgbouncer;
 pub mod postgres;

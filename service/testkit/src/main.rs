@@ -1,8 +1,7 @@
-//! The clients of scripts/recording.sh and scripts/soak.sh.
+//! The clients of scripts/recording.sh.
 
 use clap::{Parser, Subcommand};
-use latchgate_testkit::recorded::history;
-use latchgate_testkit::{mixed, recorder};
+use latchgate_testkit::{recorded, recorder};
 
 #[derive(Parser)]
 #[command(name = "latchgate-testkit", version, about = "Clients that check what a cluster of Latchgate promises")]
@@ -13,24 +12,16 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Take, renew and release locks as careful clients do, and record each call as a JSON line
+    /// Use locks and the gate as careful clients do, and record each call as a JSON line
     Record(recorder::Args),
-    /// Check what `record` wrote; fails if a lock broke a promise
-    Check(history::Args),
-    /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
-    /// excluded each other
-    Mixed(mixed::Args),
+    /// Check what `record` wrote; fails if a promise was broken
+    Check(recorded::Args),
 }
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Record(args) => recorder::run(&args).await,
-        Command::Check(args) => history::run(&args),
-        Command::Mixed(args) => {
-            let report = mixed::run(&args).await?;
-            println!("{}", serde_json::to_string(&report)?);
-            report.check()
-        }
+        Command::Check(args) => recorded::run(&args),
     }
 }

@@ -1,59 +1,125 @@
-//! Clients record every call, and the record is checked afterwards: no lock may have had two holders.
+//! Clients record every call and event, and the record is checked afterwards: no promise may have been broken.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::recorded::{self, Call, history};
-use latchgate_testkit::recorder;
+use latchgate_testkit::recorded::{self, Call, Options, Report, judge, read_file};
+use latchgate_testkit::recorder::{self, Workload};
+use serde_json::json;
+use tempfile::TempDir;
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
-use crate::client::on_postgres;
+use crate::client::{granted, on_postgres, release};
+use crate::three_nodes::three_nodes;
 
 const LONG: Duration = Duration::from_secs(60);
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_each_node_is_killed_in_turn_no_lock_has_two_holders() {
-    let database = shared_database().await;
-    let mut nodes = Vec::new();
-    for _ in 0..3 {
-        nodes.push(on_postgres(&database).await);
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let args = recorder::Args {
-        urls: nodes.iter().map(Node::base_url).collect(),
-        keys: 4,
-        clients: 12,
-        seconds: 0,
-        ttl_ms: 1_000,
-        // The next client waits for the end of the lease.
-        abandon_one_in: 20,
-        out: dir.path().join("history"),
-    };
-    let out = args.out.clone();
-    let grants = || recorded::check(&whole_lines(&out)).grants;
-    let (end, ended) = oneshot::channel::<()>();
-    let recording = tokio::spawn(async move { recorder::until(async { drop(ended.await) }, &args).await });
-    for node in &mut nodes {
-        let before = grants();
-        assert!(eventually(LONG, || async { grants() > before + 50 }).await);
-        node.kill9();
-        let before = grants();
-        assert!(eventually(LONG, || async { grants() > before + 10 }).await, "two nodes do without the third");
-        node.start_again().await;
-    }
-    drop(end);
-    recording.await.unwrap().unwrap();
-    let report = recorded::check(&history::read(&out).unwrap());
-    let shown: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
-    assert!(shown.is_empty(), "{}", shown.join("\n"));
-    assert!(report.handovers > 100 && report.unknown_outcomes > 0, "{report:?}");
+/// A recording that goes on until the test ends it.
+struct Recording {
+    dir: TempDir,
+    end: oneshot::Sender<()>,
+    running: JoinHandle<anyhow::Result<()>>,
 }
 
-/// The complete lines of a history that is still being written.
-fn whole_lines(file: &std::path::Path) -> Vec<Call> {
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    recorded::read(whole.as_bytes()).unwrap()
+impl Recording {
+    fn start(nodes: &[Node], choose: impl FnOnce(recorder::Args) -> recorder::Args) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let args = choose(recorder::Args::new(nodes.iter().map(Node::base_url).collect(), dir.path().join("history")));
+        let (end, ended) = oneshot::channel::<()>();
+        let running = tokio::spawn(async move { recorder::until(async { drop(ended.await) }, &args).await });
+        Self { dir, end, running }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("history")
+    }
+
+    /// What there is so far.
+    fn report(&self) -> Report {
+        let text = std::fs::read_to_string(self.file()).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        recorded::check(&recorded::read(whole.as_bytes()).unwrap())
+    }
+
+    async fn until(&self, what: &str, is_enough: impl Fn(&Report) -> bool) {
+        assert!(eventually(LONG, || async { is_enough(&self.report()) }).await, "{what}: {:?}", self.report());
+    }
+
+    /// All calls and events, without a broken promise.
+    async fn checked(self, options: &Options) -> (Vec<Call>, Report) {
+        let file = self.file();
+        drop(self.end);
+        self.running.await.unwrap().unwrap();
+        let calls = read_file(&file).unwrap();
+        let report = recorded::check_with(&calls, options);
+        let shown: Vec<String> = report.violations.iter().map(ToString::to_string).collect();
+        assert!(shown.is_empty(), "{}", shown.join("\n"));
+        (calls, report)
+    }
+}
+
+/// Records while each of three nodes goes in turn and comes back.
+async fn recorded_while(nodes: &mut [Node], goes: impl AsyncFn(&mut Node)) -> Report {
+    // Of an abandoned lease, the next client waits for the end.
+    let (mix, readers) = (Workload::value_variants().to_vec(), 1);
+    let choose = |args| recorder::Args { mix, readers, keys: 4, ttl_ms: 1_000, abandon_one_in: 20, ..args };
+    let recording = Recording::start(nodes, choose);
+    for node in nodes {
+        let before = recording.report().grants;
+        recording.until("all nodes grant", |report| report.grants > before + 50).await;
+        goes(node).await;
+        let before = recording.report().grants;
+        recording.until("two nodes do without the third", |report| report.grants > before + 10).await;
+        node.start_again().await;
+    }
+    let (_, report) = recording.checked(&Options::default()).await;
+    assert!(report.handovers > 100, "{report:?}");
+    report
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_each_node_is_killed_in_turn_no_promise_is_broken() {
+    let mut nodes = three_nodes(&shared_database().await).await;
+    let report = recorded_while(&mut nodes, async |node: &mut Node| node.kill9()).await;
+    assert!(report.unknown_outcomes > 0, "{report:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_under_load_breaks_no_promise() {
+    let mut nodes = three_nodes(&shared_database().await).await;
+    let kept = granted(&nodes[0], "kept", json!({ "ttl_ms": 300_000 })).await;
+    let drains = async |node: &mut Node| {
+        node.terminate();
+        let status = node.wait_exit(Duration::from_secs(10)).await;
+        assert!(status.is_some_and(|status| status.success()), "it did not drain within 10 s: {}", node.log());
+    };
+    recorded_while(&mut nodes, drains).await;
+    // This lease was not used during the restarts.
+    assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_kind_of_lock_the_gate_and_the_events_keep_their_promises_at_three_nodes() {
+    let nodes = three_nodes(&shared_database().await).await;
+    let (mix, readers) = (Workload::value_variants().to_vec(), 2);
+    let choose = |args| recorder::Args { mix, readers, keys: 3, ttl_ms: 1_500, abandon_one_in: 30, ..args };
+    let recording = Recording::start(&nodes, choose);
+    let is_enough = |seen: &Report| seen.grants > 200 && seen.attempts > 30 && seen.events > 300;
+    recording.until("clients use everything", is_enough).await;
+    recording.checked(&Options { granted_within_ms: 20_000, ..Options::default() }).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_independent_judge_finds_an_order_for_a_small_history() {
+    let nodes = [on_postgres(&shared_database().await).await];
+    let choose = |args| recorder::Args { keys: 1, clients: 3, ttl_ms: 300, abandon_one_in: 10, ..args };
+    let recording = Recording::start(&nodes, choose);
+    recording.until("locks are granted", |report| report.grants > 20).await;
+    let (calls, _) = recording.checked(&Options::default()).await;
+    assert!(judge(&calls), "{calls:#?}");
 }

@@ -1,5 +1,4 @@
-//! Three nodes, and clients that use any of them, as behind a load balancer: many waiters, lost notifications, rolling
-//! restarts.
+//! Three nodes, and clients that use any of them, as behind a load balancer: many waiters, and lost notifications.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,17 +9,15 @@ use latchgate_core::CLOCK_BOUND_MS;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, granted, inspect, on_postgres, post, release, try_send};
+use crate::client::{Answer, granted, inspect, on_postgres, post, release};
 
 const LONG: Duration = Duration::from_secs(60);
-/// How often a client repeats a call before it gives up.
-const TRIES: usize = 200;
 
-async fn three_nodes(database: &str) -> Vec<Node> {
+pub async fn three_nodes(database: &str) -> Vec<Node> {
     let (one, two, three) = tokio::join!(on_postgres(database), on_postgres(database), on_postgres(database));
     vec![one, two, three]
 }
@@ -111,81 +108,4 @@ async fn with_every_notification_lost_all_waiters_are_served() {
     is_over.store(true, Ordering::SeqCst);
     killing.await.unwrap();
     assert!(killed.load(Ordering::SeqCst) > 0, "no listener was found");
-}
-
-/// A client that does what the docs recommend: if a node does not answer, it tries another one; it repeats calls of unknown
-/// outcome with the same lease id; and it continues a wait with its ticket.
-struct Client {
-    nodes: Arc<Vec<String>>,
-    next: usize,
-}
-
-impl Client {
-    async fn call(&mut self, path: &str, body: &Value) -> Result<Answer, String> {
-        self.next += 1;
-        let url = format!("{}{path}", self.nodes[self.next % self.nodes.len()]);
-        let sent = try_send(reqwest::Client::new().post(url).body(body.to_string())).await;
-        sent.map_err(|error| error.to_string())
-    }
-
-    /// Repeats the call until there is a final answer.
-    async fn until_answered(&mut self, path: &str, mut body: Value) -> Answer {
-        let mut last = String::new();
-        for _ in 0..TRIES {
-            match self.call(path, &body).await {
-                Ok(answer) if answer.status == 503 => last = answer.body.to_string(),
-                Ok(answer) if answer.code() == "wait-timeout" => {
-                    body["ticket"] = answer.body["ticket"].clone();
-                    last = answer.body.to_string();
-                }
-                Ok(answer) => return answer,
-                Err(error) => last = error,
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-        panic!("no answer: {last}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_under_load_loses_no_lease_and_fails_nothing_that_cannot_be_repeated() {
-    let postgres = Postgres::start().await;
-    let mut nodes = three_nodes(&postgres.create_database().await).await;
-    let urls: Arc<Vec<String>> = Arc::new(nodes.iter().map(Node::base_url).collect());
-    let kept = granted(&nodes[0], "kept", json!({ "ttl_ms": 300_000 })).await;
-    let inside: Arc<Inside> = Arc::default();
-    let (is_over, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let mut load = JoinSet::new();
-    for number in 0..8 {
-        let mut client = Client { nodes: Arc::clone(&urls), next: number };
-        let (inside, is_over, rounds) = (Arc::clone(&inside), Arc::clone(&is_over), Arc::clone(&rounds));
-        load.spawn(async move {
-            let mut round = 0;
-            while !is_over.load(Ordering::SeqCst) {
-                round += 1;
-                let lease = format!("client-{number}-{round}");
-                let request = json!({ "lease_id": lease, "wait_ms": 30_000, "ttl_ms": 60_000 });
-                let grant = client.until_answered("/v1/locks/k/acquire", request).await;
-                assert_eq!(grant.status, 200, "{}", grant.body);
-                inside.visit().await;
-                let released = client.until_answered("/v1/locks/k/release", json!({ "lease_id": lease })).await;
-                assert_eq!(released.status, 200, "{}", released.body);
-                rounds.fetch_add(1, Ordering::SeqCst);
-            }
-        });
-    }
-    for node in &mut nodes {
-        let before = rounds.load(Ordering::SeqCst);
-        node.terminate();
-        let status = node.wait_exit(Duration::from_secs(10)).await;
-        assert!(status.is_some_and(|status| status.success()), "it did not drain within 10 s: {}", node.log());
-        node.start_again().await;
-        assert!(eventually(LONG, || async { rounds.load(Ordering::SeqCst) > before + 10 }).await);
-    }
-    is_over.store(true, Ordering::SeqCst);
-    while let Some(ended) = load.join_next().await {
-        ended.unwrap();
-    }
-    // This lease was not used during the restarts.
-    assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
 }

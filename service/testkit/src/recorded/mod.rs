@@ -1,9 +1,11 @@
-//! Histories of locks as their clients recorded them, one line per call, and the check of such a history.
+//! Histories as clients recorded them, one JSON line per call, and the check of such a history against what Latchgate promises.
 //!
-//! `latchgate-testkit record` writes the lines. They contain only what a client can know.
+//! `latchgate-testkit record` writes the lines, and scripts may add some. They contain only what clients and operators can know.
 
 mod check;
-pub mod history;
+mod command;
+mod file;
+mod judge;
 #[cfg(test)]
 mod tests;
 
@@ -11,43 +13,172 @@ use std::io::{self, BufRead};
 
 use serde::{Deserialize, Serialize};
 
-pub use check::{Report, Rule, Violation, check};
+pub use check::{Options, Report, Rule, Violation, check, check_with};
+pub use command::{Args, run};
+pub use file::{History, read_file};
+pub use judge::judge;
 
-/// A call and its answer. The leases must be exclusive, not nested, and not ended by other clients: only then does a client know
-/// until when it holds the lock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// A call and its answer. A call for several keys has one line for each of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Call {
-    /// The calling client: one owner, with one call at a time.
+    /// The calling client: one call at a time.
     pub client: u64,
     pub verb: Verb,
+    #[serde(skip_serializing_if = "is_default")]
+    pub app: String,
+    /// The key of a lock, or the name of an operation. Empty: the line is about all keys.
     pub key: String,
+    /// Of a lock's lease, or the attempt id of an operation.
+    #[serde(skip_serializing_if = "is_default")]
     pub lease_id: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub owner: String,
     /// The URL that it called.
+    #[serde(skip_serializing_if = "is_default")]
     pub url: String,
-    /// Both times are in µs by one monotonic clock of the process that recorded all clients.
+    /// Both times are in µs of the machine's monotonic clock.
     pub sent_us: u64,
     /// When the answer arrived or the call failed.
     pub received_us: u64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "is_default")]
+    pub asked: Asked,
+    #[serde(skip_serializing_if = "is_default")]
     pub status: Option<u16>,
     /// The error, if there was no answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub error: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "is_default")]
     pub code: Option<String>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    /// Why a lease has ended.
+    #[serde(skip_serializing_if = "is_default")]
+    pub why: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
     pub token: Option<u64>,
     /// The remaining time of the lease in the answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_in_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ttl_ms: Option<u64>,
+    /// The end of the lease by the store's clock, in ms since 1970.
+    #[serde(skip_serializing_if = "is_default")]
+    pub expires_at_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub waited_ms: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub slots: Vec<u64>,
+    /// The owners that a refusal or a look has named.
+    #[serde(skip_serializing_if = "is_default")]
+    pub holders: Vec<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub waiters: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub stamp: Option<String>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub attempt: Option<u64>,
+    /// What was posted for an operation, or stored for it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub result: Option<u64>,
+    #[serde(skip_serializing_if = "is_default")]
+    pub event: Option<Event>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// What a request asked for, as far as the check needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Asked {
+    #[serde(skip_serializing_if = "is_default")]
+    pub mode: Mode,
+    #[serde(skip_serializing_if = "is_default")]
+    pub permits: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub limit: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub group: String,
+    #[serde(skip_serializing_if = "is_default")]
+    pub group_limit: u64,
+    pub ttl_ms: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub wait_ms: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub priority: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub min_hold_ms: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub ticket: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    pub reentrant: bool,
+    /// The lock is one of several that were requested as one.
+    #[serde(skip_serializing_if = "is_default")]
+    pub multilock: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    pub grace_ms: u64,
+    /// The outcome that a post reports, and for how long a success is kept.
+    #[serde(skip_serializing_if = "is_default")]
+    pub outcome: Outcome,
+    #[serde(skip_serializing_if = "is_default")]
+    pub retention_ms: u64,
+    /// No attempt begins after one that let its lease pass.
+    #[serde(skip_serializing_if = "is_default")]
+    pub blocks: bool,
+}
+
+/// What the reader of a stream received. Its number is the line's `client`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub id: String,
+    /// That of the event, or one of the three below, which are about the stream.
+    pub kind: String,
+}
+
+impl Event {
+    /// Every event from here on is received.
+    pub const OPENED: &str = "opened";
+    /// Events may be missing or come again.
+    pub const DROPPED: &str = "dropped";
+    /// Every event of the calls before was received.
+    pub const COMPLETE: &str = "complete";
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Verb {
+    #[default]
     Acquire,
     Renew,
     Release,
+    /// Revokes all leases of a key.
+    Revoke,
+    /// A transaction that was committed with a guard.
+    Guard,
+    Pre,
+    Heartbeat,
+    Post,
+    /// Shows holders and waiters when the clients have ended.
+    Look,
+    Event,
+    /// A store has lost data.
+    Lose,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    #[default]
+    Exclusive,
+    Shared,
+    Permits,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    #[default]
+    None,
+    Success,
+    Failure,
+}
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 impl Call {
@@ -68,9 +199,27 @@ impl Call {
         }
     }
 
+    /// The call was carried out, or may have been.
+    fn may_count(&self) -> bool {
+        self.is_success() || self.is_outcome_unknown()
+    }
+
     /// The answer said that the lease has ended.
     fn is_lost(&self) -> bool {
-        matches!(self.status, Some(404 | 410))
+        matches!(self.verb, Verb::Acquire | Verb::Renew | Verb::Release) && matches!(self.status, Some(404 | 410))
+    }
+
+    fn is_about_a_lease(&self) -> bool {
+        matches!(self.verb, Verb::Acquire | Verb::Renew | Verb::Release | Verb::Guard)
+    }
+
+    /// The lease in the answer ends at this time at the earliest: it is counted from the request.
+    fn expires_us(&self) -> u64 {
+        self.sent_us.saturating_add(self.ttl_ms.unwrap_or(0).saturating_mul(1_000))
+    }
+
+    fn code(&self) -> &str {
+        self.code.as_deref().unwrap_or_default()
     }
 }
 

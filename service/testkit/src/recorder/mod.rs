@@ -1,44 +1,38 @@
-//! Clients that take locks carefully, and record every call. The check uses only what the clients could know.
+//! Clients that use locks and the gate carefully, and record every call. The check uses only what the clients could know.
 
+mod args;
 mod client;
+mod gate;
+mod lease;
+mod stream;
+#[cfg(test)]
+mod tests;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use latchgate_bench::http::{Target, run_id};
+use nix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
+pub use self::args::{Args, Workload};
 use self::client::Client;
-use crate::caller;
-use crate::recorded::Call;
+use self::stream::Reader;
+use crate::caller::{self, Answer, Caller};
+use crate::recorded::{Call, Verb};
+use crate::wait::eventually;
 
-#[derive(Clone, clap::Args)]
-pub struct Args {
-    /// Nodes of one tier, or load balancers in front of them, as http://HOST:PORT; each call goes to a random one
-    #[arg(long, value_delimiter = ',', required = true)]
-    pub urls: Vec<String>,
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
-    pub keys: u64,
-    /// Distributed over the keys in turn
-    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
-    pub clients: u64,
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
-    pub seconds: u64,
-    /// Length of each lease, in ms. A client waits at most a third of it, so that some of the lease is left after the wait
-    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
-    pub ttl_ms: u64,
-    /// One in this many leases is left to expire; 0: none is
-    #[arg(long, default_value_t = 500)]
-    pub abandon_one_in: u64,
-    /// The file for the recorded calls
-    #[arg(long, value_name = "FILE")]
-    pub out: PathBuf,
-}
+/// Until when all readers of streams must be connected, or have received the last event.
+const STREAM_WITHIN: Duration = Duration::from_secs(15);
+/// How long after the last expiry holders and waiters may still be shown.
+const QUIET_MARGIN: Duration = Duration::from_secs(10);
 
 /// Records until the time is up, or until SIGTERM or SIGINT.
 pub async fn run(args: &Args) -> anyhow::Result<()> {
@@ -47,42 +41,112 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Records until `end`, and then until every client has its last answer: a history without it would be incomplete.
 pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
-    let targets = caller::targets(&args.urls)?;
-    let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
-    let recorder = Arc::new(Recorder {
-        targets,
-        run: run_id(),
-        args: args.clone(),
-        started: Instant::now(),
-        is_over: AtomicBool::new(false),
-        lines: Mutex::new(lines),
-    });
+    let recorder = Arc::new(Recorder::create(args)?);
+    let mut readers = JoinSet::new();
+    for app in 0..recorder.apps.len() {
+        (0..args.readers).for_each(|number| drop(readers.spawn(Reader::new(app, number, &recorder).run())));
+    }
+    let are_open = || recorder.streams.load(Ordering::Relaxed) >= readers.len() as u64;
+    // A stream that opens later has only later events, and says so.
+    let _ = eventually(STREAM_WITHIN, || std::future::ready(are_open())).await;
     let mut clients = JoinSet::new();
     for number in 0..args.clients {
         clients.spawn(Client::new(number, &recorder).run());
     }
+    let shared = Arc::clone(&recorder);
     let ending = tokio::spawn(async move {
         end.await;
-        recorder.is_over.store(true, Ordering::Relaxed);
+        shared.is_over.store(true, Ordering::Relaxed);
     });
     let ended = clients.join_all().await;
     ending.abort();
-    ended.into_iter().collect::<io::Result<()>>().context("writing")
+    recorder.is_over.store(true, Ordering::Relaxed);
+    ended.into_iter().collect::<io::Result<()>>().context("writing")?;
+    if args.until_quiet || args.readers > 0 {
+        recorder.look().await.context("writing")?;
+    }
+    if args.readers > 0 {
+        recorder.mark_the_end().await;
+        let read = tokio::time::timeout(STREAM_WITHIN, readers.join_all()).await.unwrap_or_default();
+        read.into_iter().collect::<io::Result<()>>().context("writing")?;
+    }
+    Ok(())
+}
+
+/// An app, and how its clients reach the nodes.
+struct App {
+    /// Empty without API keys.
+    name: String,
+    targets: Vec<Target>,
+    /// The keys that were used.
+    keys: Mutex<BTreeSet<String>>,
 }
 
 /// Shared by all clients.
 struct Recorder {
-    targets: Vec<Target>,
+    apps: Vec<App>,
     run: u64,
     args: Args,
     started: Instant,
+    /// The start by the machine's monotonic clock, which other recorders and scripts can read, too.
+    started_us: u64,
     is_over: AtomicBool,
+    /// How many streams of events are open.
+    streams: AtomicU64,
     lines: Mutex<File>,
 }
 
 impl Recorder {
+    fn create(args: &Args) -> anyhow::Result<Self> {
+        let app = |name: String, key: Option<&String>| {
+            let targets = args.urls.iter().map(|url| Target::with_key(url, key.map(String::as_str)));
+            Ok(App { name, targets: targets.collect::<anyhow::Result<_>>()?, keys: Mutex::default() })
+        };
+        let named = args.api_keys.iter().enumerate().map(|(index, key)| app(format!("app-{index}"), Some(key)));
+        let mut apps = named.collect::<anyhow::Result<Vec<App>>>()?;
+        if apps.is_empty() {
+            apps.push(app(String::new(), None)?);
+        }
+        let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
+        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("reading the clock")?;
+        Ok(Self {
+            apps,
+            run: run_id(),
+            args: args.clone(),
+            started: Instant::now(),
+            started_us: u64::try_from(Duration::from(now).as_micros()).unwrap_or(0),
+            is_over: AtomicBool::new(false),
+            streams: AtomicU64::new(0),
+            lines: Mutex::new(lines),
+        })
+    }
+
+    fn prefix(&self) -> String {
+        format!("recorded-{:016x}-", self.run)
+    }
+
+    fn end_key(&self) -> String {
+        format!("{}end", self.prefix())
+    }
+
     fn us(&self, at: Instant) -> u64 {
-        u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
+        self.started_us + u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
+    }
+
+    /// What every call has, whatever it is about.
+    fn call(&self, answer: &Answer, client: u64, app: usize, verb: Verb) -> Call {
+        Call {
+            client,
+            verb,
+            app: self.apps[app].name.clone(),
+            url: self.args.urls[answer.node].clone(),
+            sent_us: self.us(answer.sent),
+            received_us: self.us(answer.received),
+            status: answer.status.as_ref().ok().copied(),
+            error: answer.status.as_ref().err().cloned(),
+            code: answer.code().map(str::to_owned),
+            ..Call::default()
+        }
     }
 
     /// Written at once: scripts follow the file.
@@ -95,65 +159,48 @@ impl Recorder {
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
+
+    /// Looks at each key until it has no holders and no waiters, but no longer than leases last.
+    async fn look(&self) -> io::Result<()> {
+        let deadline = Instant::now() + Duration::from_millis(self.args.ttl_ms) + QUIET_MARGIN;
+        for (index, app) in self.apps.iter().enumerate() {
+            let mut caller = Caller::new(&app.targets);
+            let keys = app.keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            for key in keys {
+                loop {
+                    let answer = caller.get(&format!("/v1/locks/{key}")).await;
+                    let (holders, waiters) = (holders(&answer.body), answer.body["waiters"].as_u64().unwrap_or(0));
+                    let is_quiet = answer.is_success() && holders.is_empty() && waiters == 0;
+                    if is_quiet || Instant::now() > deadline {
+                        let call = self.call(&answer, 0, index, Verb::Look);
+                        self.write(&Call { key, holders, waiters, ..call })?;
+                        break;
+                    }
+                    sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// An event after all others.
+    async fn mark_the_end(&self) {
+        for app in &self.apps {
+            let path = format!("/v1/locks/{}/acquire", self.end_key());
+            let mut caller = Caller::new(&app.targets);
+            let request = json!({ "lease_id": "end", "ttl_ms": 1_000, "owner": "end" });
+            for _ in 0..20 {
+                if caller.call(&path, &request, Duration::ZERO).await.is_success() {
+                    break;
+                }
+                caller::pause().await;
+            }
+        }
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::AtomicU64;
-
-    use axum::extract::Path;
-    use axum::routing::post;
-    use axum::{Json, Router};
-    use serde_json::{Value, json};
-    use tokio::net::TcpListener;
-    use tokio::sync::Semaphore;
-
-    use super::*;
-    use crate::recorded::{self, Rule, history};
-
-    /// A node with one lock, in memory, that admits `holders` at once.
-    async fn fake_node(holders: usize) -> String {
-        let (free, tokens) = (Arc::new(Semaphore::new(holders)), Arc::new(AtomicU64::new(0)));
-        let freed = free.clone();
-        let acquire = async move |Path(_): Path<String>, Json(body): Json<Value>| {
-            free.acquire().await.unwrap().forget();
-            Json(json!({ "token": 1 + tokens.fetch_add(1, Ordering::Relaxed), "ttl_ms": body["ttl_ms"] }))
-        };
-        let release = async move |Path(_): Path<String>| {
-            freed.add_permits(1);
-            Json(json!({ "still_held": 0 }))
-        };
-        let routes = Router::new()
-            .route("/v1/locks/{key}/acquire", post(acquire))
-            .route("/v1/locks/{key}/release", post(release));
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
-        tokio::spawn(async { axum::serve(listener, routes).await });
-        url
-    }
-
-    /// Records and checks one key of a lock that admits `holders` at once.
-    async fn recorded_and_checked(holders: usize) -> (recorded::Report, anyhow::Result<()>) {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("history");
-        let urls = vec![fake_node(holders).await];
-        let args = Args { urls, keys: 1, clients: 8, seconds: 1, ttl_ms: 3_000, abandon_one_in: 0, out: file.clone() };
-        run(&args).await.unwrap();
-        let report = recorded::check(&history::read(&file).unwrap());
-        (report, history::run(&history::Args { file, handovers_min: 1 }))
-    }
-
-    #[tokio::test]
-    async fn a_correct_lock_passes() {
-        let (report, checked) = recorded_and_checked(1).await;
-        assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
-        checked.unwrap();
-    }
-
-    #[tokio::test]
-    async fn two_holders_at_once_are_reported() {
-        let (report, checked) = recorded_and_checked(2).await;
-        assert!(report.violations.iter().any(|violation| violation.rule == Rule::OneHolder), "{report:?}");
-        checked.unwrap_err();
-    }
+/// The owners that an answer names as holders.
+fn holders(body: &Value) -> Vec<String> {
+    let holders = body["holders"].as_array().into_iter().flatten();
+    holders.filter_map(|holder| holder["owner"].as_str()).map(str::to_owned).collect()
 }

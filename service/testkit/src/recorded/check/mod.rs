@@ -1,0 +1,158 @@
+//! Checks the promises of locks and of the gate, from the recorded lines alone. Each file has the rules of one subject.
+
+mod clock;
+mod effects;
+mod events;
+mod exclusion;
+mod gate;
+mod lease;
+mod multilocks;
+mod queue;
+mod refusals;
+mod rule;
+mod tokens;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use self::events::Streams;
+use self::lease::Lease;
+use self::multilocks::Multilocks;
+pub use self::rule::Rule;
+use super::{Call, Verb};
+
+/// Most violations that are kept: a broken lock may have very many.
+const VIOLATIONS_MAX: usize = 1_000;
+
+/// What the history does not say about the run.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Options {
+    /// Stores may lose leases that were acknowledged: they are only counted
+    #[arg(long)]
+    pub may_lose: bool,
+    /// Stores have clocks of their own, or were set during the run: do not compare the expiries that they gave
+    #[arg(long)]
+    pub clocks_differ: bool,
+    /// Longest time in ms for which a free lock with a waiter may not be granted. 0: any, for runs with hold-offs
+    #[arg(long, default_value_t = 0)]
+    pub granted_within_ms: u64,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    pub calls: usize,
+    /// Leases with an answer that granted them.
+    pub grants: usize,
+    /// How often a lock passed from one client to another.
+    pub handovers: usize,
+    /// Calls that may or may not have been carried out: their client cannot know.
+    pub unknown_outcomes: usize,
+    /// Grants whose lease had ended, counted from the request, when the answer arrived. They show nothing about holders.
+    pub stale_grants: usize,
+    /// Leases that a client lost although they had not expired, and neither the client nor an operator had ended them. Only a store
+    /// that loses acknowledged commits does that.
+    pub lost_early: usize,
+    /// Attempts of operations that the gate let proceed.
+    pub attempts: usize,
+    /// Events that readers of streams received.
+    pub events: usize,
+    #[serde(skip)]
+    pub violations: Vec<Violation>,
+}
+
+/// A broken rule, with the calls that show it.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    pub rule: Rule,
+    pub calls: Vec<Call>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:", self.rule)?;
+        let lines = self.calls.iter().map(|call| serde_json::to_string(call).map_err(|_| fmt::Error));
+        lines.into_iter().try_for_each(|line| write!(f, "\n  {}", line?))
+    }
+}
+
+impl Report {
+    fn violated<'a>(&mut self, rule: Rule, calls: impl IntoIterator<Item = &'a Call>) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(Violation { rule, calls: calls.into_iter().cloned().collect() });
+        }
+    }
+}
+
+/// Looks for broken rules. The calls may be in any order, but those of one stream of events.
+pub fn check(calls: &[Call]) -> Report {
+    check_with(calls, &Options::default())
+}
+
+pub fn check_with(calls: &[Call], options: &Options) -> Report {
+    let mut by_key: BTreeMap<(&str, &str), Vec<Call>> = BTreeMap::new();
+    calls.iter().for_each(|call| by_key.entry((&call.app, &call.key)).or_default().push(call.clone()));
+    let mut checker = Checker::new(options.clone());
+    by_key.values().for_each(|calls| checker.check(calls));
+    checker.report()
+}
+
+/// Gets the calls of one key after those of another. Those about all keys of an app come before them.
+pub struct Checker {
+    options: Options,
+    report: Report,
+    /// When stores lost data.
+    losses_us: Vec<u64>,
+    streams: Streams,
+    multilocks: Multilocks,
+}
+
+impl Checker {
+    pub fn new(options: Options) -> Self {
+        let (streams, multilocks) = (Streams::default(), Multilocks::default());
+        Self { options, report: Report::default(), losses_us: Vec::new(), streams, multilocks }
+    }
+
+    /// The calls of one key of one app.
+    pub fn check(&mut self, calls: &[Call]) {
+        let of = |verb| calls.iter().filter(move |call| call.verb == verb);
+        self.report.calls += calls.iter().filter(|call| !matches!(call.verb, Verb::Event | Verb::Lose)).count();
+        self.report.unknown_outcomes +=
+            calls.iter().filter(|call| call.verb != Verb::Event && call.is_outcome_unknown()).count();
+        if calls.first().is_some_and(|call| call.key.is_empty()) {
+            self.losses_us.extend(of(Verb::Lose).map(|call| call.sent_us));
+            return self.streams.open(of(Verb::Event));
+        }
+        gate::check(calls, &mut self.report);
+        let leases = Lease::all(calls);
+        self.count(&leases);
+        let (report, options) = (&mut self.report, &self.options);
+        effects::check(&leases, calls, report);
+        effects::check_losses(&leases, options.may_lose, &self.losses_us, report);
+        exclusion::check(&leases, report);
+        tokens::check(&leases, report);
+        if !options.clocks_differ && self.losses_us.is_empty() {
+            clock::check(&leases, report);
+        }
+        refusals::check(&leases, calls, report);
+        queue::check(&leases, calls, options, report);
+        self.multilocks.note(&leases);
+        self.streams.check(&leases, calls, report);
+    }
+
+    fn count(&mut self, leases: &[Lease<'_>]) {
+        let granted = leases.iter().filter(|lease| lease.grant.is_some());
+        self.report.grants += granted.clone().count();
+        self.report.stale_grants += granted.filter(|lease| !lease.is_held()).count();
+        let mut held: Vec<_> = leases.iter().filter(|lease| lease.is_held()).collect();
+        held.sort_by_key(|lease| lease.from_us);
+        self.report.handovers += held.windows(2).filter(|pair| pair[0].client() != pair[1].client()).count();
+    }
+
+    pub fn report(mut self) -> Report {
+        self.multilocks.check(&mut self.report);
+        self.report
+    }
+}

@@ -1,0 +1,94 @@
+//! What is recorded.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+
+#[derive(Clone, clap::Args)]
+pub struct Args {
+    /// Nodes of one tier, or load balancers in front of them, as http://HOST:PORT; each call goes to a random one
+    #[arg(long, value_delimiter = ',', required = true)]
+    pub urls: Vec<String>,
+    /// Keys of each kind that the mix has
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    pub keys: u64,
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u64).range(1..))]
+    pub clients: u64,
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seconds: u64,
+    /// Length of each lease, in ms. A client waits at most a third of it, so that some of the lease is left after the wait
+    #[arg(long, default_value_t = 3_000, value_parser = clap::value_parser!(u64).range(100..))]
+    pub ttl_ms: u64,
+    /// One in this many leases is left to expire; 0: none is
+    #[arg(long, default_value_t = 500)]
+    pub abandon_one_in: u64,
+    /// What clients do, at random
+    #[arg(long, value_delimiter = ',', default_value = "exclusive")]
+    pub mix: Vec<Workload>,
+    /// API keys of several apps, which use locks of the same names
+    #[arg(long, value_delimiter = ',')]
+    pub api_keys: Vec<String>,
+    /// Readers of event streams for each app, which go on at other nodes
+    #[arg(long, default_value_t = 0)]
+    pub readers: u64,
+    /// At the end, wait until the locks have no holders and no waiters, and record whether they have
+    #[arg(long)]
+    pub until_quiet: bool,
+    /// The file for the recorded calls
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+impl Args {
+    /// The defaults.
+    pub fn new(urls: Vec<String>, out: PathBuf) -> Self {
+        let mix = vec![Workload::Exclusive];
+        let (keys, clients, seconds, ttl_ms, abandon_one_in) = (8, 24, 20, 3_000, 500);
+        let (api_keys, readers, until_quiet) = (Vec::new(), 0, false);
+        Self { urls, keys, clients, seconds, ttl_ms, abandon_one_in, mix, api_keys, readers, until_quiet, out }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Workload {
+    /// One lock after the other. Each client has one key, so that one lock that is not granted for a while does not stop all clients
+    Exclusive,
+    /// Exclusive and shared leases of the same keys
+    Shared,
+    /// One or more permits
+    Permits,
+    /// Permits for groups with a limit of their own
+    Groups,
+    /// Permits of which only so many begin in a time
+    Rates,
+    /// Several locks at once
+    Multilock,
+    /// Short waits with priorities, which go on with tickets
+    Tickets,
+    /// Nested leases
+    Reentrant,
+    /// Leases that an operator revokes
+    Revoke,
+    /// Requests whose client hangs up
+    HangUp,
+    /// Operations that another attempt may take over
+    Gate,
+    /// Operations that no attempt takes over. They stay until their outcome is known
+    Block,
+}
+
+impl Workload {
+    /// Workloads with one name share keys.
+    pub fn keys(self) -> &'static str {
+        match self {
+            Self::Exclusive | Self::HangUp => "lock",
+            Self::Shared | Self::Multilock | Self::Tickets | Self::Reentrant => "shared",
+            Self::Revoke => "revoked",
+            Self::Permits => "permits",
+            Self::Groups => "groups",
+            Self::Rates => "rates",
+            Self::Gate => "retry",
+            Self::Block => "block",
+        }
+    }
+}
