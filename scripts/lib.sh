@@ -16,6 +16,10 @@ chmod 711 "$SCRATCH"
 STARTED=()
 # The directory of the servers' data, logs and pid files.
 ROOM=$SCRATCH
+# Where Postgres and Redis keep their data; if empty, there, too.
+DATA=
+# By server name: the command line of each, and words to put before it.
+declare -A COMMANDS=() BEFORE=()
 # Ports by server name. A server without an entry gets a free port, which is then entered.
 declare -A PORTS=()
 # Set by a script whose servers keep running after it has ended.
@@ -146,8 +150,10 @@ start() {
     [[ -z ${ONE_SESSION-} ]] || apart=()
     at_our_death=$signal
     [[ -z $OUTLIVES ]] || at_our_death=clear
+    COMMANDS[$name]=$(printf '%q ' "$@")
     # In one setpriv: a later change of user would reset the signal.
-    "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
+    # shellcheck disable=SC2086 # words
+    "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- ${BEFORE[$name]-} "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
     echo "$signal $STARTED_PID $(birth_of "$STARTED_PID")" >"$ROOM/$name.pid"
@@ -216,7 +222,7 @@ wait_until() {
 
 # start_postgres: a throw-away server, fsync on; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
-    local bin dir=$ROOM/postgres try port
+    local bin dir=${DATA:-$ROOM}/postgres try port
     bin=$(postgres_bin)
     if [[ ! -d $dir ]]; then
         mkdir "$dir"
@@ -268,7 +274,7 @@ age_postgres() {
 # start_redis: a throw-away server without persistence, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.
 REDIS_OPTIONS=()
 start_redis() {
-    local dir=$ROOM/redis try port
+    local dir=${DATA:-$ROOM}/redis try port
     mkdir -p "$dir"
     for try in 1 2 3; do
         port=${PORTS[redis]:-$(free_port)}

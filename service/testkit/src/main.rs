@@ -1,8 +1,8 @@
-//! The clients of scripts/recording.sh and scripts/soak.sh.
+//! The clients of scripts/chaos.sh, and the links that it breaks.
 
 use clap::{Parser, Subcommand};
 use latchgate_testkit::recorded::history;
-use latchgate_testkit::{mixed, recorder};
+use latchgate_testkit::{links, mixed, recorder};
 
 #[derive(Parser)]
 #[command(name = "latchgate-testkit", version, about = "Clients that check what a cluster of Latchgate promises")]
@@ -20,6 +20,8 @@ enum Command {
     /// Use modes, permits, multilocks, tickets and the gate at once, with clients that vanish; prints a JSON line, and fails if holders
     /// excluded each other
     Mixed(mixed::Args),
+    /// Pass connections between nodes and stores on, with faults of the network
+    Links(links::Args),
 }
 
 #[tokio::main]
@@ -27,6 +29,7 @@ async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Record(args) => recorder::run(&args).await,
         Command::Check(args) => history::run(&args),
+        Command::Links(args) => links::run(&args).await,
         Command::Mixed(args) => {
             let report = mixed::run(&args).await?;
             println!("{}", serde_json::to_string(&report)?);

@@ -1,5 +1,5 @@
 //! Clients that use everything at once: modes, permits, priorities, multilocks, tickets, and the gate. Some hang up while they wait,
-//! some vanish with what they hold. The load behind `scripts/soak.sh`.
+//! some vanish with what they hold. The load behind `scripts/chaos.sh`.
 
 mod client;
 mod holders;
