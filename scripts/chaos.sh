@@ -9,7 +9,7 @@
 #   --seed      repeats the choices of an earlier run, as far as processes allow
 #   --only      faults whose names begin so: scripts/chaos/faults.sh has them with their bounds
 #   --on        cluster: three nodes behind nginx, locks in Postgres, operations in Redis; sqlite: a node on a file; pair: three nodes on
-#               Postgres and Redis as a pair of engines. One after the other (cluster,sqlite,pair)
+#               Postgres and Redis as a pair of engines; ha: the stores of `make cluster-ha`. One after the other (cluster,sqlite,pair)
 #
 #   CLUSTER_BINARY, TESTKIT_BINARY   a built `latchgate` and `latchgate-testkit`; if absent, cargo builds them
 #   OLD_BINARY                       the release before, for `old binary`
@@ -18,6 +18,7 @@
 # Disks are filled only as root: the data is then on a file system in memory.
 source "$(dirname "$0")/lib.sh"
 ensure_packages cc envsubst nginx postgres redis
+source scripts/ha.sh
 source scripts/chaos/clients.sh
 source scripts/chaos/faults.sh
 
@@ -28,7 +29,7 @@ while (($# > 0)); do
         "--seed "[0-9]*) SEED=$2 ;;
         "--only "?*) ONLY=$2 ;;
         "--on "?*) ON=$2 ;;
-        *) die "usage: scripts/chaos.sh [--minutes N] [--seed S] [--only FAULT,…] [--on cluster,sqlite,pair]" ;;
+        *) die "usage: scripts/chaos.sh [--minutes N] [--seed S] [--only FAULT,…] [--on cluster,sqlite,pair,ha]" ;;
     esac
     shift 2
 done
@@ -72,12 +73,18 @@ target_up() {
     rm -rf "${DATA:?}"/* "$HISTORY"* "$SCRATCH"/done* "$SCRATCH"/lost* "$SCRATCH"/*-lost "$ROOM/clocks-were-set" "$SCRATCH/first"
     REDIS_OPTIONS=(--appendonly yes --appendfsync everysec --maxmemory-policy noeviction)
     [[ $TARGET != sqlite ]] || NODES=(node-1) STORES=()
+    if [[ $TARGET == ha ]]; then
+        ensure_packages etcd haproxy patroni
+        KIND=ha STORES=()
+        start_ha_stores
+        PARTS=("${HA_STORES[@]}")
+        POSTGRES_URL=postgres://postgres:$HA_PASSWORD@127.0.0.1:${PORTS[haproxy]}/latchgate
+    fi
     for store in "${STORES[@]}"; do
         clock_of "$store"
         "start_$store"
         PARTS+=("$store")
     done
-    POSTGRES_URL=postgres://postgres@127.0.0.1:${PORTS[postgres]-}/postgres
     for node in "${NODES[@]}"; do
         for store in "${STORES[@]}"; do
             : "${PORTS[$node-$store]:=$(free_port)}"
@@ -105,6 +112,7 @@ start_node() {
     case $TARGET in
         pair) settings=(LATCHGATE_LOCKS="postgres=$postgres redis=$redis") ;;
         sqlite) settings=(LATCHGATE_LOCKS="sqlite:$DATA/latchgate.db") ;;
+        ha) use_ha_stores "$1" && settings=(LATCHGATE_LOCKS="$LATCHGATE_LOCKS" LATCHGATE_GATE="$LATCHGATE_GATE") ;;
     esac
     start_http "$1" env "${settings[@]}" "$CLUSTER_BINARY" serve
 }
@@ -158,7 +166,8 @@ supervise() {
     local part command
     for part in "${PARTS[@]}"; do
         if [[ -e $ROOM/$part.down ]] || is_running "$part"; then continue; fi
-        sweep "$part"
+        # The next Patroni takes the Postgres of a killed one over.
+        [[ $part == patroni-* ]] || sweep "$part"
         [[ $part != postgres ]] || forget_killed_postgres "$DATA/postgres"
         command=${COMMANDS[$part]}
         [[ ! -e $ROOM/$part.binary ]] || command=${command/"$CLUSTER_BINARY"/$(<"$ROOM/$part.binary")}
@@ -254,6 +263,16 @@ order_switch() {
     die "the switch is refused $tries times: $answer"
 }
 
+# until_complete: until the stores of `ha` can lose another server.
+until_complete() {
+    local deadline=$((SECONDS + 180))
+    until [[ $(standbys 2>/dev/null) == 2/1 ]] && redis_is_ready; do
+        ((SECONDS < deadline)) || die "no two standbys follow: $(standbys 2>&1; tail -n 5 "$ROOM"/patroni-?.log)"
+        supervise
+        sleep 0.2
+    done
+}
+
 ## Faults one after the other.
 
 # plan: sets TO_DO to the faults of this target that this run has.
@@ -286,9 +305,9 @@ begins_with() {
 # run_faults NAME...: all at once; waits until all is as before, and compares how long that took with the sum of their bounds.
 run_faults() {
     local all pids=() pid name bound_locks=0 bound_operations=0 key=$1
-    all=$(IFS=+ && echo "$*")
+    all=$(printf ', %s' "$@") && all=${all:2}
     (($# == 1)) || key="several at once"
-    begin_fault "$TARGET, ${all//+/ + }"
+    begin_fault "$TARGET: $all"
     for name in "$@"; do
         # Arithmetic of the seed, because a subshell would begin with a RANDOM of its own.
         (RANDOM=$((SEED + ++COUNT)) && ${name%% *} ${name#* }) &
@@ -299,14 +318,15 @@ run_faults() {
         while [[ -n $(birth_of "$pid") ]]; do supervise && sleep 0.1; done
         wait "$pid" || die "$all has failed"
     done
-    RECOVERED=$SECONDS until_as_before "$all"
+    until_as_before "$all"
     end_fault
+    [[ $TARGET != ha ]] || until_complete
     say "$(printf '    %.1f s without a lock, %.1f s without an operation' "$(tenths "${LONGEST[0]}")" "$(tenths "${LONGEST[1]}")")"
     TIMES[$key]=$((${TIMES[$key]-0} + 1))
     ((LONGEST[0] <= ${LONGEST_LOCKS[$key]-0})) || LONGEST_LOCKS[$key]=${LONGEST[0]}
     ((LONGEST[1] <= ${LONGEST_OPERATIONS[$key]-0})) || LONGEST_OPERATIONS[$key]=${LONGEST[1]}
     if ((LONGEST[0] > bound_locks || LONGEST[1] > bound_operations)); then
-        TOO_LONG+=("$TARGET, $all: ${LONGEST[*]} ms")
+        TOO_LONG+=("$TARGET: $all: ${LONGEST[*]} ms")
         say "    longer than the bounds of $((bound_locks / 1000)) and $((bound_operations / 1000)) s"
     fi
 }

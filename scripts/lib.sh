@@ -220,6 +220,12 @@ wait_until() {
     kill -0 "$pid" 2>/dev/null
 }
 
+# until_ready NAME URL: waits for a part that already runs.
+until_ready() {
+    read -r _ STARTED_PID _ <"$ROOM/$1.pid"
+    wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
+}
+
 # start_postgres: a throw-away server, fsync on; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
     local bin dir=${DATA:-$ROOM}/postgres try port

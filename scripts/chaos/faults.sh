@@ -37,7 +37,10 @@ fault 9/9 all "crash node"
 fault 3/3 all "crash clients"
 fault 9/9 cluster,pair "crash postgres"
 fault 12/8 cluster,pair "crash redis"
-fault 4/4 cluster,pair "crash nginx"
+fault 4/4 cluster,pair,ha "crash nginx"
+fault 12/12 ha "crash haproxy"
+fault 12/12 ha "crash etcd-2"
+fault 12/12 ha "crash sentinel-2"
 crash() {
     local part
     a_part "$1"
@@ -50,7 +53,7 @@ fault 14/14 all "freeze node"
 fault 3/3 all "freeze clients"
 fault 14/14 cluster,pair "freeze postgres"
 fault 14/14 cluster,pair "freeze redis"
-fault 14/14 cluster,pair "freeze nginx"
+fault 14/14 cluster,pair,ha "freeze nginx"
 freeze() {
     local part
     a_part "$1"
@@ -103,39 +106,35 @@ link() {
 
 ## Clocks, each set for itself while the part runs, and set back.
 
-# The nodes' own clocks count for nothing.
-fault 3/3 cluster,pair "clock node +5"
-fault 3/3 cluster,pair "clock node -5"
-fault 3/3 cluster,pair "clock node +3600"
-fault 3/3 cluster,pair "clock node -3600"
-# That of a store is everything: when it jumps ahead, nodes hold off for as long as it has jumped; set back, leases last longer.
+# The nodes' own clocks count for nothing. (With SQLite, what a node has read of it at the start.)
+fault 3/3 all "clock node +5"
+fault 3/3 all "clock node -5"
+fault 3/3 all "clock node +3600"
+fault 3/3 all "clock node -3600"
+# That of a server is everything: when it jumps ahead, nodes hold off for as long as it has jumped; set back, leases last longer.
 fault 14/14 cluster,pair "clock postgres +5"
 fault 14/14 cluster,pair "clock postgres -5"
 fault 14/14 cluster,pair "clock redis +5"
 fault 14/14 cluster,pair "clock redis -5"
-fault 14/14 sqlite "clock node +5"
-fault 14/14 sqlite "clock node -5"
 fault 16/16 cluster,pair "clock postgres +3600" slow single
 fault 16/16 cluster,pair "clock postgres -3600" slow single
 fault 16/16 cluster,pair "clock redis +3600" slow single
 fault 16/16 cluster,pair "clock redis -3600" slow single
-fault 16/16 sqlite "clock node +3600" slow single
-fault 16/16 sqlite "clock node -3600" slow single
 clock() {
     local part offset=$2
     a_part "$1"
     part=$PARTS_HIT
-    if [[ $1 != node || $TARGET == sqlite ]]; then
+    if [[ $1 != node ]]; then
         # The gate promises nothing when its store's clock jumps ahead (docs/GATE.md), and an abandoned lease would last as long as the step.
         without_other_clients
         expect_lost_leases
         [[ ${offset#[+-]} != 3600 ]] || touch "$ROOM/clocks-were-set"
     fi
     set_clock "$part" "${offset}000"
-    end_hold_off
-    some_time 1 2
+    [[ $1 == node ]] || end_hold_off
+    some_time 2 2
     set_clock "$part" 0
-    end_hold_off
+    [[ $1 == node ]] || end_hold_off
     with_other_clients
 }
 
@@ -159,7 +158,7 @@ drift() {
 
 fault 14/14 all "disk full"
 disk() {
-    fallocate -l "$(($(df --output=avail -k "$DATA" | tail -n 1) * 1024))" "$DATA/full" || true
+    fallocate -l "$(($(df --output=avail -k "$DATA" | tail -n 1) * 1024))" "$DATA/full" 2>/dev/null || true
     # What was freed in between.
     dd if=/dev/zero of="$DATA/rest" bs=4k status=none 2>/dev/null || true
     some_time 2 3
@@ -191,7 +190,8 @@ fault 14/14 cluster,pair "settings postgres synchronous_commit"
 fault 9/9 cluster,pair "settings postgres fsync"
 fault 9/9 cluster,pair "settings postgres full_page_writes"
 fault 3/3 cluster,pair "settings redis appendonly"
-fault 3/3 cluster,pair "settings redis maxmemory-policy"
+# With no memory left, Redis would forget records then; nodes say so (latchgate_may_forget).
+fault 3/3 cluster,pair "settings redis maxmemory-policy" single
 settings() {
     local from
     from=$(now_ms)
@@ -336,4 +336,64 @@ switch() {
             let_up "$active"
             ;;
     esac
+}
+
+## Stores that fail over by themselves. Patroni replaces a primary that does not answer after 20 s, the Sentinels a master after five.
+
+fault 20/20 ha "primary postgres-killed" single
+fault 50/50 ha "primary patroni-killed" single
+fault 50/50 ha "primary machine-killed" single
+fault 50/50 ha "primary frozen" single
+fault 20/20 ha "primary switch-over" single
+primary() {
+    local n
+    n=$(primary_now)
+    [[ -n $n ]] || die "there is no primary"
+    case $1 in
+        postgres-killed) kill -KILL "$(postmaster_of "$n")" ;;
+        patroni-killed) keep_down "patroni-$n" ;;
+        machine-killed) keep_down "patroni-$n" && kill -KILL "$(postmaster_of "$n")" ;;
+        frozen) pause "$(pid_of "patroni-$n")" $(with_children "$(postmaster_of "$n")") ;;
+        switch-over) curl -sf -m 60 -o /dev/null "127.0.0.1:${PORTS[patroni-$n]}/switchover" -d "{\"leader\":\"patroni-$n\"}" || true ;;
+    esac
+    until [[ $(primary_now) =~ [^$n] ]]; do sleep 0.2; done
+    resume_all
+    rm -f "$ROOM/patroni-$n.down"
+}
+
+# primary_now: the number of the server that is the primary, and nothing if there is none.
+primary_now() {
+    local n
+    for n in 1 2 3; do
+        if curl -fs -m 0.5 -o /dev/null "127.0.0.1:${PORTS[patroni-$n]}/primary"; then echo "$n" && return; fi
+    done
+}
+
+postmaster_of() { head -n 1 "$ROOM/servers/patroni-$1/data/postmaster.pid"; }
+
+# Commits wait until Patroni has chosen the other one.
+fault 20/20 ha "standby" single
+standby() {
+    local n
+    for n in 1 2 3; do
+        if curl -fs -m 2 -o /dev/null "127.0.0.1:${PORTS[patroni-$n]}/synchronous"; then break; fi
+    done
+    kill -KILL "$(postmaster_of "$n")"
+    keep_down "patroni-$n"
+    some_time 8 4
+    let_up "patroni-$n"
+}
+
+fault 3/30 ha "master" single
+master() {
+    local before n from
+    before=$(redis_master) from=$(now_ms)
+    for n in 1 2 3; do
+        [[ ${PORTS[redis-$n]} != "$before" ]] || break
+    done
+    keep_down "redis-$n"
+    until [[ $(redis_master) != "$before" ]]; do sleep 0.2; done
+    # Of fast operations it may have lost the last.
+    declare_loss "$from"
+    let_up "redis-$n"
 }

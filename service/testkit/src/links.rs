@@ -193,7 +193,8 @@ mod tests {
 
     /// A link to a server that sends back what it gets, and a connection through it.
     async fn connected() -> (watch::Sender<Fault>, TcpStream) {
-        let (server, listener) = (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
+        let (server, listener) =
+            (TcpListener::bind("127.0.0.1:0").await.unwrap(), TcpListener::bind("127.0.0.1:0").await.unwrap());
         let (target, port) = (server.local_addr().unwrap().port(), listener.local_addr().unwrap().port());
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = server.accept().await {
