@@ -17,7 +17,7 @@ CLIENTS=24
 # Fewest grants of each key between two faults.
 GRANTS_MIN=10
 # Longest recovery after a fault, in s. The bounds of the faults are checked afterwards.
-RECOVERY_MAX=60
+RECOVERY_MAX=90
 HISTORY=$SCRATCH/history
 RECORDER=
 # Background processes of the script itself, which end when the file `over` exists.
@@ -141,7 +141,7 @@ operations_done() { wc -l <"$SCRATCH/done"; }
 granted_keys() { grants_since "$1" | awk -v min="$GRANTS_MIN" '++n[$2] == min { all++ } END { print all + 0 }'; }
 
 # While the tier recovers: what a supervisor and an operator do.
-supervise() { :; }
+recover() { :; }
 
 # until_as_before FAULT: waits until all keys are granted and operations succeed again.
 until_as_before() {
@@ -152,7 +152,7 @@ until_as_before() {
         kill -0 "$RECORDER" 2>/dev/null || die "the recorder has ended: $(tail -n 20 "$ROOM/recorder.log")"
         ((SECONDS < deadline)) || die "after $1: $(granted_keys "$size") of $KEYS keys were granted within $RECOVERY_MAX s, \
 and $(($(operations_done) - operations)) operations done"
-        supervise
+        recover
         sleep 0.1
     done
 }

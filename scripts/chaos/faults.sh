@@ -216,11 +216,11 @@ fault 18/12 cluster,pair "back redis"
 fault 24/24 cluster "back postgres" single
 fault 24/24 sqlite "back sqlite" single
 back() {
-    local from files=$1 node
-    [[ $1 != sqlite ]] || files=latchgate.db
+    local from files=$1 server=$1 node
+    [[ $1 != sqlite ]] || files=latchgate.db server=node-1
     from=$(now_ms)
     # As a snapshot of a file system is: all files at one moment.
-    stop_processes "$1"
+    stop_processes "$server"
     rm -rf "$ROOM/snapshot"
     mkdir "$ROOM/snapshot"
     cp -a "$DATA/$files"* "$ROOM/snapshot"
@@ -229,11 +229,11 @@ back() {
     expect_lost_leases
     # A Redis that is started again is known by its run id. The others are like before, so the nodes are stopped (docs/OPERATIONS.md).
     [[ $1 == redis ]] || for node in "${NODES[@]}"; do keep_down "$node"; done
-    keep_down "$1"
+    keep_down "$server"
     rm -rf "${DATA:?}/$files"*
     cp -a "$ROOM/snapshot"/* "$DATA"
     declare_loss "$from"
-    let_up "$1"
+    [[ $1 == sqlite ]] || let_up "$server"
     if [[ $1 == sqlite ]]; then LATCHGATE_LOCKS=sqlite:$DATA/latchgate.db order_hold_offs; fi
     if [[ $1 == postgres ]]; then LATCHGATE_LOCKS=$POSTGRES_URL order_hold_offs; fi
     for node in "${NODES[@]}"; do let_up "$node"; done
@@ -312,17 +312,18 @@ switch() {
     other=postgres
     [[ $active == redis ]] || other=redis
     case $1 in
-        planned) order_switch "$other" '' && some_time 1 2 ;;
+        planned) until order_switch "$other" || [[ $(active_engine) == "$other" ]]; do sleep 0.5; done ;;
         guarded)
             # Behind an open guard it is refused after five seconds, and nothing has changed.
-            query "begin; select pg_advisory_xact_lock_shared(1279742547, latchgate.callers_lock('locks')); select pg_sleep(7)" >/dev/null 2>&1 &
+            query "begin; select pg_advisory_xact_lock_shared(1279742547, latchgate.callers_lock('locks')); select pg_sleep(8)" >/dev/null 2>&1 &
             holder=$!
-            order_switch "$other" '' || true
+            sleep 1
+            ! order_switch "$other" || [[ $active != postgres ]] || die "a switch has passed an open guard"
             wait "$holder" || true
             ;;
         given-up)
             # The other engine does not answer during the copy.
-            order_switch "$other" '' &
+            order_switch "$other" &
             stop_processes "$other"
             wait $! || true
             resume_all
@@ -331,7 +332,7 @@ switch() {
             from=$(now_ms)
             expect_lost_leases
             keep_down "$active"
-            order_switch "$other" ',"stopped":true'
+            until order_switch "$other" ',"stopped":true' || [[ $(active_engine) == "$other" ]]; do sleep 0.5; done
             [[ $active != postgres ]] || declare_loss "$from"
             let_up "$active"
             ;;
