@@ -251,8 +251,8 @@ order_hold_offs() {
     done
 }
 
-# recover: after a fault. In a long run, the operator leaves one hold-off in four to its end, after a minute.
-recover() {
+# attend: after a fault. In a long run, the operator leaves one hold-off in four to its end, after a minute.
+attend() {
     supervise
     if [[ -z $PATIENT ]] && ((SECONDS >= GONE + 4 && $(hold_off_ms) > 0)); then
         curl -s -m 5 -o /dev/null "$URL/v1/admin/hold-off" -d '{"for_ms":0}' || true

@@ -141,7 +141,7 @@ operations_done() { wc -l <"$SCRATCH/done"; }
 granted_keys() { grants_since "$1" | awk -v min="$GRANTS_MIN" '++n[$2] == min { all++ } END { print all + 0 }'; }
 
 # While the tier recovers: what a supervisor and an operator do.
-recover() { :; }
+attend() { :; }
 
 # until_as_before FAULT: waits until all keys are granted and operations succeed again.
 until_as_before() {
@@ -152,7 +152,7 @@ until_as_before() {
         kill -0 "$RECORDER" 2>/dev/null || die "the recorder has ended: $(tail -n 20 "$ROOM/recorder.log")"
         ((SECONDS < deadline)) || die "after $1: $(granted_keys "$size") of $KEYS keys were granted within $RECOVERY_MAX s, \
 and $(($(operations_done) - operations)) operations done"
-        recover
+        attend
         sleep 0.1
     done
 }
@@ -160,22 +160,26 @@ and $(($(operations_done) - operations)) operations done"
 # begin_fault NAME
 begin_fault() {
     say "$1"
-    BEGAN_BYTE=$(stat -c %s "$HISTORY")
     BEGAN_MS=$(now_ms)
+    # With the last grant of each key before the fault.
+    BEGAN_BYTE=$(stat -c %s "$HISTORY")
+    BEGAN_BYTE=$((BEGAN_BYTE > 200000 ? BEGAN_BYTE - 200000 : 0))
+    BEGAN_US=$(grants_since "$BEGAN_BYTE" | awk '$1 > last { last = $1 } END { print last + 0 }')
     tail -n 1 "$SCRATCH/done" >>"$SCRATCH/done-before-faults"
 }
 
-# end_fault: sets LONGEST to the longest times in ms since the fault began without a grant of one of the keys, and without an operation done.
+# end_fault: sets LONGEST to the longest times in ms that ended since the fault began, without a grant of one of the keys, and without an
+# operation done.
 end_fault() {
-    # With the grants just before.
-    LONGEST=("$(grants_since $((BEGAN_BYTE > 200000 ? BEGAN_BYTE - 200000 : 0)) | sort -n | longest_gap 1000)"
-        "$(awk -v from=$((BEGAN_MS - 2000)) '$1 >= from { print $1, "any" }' "$SCRATCH/done" | longest_gap 1)")
+    LONGEST=("$(grants_since "$BEGAN_BYTE" | sort -n | longest_gap "$BEGAN_US" 1000)"
+        "$(awk -v from=$((BEGAN_MS - 20000)) '$1 >= from { print $1, "any" }' "$SCRATCH/done" | longest_gap "$BEGAN_MS" 1)")
 }
 
-# longest_gap UNIT: reads lines with a time and a name, in order of time; prints the longest time between two lines of the same name.
+# longest_gap FROM UNIT: reads lines with a time and a name, in order of time; prints the longest time between two lines of the same name, the
+# second of which is behind FROM.
 longest_gap() {
-    awk -v unit="$1" '
-        ($2 in last) && $1 - last[$2] > longest { longest = $1 - last[$2] }
+    awk -v from="$1" -v unit="$2" '
+        ($2 in last) && $1 > from && $1 - last[$2] > longest { longest = $1 - last[$2] }
         { last[$2] = $1 }
         END { printf "%d", longest / unit }'
 }

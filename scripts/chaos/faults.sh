@@ -294,9 +294,9 @@ vanish() {
         curl -s -m 25 -o /dev/null "$URL/v1/locks/vanished/acquire" -d '{"ttl_ms":1000,"wait_ms":20000}' &
         pids+=($!)
     done
+    disown "${pids[@]}"
     some_time 2 2
     kill -KILL "${pids[@]}" 2>/dev/null || true
-    wait 2>/dev/null || true
     acquire vanished '{"ttl_ms":100,"wait_ms":25000}' 30 >"$ROOM/vanished"
 }
 
