@@ -346,20 +346,30 @@ run_faults() {
 
 tenths() { awk -v ms="$1" 'BEGIN { print ms / 1000 }'; }
 
+# shuffle WORD...: sets SHUFFLED to the words in random order.
+shuffle() {
+    local index other word
+    SHUFFLED=("$@")
+    for ((index = $# - 1; index > 0; index--)); do
+        other=$((RANDOM % (index + 1))) word=${SHUFFLED[index]}
+        SHUFFLED[index]=${SHUFFLED[other]} SHUFFLED[other]=$word
+    done
+}
+
 # run_target SECONDS
 run_target() {
     local end=$((SECONDS + $1)) warm=$((SECONDS + $1 / 5)) alone=() several=() name
     plan
-    mapfile -t alone < <(printf '%s\n' "${TO_DO[@]}" | shuf --random-source=<(yes "$SEED"))
+    shuffle "${TO_DO[@]}" && alone=("${SHUFFLED[@]}")
     for name in "${TO_DO[@]}"; do [[ -n ${SINGLE[$name]-} ]] || several+=("$name"); done
     while ((SECONDS < end)); do
         if ((${#several[@]} < 2 || (${#alone[@]} > 0 && RANDOM % 3 > 0))); then
-            ((${#alone[@]} > 0)) || alone=("${TO_DO[@]}")
+            ((${#alone[@]} > 0)) || { shuffle "${TO_DO[@]}" && alone=("${SHUFFLED[@]}"); }
             run_faults "${alone[0]}"
             alone=("${alone[@]:1}")
         else
-            mapfile -t names < <(printf '%s\n' "${several[@]}" | shuf -n $((RANDOM % 2 + 2)) --random-source=<(yes "$RANDOM"))
-            run_faults "${names[@]}"
+            shuffle "${several[@]}"
+            run_faults "${SHUFFLED[@]:0:RANDOM % 2 + 2}"
         fi
         [[ -z $LONG || -e $SCRATCH/first ]] || ((SECONDS < warm)) || measure "$SCRATCH/first"
     done
