@@ -48,7 +48,8 @@ test-openapi: ## Lint openapi/openapi.json, drive a node with clients generated 
 	SECONDS_EACH=$${SECONDS_EACH:-45} scripts/test-openapi.sh
 .PHONY: test-openapi
 
-test-ha: ## Fail-overs in such a cluster, under load (about ten minutes)
+test-ha: ## Chaos in such a cluster, and fail-overs with asynchronous replication (about 15 minutes)
+	scripts/chaos.sh --on ha --minutes 9
 	scripts/test-ha.sh
 
 test-guard: ## Pause holders and kill workers whose transactions have a guard or a post, and count what is lost (MINUTES=10 for longer)

@@ -73,7 +73,7 @@ record() {
     # shellcheck disable=SC2016 # for the other shell
     start vanishing bash -c 'exec "$@-$(date +%s%N)"' - "$TESTKIT_BINARY" record --urls "$URL" --keys 4 --clients 8 --seconds 86400 \
         --ttl-ms 1000 --abandon-one-in 20 --out "$HISTORY-vanishing"
-    touch "$HISTORY" "$SCRATCH/done"
+    touch "$HISTORY" "$SCRATCH"/done "$SCRATCH"/done-before-faults
     gate_loop &
     LOOPS+=($!)
     until_as_before "the start"
