@@ -262,10 +262,10 @@ attend() {
 
 active_engine() { curl -s -m 5 "$URL/v1/admin/engines" | jq -r '.locks.active // empty'; }
 
-# order_switch ENGINE [FIELDS]: fails if the switch is refused or given up.
+# order_switch ENGINE [FIELDS [gate]]: fails if the switch is refused or given up.
 order_switch() {
     local answer
-    answer=$(curl -s -m 60 "$URL/v1/admin/engines/locks" -d "{\"engine\":\"$1\"${2-}}")
+    answer=$(curl -s -m 60 "$URL/v1/admin/engines/${3-locks}" -d "{\"engine\":\"$1\"${2-}}")
     echo "$(now_ms) $1 ${2-} $answer" >>"$ROOM/switches.log"
     [[ -n $answer && $(jq -r '.status // 200' <<<"$answer") == 200 ]]
 }

@@ -189,7 +189,7 @@ refuse() {
 fault 14/14 cluster,pair "settings postgres synchronous_commit"
 fault 9/9 cluster,pair "settings postgres fsync"
 fault 9/9 cluster,pair "settings postgres full_page_writes"
-fault 3/3 cluster,pair "settings redis appendonly"
+fault 18/12 cluster,pair "settings redis appendonly" single
 # With no memory left, Redis would forget records then; nodes say so (latchgate_may_forget).
 fault 3/3 cluster,pair "settings redis maxmemory-policy" single
 settings() {
@@ -202,17 +202,18 @@ settings() {
     esac
     some_time 2 3
     [[ $2 != synchronous_commit ]] || crash postgres
+    [[ $2 != appendonly ]] || crash redis
     case $1-$2 in
         postgres-*) set_postgres "$2" on ;;
-        # A Redis that was killed meanwhile has an old file.
-        redis-appendonly) redis config set appendonly yes && declare_loss "$from" ;;
+        # It has started from an old file.
+        redis-appendonly) redis config set appendonly yes && declare_loss "$from" && expect_lost_leases ;;
         redis-*) redis config set "$2" noeviction ;;
     esac
 }
 
-## Stores that go back. The operator ends the hold-off when no lost lease can be live.
+## Stores that go back. The operator ends the hold-off when no lost lease can be live, which another fault beside it could make too early.
 
-fault 18/12 cluster,pair "back redis"
+fault 18/12 cluster,pair "back redis" single
 fault 24/24 cluster "back postgres" single
 fault 24/24 sqlite "back sqlite" single
 back() {
@@ -300,14 +301,23 @@ vanish() {
     acquire vanished '{"ttl_ms":100,"wait_ms":25000}' 30 >"$ROOM/vanished"
 }
 
-## A pair of engines.
+## Switches from one engine of a pair to the other.
 
 fault 9/9 pair "switch planned"
 fault 14/9 pair "switch guarded" single
 fault 24/24 pair "switch given-up" single
 fault 24/24 pair "switch forced" single
+# That of fast operations, there and back.
+fault 3/9 cluster "switch operations"
 switch() {
     local active other from holder
+    if [[ $1 == operations ]]; then
+        for other in postgres redis; do
+            until order_switch "$other" '' gate; do sleep 0.5; done
+            some_time 1 1
+        done
+        return
+    fi
     active=$(active_engine) && [[ -n $active ]] || return 0
     other=postgres
     [[ $active == redis ]] || other=redis
