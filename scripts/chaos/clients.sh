@@ -165,8 +165,11 @@ begin_fault() {
     BEGAN_BYTE=$(stat -c %s "$HISTORY")
     BEGAN_BYTE=$((BEGAN_BYTE > 200000 ? BEGAN_BYTE - 200000 : 0))
     BEGAN_US=$(grants_since "$BEGAN_BYTE" | awk '$1 > last { last = $1 } END { print last + 0 }')
-    tail -n 1 "$SCRATCH/done" >>"$SCRATCH/done-before-faults"
+    note_operations
 }
+
+# note_operations: the last that were done. At the end they must still be known.
+note_operations() { tail -n 4 "$SCRATCH/done" >>"$SCRATCH/done-before-faults"; }
 
 # end_fault: sets LONGEST to the longest times in ms that ended since the fault began, without a grant of one of the keys, and without an
 # operation done.

@@ -45,6 +45,7 @@ crash() {
     local part
     a_part "$1"
     for part in "${PARTS_HIT[@]}"; do kill -KILL $(processes_of "$part") 2>/dev/null || true; done
+    note_operations
     for part in "${PARTS_HIT[@]}"; do until_up "$part"; done
 }
 
