@@ -387,7 +387,7 @@ check_target() {
     PARTS=("${PARTS[@]:0:${#PARTS[@]} - 2}")
     end_process TERM "$(pid_of mixed)"
     stop_recording
-    [[ $(jq -cs 'map(.violations) | add' "$ROOM/mixed.log") == '[]' ]] || die "holders that exclude each other: $(<"$ROOM/mixed.log")"
+    ! grep -F 'was held at once by' "$ROOM/mixed.log" >&2 || die "holders that exclude each other, see above"
     check_histories
     ((OPERATIONS += $(jq .calls <<<"$SEEN") + $(jq -s 'map(.answers | add) | add // 0' "$ROOM/mixed.log"))) || true
     summarise

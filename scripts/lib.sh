@@ -226,7 +226,7 @@ until_ready() {
     wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
 }
 
-# start_postgres: a throw-away server, fsync on; sets POSTGRES_URL to its database `postgres`.
+# start_postgres: a throw-away server with Postgres' own settings for what is on disk, which `alter system` can change; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
     local bin dir=${DATA:-$ROOM}/postgres try port
     bin=$(postgres_bin)
@@ -240,7 +240,7 @@ start_postgres() {
         forget_killed_postgres "$dir"
     fi
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
-        -c fsync=on -c synchronous_commit=on -c dynamic_shared_memory_type=mmap)
+        -c dynamic_shared_memory_type=mmap)
     for try in 1 2 3; do
         port=${PORTS[postgres]:-$(free_port)}
         start postgres "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"

@@ -201,8 +201,10 @@ settings() {
         redis-appendonly) redis config set appendonly no ;;
         redis-*) redis config set "$2" allkeys-lru ;;
     esac
+    # Without its walwriter, what was not committed synchronously is lost in the crash.
+    [[ $2 != synchronous_commit ]] || pause $(pgrep -P "$(pid_of postgres)" -f walwriter)
     some_time 2 3
-    [[ $2 != synchronous_commit ]] || crash postgres
+    [[ $2 != synchronous_commit ]] || { crash postgres && resume_all; }
     [[ $2 != appendonly ]] || crash redis
     case $1-$2 in
         postgres-*) set_postgres "$2" on ;;
