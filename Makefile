@@ -1,6 +1,6 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi bench cluster cluster-down cluster-ha test-ha test-console test-compose soak
+.PHONY: help serve test check fmt lint drift openapi bench cluster cluster-down cluster-ha test-ha test-console test-compose chaos chaos-long
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,7 +11,7 @@ serve: ## Run the server on one SQLite file (ARGS="--locks postgres://…" for a
 test: ## Install missing packages, start private servers, run every test (ARGS go to cargo test)
 	scripts/test.sh $(ARGS)
 
-check: ## What CI runs: formatting, lints, generated files, a cluster and its faults, tests
+check: ## What CI runs: formatting, lints, generated files, a cluster, chaos, tests
 	.ci/run
 
 fmt: ## Format the code
@@ -60,7 +60,8 @@ reproduce: ## Build the released binary twice, in two directories, and compare
 	scripts/reproduce.sh
 .PHONY: reproduce
 
-test-ha: ## Fail-overs in such a cluster, under load (about ten minutes)
+test-ha: ## Chaos in such a cluster, and fail-overs with asynchronous replication (about 15 minutes)
+	scripts/chaos.sh --on ha --minutes 9
 	scripts/test-ha.sh
 
 test-guard: ## Pause holders and kill workers whose transactions have a guard or a post, and count what is lost (MINUTES=10 for longer)
@@ -73,5 +74,8 @@ test-console: ## Use the console in headless Chromium
 test-compose: ## Build and run docker-compose.yml under a Docker engine of its own (as root; about ten minutes)
 	scripts/test-compose.sh
 
-soak: ## Half an hour of load and faults, after which nothing may be left behind (ARGS="--minutes 5")
-	scripts/soak.sh $(ARGS)
+chaos: ## Faults of every kind under load, with a check of what clients saw (ARGS="--minutes 10 --seed 7 --only clock --on pair")
+	scripts/chaos.sh $(ARGS)
+
+chaos-long: ## The same for hours, after which nothing may be left behind either (HOURS=2)
+	scripts/chaos.sh --minutes $$(($${HOURS:-2} * 60)) $(ARGS)

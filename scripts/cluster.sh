@@ -194,12 +194,6 @@ balance() {
     die "nginx does not start"
 }
 
-# until_ready NAME URL: waits for a part that already runs.
-until_ready() {
-    read -r _ STARTED_PID _ <"$ROOM/$1.pid"
-    wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
-}
-
 # Variables for a shell.
 report_urls() {
     echo "NGINX=http://127.0.0.1:${PORTS[nginx]}"

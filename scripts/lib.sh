@@ -16,6 +16,10 @@ chmod 711 "$SCRATCH"
 STARTED=()
 # The directory of the servers' data, logs and pid files.
 ROOM=$SCRATCH
+# Where Postgres and Redis keep their data; if empty, there, too.
+DATA=
+# By server name: the command line of each, and words to put before it.
+declare -A COMMANDS=() BEFORE=()
 # Ports by server name. A server without an entry gets a free port, which is then entered.
 declare -A PORTS=()
 # Set by a script whose servers keep running after it has ended.
@@ -159,8 +163,10 @@ start() {
     [[ -z ${ONE_SESSION-} ]] || apart=()
     at_our_death=$signal
     [[ -z $OUTLIVES ]] || at_our_death=clear
+    COMMANDS[$name]=$(printf '%q ' "$@")
     # In one setpriv: a later change of user would reset the signal.
-    "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
+    # shellcheck disable=SC2086 # words
+    "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- ${BEFORE[$name]-} "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
     echo "$signal $STARTED_PID $(birth_of "$STARTED_PID")" >"$ROOM/$name.pid"
@@ -227,9 +233,15 @@ wait_until() {
     kill -0 "$pid" 2>/dev/null
 }
 
-# start_postgres: a throw-away server, fsync on; sets POSTGRES_URL to its database `postgres`.
+# until_ready NAME URL: waits for a part that already runs.
+until_ready() {
+    read -r _ STARTED_PID _ <"$ROOM/$1.pid"
+    wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
+}
+
+# start_postgres: a throw-away server with Postgres' own settings for what is on disk, which `alter system` can change; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
-    local bin dir=$ROOM/postgres try port
+    local bin dir=${DATA:-$ROOM}/postgres try port
     bin=$(postgres_bin)
     if [[ ! -d $dir ]]; then
         mkdir "$dir"
@@ -241,7 +253,7 @@ start_postgres() {
         forget_killed_postgres "$dir"
     fi
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
-        -c fsync=on -c synchronous_commit=on -c dynamic_shared_memory_type=mmap)
+        -c dynamic_shared_memory_type=mmap)
     for try in 1 2 3; do
         port=${PORTS[postgres]:-$(free_port)}
         start postgres "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"
@@ -281,7 +293,7 @@ age_postgres() {
 # start_redis: a throw-away server without persistence, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.
 REDIS_OPTIONS=()
 start_redis() {
-    local dir=$ROOM/redis try port
+    local dir=${DATA:-$ROOM}/redis try port
     mkdir -p "$dir"
     for try in 1 2 3; do
         port=${PORTS[redis]:-$(free_port)}

@@ -1,7 +1,7 @@
-//! The clients of scripts/recording.sh.
+//! The clients of scripts/chaos.sh, and the links that it breaks.
 
 use clap::{Parser, Subcommand};
-use latchgate_testkit::{recorded, recorder};
+use latchgate_testkit::{links, recorded, recorder};
 
 #[derive(Parser)]
 #[command(name = "latchgate-testkit", version, about = "Clients that check what a cluster of Latchgate promises")]
@@ -16,6 +16,8 @@ enum Command {
     Record(recorder::Args),
     /// Check what `record` wrote; fails if a promise was broken
     Check(recorded::Args),
+    /// Pass connections between nodes and stores on, with faults of the network
+    Links(links::Args),
 }
 
 #[tokio::main]
@@ -23,5 +25,6 @@ async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
         Command::Record(args) => recorder::run(&args).await,
         Command::Check(args) => recorded::run(&args),
+        Command::Links(args) => links::run(&args).await,
     }
 }
