@@ -18,6 +18,8 @@ use crate::random::Random;
 
 /// Longest time of an answer, besides the wait.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than a node waits for a store.
+const SLOW: Duration = Duration::from_secs(10);
 const RETENTION_MS: u64 = 3_600_000;
 /// From one round of operations to the next.
 const ROUND: Duration = Duration::from_secs(3);
@@ -330,6 +332,24 @@ impl Caller {
         let forgotten = timeout(PATIENCE, self.any_node().operations.forget(&address(id), true)).await;
         if let Ok(Ok(Reply { outcome: Outcome::Forgotten { .. }, .. })) = forgotten {
             self.saw("forgotten");
+        }
+    }
+
+    /// In calm, one call to a store takes too long. That is no outage, so no caller may go without the store.
+    pub async fn meets_a_slow_store(mut self) {
+        let site = Arc::clone(&self.site);
+        for node in &site.nodes {
+            let Some(used) = node.operations.engines().standing() else { continue };
+            for on_outage in [OnOutage::Open, OnOutage::Fallback] {
+                node.links[used.index].slow_down(SLOW);
+                let call =
+                    PreCall { on_outage, durability: Durability::Fast, wait: Duration::ZERO, ..self.call("slow") };
+                let answer = node.operations.pre(&App::default(), call).await;
+                self.saw("slow store");
+                if matches!(answer, Ok(PreReply::Unguarded { .. } | PreReply::Go { degraded: true, .. })) {
+                    site.promises.broken(format!("{}: a slow call counts as an outage: {answer:?}", node.name));
+                }
+            }
         }
     }
 

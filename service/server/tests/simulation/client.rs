@@ -175,6 +175,7 @@ impl Client {
         if lease.barge {
             self.world.checker.barges(lease.lease_id.clone());
         }
+        self.world.checker.has_priority(lease.lease_id.clone(), priority);
         LockRequest { lease, priority, wait, position: None, is_new_lease: false }
     }
 
@@ -224,6 +225,9 @@ impl Client {
                 Ended::Granted(granted.lease)
             }
             Ok(Acquired::Refused(refused)) => {
+                if request.position.is_some_and(|position| position != refused.position) {
+                    self.world.checker.broken(format!("{id} returned to {key} and lost its position: {refused:?}"));
+                }
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
                 if refused.why == RefusedBecause::Closed {
                     self.world.log.saw("refused while closed");
@@ -510,7 +514,13 @@ impl Client {
 
     /// A resource that it uses presents the token of a lease that it holds.
     async fn fence(&self, node: &Node, key: &str, lease: &Lease) {
+        let losses = self.world.checker.losses();
         let Some(outcome) = self.command(node, key, Command::Fence(lease.token)).await else { return };
+        let fences = self.world.databases.iter().map(|database| database.state(&World::address(key)).fence());
+        let remembers = fences.max() >= Some(lease.token) || self.world.checker.losses() != losses;
+        if outcome == Outcome::Fenced && !remembers {
+            self.world.checker.broken(format!("{key}: the fence does not remember {}", lease.token));
+        }
         let now = self.world.now().await;
         let is_known = || self.world.checker.orders(key).leases.contains(&(lease.lease_id.clone(), lease.token));
         match outcome {
@@ -544,6 +554,7 @@ impl Client {
         let keys: Vec<String> = self.keys.iter().map(|(key, _)| key.clone()).collect();
         let (lease_id, node) = (self.lease_id(), self.any_node());
         let id = lease_id.as_str().to_owned();
+        self.world.checker.locks_together(lease_id.clone(), keys.clone());
         let lock = |(key, flavour): &(String, Flavour)| {
             let (mode, limit) = match flavour {
                 Flavour::Permits(limit) => (Mode::Permits(1), Some(*limit)),

@@ -6,6 +6,7 @@
 //! Of a pair and of the gate, a seed does not decide in which order tokio wakes tasks that wait for the same thing.
 //!
 //! - `SIMULATION_SEEDS=n` runs n seeds (default 200, and 600 of a pair); `SIMULATION_FROM=n` begins with seed n.
+//! - `SIMULATION_SECONDS=n` runs seeds until so much time has passed, or until one fails.
 //! - `SIMULATION_SEED=n` runs this seed alone and prints its log, step by step.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -32,6 +33,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::run::{Kind, Report, run};
 
@@ -64,13 +66,15 @@ fn run_seeds(kind: Kind, seeds: u64) {
     }
     let from = number("SIMULATION_FROM").unwrap_or(1);
     let next = AtomicU64::new(from);
-    let end = from + number("SIMULATION_SEEDS").unwrap_or(seeds);
+    let until = number("SIMULATION_SECONDS").map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let end = from + number("SIMULATION_SEEDS").unwrap_or(if until.is_some() { u64::MAX / 2 } else { seeds });
     let failed = Mutex::new(Vec::new());
     let seen = Mutex::new(BTreeMap::<&'static str, u64>::new());
     let work = || {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= end {
+            let is_over = until.is_some_and(|until| until <= Instant::now() || !failed.lock().unwrap().is_empty());
+            if seed >= end || is_over {
                 return;
             }
             // A run of a pair or of the gate may not come again.
@@ -98,7 +102,11 @@ fn run_seeds(kind: Kind, seeds: u64) {
             Kind::LocksOnPair | Kind::Gate => print(first, LINES_MAX),
             Kind::Locks => print(&run(first.seed, kind, true), LINES_MAX),
         }
-        panic!("{} of {} seeds break promises: {seeds:?}; replay with SIMULATION_SEED", seeds.len(), end - from);
+        panic!(
+            "{} of {} seeds break promises: {seeds:?}; replay with SIMULATION_SEED",
+            seeds.len(),
+            next.into_inner().min(end) - from
+        );
     }
 }
 

@@ -109,6 +109,9 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 32] = [
     "reader followed a switch",
 ];
 
+/// A run at a slow pace takes some hours.
+const RUN_MAX: Duration = Duration::from_secs(24 * 3_600);
+
 /// After the last fault, the nodes find the active engine within this time, and grants go on a hold-off later.
 const SETTLE_MAX: Duration = Duration::from_secs(4);
 
@@ -139,7 +142,9 @@ pub fn run(seed: u64, kind: Kind, has_log: bool) -> Report {
             Kind::Gate => gate::play(seed, Arc::clone(&log)).await,
             Kind::Locks | Kind::LocksOnPair => {
                 let world = World::new(seed, kind == Kind::LocksOnPair, Arc::clone(&log)).await;
-                play(&world).await;
+                if timeout(RUN_MAX, play(&world)).await.is_err() {
+                    world.checker.broken("the run does not end");
+                }
                 world.checker.violations()
             }
         };
