@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::gate::{Node, Site};
 use crate::log::Log;
 use crate::random::Random;
+use crate::reach;
 
 /// Longest time of an answer, besides the wait.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -197,6 +198,7 @@ impl Caller {
             else {
                 return self.site.promises.broken(format!("{}: pre of {name} has no answer", node.name));
             };
+            answer.iter().for_each(|answer| self.saw(reach::pre(answer)));
             match answer {
                 Ok(PreReply::Go { stamp, go, degraded, forced_ms, .. }) => {
                     let lease_ms = go.remaining_ms;
@@ -271,6 +273,7 @@ impl Caller {
         // A renewal that is not answered may have been carried out.
         let answer = timeout(PATIENCE, node.operations.heartbeat(&address(id), stamp, None)).await;
         let Ok(Ok(Reply { outcome, now, .. })) = answer else { return };
+        self.saw(reach::reported(&outcome));
         let Outcome::Beating { lease_until, .. } = outcome else { return };
         self.saw("heartbeat");
         self.site.promises.is_taken(name, stamp, &before);
@@ -299,6 +302,7 @@ impl Caller {
             return true;
         };
         let Ok(reply) = answer else { return false };
+        self.saw(reach::reported(&reply.outcome));
         match reply.outcome {
             Outcome::Posted(posted) => {
                 self.line(|| format!("{name}: posted {report:?}, again: {}", posted.replayed));

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Shows that tests notice defects. Builds once with the feature `broken`, and runs the tests with one defect of
+# service/core/src/broken.rs after the other until one fails: first the simulations, then the tests against real stores.
+#
+#   scripts/sensitivity.sh [NAME...]    these defects; all of them without a name
+#
+# SECONDS_EACH=100 is how long each kind of simulation runs for one defect at most. Prints a table: the defect, the tests that
+# noticed it, after how many seconds, and what they said. Fails if a defect is not noticed, or if the build without one fails.
+source "$(dirname "$0")/lib.sh"
+
+each=${SECONDS_EACH:-100}
+names=("$@")
+((${#names[@]} > 0)) || mapfile -t names < <(sed -n '/^defects! {/,/^}/s/^    \([A-Z][A-Za-z]*\),$/\1/p' service/core/src/broken.rs)
+
+# The defects that a simulation with stores in memory cannot have, or that stores have each for itself, and a test that must fail.
+declare -A stores=(
+    [VersionCheck]="store_conformance a_stale_change_is_refused"
+    [EpochCheck]="store_conformance a_commit_in_another_epoch_writes_nothing"
+    [StaleEpoch]="store_conformance a_commit_in_another_epoch_writes_nothing"
+    [ClockGuard]="store_conformance a_commit_with_a_wrong_clock_writes_nothing"
+    [DecisionWithoutCompare]="store_conformance exactly_one_of_racing_changes_of_the_record_wins"
+    [GuardWithoutRowLock]="http until_a_guarded_transaction_ends_no_other_client_gets_the_lock"
+)
+
+ensure_packages cc postgres redis
+start_postgres
+start_redis
+export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_REDIS=$REDIS_URL
+
+declare -A binaries
+while read -r name path; do binaries[$name]=$path; done < <(
+    cargo test --locked -p latchgate --features broken --no-run --message-format json --test simulation --test store_conformance --test http |
+        jq -r 'select(.executable and .profile.test) | "\(.target.name) \(.executable)"'
+)
+
+# run NAME BINARY FILTER: with this defect, does a test fail?
+run() {
+    (cd service/server && LATCHGATE_BROKEN=$1 SIMULATION_SECONDS=$each timeout $((each + 60)) "${binaries[$2]}" "$3" --nocapture) \
+        >"$SCRATCH/run.log" 2>&1
+}
+
+# said: what the tests of the last run said, in a line.
+said() {
+    grep -m 1 -aoE 'BROKEN: .*|^test .*FAILED|panicked at .*' "$SCRATCH/run.log" | sort -u | head -n 1 | cut -c 1-150
+}
+
+missed=0
+report() { printf '%-28s %-28s %6s  %s\n' "$@"; }
+report DEFECT "NOTICED BY" SECONDS "WHAT THEY SAY"
+for name in "${names[@]}"; do
+    by=nothing took=- said=
+    began=$SECONDS
+    for kind in every_seed_keeps every_seed_of_a_pair every_seed_of_the_gate; do
+        [[ $name != GuardWithoutRowLock ]] || break
+        if ! run "$name" simulation $kind; then
+            by=$kind took=$((SECONDS - began)) said=$(said)
+            break
+        fi
+    done
+    [[ $by != nothing ]] || ((missed += 1)) || true
+    report "$name" "$by" "$took" "$said"
+    # Each store has its own.
+    if [[ ${stores[$name]-} ]]; then
+        read -r suite filter <<<"${stores[$name]}"
+        began=$SECONDS
+        if run "$name" "$suite" "$filter"; then
+            report "" nothing - ""
+            ((missed += 1))
+        else
+            [[ $name != GuardWithoutRowLock ]] || ((missed -= 1))
+            report "" "$suite" $((SECONDS - began)) "$(grep -aoE '^test .*FAILED' "$SCRATCH/run.log" | awk '{ print $2 }' | sed 's/::.*//' | sort -u | xargs)"
+        fi
+    fi
+done
