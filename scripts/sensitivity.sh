@@ -33,42 +33,44 @@ while read -r name path; do binaries[$name]=$path; done < <(
         jq -r 'select(.executable and .profile.test) | "\(.target.name) \(.executable)"'
 )
 
-# run NAME BINARY FILTER: with this defect, does a test fail?
+kinds=(every_seed_keeps_the_promises every_seed_of_a_pair every_seed_of_the_gate)
+
+# run DEFECT SECONDS BINARY FILTER
 run() {
-    (cd service/server && LATCHGATE_BROKEN=$1 SIMULATION_SECONDS=$each timeout $((each + 60)) "${binaries[$2]}" "$3" --nocapture) \
-        >"$SCRATCH/run.log" 2>&1
+    (cd service/server && LATCHGATE_BROKEN=$1 SIMULATION_SECONDS=$2 timeout $(($2 + 60)) "${binaries[$3]}" "$4" --nocapture) >"$SCRATCH/run.log" 2>&1
 }
 
 # said: what the tests of the last run said, in a line.
 said() {
-    grep -m 1 -aoE 'BROKEN: .*|^test .*FAILED|panicked at .*' "$SCRATCH/run.log" | sort -u | head -n 1 | cut -c 1-150
+    grep -m 1 -aoE '^BROKEN: .*' "$SCRATCH/run.log" | cut -c 9-140 && return
+    grep -aoE '^test .*FAILED' "$SCRATCH/run.log" | awk '{ print $2 }' | cut -c 1-130 | sort -u | xargs
 }
 
 missed=0
-report() { printf '%-28s %-28s %6s  %s\n' "$@"; }
-report DEFECT "NOTICED BY" SECONDS "WHAT THEY SAY"
-for name in "${names[@]}"; do
-    by=nothing took=- said=
-    began=$SECONDS
-    for kind in every_seed_keeps every_seed_of_a_pair every_seed_of_the_gate; do
-        [[ $name != GuardWithoutRowLock ]] || break
-        if ! run "$name" simulation $kind; then
-            by=$kind took=$((SECONDS - began)) said=$(said)
-            break
+row() { printf '%-28s %-28s %7s  %s\n' "$@"; }
+row DEFECT "NOTICED BY" SECONDS "WHAT THAT SAYS"
+
+# look DEFECT SECONDS "BINARY FILTER"...: runs these tests until one fails, and prints that.
+look() {
+    local name=$1 seconds=$2 began=$SECONDS suite filter
+    shift 2
+    for test in "$@"; do
+        read -r suite filter <<<"$test"
+        if ! run "$name" "$seconds" "$suite" "$filter"; then
+            row "${name:-none}" "${filter:0:28}" $((SECONDS - began)) "$(said)"
+            return
         fi
     done
-    [[ $by != nothing ]] || ((missed += 1)) || true
-    report "$name" "$by" "$took" "$said"
-    # Each store has its own.
-    if [[ ${stores[$name]-} ]]; then
-        read -r suite filter <<<"${stores[$name]}"
-        began=$SECONDS
-        if run "$name" "$suite" "$filter"; then
-            report "" nothing - ""
-            ((missed += 1))
-        else
-            [[ $name != GuardWithoutRowLock ]] || ((missed -= 1))
-            report "" "$suite" $((SECONDS - began)) "$(grep -aoE '^test .*FAILED' "$SCRATCH/run.log" | awk '{ print $2 }' | sed 's/::.*//' | sort -u | xargs)"
-        fi
-    fi
+    row "${name:-none}" nothing $((SECONDS - began)) ""
+    return 1
+}
+
+# Without a defect, nothing fails.
+! look "" 15 "${kinds[@]/#/simulation }" "${stores[@]}" || die "a test fails without a defect"
+
+for name in "${names[@]}"; do
+    [[ $name == GuardWithoutRowLock ]] || look "$name" "$each" "${kinds[@]/#/simulation }" || ((missed += 1))
+    [[ -z ${stores[$name]-} ]] || look "$name" "$each" "${stores[$name]}" || ((missed += 1))
 done
+((missed == 0)) || die "$missed defects are not noticed"
+say "each of ${#names[@]} defects is noticed"

@@ -8,7 +8,7 @@ use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
 use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName, Outcome,
-    Report,
+    Report, Sha256Digest,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -174,7 +174,7 @@ impl Caller {
         PreCall {
             fingerprint: Fingerprint::of(&App::default(), &operation, &contents),
             operation,
-            checked: None,
+            checked: self.random.percent(4).then(|| Sha256Digest::of(b"checked")),
             attempt_id: Some(attempt_id).filter(|_| self.random.percent(60)),
             lease_ms: self.random.between(200..=1_500),
             wait: Duration::from_millis(*self.random.one_of(&[0, 0, 300, 2_000])),
@@ -259,11 +259,16 @@ impl Caller {
             _ => {}
         }
         let report = *self.random.one_of(&[Report::Success, Report::Success, Report::Failure, Report::Unknown]);
-        for _ in 0..4 {
+        for number in 0..4 {
+            // Some change their mind.
+            let report = if number > 0 && self.random.percent(20) { Report::Failure } else { report };
             if self.post(name, id, &stamp, report).await && self.random.percent(80) {
-                return;
+                break;
             }
             sleep(self.ms(0, 300)).await;
+        }
+        if self.random.percent(10) {
+            self.beat(name, id, &stamp).await;
         }
     }
 

@@ -75,7 +75,7 @@ pub const SITUATIONS: [&str; 51] = [
 ];
 
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 32] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 45] = [
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -108,6 +108,20 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 32] = [
     "refused while closed",
     "old token refused by the fence",
     "reader followed a switch",
+    // What nodes make of the engine records: see `engines/decide.rs`.
+    "all states are copied",
+    "the engine has lost its record",
+    "the engine is new to the pair",
+    "the engine to copy to has lost its record",
+    "the idle engine is to know of the active one",
+    "the other engine is active in a later epoch",
+    "the other engine of the pair has lost what it had, and may have been used since",
+    "the other engine of the pair has lost what it had: this one was not left for it",
+    "the other engine of the pair is in order again",
+    "the store has failed over: a hold-off begins",
+    "the store has lost what it had: a hold-off begins",
+    "the store is new",
+    "the store is one of a pair from now on",
 ];
 
 /// A run at a slow pace takes some hours.

@@ -92,7 +92,9 @@ pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>,
         let of_group = turns.filter(|turn| turn.group() == lease.group.as_ref());
         let earliest = of_group.map(Turn::earliest).chain([arrival]).min().unwrap();
         for turn in waiting.iter().filter(|turn| turn.group() != lease.group.as_ref()) {
-            let served = Some(turn.served).filter(|served| *served > Timestamp::default());
+            // The nodes agree on the latest time that a turn of the group shows.
+            let alike = before.turns().iter().chain(after.turns()).filter(|other| other.group() == turn.group());
+            let served = alike.map(|other| other.served).max().filter(|served| *served > Timestamp::default());
             let since = served.map(|at| at.plus_ms(SERVED_MARGIN_MS)).max(Some(turn.earliest())).unwrap();
             if had > 0 || earliest > since.plus_ms(CLOCK_BOUND_MS) {
                 wrong.push(format!("{lease:?} passes {turn:?}, whose group has nothing: {before:?} -> {after:?}"));
