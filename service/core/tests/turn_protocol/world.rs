@@ -1,5 +1,7 @@
 //! The state in the store, and what the nodes and their clients know.
 
+mod calm;
+
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     Acquire, Batch, Command, Lease, LeaseId, LeaseTerms, LockState, NodeId, Outcome, Position, Precedence, Rank,
@@ -11,9 +13,6 @@ const TTL_MS: u64 = 1_000;
 /// Time passes in these steps: within a lease, and beyond the refresh of a turn.
 const PAUSES: [u64; 2] = [400, 2_100];
 const TIME_MAX: u64 = 9_000;
-/// A lock that is free is granted to a live waiter within this time, if no node has died, and if one has.
-const GRANTED_WITHIN_MS: [u64; 2] = [2_500, 5_500];
-
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// A client asks this node for the lock.
@@ -29,9 +28,6 @@ pub enum Step {
     Die(usize),
     Pause(u64),
 }
-
-/// How many kinds of steps there are.
-pub const STEPS: usize = 7;
 
 impl Step {
     pub fn name(self) -> &'static str {
@@ -245,35 +241,6 @@ impl World {
         let next = self.state.admissible_turn(now).filter(|_| done.changed).map(|turn| turn.node.clone());
         let other = &mut self.nodes[1 - index];
         other.is_notified |= other.is_up && next.as_ref() == Some(&other.id);
-        Ok(())
-    }
-
-    /// Nothing goes wrong any more, and every node does what is due at once: each waiter gets the lock in time.
-    pub fn comes_to_an_end(&self) -> Result<(), String> {
-        let mut world = self.clone();
-        let within = GRANTED_WITHIN_MS[usize::from(self.nodes.iter().any(|node| !node.is_up))];
-        let mut free_since = world.now;
-        while world.nodes.iter().any(|node| !node.waiters.is_empty()) {
-            let is_due = |node: &Node| {
-                let is_due = node.due(world.now).is_some_and(|due| due <= world.now);
-                node.is_notified || !node.arrived.is_empty() || is_due
-            };
-            let (token, due) = (world.token, world.nodes.iter().position(is_due));
-            match due {
-                Some(index) => world.take(Step::Serve(index))?,
-                None => {
-                    let next = world.nodes.iter().filter_map(|node| node.due(world.now)).min().unwrap();
-                    world.pass(next - world.now);
-                }
-            }
-            let is_held = world.state.holders().iter().any(|lease| !lease.has_expired(at(world.now)));
-            if is_held || world.token > token {
-                free_since = world.now;
-            }
-            if world.now > free_since + within {
-                return Err(format!("the lock is free since {free_since} at {}: {:?}", world.now, world.state));
-            }
-        }
         Ok(())
     }
 }
