@@ -366,7 +366,7 @@ impl Caller {
     pub async fn finds_successes(mut self) {
         let operations = self.site.promises.operations.lock().unwrap().clone();
         for (name, _) in operations.iter().filter(|(_, operation)| operation.is_kept && !operation.is_wild) {
-            let call = PreCall { wait: Duration::from_secs(5), ..self.call(name) };
+            let call = PreCall { wait: Duration::from_secs(5), checked: None, ..self.call(name) };
             let node = self.any_node();
             match node.operations.pre(&App::default(), call).await {
                 Ok(PreReply::Refused { outcome: Outcome::Duplicate(_), .. }) => self.saw("success kept to the end"),
