@@ -2,6 +2,7 @@
 //! change is a compare-and-set of one record, so of two nodes that disagree one loses and reads again.
 
 use latchgate_core::Timestamp;
+use latchgate_core::broken::{self, Defect};
 
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, lease_step};
 
@@ -502,8 +503,8 @@ const READINGS_APART_MS: u64 = 2_000;
 fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord, known: Known) -> EngineRecord {
     let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
     let moved = |at: Timestamp| {
-        if at == Timestamp::default() {
-            at
+        if at == Timestamp::default() || broken::is(Defect::HoldOffNotCopied) {
+            Timestamp::default()
         } else {
             Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms)).plus_ms(READINGS_APART_MS)
         }
@@ -526,5 +527,7 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
     if old.unreadable > 0 { record.held_off(record.lease_ms_max, to.now) } else { record }
 }
 
+#[cfg(test)]
+mod search;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{
     self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Terms, evaluate,
 };
@@ -151,7 +152,16 @@ impl Node {
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.
-    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, round: Round<'_>) -> Change {
+    pub(super) fn change(
+        &self,
+        address: &Address,
+        changed: Stored,
+        mut events: Vec<Event>,
+        round: Round<'_>,
+    ) -> Change {
+        if broken::is(Defect::EventLost) {
+            events.retain(|event| event.token % 10 > 0);
+        }
         let Round { used, now } = round;
         let Stored { version: expected, state } = changed;
         Change {
@@ -192,7 +202,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         for (work, evaluation, uncounted) in self.evaluate_all(open, round) {
             if evaluation.changed {
                 changed.push((work, evaluation, uncounted));
-            } else if work.is_fresh {
+            } else if work.is_fresh || broken::is(Defect::CachedAnswer) {
                 self.served.done.push(work.unchanged(evaluation));
             } else {
                 again.push(work.again(0));
@@ -316,12 +326,14 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     fn evaluate_all(&self, works: Works, round: Round<'_>) -> Vec<Pending> {
         let terms = self.node.terms(round);
+        let is_ahead = broken::is(Defect::NodeTime) && self.node.id.as_str().ends_with(['1', '3', '5', '7', '9']);
+        let now = if is_ahead { round.now.plus_ms(700) } else { round.now };
         let evaluate = |work: Box<Work>| {
             let Work { address, commands, arrived, ended, uncertain, base, .. } = &*work;
             let absent = Stored::default();
             let state = &base.as_deref().unwrap_or(&absent).state;
             let batch = lock::Batch { commands, arrived, uncertain, ended };
-            let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, round.now, terms);
+            let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
             let uncounted = Uncounted::of(&evaluation.events);
             (work, evaluation, uncounted)
         };
@@ -331,6 +343,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     /// The states of the evaluations move into the changes, and from there into the cache.
     fn changes(&self, changed: &mut [Pending], round: Round<'_>) -> Vec<Change> {
         let change = |(work, evaluation, _): &mut Pending| {
+            if broken::is(Defect::NotifyBeforeCommit) {
+                self.node.notify_next(&work.address, &evaluation.state, round.now);
+            }
             let stored = Stored { version: work.version(), state: std::mem::take(&mut evaluation.state) };
             self.node.change(&work.address, stored, std::mem::take(&mut evaluation.events), round)
         };
@@ -381,7 +396,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             let absent = LockState::default();
             let before = work.base.as_ref().map_or(&absent, |base| &base.state);
             self.node.metrics.committed(uncounted, before, &change.state, now);
-            self.node.notify_next(&change.address, &change.state, now);
+            if !broken::is(Defect::NotifyBeforeCommit) {
+                self.node.notify_next(&change.address, &change.state, now);
+            }
             has_events |= !change.events.is_empty();
             let result = Ok((Stored { version, state: change.state }, evaluation));
             self.served.done.push(Done { work, result });
@@ -404,7 +421,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return changed.into_iter().map(|(work, ..)| work.again(0)).collect();
         }
         let failure = self.node.commit_failure(error);
-        let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
+        let is_unknown = matches!(failure, Failure::OutcomeUnknown(_)) && !broken::is(Defect::UnknownIsNo);
         for (work, evaluation, _) in changed {
             let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
             let unknown = answered.filter_map(|(rank, outcome)| match outcome {

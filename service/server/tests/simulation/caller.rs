@@ -8,16 +8,19 @@ use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
 use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName, Outcome,
-    Report,
+    Report, Sha256Digest,
 };
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::gate::{Node, Site};
 use crate::log::Log;
 use crate::random::Random;
+use crate::reach;
 
 /// Longest time of an answer, besides the wait.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than a node waits for a store.
+const SLOW: Duration = Duration::from_secs(10);
 const RETENTION_MS: u64 = 3_600_000;
 /// From one round of operations to the next.
 const ROUND: Duration = Duration::from_secs(3);
@@ -171,7 +174,7 @@ impl Caller {
         PreCall {
             fingerprint: Fingerprint::of(&App::default(), &operation, &contents),
             operation,
-            checked: None,
+            checked: self.random.percent(4).then(|| Sha256Digest::of(b"checked")),
             attempt_id: Some(attempt_id).filter(|_| self.random.percent(60)),
             lease_ms: self.random.between(200..=1_500),
             wait: Duration::from_millis(*self.random.one_of(&[0, 0, 300, 2_000])),
@@ -195,6 +198,7 @@ impl Caller {
             else {
                 return self.site.promises.broken(format!("{}: pre of {name} has no answer", node.name));
             };
+            answer.iter().for_each(|answer| self.saw(reach::pre(answer)));
             match answer {
                 Ok(PreReply::Go { stamp, go, degraded, forced_ms, .. }) => {
                     let lease_ms = go.remaining_ms;
@@ -255,11 +259,16 @@ impl Caller {
             _ => {}
         }
         let report = *self.random.one_of(&[Report::Success, Report::Success, Report::Failure, Report::Unknown]);
-        for _ in 0..4 {
+        for number in 0..4 {
+            // Some change their mind.
+            let report = if number > 0 && self.random.percent(20) { Report::Failure } else { report };
             if self.post(name, id, &stamp, report).await && self.random.percent(80) {
-                return;
+                break;
             }
             sleep(self.ms(0, 300)).await;
+        }
+        if self.random.percent(10) {
+            self.beat(name, id, &stamp).await;
         }
     }
 
@@ -269,6 +278,7 @@ impl Caller {
         // A renewal that is not answered may have been carried out.
         let answer = timeout(PATIENCE, node.operations.heartbeat(&address(id), stamp, None)).await;
         let Ok(Ok(Reply { outcome, now, .. })) = answer else { return };
+        self.saw(reach::reported(&outcome));
         let Outcome::Beating { lease_until, .. } = outcome else { return };
         self.saw("heartbeat");
         self.site.promises.is_taken(name, stamp, &before);
@@ -297,6 +307,7 @@ impl Caller {
             return true;
         };
         let Ok(reply) = answer else { return false };
+        self.saw(reach::reported(&reply.outcome));
         match reply.outcome {
             Outcome::Posted(posted) => {
                 self.line(|| format!("{name}: posted {report:?}, again: {}", posted.replayed));
@@ -333,11 +344,29 @@ impl Caller {
         }
     }
 
+    /// In calm, one call to a store takes too long. That is no outage, so no caller may go without the store.
+    pub async fn meets_a_slow_store(mut self) {
+        let site = Arc::clone(&self.site);
+        for node in &site.nodes {
+            let Some(used) = node.operations.engines().standing() else { continue };
+            for on_outage in [OnOutage::Open, OnOutage::Fallback] {
+                node.links[used.index].slow_down(SLOW);
+                let call =
+                    PreCall { on_outage, durability: Durability::Fast, wait: Duration::ZERO, ..self.call("slow") };
+                let answer = node.operations.pre(&App::default(), call).await;
+                self.saw("slow store");
+                if matches!(answer, Ok(PreReply::Unguarded { .. } | PreReply::Go { degraded: true, .. })) {
+                    site.promises.broken(format!("{}: a slow call counts as an outage: {answer:?}", node.name));
+                }
+            }
+        }
+    }
+
     /// In calm, every operation whose success was acknowledged is refused as a duplicate, wherever it had been claimed.
     pub async fn finds_successes(mut self) {
         let operations = self.site.promises.operations.lock().unwrap().clone();
         for (name, _) in operations.iter().filter(|(_, operation)| operation.is_kept && !operation.is_wild) {
-            let call = PreCall { wait: Duration::from_secs(5), ..self.call(name) };
+            let call = PreCall { wait: Duration::from_secs(5), checked: None, ..self.call(name) };
             let node = self.any_node();
             match node.operations.pre(&App::default(), call).await {
                 Ok(PreReply::Refused { outcome: Outcome::Duplicate(_), .. }) => self.saw("success kept to the end"),

@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
-use latchgate_core::lock::{EndReason, Event, EventKind, Group, Lease, LeaseId, LockState, Mode, Owner, RECENT_MAX};
+use latchgate_core::lock::{
+    EndReason, Event, EventKind, Group, Lease, LeaseId, LockState, Mode, Owner, PRIORITY_MIN, RECENT_MAX,
+};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use crate::log::Log;
@@ -86,6 +88,12 @@ struct Facts {
     may_be_freed: BTreeMap<String, Timestamp>,
     /// The grants of permits of each key whose shortest hold is not over.
     starts: BTreeMap<String, Vec<Start>>,
+    /// Until when a lock-delay, or the shortest hold of an exclusive lease, keeps a key, in true time.
+    delays: BTreeMap<String, Timestamp>,
+    /// The priorities of requests, other than the lowest.
+    priorities: BTreeMap<LeaseId, u8>,
+    /// The keys of multilocks.
+    multilocks: BTreeMap<LeaseId, Vec<String>>,
     /// By key.
     claims: BTreeMap<String, Vec<Claim>>,
     /// The token and the numbers that a client received first for a key and a lease id.
@@ -180,6 +188,7 @@ impl Checker {
         facts.set_limits.clear();
         facts.closed.clear();
         facts.starts.clear();
+        facts.delays.clear();
     }
 
     /// A database has replaced `before` by `after`, at `now` in true time. `is_in_charge`: it is the one that counts.
@@ -190,6 +199,7 @@ impl Checker {
         events: &[Event],
         now: Timestamp,
         is_in_charge: bool,
+        node: &str,
     ) {
         if self.has_history {
             self.check_events(key, (before, after), events);
@@ -219,7 +229,8 @@ impl Checker {
         if !is_in_charge {
             return;
         }
-        self.check_grants(key, (before, after), events, now);
+        self.check_grants(key, (before, after), events, now, node);
+        self.check_delays(key, (before, after), events, now);
         self.note_ends(key, (before, after), events, now);
         let early: Vec<Claim> = {
             let facts = self.facts.lock().unwrap();
@@ -239,13 +250,74 @@ impl Checker {
         }
     }
 
+    /// No lease is granted while a lock-delay or the shortest hold of an earlier lease keeps the lock. Nested leases are.
+    fn check_delays(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
+        let mut facts = self.facts.lock().unwrap();
+        let is_in = |state: &LockState, lease: &Lease| state.holders().iter().any(|other| other.token == lease.token);
+        let is_forced = facts.may_be_freed.get(key).is_some_and(|until| *until > now);
+        if is_forced || events.iter().any(|event| event.kind == EventKind::Forced) {
+            facts.delays.remove(key);
+            return;
+        }
+        let new = after.holders().iter().find(|lease| !is_in(before, lease));
+        let delayed = facts.delays.get(key).copied().filter(|until| *until > now);
+        for lease in before.holders().iter().filter(|lease| !is_in(after, lease)) {
+            let mut of_token = events.iter().filter(|event| event.kind.is_end() && event.token == lease.token);
+            let end = facts.ends.get(&(key.to_owned(), lease.lease_id.clone(), lease.expires_at)).copied();
+            let (Some(event), None, Some(end)) = (of_token.next(), of_token.next(), end) else { continue };
+            let granted = Timestamp::from_ms(end.as_ms().saturating_sub(lease.expires_at.ms_since(lease.granted_at)));
+            let until = match event.kind {
+                EventKind::Expired if lease.delay_ms > 0 => end.plus_ms(lease.delay_ms),
+                // The clock of the node that granted it may have been behind.
+                EventKind::Released if lease.mode.permits() == 0 && lease.min_hold_ms > CLOCK_BOUND_MS => {
+                    granted.plus_ms(lease.min_hold_ms - CLOCK_BOUND_MS)
+                }
+                _ => continue,
+            };
+            let known = facts.delays.entry(key.to_owned()).or_default();
+            *known = until.max(*known);
+        }
+        drop(facts);
+        if let (Some(until), Some(lease)) = (delayed, new) {
+            self.broken(format!("{key} is delayed until {until:?}, and {lease:?} is granted at {now:?}"));
+        }
+    }
+
+    /// A request has this priority.
+    pub fn has_priority(&self, lease_id: LeaseId, priority: u8) {
+        self.facts.lock().unwrap().priorities.insert(lease_id, priority);
+    }
+
+    /// A request is for all of these keys.
+    pub fn locks_together(&self, lease_id: LeaseId, keys: Vec<String>) {
+        self.facts.lock().unwrap().multilocks.insert(lease_id, keys);
+    }
+
+    /// A commit has granted these leases, and now the keys have these leases: a multilock has all of its keys.
+    pub fn check_multilocks(&self, granted: &BTreeSet<LeaseId>, holds: impl Fn(&str, &LeaseId) -> bool) {
+        let facts = self.facts.lock().unwrap();
+        let keys = |lease_id: &LeaseId| facts.multilocks.get(lease_id).into_iter().flatten().cloned();
+        let missing = granted.iter().find_map(|id| keys(id).find(|key| !holds(key, id)).map(|key| (id.clone(), key)));
+        drop(facts);
+        if let Some((lease_id, key)) = missing {
+            self.broken(format!("the multilock {lease_id:?} is granted without {key}"));
+        }
+    }
+
     /// A request takes a free lock ahead of the queue.
     pub fn barges(&self, lease_id: LeaseId) {
         self.facts.lock().unwrap().barging.insert(lease_id);
     }
 
     /// No commit grants a closed key, or more permits in any window of their shortest hold than there are.
-    fn check_grants(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
+    fn check_grants(
+        &self,
+        key: &str,
+        (before, after): (&LockState, &LockState),
+        events: &[Event],
+        now: Timestamp,
+        node: &str,
+    ) {
         let mut facts = self.facts.lock().unwrap();
         let is_in = |state: &LockState, id: &LeaseId, token: u64| {
             state.holders().iter().any(|other| other.lease_id == *id && other.token == token)
@@ -256,6 +328,12 @@ impl Checker {
             self.log.saw("granted ahead of an earlier request of another group");
         }
         let mut wrong = shares::wrong(before, after, &facts.barging, now);
+        for lease in new.iter().filter(|lease| !facts.barging.contains(&lease.lease_id)) {
+            let priority = facts.priorities.get(&lease.lease_id).copied().unwrap_or(PRIORITY_MIN);
+            if let Some(turn) = shares::overtaken(lease, priority, (before, after), node, now) {
+                wrong.push(format!("{key}: {lease:?} is granted at {node} ahead of the turn {turn:?}"));
+            }
+        }
         let closed = facts.closed.get(key).copied().flatten().filter(|until| *until > now);
         if let (Some(until), Some(lease)) = (closed, new.first()) {
             wrong.push(format!("{key} is closed until {until:?}, and {lease:?} is granted at {now:?}"));

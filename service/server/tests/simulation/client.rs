@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Claim;
 use crate::random::Random;
+use crate::reach;
 use crate::shares;
 use crate::world::{Node, World};
 
@@ -175,6 +176,7 @@ impl Client {
         if lease.barge {
             self.world.checker.barges(lease.lease_id.clone());
         }
+        self.world.checker.has_priority(lease.lease_id.clone(), priority);
         LockRequest { lease, priority, wait, position: None, is_new_lease: false }
     }
 
@@ -218,12 +220,16 @@ impl Client {
             return Ended::Left;
         };
         let now = self.world.now().await;
+        answer.iter().for_each(|answer| self.world.log.saw(reach::acquired(answer)));
         match answer {
             Ok(Acquired::Granted(granted)) => {
                 self.is_granted(node, key, &granted, limit, now);
                 Ended::Granted(granted.lease)
             }
             Ok(Acquired::Refused(refused)) => {
+                if request.position.is_some_and(|position| position != refused.position) {
+                    self.world.checker.broken(format!("{id} returned to {key} and lost its position: {refused:?}"));
+                }
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
                 if refused.why == RefusedBecause::Closed {
                     self.world.log.saw("refused while closed");
@@ -276,7 +282,7 @@ impl Client {
                 checker.broken(format!("{key} has another limit than {limit:?}: {granted:?}"));
             }
         }
-        checker.holds(key, Claim { limit, ..self.claim(node, key, lease) }, now);
+        checker.holds(key, Claim { limit, ..self.world.claim(node, key, lease) }, now);
     }
 
     fn failed(&self, id: &str, failure: &Failure) {
@@ -286,20 +292,6 @@ impl Client {
             Failure::StoreUnavailable(_) => "store unavailable",
             _ => "other failure",
         });
-    }
-
-    fn claim(&self, node: &Node, key: &str, lease: &Lease) -> Claim {
-        Claim {
-            lease_id: lease.lease_id.clone(),
-            owner: lease.owner.clone(),
-            mode: lease.mode,
-            token: lease.token,
-            until: self.world.checker.true_end(key, lease),
-            is_forced: node.locks.forced_ms().is_some(),
-            limit: None,
-            slots: lease.slots.iter().collect(),
-            group: lease.group.clone(),
-        }
     }
 
     /// Holds a lease for a while: renews it, repeats its acquire, releases it or lets it expire.
@@ -313,6 +305,8 @@ impl Client {
                 let wait = request.wait.min(wait_max);
                 let request = LockRequest { wait, position: None, ..request.clone() };
                 self.acquire(&node, key, &request, None).await;
+            } else if self.random.percent(5) {
+                self.reuse_lease_id(&node, key, &lease).await;
             } else if self.random.percent(15) {
                 self.fence(&node, key, &lease).await;
             } else if self.random.percent(50) && Instant::now() < end {
@@ -344,6 +338,22 @@ impl Client {
         }
     }
 
+    /// Another client proposes the id of a lease that is held.
+    async fn reuse_lease_id(&self, node: &Node, key: &str, lease: &Lease) {
+        let owner = Some(Owner::parse("another client").unwrap());
+        let terms = LeaseTerms { owner, mode: lease.mode, ..LeaseTerms::new(lease.lease_id.clone(), 1_000) };
+        let request = LockRequest { lease: terms, ..LockRequest::new(lease.lease_id.clone(), 1_000) };
+        let answer = timeout(PATIENCE, node.locks.acquire(&World::address(key), request)).await;
+        let now = self.world.now().await;
+        if let Ok(Ok(answer)) = answer {
+            self.world.log.saw(reach::acquired(&answer));
+            let is_granted = matches!(answer, Acquired::Granted(_));
+            if is_granted && self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) {
+                self.world.checker.broken(format!("{key}: another client has the lease of {lease:?}: {answer:?}"));
+            }
+        }
+    }
+
     async fn renew(&self, node: &Node, key: &str, lease: &Lease) {
         let id = lease.lease_id.as_str();
         self.line(|| format!("{}: renew {key} {id}", node.name));
@@ -353,11 +363,12 @@ impl Client {
             return self.world.checker.broken(format!("{}: renew of {key} {id} has no answer", node.name));
         };
         let now = self.world.now().await;
+        answer.iter().for_each(|answer| self.world.log.saw(reach::renewed(answer)));
         match answer {
             Ok(Renewed::Renewed { lease, .. }) => {
                 self.line(|| format!("{id} is renewed"));
                 self.world.log.saw("renewed");
-                self.world.checker.holds(key, self.claim(node, key, &lease), now);
+                self.world.checker.holds(key, self.world.claim(node, key, &lease), now);
             }
             Ok(Renewed::LeaseLost(lost)) => {
                 self.line(|| format!("{id} is lost: {lost:?}"));
@@ -389,6 +400,7 @@ impl Client {
             return true;
         };
         self.line(|| format!("{id} release: {answer:?}"));
+        answer.iter().for_each(|answer| self.world.log.saw(reach::released(answer)));
         match answer {
             Ok(Released::Released { .. }) => {
                 self.world.log.saw("released");
@@ -409,11 +421,12 @@ impl Client {
     async fn command(&self, node: &Node, key: &str, command: Command) -> Option<Outcome> {
         self.line(|| format!("{}: {command:?} for {key}", node.name));
         let address = World::address(key);
-        let Ok(answer) = timeout(PATIENCE, node.locks.command(&address, command)).await else {
+        let Ok(answer) = timeout(PATIENCE, node.locks.command(&address, command.clone())).await else {
             self.world.checker.broken(format!("{}: a command for {key} has no answer", node.name));
             return None;
         };
         self.line(|| format!("command for {key}: {answer:?}"));
+        answer.iter().for_each(|(outcome, _)| self.world.log.saw(reach::commanded(&(&command, outcome))));
         answer.map(|(outcome, _)| outcome).ok()
     }
 
@@ -510,7 +523,13 @@ impl Client {
 
     /// A resource that it uses presents the token of a lease that it holds.
     async fn fence(&self, node: &Node, key: &str, lease: &Lease) {
+        let losses = self.world.checker.losses();
         let Some(outcome) = self.command(node, key, Command::Fence(lease.token)).await else { return };
+        let fences = self.world.databases.iter().map(|database| database.state(&World::address(key)).fence());
+        let remembers = fences.max() >= Some(lease.token) || self.world.checker.losses() != losses;
+        if outcome == Outcome::Fenced && !remembers {
+            self.world.checker.broken(format!("{key}: the fence does not remember {}", lease.token));
+        }
         let now = self.world.now().await;
         let is_known = || self.world.checker.orders(key).leases.contains(&(lease.lease_id.clone(), lease.token));
         match outcome {
@@ -544,6 +563,7 @@ impl Client {
         let keys: Vec<String> = self.keys.iter().map(|(key, _)| key.clone()).collect();
         let (lease_id, node) = (self.lease_id(), self.any_node());
         let id = lease_id.as_str().to_owned();
+        self.world.checker.locks_together(lease_id.clone(), keys.clone());
         let lock = |(key, flavour): &(String, Flavour)| {
             let (mode, limit) = match flavour {
                 Flavour::Permits(limit) => (Mode::Permits(1), Some(*limit)),
@@ -572,7 +592,7 @@ impl Client {
         let Ok(AcquiredMany::Granted { leases, .. }) = answer else { return };
         self.world.log.saw("multilock granted");
         for (key, (lease, _)) in keys.iter().zip(&leases) {
-            self.world.checker.holds(key, self.claim(&node, key, lease), now);
+            self.world.checker.holds(key, self.world.claim(&node, key, lease), now);
         }
         sleep(self.ms(0, 600)).await;
         for key in &keys {

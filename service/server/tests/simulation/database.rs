@@ -1,6 +1,6 @@
 //! One simulated database: the states of all keys, and a check of every commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
@@ -13,6 +13,7 @@ use latchgate_testkit::memory::{self, MemoryStore};
 use crate::check::Checker;
 use crate::log::Log;
 use crate::pair::leases;
+use crate::world::World;
 
 /// The store's clock at the start of each run.
 pub const EPOCH: Timestamp = Timestamp::from_ms(1_700_000_000_000);
@@ -124,6 +125,7 @@ impl Database {
             return self.log.line(|| format!("{node}  {}: commit refused: {:?}", self.name, committed.result));
         };
         let mut states = self.states.lock().unwrap();
+        let mut granted = BTreeSet::new();
         for (change, version) in changes.iter().zip(versions) {
             let key = change.address.key.as_str();
             let Some(version) = version else {
@@ -141,9 +143,16 @@ impl Database {
             let (name, expected) = (self.name, change.expected);
             self.log.line(|| format!("{node}  {name}: {key} {expected:?} -> {version:?} {}", summary(&change.state)));
             self.checker.has(key, &change.state, self.ahead_ms());
-            let (states, now) = ((&before, &change.state), self.true_time(committed.now));
-            self.checker.committed(key, states, &change.events, now, self.is_in_charge());
+            let (states_of_key, now) = ((&before, &change.state), self.true_time(committed.now));
+            let had = |lease: &&Lease| before.holders().iter().any(|other| other.lease_id == lease.lease_id);
+            granted
+                .extend(change.state.holders().iter().filter(|lease| !had(lease)).map(|lease| lease.lease_id.clone()));
+            self.checker.committed(key, states_of_key, &change.events, now, self.is_in_charge(), node);
         }
+        self.checker.check_multilocks(&granted, |key, lease_id| {
+            let state = states.get(&World::address(key));
+            state.is_some_and(|state| state.holders().iter().any(|lease| lease.lease_id == *lease_id))
+        });
     }
 }
 

@@ -57,7 +57,7 @@ const CALM: Duration = Duration::from_secs(15);
 pub struct Node {
     pub name: String,
     pub operations: Operations,
-    links: [Arc<Link>; 2],
+    pub links: [Arc<Link>; 2],
 }
 
 pub struct Site {
@@ -85,6 +85,7 @@ pub async fn play(seed: u64, log: Arc<Log>) -> Vec<String> {
     }
     sleep(CALM).await;
     Caller::new(&site, 99).finds_successes().await;
+    Caller::new(&site, 98).meets_a_slow_store().await;
     site.promises.violations()
 }
 

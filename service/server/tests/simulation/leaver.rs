@@ -42,6 +42,7 @@ impl Leaver {
         let request = LockRequest { wait, ..LockRequest::new(lease_id.clone(), TTL_MS) };
         let patience = Duration::from_millis(*self.random.one_of(&[0, 1, 3, 20, 200, 1_500]));
         match timeout(patience, node.locks.acquire(&address, request)).await {
+            Err(_) if self.random.percent(40) => self.come_back(&key, lease_id).await,
             Err(_) => {
                 self.world.log.saw("client gone for good");
                 self.world.log.line(|| format!("{}: {} leaves {key} for good", node.name, lease_id.as_str()));
@@ -55,6 +56,35 @@ impl Leaver {
                 }
             }
             Ok(_) => {}
+        }
+    }
+}
+
+impl Leaver {
+    /// The client has gone and comes back for the same lease, perhaps when its grant has been given back. What is given back again then is
+    /// not the grant that the client has received.
+    async fn come_back(&self, key: &str, lease_id: LeaseId) {
+        let (world, address) = (&self.world, World::address(key));
+        let end = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < end {
+            sleep(Duration::from_millis(self.random.between(0..=150))).await;
+            let node = world.node(self.random.below(world.plan.nodes));
+            let wait = Duration::from_secs(2);
+            let request = LockRequest { wait, ..LockRequest::new(lease_id.clone(), TTL_MS) };
+            match node.locks.acquire(&address, request).await {
+                Ok(Acquired::Granted(granted)) => {
+                    world.log.saw("came back");
+                    world.checker.holds(key, world.claim(&node, key, &granted.lease), world.now().await);
+                    sleep(Duration::from_millis(self.random.between(100..=600))).await;
+                    world.checker.ends(key, &lease_id);
+                    while node.locks.release(&address, lease_id.clone()).await.is_err() && Instant::now() < end {
+                        sleep(Duration::from_millis(100)).await;
+                    }
+                    return;
+                }
+                Ok(Acquired::Refused(_)) => return world.checker.leaves(lease_id),
+                _ => {}
+            }
         }
     }
 }

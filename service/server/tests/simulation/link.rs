@@ -8,7 +8,7 @@ use latchgate::store::StoreError;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::log::Log;
+use crate::log::{Log, STEPS};
 use crate::random::Random;
 
 /// How often calls go wrong, in percent.
@@ -61,6 +61,8 @@ struct State {
     /// How far the times that the node learns are off, in ms.
     skew_ms: i64,
     cut: Option<Cut>,
+    /// The next write of a record takes so long.
+    slow: Option<Duration>,
 }
 
 /// How a database behaves that the node cannot reach.
@@ -97,7 +99,8 @@ enum Fate {
 
 impl Link {
     pub fn new(node: &str, random: Random, log: Arc<Log>) -> Self {
-        let state = State { faults: Faults::default(), frozen_until: Instant::now(), skew_ms: 0, cut: None };
+        let state =
+            State { faults: Faults::default(), frozen_until: Instant::now(), skew_ms: 0, cut: None, slow: None };
         Self { node: node.to_owned(), random, log, state: Mutex::new(state), is_dead: watch::Sender::new(false) }
     }
 
@@ -114,7 +117,13 @@ impl Link {
     }
 
     pub fn set_cut(&self, cut: Option<Cut>) {
+        self.log.saw(STEPS);
         self.state.lock().unwrap().cut = cut;
+    }
+
+    /// The next write of a record takes so long. No other call does.
+    pub fn slow_down(&self, duration: Duration) {
+        self.state.lock().unwrap().slow = Some(duration);
     }
 
     fn cut(&self) -> Option<Cut> {
@@ -123,6 +132,7 @@ impl Link {
 
     /// Withholds all requests, answers and notifications for so long.
     pub fn freeze(&self, duration: Duration) {
+        self.log.saw(STEPS);
         self.state.lock().unwrap().frozen_until = Instant::now() + duration;
     }
 
@@ -197,7 +207,12 @@ impl Link {
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let execute = move || execute(Arc::clone(&store), arguments.clone());
-        let course = (self.fate(), self.delay(), self.delay());
+        self.log.saw(STEPS);
+        let (fate, mut before, after) = (self.fate(), self.delay(), self.delay());
+        if what == "write" {
+            before += self.state.lock().unwrap().slow.take().unwrap_or_default();
+        }
+        let course = (fate, before, after);
         let (answer, receiver) = oneshot::channel();
         tokio::spawn(Arc::clone(self).carry(what, access, course, execute, answer));
         receiver.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("simulated: the connection broke".to_owned())))
@@ -296,6 +311,7 @@ impl Link {
         let link = Arc::clone(self);
         tokio::spawn(async move {
             while let Some(notification) = sent.recv().await {
+                link.log.saw(STEPS);
                 let Some(delay) = link.notification_delay() else { continue };
                 let (link, sender) = (Arc::clone(&link), sender.clone());
                 tokio::spawn(async move {

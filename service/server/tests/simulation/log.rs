@@ -5,6 +5,9 @@ use std::sync::Mutex;
 
 use tokio::time::Instant;
 
+/// Calls of clients, messages, and faults are counted by this name.
+pub const STEPS: &str = "steps";
+
 pub struct Log {
     start: Instant,
     /// `None`: only situations are counted.

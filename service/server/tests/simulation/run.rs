@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, Answer, LockRequest};
-use latchgate_core::lock::LeaseId;
+use latchgate::locks::{Acquired, Answer, LockRequest, Renewed};
+use latchgate_core::lock::{Command, LeaseId, Metadata, Mode, Note, Outcome, Revoke};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::chaos::disturb;
@@ -15,6 +15,7 @@ use crate::gate;
 use crate::leaver::{Leaver, nothing_is_left};
 use crate::log::Log;
 use crate::operator::Operator;
+use crate::reach;
 use crate::reader::Reader;
 use crate::world::{Node, World};
 
@@ -74,7 +75,7 @@ pub const SITUATIONS: [&str; 51] = [
 ];
 
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 32] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 45] = [
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -107,7 +108,24 @@ pub const SITUATIONS_OF_A_PAIR: [&str; 32] = [
     "refused while closed",
     "old token refused by the fence",
     "reader followed a switch",
+    // What nodes make of the engine records: see `engines/decide.rs`.
+    "all states are copied",
+    "the engine has lost its record",
+    "the engine is new to the pair",
+    "the engine to copy to has lost its record",
+    "the idle engine is to know of the active one",
+    "the other engine is active in a later epoch",
+    "the other engine of the pair has lost what it had, and may have been used since",
+    "the other engine of the pair has lost what it had: this one was not left for it",
+    "the other engine of the pair is in order again",
+    "the store has failed over: a hold-off begins",
+    "the store has lost what it had: a hold-off begins",
+    "the store is new",
+    "the store is one of a pair from now on",
 ];
+
+/// A run at a slow pace takes some hours.
+const RUN_MAX: Duration = Duration::from_secs(24 * 3_600);
 
 /// After the last fault, the nodes find the active engine within this time, and grants go on a hold-off later.
 const SETTLE_MAX: Duration = Duration::from_secs(4);
@@ -130,16 +148,36 @@ pub enum Kind {
     Gate,
 }
 
+impl Kind {
+    /// What a batch of runs must have seen.
+    pub fn situations(self) -> impl Iterator<Item = &'static str> {
+        let locks = [reach::ACQUIRED, reach::RENEWED, reach::RELEASED, reach::COMMANDED];
+        let answers = match self {
+            Self::Locks | Self::LocksOnPair => locks.concat(),
+            Self::Gate => [reach::PRE, reach::REPORTED].concat(),
+        };
+        let situations = match self {
+            Self::Locks => &SITUATIONS[..],
+            Self::LocksOnPair => &SITUATIONS_OF_A_PAIR,
+            Self::Gate => &gate::SITUATIONS,
+        };
+        answers.into_iter().chain(situations.iter().copied())
+    }
+}
+
 pub fn run(seed: u64, kind: Kind, has_log: bool) -> Report {
     name_the_seed_of_a_panic(seed);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     let (violations, (lines, seen)) = runtime.block_on(async {
         let log = Arc::new(Log::new(has_log));
+        reach::count_in(&log);
         let violations = match kind {
             Kind::Gate => gate::play(seed, Arc::clone(&log)).await,
             Kind::Locks | Kind::LocksOnPair => {
                 let world = World::new(seed, kind == Kind::LocksOnPair, Arc::clone(&log)).await;
-                play(&world).await;
+                if timeout(RUN_MAX, play(&world)).await.is_err() {
+                    world.checker.broken("the run does not end");
+                }
                 world.checker.violations()
             }
         };
@@ -189,6 +227,7 @@ async fn play(world: &Arc<World>) {
     }
     hand_over(world).await;
     leave_while_granted(world).await;
+    fill_a_key(world).await;
     repeat_at_another_node(world).await;
     if let Some(reader) = reader {
         reader.has_seen_all(world).await;
@@ -328,6 +367,39 @@ async fn leave_while_granted(world: &Arc<World>) {
         if let Err(failure) = next.locks.release(&address, lease_id).await {
             return world.checker.broken(format!("a release failed in calm: {failure:?}"));
         }
+    }
+}
+
+/// Leases that share a lock with as much metadata as is allowed, until the key has no space left: for a lease, for the metadata of a renewal,
+/// or for the note of a revocation.
+async fn fill_a_key(world: &Arc<World>) {
+    if !world.random.percent(10) {
+        return;
+    }
+    let (address, node) = (World::address("full"), world.node(0));
+    let id = |number: usize| LeaseId::parse(&format!("full-{number}")).unwrap();
+    let text = |bytes: usize| Metadata::from_json_text(&format!("{{\"a\":\"{}\"}}", "a".repeat(bytes)));
+    for number in 0..80 {
+        let mut request = LockRequest::new(id(number), 10_000);
+        (request.lease.mode, request.lease.metadata) = (Mode::Shared, Some(text(1_000)));
+        match node.locks.acquire(&address, request).await {
+            Ok(Acquired::Granted(_)) => {}
+            Ok(answer @ Acquired::KeyFull(_)) if number > 40 => {
+                world.log.saw(reach::acquired(&answer));
+                break;
+            }
+            other => return world.checker.broken(format!("lease {number} of a key that is filled: {other:?}")),
+        }
+    }
+    match node.locks.renew(&address, id(0), None, Some(text(3_000))).await {
+        Ok(answer @ Renewed::KeyFull(_)) => world.log.saw(reach::renewed(&answer)),
+        other => world.checker.broken(format!("a renewal for which the key has no space: {other:?}")),
+    }
+    let note = Note { reason: Some("a".repeat(200).into()), ..Note::default() };
+    let revoke = Command::Revoke(Revoke { note, grace_ms: 0, token: None, owner: None });
+    match node.locks.command(&address, revoke.clone()).await {
+        Ok((outcome @ Outcome::KeyFull(_), _)) => world.log.saw(reach::commanded(&(&revoke, &outcome))),
+        other => world.checker.broken(format!("a revocation for which the key has no space: {other:?}")),
     }
 }
 

@@ -31,6 +31,32 @@ pub fn lets_pass(before: &LockState, after: &LockState) -> bool {
     })
 }
 
+/// The turn of another node that a lease was granted ahead of, if there is one: it comes first, and still waits after the commit. Groups
+/// have an order of their own, and an owner that holds the lock need not queue for it.
+pub fn overtaken<'a>(
+    lease: &Lease,
+    priority: u8,
+    (before, after): (&'a LockState, &LockState),
+    node: &str,
+    now: Timestamp,
+) -> Option<&'a Turn> {
+    let is_owner = |other: &&Lease| other.owner == lease.owner && other.lease_id != lease.lease_id;
+    let is_grouped = before.turns().iter().chain(after.turns()).any(|turn| turn.share.is_some());
+    if lease.group.is_some() || is_grouped || before.holders().iter().chain(after.holders()).any(|it| is_owner(&it)) {
+        return None;
+    }
+    let arrival = Timestamp::from_ms(lease.granted_at.as_ms().saturating_sub(lease.waited_ms));
+    let is_first = |turn: &&Turn| {
+        let is_earlier = turn.position.priority == priority && turn.position.arrival < arrival;
+        turn.node.as_str() != node && (turn.position.priority > priority || is_earlier)
+    };
+    let waits = |turn: &&Turn| {
+        let is_same = |other: &Turn| (&other.node, other.position) == (&turn.node, turn.position);
+        after.turns().iter().any(is_same) && turn.until > now.plus_ms(2 * CLOCK_BOUND_MS)
+    };
+    before.turns().iter().find(|turn| is_first(turn) && waits(turn))
+}
+
 /// What is wrong in a commit. A group that has nothing and waits through the commit is passed only by groups that had nothing either and
 /// have waited longer. `barging`: requests that need not wait.
 pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>, now: Timestamp) -> Vec<String> {
@@ -66,7 +92,9 @@ pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>,
         let of_group = turns.filter(|turn| turn.group() == lease.group.as_ref());
         let earliest = of_group.map(Turn::earliest).chain([arrival]).min().unwrap();
         for turn in waiting.iter().filter(|turn| turn.group() != lease.group.as_ref()) {
-            let served = Some(turn.served).filter(|served| *served > Timestamp::default());
+            // The nodes agree on the latest time that a turn of the group shows.
+            let alike = before.turns().iter().chain(after.turns()).filter(|other| other.group() == turn.group());
+            let served = alike.map(|other| other.served).max().filter(|served| *served > Timestamp::default());
             let since = served.map(|at| at.plus_ms(SERVED_MARGIN_MS)).max(Some(turn.earliest())).unwrap();
             if had > 0 || earliest > since.plus_ms(CLOCK_BOUND_MS) {
                 wrong.push(format!("{lease:?} passes {turn:?}, whose group has nothing: {before:?} -> {after:?}"));

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use latchgate::locks::{Limits, Locks};
 use latchgate::store::{Epoch, LockStore};
-use latchgate_core::lock::NodeId;
+use latchgate_core::lock::{Lease, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::time::sleep;
 
-use crate::check::Checker;
+use crate::check::{Checker, Claim};
 use crate::database::Database;
 use crate::link::{Cut, Faults, Link};
 use crate::log::Log;
@@ -224,6 +224,21 @@ impl World {
     /// which it has to last longer.
     pub fn stepped(&self) -> Duration {
         Duration::from_millis(self.stepped_ms.load(Ordering::Relaxed))
+    }
+
+    /// What a client relies on that has this lease.
+    pub fn claim(&self, node: &Node, key: &str, lease: &Lease) -> Claim {
+        Claim {
+            lease_id: lease.lease_id.clone(),
+            owner: lease.owner.clone(),
+            mode: lease.mode,
+            token: lease.token,
+            until: self.checker.true_end(key, lease),
+            is_forced: node.locks.forced_ms().is_some(),
+            limit: None,
+            slots: lease.slots.iter().collect(),
+            group: lease.group.clone(),
+        }
     }
 
     pub fn address(key: &str) -> Address {

@@ -1,0 +1,156 @@
+//! What the rules have answered, and what nodes have made of engine records, by name: each must occur in the default runs.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, Once};
+
+use latchgate::gate::PreReply;
+use latchgate::locks::{Acquired, Refused, RefusedBecause, Released, Renewed};
+use latchgate_core::gate;
+use latchgate_core::lock::{Command, Outcome, Refusal};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::log::Log;
+
+/// A name for each value, and all names. A new variant has no name, and does not compile.
+macro_rules! names {
+    ($function:ident, $all:ident, $type:ty; $($pattern:pat => $name:literal,)*) => {
+        pub const $all: &[&str] = &[$($name),*];
+        pub fn $function(value: &$type) -> &'static str {
+            match value { $($pattern => $name,)* }
+        }
+    };
+}
+
+names! { acquired, ACQUIRED, Acquired;
+    Acquired::Granted(_) => "acquire: granted",
+    Acquired::Refused(Refused { why: RefusedBecause::Held, .. }) => "acquire: held",
+    Acquired::Refused(Refused { why: RefusedBecause::GroupAtLimit, .. }) => "acquire: group at its limit",
+    Acquired::Refused(Refused { why: RefusedBecause::Reserved, .. }) => "acquire: reserved",
+    Acquired::Refused(Refused { why: RefusedBecause::Delayed(_), .. }) => "acquire: delayed",
+    Acquired::Refused(Refused { why: RefusedBecause::HeldOff(_), .. }) => "acquire: held off",
+    Acquired::Refused(Refused { why: RefusedBecause::Closed, .. }) => "acquire: closed",
+    Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, .. }) => "acquire: wait has ended",
+    Acquired::LeaseIdReused => "acquire: lease id reused",
+    Acquired::LimitMismatch(_) => "acquire: limit mismatch",
+    Acquired::KeyFull(_) => "acquire: key full",
+    Acquired::UpgradeBlocked => "acquire: upgrade blocked",
+    Acquired::LeaseLost(_) => "acquire: lease lost",
+    Acquired::WaitFailed { .. } => "acquire: wait failed",
+    // Only probes of multilocks.
+    Acquired::Notified => "multilock granted",
+}
+
+names! { renewed, RENEWED, Renewed;
+    Renewed::Renewed { .. } => "renew: renewed",
+    Renewed::LeaseLost(_) => "renew: lease lost",
+    Renewed::KeyFull(_) => "renew: key full",
+}
+
+names! { released, RELEASED, Released;
+    Released::Released { already: false, .. } => "release: released",
+    Released::Released { already: true, .. } => "release: released before",
+    Released::LeaseLost(_) => "release: lease lost",
+}
+
+names! { commanded, COMMANDED, (&Command, &Outcome);
+    (_, Outcome::LimitSet { .. }) => "set limit: set",
+    (_, Outcome::Revoking { .. }) => "revoke: revoking",
+    (Command::Revoke(_), Outcome::KeyFull(_)) => "revoke: key full",
+    (_, Outcome::Forced { .. }) => "force: forced",
+    (_, Outcome::Closed(_)) => "close: closed",
+    (_, Outcome::Opened { was_closed: true }) => "open: opened",
+    (_, Outcome::Opened { was_closed: false }) => "open: was open",
+    (_, Outcome::Fenced) => "fence: passed",
+    (_, Outcome::StaleToken { .. }) => "fence: stale token",
+    (Command::Fence(_), Outcome::Refused(Refusal::HeldOff(_))) => "fence: held off",
+    // Not by `Locks::command`.
+    (_, Outcome::Granted(_) | Outcome::Refused(_) | Outcome::LeaseIdReused | Outcome::KeyFull(_) | Outcome::LimitMismatch(_)
+        | Outcome::UpgradeBlocked | Outcome::Renewed(_) | Outcome::Released { .. } | Outcome::LeaseLost(_) | Outcome::Noted)
+        => "acquire: granted",
+}
+
+names! { pre, PRE, PreReply;
+    PreReply::Go { degraded: true, .. } => "pre: degraded go",
+    PreReply::Go { go: gate::Go { repeated: true, .. }, .. } => "pre: repeated go",
+    PreReply::Go { go: gate::Go { reentry: true, .. }, .. } => "pre: re-entry",
+    PreReply::Go { go: gate::Go { possibly_repeated: true, .. }, .. } => "pre: possibly repeated go",
+    PreReply::Go { .. } => "pre: go",
+    PreReply::Unguarded { .. } => "pre: unguarded go",
+    PreReply::Refused { outcome: gate::Outcome::InProgress { .. }, .. } => "pre: in progress",
+    PreReply::Refused { outcome: gate::Outcome::Duplicate(_), .. } => "pre: duplicate",
+    PreReply::Refused { outcome: gate::Outcome::Unknown { cause: gate::UnknownCause::LeasePassed { .. }, .. }, .. } => "pre: lease passed",
+    PreReply::Refused { outcome: gate::Outcome::Unknown { cause: gate::UnknownCause::MayBeLost { .. }, .. }, .. } => "pre: may be lost",
+    PreReply::Refused { outcome: gate::Outcome::Unknown { cause: gate::UnknownCause::Reported { .. }, .. }, .. } => "pre: reported unknown",
+    PreReply::Refused { outcome: gate::Outcome::ContentsMismatch, .. } => "pre: contents mismatch",
+    // Two texts with one MD5 are not to be had; the other outcomes are not those of a pre.
+    PreReply::Refused { .. } => "pre: go",
+}
+
+names! { reported, REPORTED, gate::Outcome;
+    gate::Outcome::Posted(gate::Posted { replayed: true, .. }) => "post: replayed",
+    gate::Outcome::Posted(gate::Posted { late: true, .. }) => "post: late",
+    gate::Outcome::Posted(_) => "post: posted",
+    gate::Outcome::OutcomeConflict { .. } => "post: conflict",
+    gate::Outcome::Superseded { counted: true, .. } => "post: superseded and counted",
+    gate::Outcome::Superseded { .. } => "post, heartbeat: superseded",
+    gate::Outcome::StampMismatch => "post, heartbeat: stamp mismatch",
+    gate::Outcome::NotFound => "post, heartbeat: not found",
+    gate::Outcome::Beating { late: true, .. } => "heartbeat: late",
+    gate::Outcome::Beating { .. } => "heartbeat: beating",
+    gate::Outcome::Ended { .. } => "heartbeat: ended",
+    // Not those of a post or a heartbeat.
+    _ => "post: posted",
+}
+
+thread_local!(static LOG: RefCell<Option<Arc<Log>>> = const { RefCell::new(None) });
+
+/// From now on, what nodes of this thread make of engine records is counted in this log, by the reason.
+pub fn count_in(log: &Arc<Log>) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| tracing::subscriber::set_global_default(Decisions).unwrap());
+    LOG.set(Some(Arc::clone(log)));
+}
+
+struct Decisions;
+
+struct Why;
+
+impl Visit for Why {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        static NAMES: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+        if field.name() == "why" {
+            let mut names = NAMES.lock().unwrap();
+            if !names.contains(value) {
+                names.insert(value.to_owned().leak());
+            }
+            let name = *names.get(value).unwrap();
+            LOG.with_borrow(|log| log.iter().for_each(|log| log.saw(name)));
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn std::fmt::Debug) {}
+}
+
+impl Subscriber for Decisions {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+            && metadata.target() == "latchgate::engines::pair"
+            && metadata.fields().field("why").is_some()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Why);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
