@@ -22,7 +22,7 @@ declare -A stores=(
     [GuardWithoutRowLock]="http until_a_guarded_transaction_ends_no_other_client_gets_the_lock"
 )
 
-ensure_packages cc postgres redis
+ensure_packages cc jq pgbouncer postgres redis
 start_postgres
 start_redis
 export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_REDIS=$REDIS_URL

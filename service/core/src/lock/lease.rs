@@ -259,8 +259,11 @@ impl Lease {
 
     /// The latest expiry that a renewal can set.
     pub(super) fn expires_at_most(&self) -> Option<Timestamp> {
-        let counts = |_: &&Box<Revocation>| !broken::is(Defect::RevocationIgnored);
-        let deadline = self.revocation.as_ref().filter(counts).map(|revocation| revocation.deadline);
+        let deadline = self
+            .revocation
+            .as_ref()
+            .filter(|_| !broken::is(Defect::RevocationIgnored))
+            .map(|revocation| revocation.deadline);
         self.hold_until.into_iter().chain(deadline).min()
     }
 
