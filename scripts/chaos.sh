@@ -388,8 +388,10 @@ run_target() {
 check_target() {
     say "$TARGET: the load ends"
     PARTS=("${PARTS[@]:0:${#PARTS[@]} - 2}")
-    end_process TERM "$(pid_of mixed)"
+    kill "$(pid_of mixed)"
     stop_recording
+    # It writes its last line when each of its clients has its last answer.
+    while is_running mixed; do sleep 0.1; done
     check_histories
     ((OPERATIONS += $(jq .calls <<<"$SEEN"))) || true
     summarise

@@ -396,7 +396,7 @@ async fn fill_a_key(world: &Arc<World>) {
         other => world.checker.broken(format!("a renewal for which the key has no space: {other:?}")),
     }
     let note = Note { reason: Some("a".repeat(200).into()), ..Note::default() };
-    let revoke = Command::Revoke(Revoke { note, grace_ms: 0, token: None, owner: None });
+    let revoke = Command::Revoke(Revoke { note, grace_ms: 0, token: None });
     match node.locks.command(&address, revoke.clone()).await {
         Ok((outcome @ Outcome::KeyFull(_), _)) => world.log.saw(reach::commanded(&(&revoke, &outcome))),
         other => world.checker.broken(format!("a revocation for which the key has no space: {other:?}")),
