@@ -160,6 +160,10 @@ pub fn command(bin: impl AsRef<Path>) -> Command {
             command.env_remove(name);
         }
     }
+    // As `latchgate_core::broken` reads it, too.
+    if let Some(defect) = std::env::var_os("LATCHGATE_BROKEN") {
+        command.env("BROKEN", defect);
+    }
     command
 }
 
