@@ -103,7 +103,7 @@ target_up() {
     [[ $TARGET != pair ]] || clocks_differ
     # Old nodes beside new ones may exceed the limits of groups; and see the fault `master`.
     [[ -n $UPGRADE ]] || mix+=,groups
-    [[ $TARGET == ha ]] || mix+=,gate
+    [[ $TARGET == ha ]] || mix+=,gate,gate,gate
     # shellcheck disable=SC2016 # for the other shell
     start mixed bash -c 'exec "$@-$(date +%s%N)"' - "$TESTKIT_BINARY" record --urls "$(IFS=, && echo "$URL,${URLS[*]}")" --keys 4 --clients 12 \
         --seconds 86400 --ttl-ms 2000 --abandon-one-in 20 --readers 2 --mix "$mix" --out "$HISTORY-mixed"
