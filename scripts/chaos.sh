@@ -12,7 +12,7 @@
 #               Postgres and Redis as a pair of engines; ha: the stores of `make cluster-ha`. One after the other (cluster,sqlite,pair)
 #
 #   CLUSTER_BINARY, TESTKIT_BINARY   a built `latchgate` and `latchgate-testkit`; if absent, cargo builds them
-#   OLD_BINARY                       the release before, for `old binary`
+#   OLD_BINARY                       the release before: each target begins with it, and is upgraded first (`old binary`)
 #   KEEP_LOGS                        a directory that gets logs and histories of a run that fails
 #
 # Disks are filled only as root: the data is then on a file system in memory.
