@@ -35,7 +35,7 @@ begin
             select lpad(to_hex((r ->> 0)::bigint), 12, '0'), upper(r ->> 1), (r ->> 2)::bigint, position
             from jsonb_array_elements(read -> 'recent') with ordinality as earlier (r, position)
         ) as e
-        where e.number = case when e.letter = lower(e.letter) then lpad(to_hex(number), 12, '0') else hash end
+        where lease_id is not null and e.number = case when e.letter = lower(e.letter) then lpad(to_hex(number), 12, '0') else hash end
         order by e.position desc
         limit 1;
     end if;

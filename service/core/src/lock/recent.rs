@@ -139,8 +139,8 @@ fn digits_of(number: u64) -> [u8; DIGITS] {
 /// never change.
 ///
 /// Two lease ids rarely have the same number, and never if only five bytes in a row differ. If one of them has ended, the other one is then not granted,
-/// or its release is answered as a repetition: no lease is granted or ended by it. A client that makes such ids on purpose could as well use the same id
-/// twice, which is answered in the same way.
+/// or its release is answered as a repetition: no lease is granted or ended by it. A client that makes such ids on purpose gets wrong answers about its
+/// own leases that have ended, and about no others: for that it would need their ids, with which it could release them.
 fn number_of(lease_id: &LeaseId) -> u64 {
     let (pairs, last) = lease_id.as_str().as_bytes().as_chunks::<2>();
     let number = pairs.iter().fold(0, |number, pair| (number << 16 | u64::from(u16::from_be_bytes(*pair))) % PRIME);
