@@ -86,7 +86,7 @@ granted_ms=$(now_ms)
 ((granted_ms - killed_ms >= 60000)) || die "granted $((granted_ms - killed_ms)) ms after the fault"
 RECOVERY_MAX=120 until_as_before "the hold-off"
 stop_recording
-expect_lost_leases
+declare_loss "$killed_ms"
 check_histories
 summarise
 

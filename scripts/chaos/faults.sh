@@ -73,14 +73,15 @@ restart() {
     done
 }
 
+# The target was started with the release before; now one node after the other is upgraded. An old one may not be able to start any more.
 fault 9/9 cluster,sqlite,pair "old binary"
 old() {
-    a_part node
-    echo "$OLD_BINARY" >"$ROOM/$PARTS_HIT.binary"
-    restart_part "$PARTS_HIT"
-    some_time 5 5
-    rm "$ROOM/$PARTS_HIT.binary"
-    restart_part "$PARTS_HIT"
+    local node
+    for node in "${NODES[@]}"; do
+        some_time 2 3
+        ln -sfn "$CLUSTER_BINARY" "$ROOM/$node.binary"
+        restart_part "$node"
+    done
 }
 
 ## The network between nodes and stores. An undecided call is given up after --store-timeout (0.8 s); a session that the store believes to
@@ -122,20 +123,21 @@ fault 16/16 cluster,pair "clock postgres -3600" slow single
 fault 16/16 cluster,pair "clock redis +3600" slow single
 fault 16/16 cluster,pair "clock redis -3600" slow single
 clock() {
-    local part offset=$2
+    local part offset=$2 from
     a_part "$1"
     part=$PARTS_HIT
     if [[ $1 != node ]]; then
         # The gate promises nothing when its store's clock jumps ahead (docs/GATE.md), and an abandoned lease would last as long as the step.
         without_other_clients
-        expect_lost_leases
-        [[ ${offset#[+-]} != 3600 ]] || touch "$ROOM/clocks-were-set"
+        clocks_differ
+        from=$(now_ms)
+        [[ ${offset#[+-]} != 3600 ]] || touch "$SCRATCH/clocks-jumped"
     fi
     set_clock "$part" "${offset}000"
     [[ $1 == node ]] || end_hold_off
     some_time 2 2
     set_clock "$part" 0
-    [[ $1 == node ]] || end_hold_off
+    [[ $1 == node ]] || { end_hold_off && lost_leases "$from"; }
     with_other_clients
 }
 
@@ -146,6 +148,7 @@ fault 3/3 all "drift node"
 drift() {
     local ms=0 step
     a_part "$1"
+    [[ $1 == node ]] || clocks_differ
     pick 5 -5
     for step in {1..60} {-60..-1}; do
         ((ms += step > 0 ? PICKED : -PICKED)) || true
@@ -209,7 +212,7 @@ settings() {
     case $1-$2 in
         postgres-*) set_postgres "$2" on ;;
         # It has started from an old file.
-        redis-appendonly) redis config set appendonly yes && declare_loss "$from" && expect_lost_leases ;;
+        redis-appendonly) redis config set appendonly yes && declare_loss "$from" ;;
         redis-*) redis config set "$2" noeviction ;;
     esac
 }
@@ -230,7 +233,6 @@ back() {
     cp -a "$DATA/$files"* "$ROOM/snapshot"
     resume_all
     some_time 2 3
-    expect_lost_leases
     # A Redis that is started again is known by its run id. The others are like before, so the nodes are stopped (docs/OPERATIONS.md).
     [[ $1 == redis ]] || for node in "${NODES[@]}"; do keep_down "$node"; done
     keep_down "$server"
@@ -254,7 +256,6 @@ recover() {
     touch "$backup/recovery.signal"
     [[ $(id -u) != 0 ]] || chown -R postgres: "$backup"
     some_time 2 3
-    expect_lost_leases
     keep_down postgres
     rm -rf "$DATA/postgres/data"
     cp -a "$backup" "$DATA/postgres/data"
@@ -264,30 +265,33 @@ recover() {
     query "alter system reset all" >/dev/null
 }
 
-## Sessions and clients that are in the way.
+## Sessions and clients that are in the way. Another fault may end their server, and them with it.
 
 fault 5/5 cluster,pair "terminate backends"
 terminate() {
-    query "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'latchgate' and random() < 0.7" >/dev/null
+    query "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'latchgate' and random() < 0.7" >/dev/null 2>&1 || true
 }
 
 # Only the locked key waits.
 fault 9/3 cluster,pair "lock a row"
 lock() {
-    query "begin; select key from latchgate.locks where key like 'recorded-%' limit 1 offset $((RANDOM % KEYS)) for update; select pg_sleep(5)" >/dev/null
+    query "begin; select key from latchgate.locks where key like 'recorded-%' limit 1 offset $((RANDOM % KEYS)) for update; select pg_sleep(5)" >/dev/null 2>&1 || true
 }
 
 # A guard keeps its key closed even beyond the lease, and no other key.
 fault 3/3 cluster "guard"
 guard() {
-    local lease
+    local lease now="select (extract(epoch from clock_timestamp()) * 1000)::bigint" expires_at at from to
     lease=$(acquire guarded '{"ttl_ms":1000,"wait_ms":20000}' 25 | jq -r .lease_id) || return 0
-    [[ $lease == null ]] || query "begin; select latchgate.guard('guarded', '$lease'); select pg_sleep(4); commit" >/dev/null 2>"$ROOM/guard" &
+    [[ $lease != null ]] || return 0
+    query "begin; select latchgate.guard('guarded', '$lease'); $now; select pg_sleep(4); $now; commit" >"$ROOM/guard" 2>&1 &
     some_time 1 1
-    acquire guarded '{"ttl_ms":1000}' >"$ROOM/guarded"
-    wait $! || return 0
-    # The guard was committed, so it was open meanwhile.
-    [[ $(jq .token "$ROOM/guarded") == null ]] || die "granted behind a guard: $(<"$ROOM/guarded")"
+    expires_at=$(acquire guarded '{"ttl_ms":1000}' | jq -r '.expires_at // empty')
+    wait $! && [[ -n $expires_at ]] || return 0
+    # The guard was committed, so it was open between these times of Postgres.
+    { read -r from && read -r to; } < <(grep -E '^[0-9]{13}$' "$ROOM/guard")
+    at=$(($(date -d "$expires_at" +%s%3N) - 1000))
+    ((at < from || to < at)) || die "granted at $at behind a guard that was open from $from to $to"
 }
 
 # Holders vanish with the lock, and waiters in mid-poll; the key is granted when the last lease has ended.
@@ -343,10 +347,10 @@ switch() {
             ;;
         forced)
             from=$(now_ms)
-            expect_lost_leases
             keep_down "$active"
             until order_switch "$other" ',"stopped":true' || [[ $(active_engine) == "$other" ]]; do sleep 0.5; done
-            [[ $active != postgres ]] || declare_loss "$from"
+            lost_leases "$from"
+            [[ $active != postgres ]] || lost_operations "$from"
             let_up "$active"
             ;;
     esac
@@ -407,7 +411,7 @@ master() {
     done
     keep_down "redis-$n"
     until [[ $(redis_master) != "$before" ]]; do sleep 0.2; done
-    # Of fast operations it may have lost the last.
-    declare_loss "$from"
+    # Of fast operations it may have lost the last. (The other clients do none: with `lost_leases`, locks could be lost, too.)
+    lost_operations "$from"
     let_up "redis-$n"
 }

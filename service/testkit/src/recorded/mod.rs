@@ -155,7 +155,7 @@ pub enum Verb {
     /// Shows holders and waiters when the clients have ended.
     Look,
     Event,
-    /// A store has lost data.
+    /// A store has lost data that it had acknowledged, of the time from `sent_us` to `received_us`.
     Lose,
 }
 

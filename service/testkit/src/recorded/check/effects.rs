@@ -2,7 +2,7 @@
 
 use super::super::{Call, Verb};
 use super::lease::{LATE_US, Lease};
-use super::{Report, Rule};
+use super::{Loss, Report, Rule};
 
 /// A holder may be told this much before its expiry that its lease has ended.
 const EARLY_US: u64 = 100_000;
@@ -67,12 +67,11 @@ fn check_revocations(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) 
 /// Leases that began longer ago are not looked at.
 const LEASE_US_MAX: u64 = 60_000_000;
 
-/// `losses_us`: when stores lost data.
-pub(super) fn check_losses(leases: &[Lease<'_>], may_lose: bool, losses_us: &[u64], report: &mut Report) {
+pub(super) fn check_losses(leases: &[Lease<'_>], may_lose: bool, losses: &[Loss], report: &mut Report) {
     for lease in leases.iter().filter(|lease| lease.grant.is_some()) {
         let Some((lost, kept)) = lost_early(lease) else { continue };
         report.lost_early += 1;
-        if !may_lose && !losses_us.iter().any(|lost_us| *lost_us < lost.received_us) {
+        if !may_lose && !losses.iter().any(|loss| loss.is_between(kept.sent_us, lost.received_us)) {
             report.violated(Rule::Survives, [kept, lost]);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::super::{Call, Event, Verb};
 use super::lease::{LATE_US, Lease};
-use super::{Report, Rule};
+use super::{Loss, Report, Rule};
 
 #[derive(Default)]
 struct Stream {
@@ -30,8 +30,8 @@ impl Streams {
         }
     }
 
-    /// Checks what each stream has of one key.
-    pub fn check(&self, leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
+    /// Checks what each stream has of one key, until a store has lost data: later events may tell of the same time once more.
+    pub fn check(&self, leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
         let Some(first) = calls.first() else { return };
         let mut by_reader: BTreeMap<u64, Vec<&Call>> = BTreeMap::new();
         let events = calls.iter().filter(|call| call.verb == Verb::Event);
@@ -40,9 +40,14 @@ impl Streams {
         let story = Story::of(leases);
         for ((app, reader), stream) in self.0.iter().filter(|((app, _), _)| *app == first.app) {
             debug_assert_eq!(app, &first.app);
-            let events = by_reader.remove(reader).unwrap_or_default();
+            let mut events = by_reader.remove(reader).unwrap_or_default();
+            let later = losses.iter().filter(|loss| stream.opened_us.is_none_or(|opened_us| opened_us < loss.to_us));
+            let lost_us = later.map(|loss| loss.from_us).min();
+            events.retain(|event| lost_us.is_none_or(|lost_us| event.received_us < lost_us));
             if !stream.has_dropped {
                 check_order(&events, report);
+            }
+            if !stream.has_dropped && lost_us.is_none() {
                 check_missing(stream, leases, &events, report);
             }
             events.iter().for_each(|event| story.check(event, report));

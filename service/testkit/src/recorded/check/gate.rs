@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::{Call, Outcome, Verb};
-use super::{Report, Rule};
+use super::{Loss, Report, Rule, Violation};
 
 /// An attempt that was let proceed, and its posts.
 struct Attempt<'a> {
@@ -13,15 +13,24 @@ struct Attempt<'a> {
     to_us: u64,
 }
 
-/// `calls` are those of one key, which need not be an operation.
-pub(super) fn check(calls: &[Call], report: &mut Report) {
+/// `calls` are those of one key, which need not be an operation. What a store has lost is not known to later calls.
+pub(super) fn check(calls: &[Call], losses: &[Loss], report: &mut Report) {
     if !calls.iter().any(|call| call.verb == Verb::Pre) {
         return;
     }
-    let attempts = attempts(calls, report);
+    let mut of_key = Report::default();
+    let attempts = attempts(calls, &mut of_key);
     report.attempts += attempts.len();
-    check_attempts(&attempts, report);
-    check_results(calls, &attempts, report);
+    check_attempts(&attempts, &mut of_key);
+    check_results(calls, &attempts, &mut of_key);
+    let found = of_key.violations.iter().filter(|found| !losses.iter().any(|loss| is_of(loss, found)));
+    found.for_each(|found| report.violated(found.rule, &found.calls));
+}
+
+fn is_of(loss: &Loss, violation: &Violation) -> bool {
+    let first_us = violation.calls.iter().map(|call| call.sent_us).min();
+    let last_us = violation.calls.iter().map(|call| call.received_us).max();
+    first_us.zip(last_us).is_some_and(|(first_us, last_us)| loss.is_between(first_us, last_us))
 }
 
 /// In the order of their answers.

@@ -99,12 +99,25 @@ pub fn check_with(calls: &[Call], options: &Options) -> Report {
     checker.report()
 }
 
+/// A store has lost data of this time: it went back from its end to its beginning, or its clock was wrong.
+#[derive(Clone, Copy)]
+struct Loss {
+    from_us: u64,
+    to_us: u64,
+}
+
+impl Loss {
+    /// Of what was so at the first moment, some may be gone at the second.
+    fn is_between(&self, first_us: u64, second_us: u64) -> bool {
+        first_us <= self.to_us && self.from_us <= second_us
+    }
+}
+
 /// Gets the calls of one key after those of another. Those about all keys of an app come before them.
 pub struct Checker {
     options: Options,
     report: Report,
-    /// When stores lost data.
-    losses_us: Vec<u64>,
+    losses: Vec<Loss>,
     streams: Streams,
     multilocks: Multilocks,
 }
@@ -112,7 +125,7 @@ pub struct Checker {
 impl Checker {
     pub fn new(options: Options) -> Self {
         let (streams, multilocks) = (Streams::default(), Multilocks::default());
-        Self { options, report: Report::default(), losses_us: Vec::new(), streams, multilocks }
+        Self { options, report: Report::default(), losses: Vec::new(), streams, multilocks }
     }
 
     /// The calls of one key of one app.
@@ -122,24 +135,25 @@ impl Checker {
         self.report.unknown_outcomes +=
             calls.iter().filter(|call| call.verb != Verb::Event && call.is_outcome_unknown()).count();
         if calls.first().is_some_and(|call| call.key.is_empty()) {
-            self.losses_us.extend(of(Verb::Lose).map(|call| call.sent_us));
+            let losses = of(Verb::Lose).map(|call| Loss { from_us: call.sent_us, to_us: call.received_us });
+            self.losses.extend(losses);
             return self.streams.open(of(Verb::Event));
         }
-        gate::check(calls, &mut self.report);
+        gate::check(calls, &self.losses, &mut self.report);
         let leases = Lease::all(calls);
         self.count(&leases);
         let (report, options) = (&mut self.report, &self.options);
         effects::check(&leases, calls, report);
-        effects::check_losses(&leases, options.may_lose, &self.losses_us, report);
+        effects::check_losses(&leases, options.may_lose, &self.losses, report);
         exclusion::check(&leases, report);
         tokens::check(&leases, report);
-        if !options.clocks_differ && self.losses_us.is_empty() {
+        if !options.clocks_differ && self.losses.is_empty() {
             clock::check(&leases, report);
         }
         refusals::check(&leases, calls, report);
         queue::check(&leases, calls, options, report);
         self.multilocks.note(&leases);
-        self.streams.check(&leases, calls, report);
+        self.streams.check(&leases, calls, &self.losses, report);
     }
 
     fn count(&mut self, leases: &[Lease<'_>]) {

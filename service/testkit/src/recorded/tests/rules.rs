@@ -315,14 +315,41 @@ fn more_permits_than_the_limit_are_found_whatever_their_numbers() {
     assert_eq!(broken(&calls), [Rule::Permits, Rule::Slots]);
 }
 
+/// A store lost what it acknowledged in this time.
+fn lose(at_ms: (u64, u64)) -> Call {
+    Call { key: String::new(), ..call(0, Verb::Lose, "", at_ms, 0) }
+}
+
 #[test]
 fn a_loss_that_the_history_admits_is_no_violation() {
-    let lose = Call { key: String::new(), ..call(0, Verb::Lose, "", (500, 500), 0) };
     let calls = [acquired(1, "a", (0, 2), 10), lost(1, Verb::Renew, "a", (1_000, 1_001))];
     let with = |options: &Options, more: &[Call]| broken_with(&[&calls, more].concat(), options);
     assert_eq!(with(&Options::default(), &[]), [Rule::Survives]);
-    assert_eq!(with(&Options::default(), &[lose]), []);
+    assert_eq!(with(&Options::default(), &[lose((500, 510))]), []);
     assert_eq!(with(&Options { may_lose: true, ..Options::default() }, &[]), []);
+}
+
+#[test]
+fn a_loss_excuses_nothing_that_was_acknowledged_after_it_or_lost_before_it() {
+    let calls = [acquired(1, "a", (1_000, 1_002), 10), lost(1, Verb::Renew, "a", (2_000, 2_001))];
+    for (at_ms, rules) in
+        [((500, 510), vec![Rule::Survives]), ((2_500, 2_510), vec![Rule::Survives]), ((0, 1_500), vec![])]
+    {
+        assert_eq!(broken_with(&[&calls[..], &[lose(at_ms)]].concat(), &Options::default()), rules, "{at_ms:?}");
+    }
+}
+
+#[test]
+fn a_loss_excuses_the_gate_and_the_events_only_across_it() {
+    let again = [go("a", (0, 2), 1), posted("a", (3, 4), 200), go("b", (1_000, 1_002), 1)];
+    assert_eq!(broken(&again), [Rule::DoneStays]);
+    assert_eq!(broken(&[&again[..], &[lose((500, 510))]].concat()), []);
+    assert_eq!(broken(&[&again[..], &[lose((2_000, 2_010))]].concat()), [Rule::DoneStays]);
+    let (grant, told) = (acquired(1, "a", (1, 2), 10), event(1, "granted", "a", 50, 10));
+    let twice = [stream(Event::OPENED, 0), stream(Event::COMPLETE, 90), grant, told.clone(), told];
+    assert_eq!(broken(&twice), [Rule::EventTwice]);
+    assert_eq!(broken(&[&twice[..], &[lose((10, 20))]].concat()), []);
+    assert_eq!(broken(&[&twice[..], &[lose((60, 70))]].concat()), [Rule::EventTwice]);
 }
 
 #[test]
