@@ -8,6 +8,8 @@
 # noticed it, after how many seconds, and what they said. Fails if a defect is not noticed, or if the build without one fails.
 source "$(dirname "$0")/lib.sh"
 
+# Apart from the builds that other scripts use: a defect must not get into them.
+export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/sensitivity
 each=${SECONDS_EACH:-100}
 names=("$@")
 ((${#names[@]} > 0)) || mapfile -t names < <(sed -n '/^defects! {/,/^}/s/^    \([A-Z][A-Za-z]*\),$/\1/p' service/core/src/broken.rs)

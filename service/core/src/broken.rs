@@ -1,6 +1,9 @@
 //! Defects that a build for tests can have, one at a time: with the feature `broken`, `LATCHGATE_BROKEN=TokenFromMemory` names one.
 //! `scripts/sensitivity.sh` shows that tests notice each of them. Without the feature no build has any.
 
+#[cfg(all(feature = "broken", not(debug_assertions)))]
+compile_error!("the feature `broken` is for builds of tests: it can switch rules off");
+
 macro_rules! defects {
     ($($(#[$meaning:meta])* $name:ident,)*) => {
         #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,7 +130,7 @@ pub const fn is(_: Defect) -> bool {
 pub fn is(defect: Defect) -> bool {
     static CHOSEN: std::sync::LazyLock<Option<Defect>> = std::sync::LazyLock::new(|| {
         // The binary refuses variables of its own that it does not know.
-        let name = std::env::var("LATCHGATE_BROKEN").or_else(|_| std::env::var("BROKEN")).ok();
+        let name = std::env::var("LATCHGATE_BROKEN").or_else(|_| std::env::var("TEST_DEFECT")).ok();
         let name = name.filter(|name| !name.is_empty())?;
         let known = NAMES.iter().find(|(known, _)| *known == name);
         Some(known.unwrap_or_else(|| panic!("no defect is called {name}")).1)

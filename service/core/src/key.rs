@@ -68,9 +68,6 @@ impl App {
     /// Says which rule `text` breaks.
     pub fn parse(text: &str) -> Result<Self, InvalidName> {
         check_name(text, APP_MAX_BYTES)?;
-        if text == ALL_APPS {
-            return Err(InvalidName::AllApps);
-        }
         Ok(Self(text.into()))
     }
 

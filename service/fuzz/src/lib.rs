@@ -11,8 +11,10 @@ mod states;
 use latchgate::http::hostile;
 use latchgate::store::redis::hostile as redis;
 
-/// The name of each target, and a valid input that mutations begin with.
-pub const TARGETS: [(&str, fn(&[u8]), &str); 11] = [
+/// A name, what takes the bytes, and a valid input that mutations begin with.
+pub type Target = (&'static str, fn(&[u8]), &'static str);
+
+pub const TARGETS: [Target; 11] = [
     ("names", names::names, "orders/42 \u{e9}"),
     (
         "contents",

@@ -17,8 +17,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
+    fn byte(&mut self) -> u8 {
+        self.next().to_le_bytes()[0]
+    }
+
     fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() % u64::try_from(end.max(1)).unwrap()).unwrap()
+        (self.next() % end.max(1) as u64) as usize
     }
 }
 
@@ -47,11 +51,11 @@ fn mutated(valid: &[u8], random: &mut Random) -> Vec<u8> {
     for _ in 0..=random.below(4) {
         let at = random.below(input.len() + 1);
         match random.below(5) {
-            0 if at < input.len() => input[at] = u8::try_from(random.next() & 0xff).unwrap(),
+            0 if at < input.len() => input[at] = random.byte(),
             1 if at < input.len() => drop(input.remove(at)),
             2 => input.truncate(at),
             3 => drop(input.splice(at..at, PIECES[random.below(PIECES.len())].iter().copied())),
-            _ => input.extend((0..random.below(40)).map(|_| u8::try_from(random.next() & 0xff).unwrap())),
+            _ => input.extend((0..random.below(40)).map(|_| random.byte())),
         }
     }
     input

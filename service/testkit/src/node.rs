@@ -162,7 +162,7 @@ pub fn command(bin: impl AsRef<Path>) -> Command {
     }
     // As `latchgate_core::broken` reads it, too.
     if let Some(defect) = std::env::var_os("LATCHGATE_BROKEN") {
-        command.env("BROKEN", defect);
+        command.env("TEST_DEFECT", defect);
     }
     command
 }

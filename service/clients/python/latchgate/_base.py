@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import ssl
@@ -140,7 +141,7 @@ class ClientBase(Generic[Held, Taken]):
         common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
         return self._acquire(tuple(key.key for key in each), True, ttl, wait, owner, reentrant, {"locks": locks, **common})
 
-    async def _claim(
+    def _claim(
         self,
         make: Callable[[Claim], Attempt],
         contents: Any,
@@ -153,18 +154,20 @@ class ClientBase(Generic[Held, Taken]):
         on_outage: OnOutage | None,
         retention: float | None,
         permanent: bool,
-    ) -> Union[Attempt, Done[Any]]:
+    ) -> Coroutine[Any, Any, Union[Attempt, Done[Any]]]:
         request = {
             "operation": operation,
-            "contents": contents,
-            "checked": checked,
+            # A repeat is about the same operation, whatever the caller does with its contents meanwhile. Copied here, in the caller's
+            # thread: large contents must not keep the renewals of other leases waiting.
+            "contents": json.loads(json.dumps(contents, allow_nan=False)),
+            "checked": json.loads(json.dumps(checked, allow_nan=False)),
             "ttl_ms": _ms(ttl),
             "on_expiry": on_expiry,
             "durability": durability,
             "on_outage": on_outage,
         }
         keep = _present({"retention_ms": _ms(retention), "permanent": permanent or None})
-        return await claim(self._core, _present(request), make, length=ttl, wait=wait, keep=keep)
+        return claim(self._core, _present(request), make, length=ttl, wait=wait, keep=keep)
 
     async def _fence(self, key: str, token: int) -> None:
         await self._core.call(_path(key, "fence"), {"token": token}, until=now() + self._core.retry_for)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -116,8 +115,6 @@ async def claim(
     """An attempt if the gate permits the work, or what an earlier one has done."""
     wait_until = now() + wait
     until = now() + core.retry_for
-    # A repeat is about the same operation, whatever the caller does with its contents meanwhile.
-    request = copy.deepcopy(request)
     # Names this attempt: a repeated pre gets the same stamp.
     request["attempt_id"] = str(uuid.uuid4())
     doubt = Doubt()

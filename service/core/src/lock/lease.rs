@@ -285,13 +285,17 @@ impl Lease {
 }
 
 /// Why a lease has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum EndReason {
+    #[serde(rename = "e")]
     Expired,
+    #[serde(rename = "r")]
     Released,
     /// Its holder did not release it after a revocation.
+    #[serde(rename = "v")]
     Revoked,
     /// An operator ended it at once.
+    #[serde(rename = "f")]
     Forced,
 }
 
@@ -303,16 +307,6 @@ impl EndReason {
             Self::Released => 'r',
             Self::Revoked => 'v',
             Self::Forced => 'f',
-        }
-    }
-
-    pub(super) const fn of_letter(letter: char) -> Option<Self> {
-        match letter {
-            'e' => Some(Self::Expired),
-            'r' => Some(Self::Released),
-            'v' => Some(Self::Revoked),
-            'f' => Some(Self::Forced),
-            _ => None,
         }
     }
 

@@ -40,8 +40,7 @@ pub struct LockState {
     /// The highest token presented to the fence register.
     #[serde(default)]
     pub(super) fence: u64,
-    /// An earlier version wrote a list, by another name.
-    #[serde(default, rename = "ended", alias = "recent")]
+    #[serde(default)]
     pub(super) recent: Recent,
 }
 
@@ -100,7 +99,7 @@ impl LockState {
         object.value_if_any("delay_until", delay_until.as_ref())?;
         object.number_if_any("fence", *fence);
         if !recent.is_empty() {
-            object.text("ended", recent.text());
+            recent.write(object.field("recent"));
         }
         object.end();
         Ok(text)
@@ -181,18 +180,6 @@ impl LockState {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_state_of_an_earlier_version_remembers_how_leases_ended() {
-        // The number is of coreutils: printf lease-0 | md5sum | cut -c1-12.
-        let earlier = r#"{"token":5,"v":1,"recent":[[173421922464012,"r",1700000000000]]}"#;
-        let state: LockState = serde_json::from_str(earlier).unwrap();
-        let written: LockState = serde_json::from_str(&state.to_json().unwrap()).unwrap();
-        assert_eq!(written, state);
-        let [known, unknown] = ["lease-0", "lease-1"].map(|id| LeaseId::parse(id).unwrap());
-        assert!(written.knows(&known) && !written.knows(&unknown));
-        assert_eq!(written.last_end(), Some((Timestamp::from_ms(1_700_000_000_000), EndReason::Released)));
-    }
 
     #[test]
     fn a_state_says_its_version_and_one_of_an_unknown_version_is_not_read() {

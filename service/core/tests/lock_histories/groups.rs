@@ -39,10 +39,10 @@ impl<'a> Request<'a> {
     /// Fewest permits first; among equals, the group that has waited longest without a permit. `known`: the requests that its group may
     /// have waited for.
     fn order(&self, state: &LockState, known: &[Self]) -> (u32, Timestamp, Option<&'a Group>) {
-        // A turn is dated by the turns alone: other nodes see no waiters that are not published.
-        let is_seen = |other: &&Self| self.turn.is_none() || other.turn.is_some();
-        let of_group = known.iter().filter(|other| other.group() == self.group());
-        let arrival = of_group.filter(is_seen).map(Self::earliest).min().unwrap();
+        // A turn is dated by all turns of its group and by nothing else: that is what every node sees.
+        let of_turns = || state.turns().iter().filter(|turn| turn.group() == self.group()).map(Turn::earliest).min();
+        let of_known = || known.iter().filter(|other| other.group() == self.group()).map(Self::earliest).min();
+        let arrival = if self.turn.is_some() { of_turns() } else { of_known() }.unwrap();
         if self.mode.permits() == 0 {
             return (0, arrival, self.group());
         }

@@ -7,7 +7,7 @@ use latchgate_core::access::{
     ApiKey, AppChange, ChangeRefused, Document, KeyId, NewKey, PREFIX_MAX_BYTES, PREFIXES_MAX, Permissions, QUOTA_MAX,
     Quota, Scope, has_api_key,
 };
-use latchgate_core::key::check_name;
+use latchgate_core::key::{ALL_APPS, InvalidName, check_name};
 use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -152,6 +152,9 @@ impl Order<'_> {
     /// Says why the app is not there.
     pub async fn create_app(self, app: &str) -> Result<(AppAnswer, bool), OrderRefused> {
         let app = parse_app(app)?;
+        if app.as_str() == ALL_APPS {
+            return Err(OrderRefused::invalid("app", InvalidName::AllApps));
+        }
         self.record.resource(app.as_str());
         let is_new = self.access.change(self.by, |document, now| document.create_app(&app, now)).await?;
         Ok((self.shown(&app), is_new))

@@ -6,7 +6,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use latchgate_core::App;
 use latchgate_core::access::{ApiKey, Refusal, Scope};
-use latchgate_core::key::ALL_APPS;
+use latchgate_core::key::{ALL_APPS, InvalidName};
 
 use super::audit;
 use super::context::Context;
@@ -41,6 +41,7 @@ pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -
     if let Some(named) = named {
         let app = match &*named {
             ALL_APPS if endpoint.named_apps == NamedApps::OneOrAll => None,
+            ALL_APPS => return Err(Problem::field("app", InvalidName::AllApps)),
             // Also one that was deleted, whose leftovers an operator ends.
             name => Some(App::parse(name).map_err(|error| Problem::field("app", error))?),
         };

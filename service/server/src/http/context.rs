@@ -25,12 +25,12 @@ pub const OPERATION_TTL_MS_MIN: u64 = 1_000;
 pub const OPERATION_TTL_MS_DEFAULT: u64 = 60_000;
 /// A success that is forgotten sooner keeps no repetition away.
 pub const RETENTION_MS_MIN: u64 = 1_000;
-/// Most leases in one request. With the body that it needs, it stays within half a MiB.
+/// Most leases in one request. With the body that it needs, it stays within 600 KB.
 pub const LEASES_PER_CALL_MAX: usize = 500;
 /// How long a ticket is valid after its wait has ended.
 const TICKET_MS: u64 = 60_000;
 /// How much of a body one lease of many may take: its key, its lease id, and some JSON.
-const LEASE_BYTES_MAX: usize = 1_024;
+const LEASE_BYTES_MAX: usize = 1_152;
 
 /// All requests share it.
 pub type Shared = Arc<Context>;

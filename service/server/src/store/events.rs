@@ -76,7 +76,7 @@ impl FromStr for EventCursor {
 }
 
 /// An event in a store. One that cannot be decoded is of the kind [`EventKind::Unreadable`]; if its key cannot be decoded, it has that
-/// of notices.
+/// of no lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoggedEvent {
     /// The position after this event.

@@ -87,7 +87,6 @@ async fn a_command_whose_output_cannot_be_written_ends_with_74_and_an_api_key_th
         "locks list --all",
         "locks show k",
         "locks history k --json",
-        "operations list --json",
         "engines list",
         "api-key list --json; latchgate api-key generate",
         "app list",

@@ -202,7 +202,7 @@ async fn a_listing_of_all_apps_has_each_record_with_its_app(world: World) {
     let (mut all, mut suspects) = (BTreeSet::new(), BTreeSet::new());
     for app in ["a", "a:b", "\"b\"", "🔒", "default"].map(|name| App::parse(name).unwrap()) {
         for number in 0..7 {
-            let operation = Operation::of(&app, "charge", &number.to_string());
+            let operation = Operation::of(&app, "refund", &number.to_string());
             world.put(&operation, &operation.started(now, |_| {})).await;
             all.insert(operation.address);
         }

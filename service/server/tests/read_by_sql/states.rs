@@ -1,10 +1,7 @@
 //! The leases of a state, and how others have ended.
 
 use latchgate::store::postgres::PostgresStore;
-use latchgate_core::lock::{
-    Acquire, Command, LeaseId, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Precedence, Release, Renew,
-    Terms, step,
-};
+use latchgate_core::lock::{Command, LeaseId, LockState, Mode, Outcome, Renew, Terms, step};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::TestRunner;
@@ -60,45 +57,6 @@ async fn postgres_reads_every_state_of_random_histories_as_core_does() {
         }
     }
     assert!(seen.iter().all(|count| *count > 100), "live, ended or unknown leases are too few: {seen:?}");
-}
-
-/// The list of an earlier version, the same as this version writes it again, and a lease that has ended since.
-#[tokio::test]
-async fn postgres_reads_how_leases_ended_in_states_of_an_earlier_version() {
-    let config = config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let mut connection = PgConnection::connect(&config.url).await.unwrap();
-    // The numbers are of coreutils: printf old-1 | md5sum | cut -c1-12.
-    let list = [("old-1", "released"), ("old-2", "revoked")];
-    let at = 1_700_000_000_000_u64;
-    let earlier = json!([[13_335_131_468_939_u64, "r", at], [246_492_360_196_306_u64, "v", at]]);
-    let earlier = json!({"token": 7, "v": 1, "recent": earlier}).to_string();
-    let mut state: LockState = serde_json::from_str(&earlier).unwrap();
-    let rewritten = state.to_json().unwrap();
-    let now = Timestamp::from_ms(at + 1_000);
-    let id = LeaseId::parse("new").unwrap();
-    let acquire = Command::Acquire(Acquire {
-        lease: LeaseTerms::new(id.clone(), 30_000),
-        node: NodeId::new("node"),
-        position: Position { priority: 1, arrival: now, serial: 1 },
-        precedence: Precedence::First,
-    });
-    for command in [acquire, Command::Release(Release { lease_id: id })] {
-        let _ = step(&mut state, &command, now, Terms::FREE);
-    }
-    let since = state.to_json().unwrap();
-    assert!(!rewritten.contains("recent") && since.len() > rewritten.len(), "{rewritten} {since}");
-    let end_of = "select why, at from latchgate.end_of_lease($1, $2, null)";
-    for (text, id, expected) in [earlier, rewritten, since.clone()]
-        .iter()
-        .flat_map(|text| list.map(|(id, why)| (text.clone(), id, Some((why.to_owned(), at.cast_signed())))))
-        .chain([(since.clone(), "new", Some(("released".to_owned(), now.as_ms().cast_signed())))])
-        .chain([(since, "other", None)])
-    {
-        let (why, at): (Option<String>, Option<i64>) =
-            sqlx::query_as(end_of).bind(&text).bind(id).fetch_one(&mut connection).await.unwrap();
-        assert_eq!(why.zip(at), expected, "{id} in {text}");
-    }
 }
 
 /// The state when it was written, and around the end of each lease.

@@ -121,7 +121,6 @@ async fn all_apps_are_named_by_operators_and_in_listings_alone() {
         (Method::GET, "/v1/locks/k/events?app=*", Value::Null),
         (Method::DELETE, "/v1/locks/k?app=*", Value::Null),
         (Method::POST, "/v1/locks/k/revoke?app=*", json!({})),
-        (Method::POST, "/v1/leases/revoke?app=*", json!({ "prefix": "k" })),
         (Method::PUT, "/v1/locks/k/closed?app=*", json!({ "reason": "r" })),
         (Method::DELETE, "/v1/operations/056c7eac583ac3135a9673fd4e9b8b8e?app=*", Value::Null),
     ] {

@@ -91,6 +91,15 @@ final class Nodes {
     /** A call that ends after so long, or after `retryFor` if that is less. */
     Call within(long nanos, boolean interruptible) { return new Call(Clock.now() + Math.min(nanos, retryFor), interruptible); }
 
+    /** A pool of threads that is full throws at once. For callers, and for renewals, that is a request without an answer. */
+    private CompletableFuture<HttpResponse<String>> begin(HttpRequest request) {
+        try {
+            return http.sendAsync(request, HttpResponse.BodyHandlers.ofString());
+        } catch (RuntimeException | Error failure) {
+            return CompletableFuture.failedFuture(failure);
+        }
+    }
+
     /** One request to one node: the answer, or a NoAnswer. If that node cannot serve, the next request goes to another one. */
     CompletableFuture<Answer> send(String path, String body, long timeout) {
         int index = first.get();
@@ -99,7 +108,7 @@ final class Nodes {
                 .POST(HttpRequest.BodyPublishers.ofString(body));
         if (apiKey != null) request.header("Authorization", "Bearer " + apiKey);
         long sent = Clock.now();
-        CompletableFuture<HttpResponse<String>> response = http.sendAsync(request.build(), HttpResponse.BodyHandlers.ofString());
+        CompletableFuture<HttpResponse<String>> response = begin(request.build());
         CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).handle((got, failure) -> {
             if (failure != null) {
                 response.cancel(true);
