@@ -349,9 +349,12 @@ switch() {
             from=$(now_ms)
             keep_down "$active"
             until order_switch "$other" ',"stopped":true' || [[ $(active_engine) == "$other" ]]; do sleep 0.5; done
+            let_up "$active"
+            # Nodes that have not seen the switch grant leases in the engine that is back, for a moment. The other engine holds off, so these
+            # are lost, but no lock has two holders.
+            some_time 3
             lost_leases "$from"
             [[ $active != postgres ]] || lost_operations "$from"
-            let_up "$active"
             ;;
     esac
 }
