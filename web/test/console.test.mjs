@@ -422,7 +422,7 @@ test("an operator looks at all apps, and what is done to a lock or an operation 
   await page.getByRole("checkbox", { name: `Select ${name} of ${app}` }).check();
   await page.getByRole("button", { name: "Force…" }).click();
   const dialog = page.getByRole("dialog");
-  await dialog.getByText("Two clients may work at once").click();
+  await dialog.getByText("Two clients may work at once", { exact: true }).click();
   await dialog.getByRole("button", { name: "End the leases now" }).click();
   await page.getByText("Ended the leases of 1 key.").waitFor();
   assert.deepEqual([await isHeld(key), await isHeld(operatorKey)], [false, true]);
