@@ -58,7 +58,7 @@ public class Drive {
                 throw new RuntimeException(refusal);
             }
         });
-        while (locks.getLock(key, null, null, null).getWaiters() == 0) Thread.onSpinWait();
+        while (locks.getLock(key, null).getWaiters() == 0) Thread.onSpinWait();
         ReleaseAnswer released = locks.releaseLock(key, new ReleaseRequest().leaseId(granted.getLeaseId()));
         ok("release", released.getStillHeld() == 0, released);
         ok("a waiter gets the lock", waiting.get().getToken() > granted.getToken(), waiting);
