@@ -199,7 +199,7 @@ declare_loss() { lost_leases "$1" && lost_operations "$1"; }
 
 lost_operations() { echo "$1 $(now_ms)" >>"$SCRATCH/lost-operations"; }
 
-# A line for the check of each history. Whoever held a lease then may have learned that it was gone.
+# A line for the check of each history. A client that held a lease then may have learned that it had lost the lease.
 lost_leases() {
     echo "{\"verb\":\"lose\",\"key\":\"\",\"sent_us\":${1}000,\"received_us\":$(($(now_ms) + 10))000}" >>"$SCRATCH/lost-leases"
 }

@@ -164,7 +164,7 @@ const TEXTS: &[(Defect, &str, &str)] = &[
     ),
     (Defect::StaleEpoch, "and state = ?2 and epoch = ?3)", "and state = ?2 and ?3 >= 0)"),
     // Redis.
-    (Defect::VersionCheck, "return version == change.expected and (", "return version and ("),
+    (Defect::VersionCheck, "return version == expected and (", "return version and ("),
     (Defect::EpochCheck, "~= required then", "== nil then"),
     (Defect::ClockGuard, "if ARGV[1] ~= '' and math.abs(now - ARGV[1])", "if false and math.abs(now - ARGV[1])"),
     (Defect::DecisionWithoutCompare, "if revision ~= ARGV[1] then return 0 end", ""),

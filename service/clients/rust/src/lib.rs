@@ -17,10 +17,10 @@
 //! # }
 //! ```
 //!
-//! **A lease** is renewed in the background at a third of its TTL, together with the other leases of its client. It is counted from the moment its request was sent, by a clock
-//! that cannot be set and that goes on while the machine is suspended. When it is lost, [`Lease::lost`] returns and
-//! [`Lease::remaining`] is zero. No client can stop work that is in the middle of a write: send [`Lease::token`] with each write,
-//! and let the resource refuse a lower one.
+//! **A lease** is renewed in the background at a third of its TTL, together with the other leases of its client. It is counted from the
+//! moment its request was sent, by a clock that cannot be set and that goes on while the machine is suspended. When it is lost,
+//! [`Lease::lost`] returns and [`Lease::remaining`] is zero. No client can stop work that is in the middle of a write: send
+//! [`Lease::token`] with each write, and let the resource refuse a lower one.
 //!
 //! **Calls are repeated** at the next base URL after a lost connection, a 503 or a 429, always with the same `lease_id` or
 //! `attempt_id`. So a call whose answer was lost does nothing twice.

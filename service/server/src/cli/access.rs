@@ -31,8 +31,8 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
         AppCommand::WarnAfter { app, after } => {
             let answer = call(args, Method::PATCH, &app_path(app), Some(json!({ "warn_after_ms": after }))).await?;
             said(is_json, &answer, || match after {
-                Some(ms) => format!("A lock of the app {app:?} that is held for {ms} ms is a notice."),
-                None => format!("How long a lock of the app {app:?} is held is no notice."),
+                Some(ms) => format!("A lock of the app {app:?} that is held for {ms} ms gets the event held_too_long."),
+                None => format!("However long a lock of the app {app:?} is held, it gets no event held_too_long."),
             });
         }
         AppCommand::List => {

@@ -1,4 +1,4 @@
-//! API keys: those that the node knows from its configuration, and the commands `app` and `key`.
+//! Access: the API key of the configuration, and the commands `app` and `api-key`.
 
 use clap::{Args, Subcommand};
 use latchgate_core::access::{KeyId, Scope};

@@ -85,7 +85,8 @@ impl HttpArgs {
         ensure!(
             self.insecure_open || needs_key || !is_exposed,
             "other machines can reach {}, and without an API key any client that reaches it may take and end locks: make an \
-             API key (latchgate api-key generate) and give it to the node as LATCHGATE_ADMIN_API_KEY, listen on loopback (--listen 127.0.0.1:7070), or allow this with --insecure-open",
+             API key (latchgate api-key generate) and give it to the node as LATCHGATE_ADMIN_API_KEY, listen on loopback \
+             (--listen 127.0.0.1:7070), or allow this with --insecure-open",
             self.listen
         );
         Ok(())

@@ -54,9 +54,9 @@ impl Call {
         self.apps().is_none().then(|| app.as_str().to_owned())
     }
 
-    /// What the item of a listing is called, together with its app if the listing is of all apps.
+    /// What the item of a listing is called; if the listing is of all apps, the JSON list of its app and that.
     pub fn shown_name(&self, app: &App, name: &str) -> String {
-        self.shown_app(app).map_or_else(|| name.to_owned(), |app| format!("{app} {name}"))
+        self.shown_app(app).map_or_else(|| name.to_owned(), |app| serde_json::json!([app, name]).to_string())
     }
 
     /// The address of a key that the caller may use.

@@ -16,8 +16,6 @@ pub struct Endpoint {
     pub method: &'static str,
     /// Its parameter, if it has one, is in braces; one that begins with an asterisk is the rest of the path.
     pub path: &'static str,
-    /// Where the parameter begins; the end of the path if it has none.
-    pub parameter_at: usize,
     /// Its `operationId` in the OpenAPI description; empty if it is not described.
     pub id: &'static str,
     pub needs: Needs,
@@ -116,7 +114,6 @@ pub const fn row(
     Endpoint {
         method,
         path,
-        parameter_at: parameter_at(path.as_bytes()),
         id,
         needs,
         may_lack_key: false,
@@ -129,14 +126,6 @@ pub const fn row(
         action: None,
         handler,
     }
-}
-
-const fn parameter_at(path: &[u8]) -> usize {
-    let mut at = 0;
-    while at < path.len() && path[at] != b'{' {
-        at += 1;
-    }
-    at
 }
 
 impl Endpoint {
@@ -174,18 +163,9 @@ impl Endpoint {
 
     /// The parameter of a path; empty if the endpoint has none.
     pub fn parameter<'a>(&self, path: &'a str) -> Cow<'a, str> {
-        if self.parameter_at == self.path.len() {
-            return Cow::Borrowed("");
-        }
-        let value = path.get(self.parameter_at..).unwrap_or_default();
+        let Some(value) = self.path.find('{').and_then(|begin| path.get(begin..)) else { return "".into() };
         let is_rest = self.path.ends_with("*path}");
-        let end = if is_rest { None } else { value.bytes().position(|byte| byte == b'/') };
-        let value = &value[..end.unwrap_or(value.len())];
-        // Most have no escapes, and looking for one is cheaper than decoding.
-        if value.bytes().any(|byte| byte == b'%') {
-            percent_decode_str(value).decode_utf8_lossy()
-        } else {
-            value.into()
-        }
+        let value = if is_rest { value } else { value.split('/').next().unwrap_or_default() };
+        percent_decode_str(value).decode_utf8_lossy()
     }
 }

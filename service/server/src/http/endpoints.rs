@@ -1,5 +1,5 @@
-//! All endpoints, one row each, and how the endpoint of a request is found. The access check, quotas, metrics, the log, the audit and the OpenAPI description read the
-//! rows.
+//! All endpoints, one row each, and how the endpoint of a request is found. The access check, quotas, metrics, the log, the audit and the
+//! OpenAPI description read the rows.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
@@ -42,8 +42,9 @@ macro_rules! endpoints {
     };
 }
 
-// Method, path, operation id, what permits it, metric; handler. Then what is not as usual: a body as long as those about locks (none for GET and
-// DELETE), no query, no wait, no audit record, another app by `app`, or all. In the order in which a reader tries them: what an endpoint deletes can be shown before.
+// Method, path, operation id, what permits it, metric; handler. Then what is not as usual: usual is a small body (none for GET and DELETE),
+// no query, no wait, no audit record, and no other app by `app`. In the order in which a reader tries them: what an endpoint deletes can
+// be shown before.
 endpoints! {
     described {
         row("POST", "/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire"; acquire::acquire).wait(Poll),

@@ -140,11 +140,10 @@ fn name_of(host: &HeaderValue) -> &str {
 }
 
 fn without_port(authority: &str) -> &str {
-    let end = match authority.bytes().rposition(|byte| byte == b':') {
-        Some(colon) if authority.bytes().skip(colon + 1).all(|byte| byte.is_ascii_digit()) => colon,
-        _ => authority.len(),
+    let name = match authority.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => authority,
     };
-    let name = &authority[..end];
     name.strip_suffix('.').unwrap_or(name)
 }
 

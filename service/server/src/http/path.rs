@@ -55,12 +55,11 @@ pub fn normalize<B>(request: &mut Request<B>, verbs: &[&str]) {
 
 fn normalized(path: &str, verbs: &[&str]) -> Option<String> {
     let rest = path.strip_prefix(LOCKS)?;
-    let slash = rest.bytes().rposition(|byte| byte == b'/')?;
-    let (key, verb) = match (&rest[..slash], &rest[slash + 1..]) {
+    let (key, verb) = match rest.rsplit_once('/')? {
         (key, verb) if verbs.contains(&verb) => (key, format!("/{verb}")),
         _ => (rest, String::new()),
     };
-    key.bytes().any(|byte| byte == b'/').then(|| format!("{LOCKS}{}{verb}", key.replace('/', "%2F")))
+    key.contains('/').then(|| format!("{LOCKS}{}{verb}", key.replace('/', "%2F")))
 }
 
 /// Whether a client may have meant a verb by the end of a key.

@@ -20,8 +20,8 @@ pub fn network(text: &str) -> Result<IpNet, String> {
 pub struct TrustedProxies(pub Vec<IpNet>);
 
 impl TrustedProxies {
-    /// Where a request comes from, as far as this node can know. Each proxy appends the address of its own client. So the right-most address that is not a trusted proxy is the client; what
-    /// stands left of it, the client may have made up.
+    /// Where a request comes from, as far as this node can know. Each proxy appends the address of its own client. So the right-most
+    /// address that is not a trusted proxy is the client; what stands left of it, the client may have made up.
     pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
         let mut client = peer.to_canonical();
         if !self.trusts(client) {

@@ -96,14 +96,14 @@ impl Locks {
         Queues(queues)
     }
 
-    /// The circle in which an owner waits, if these queues have one and it is there still.
+    /// The circle in which an owner waits, with the app of its keys, if these queues have one and it is there still.
     ///
     /// # Errors
     /// When a key of it cannot be read.
-    pub async fn cycle_of(&self, owner: &Owner, queues: &Queues) -> Answer<Option<Vec<Blocked>>> {
+    pub async fn cycle_of(&self, owner: &Owner, queues: &Queues) -> Answer<Option<(App, Vec<Blocked>)>> {
         for app in queues.apps() {
             match cycle_of(owner, &queues.blocked(app)) {
-                Some(cycle) if self.is_there(app, &cycle).await? => return Ok(Some(cycle)),
+                Some(cycle) if self.is_there(app, &cycle).await? => return Ok(Some((app.clone(), cycle))),
                 _ => {}
             }
         }

@@ -137,6 +137,7 @@ async fn an_unreadable_state_fails_only_its_own_key(node: &Node) {
     let keys: Vec<&str> =
         listed.body["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect();
     assert_eq!((keys, &listed.body["unreadable"]), (vec!["a", "b", "c"], &json!(["bad"])));
+    assert_eq!(get(node, "/v1/locks?app=*").await.body["unreadable"], json!([r#"["default","bad"]"#]));
     let second: Value = get(node, "/v1/locks?limit=1&cursor=a").await.body;
     assert_eq!(second["locks"][0]["key"], "b", "{second}");
 }

@@ -33,6 +33,9 @@ async fn owners_that_wait_for_each_other_are_shown_and_nothing_is_ended_for_it()
     let circle = json!([{ "waiter": "a", "key": "k2", "holder": "b" }, { "waiter": "b", "key": "k1", "holder": "a" }]);
     let shown = owner(&node, "a").await;
     assert_eq!(shown["cycle"], circle, "{shown}");
+    let of_all = get(&node, "/v1/owners/a?app=*").await.body;
+    assert_eq!((&of_all["cycle"], &of_all["cycle_app"]), (&circle, &json!("default")), "{of_all}");
+    assert!(shown.get("cycle_app").is_none(), "{shown}");
     assert_eq!((&shown["holds"][0]["key"], &shown["holds"][0]["leases"][0]["owner"]), (&json!("k1"), &json!("a")));
     let awaited = &shown["waits_for"][0];
     assert_eq!((&awaited["key"], &awaited["holders"][0]["owner"]), (&json!("k2"), &json!("b")), "{shown}");

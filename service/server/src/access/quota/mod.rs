@@ -24,6 +24,7 @@ const RATE_OF_HOLDERS: u32 = 10;
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often one app's reached quota is logged.
 const LOG_EVERY: Duration = Duration::from_secs(60);
+
 /// A request that is more than its app may have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excess {
@@ -48,7 +49,7 @@ pub struct AppUse {
     /// The operations that this node let start and that may be running.
     operations: Table<OperationId>,
     /// When it was last logged that each quota is reached.
-    reported: Mutex<[Option<Instant>; Quota::ALL.len()]>,
+    logged: Mutex<[Option<Instant>; Quota::ALL.len()]>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -82,7 +83,7 @@ impl AppUse {
             event_streams: AtomicU32::new(0),
             leases: Table::new(Quota::Leases),
             operations: Table::new(Quota::Operations),
-            reported: Mutex::default(),
+            logged: Mutex::default(),
         }
     }
 
@@ -177,8 +178,8 @@ impl AppUse {
 
     /// Logs that a quota is reached, at most once a minute.
     pub fn reached(&self, excess: Excess) -> Excess {
-        let mut reported = self.reported.lock();
-        let last = &mut reported[excess.quota as usize];
+        let mut logged = self.logged.lock();
+        let last = &mut logged[excess.quota as usize];
         if last.is_none_or(|at| at.elapsed() >= LOG_EVERY) {
             *last = Some(Instant::now());
             let (quota, limit) = (excess.quota, excess.limit);

@@ -41,8 +41,10 @@ answers! {
         /// The keys that it waits for at the node that answers, at most 100.
         waits_for: Vec<AwaitedKey>,
         /// The owner waits in a circle of up to 16 owners: each waits for the next, and the last for the first. A circle with a waiter at
-        /// another node is not seen. All its keys are of one app.
+        /// another node is not seen.
         cycle?: Vec<Blocked>,
+        /// The app of all keys of `cycle`. Only in the answer about all apps.
+        cycle_app?: Option<String>,
         /// How many requests wait at other nodes for the keys that were looked through: their owners are not known here.
         waiting_elsewhere: u64,
         /// The node has looked through 1 000 keys, and there are more: send it as `cursor` for what the owner holds of them.
@@ -96,9 +98,9 @@ pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<Ow
         (!leases.is_empty()).then(|| HeldKey { app, key, leases: holders(leases, now) })
     };
     let Found { locks: holds, next_cursor, .. } = search.run(&call, usize::MAX, true, held).await?;
-    let cycle = cycle.unwrap_or_default();
+    let (cycle_app, cycle) = cycle.map_or_else(Default::default, |(app, cycle)| (call.shown_app(&app), cycle));
     let owner = owner.as_str().to_owned();
-    Ok(answer::ok(&OwnerAnswer { owner, holds, waits_for, cycle, waiting_elsewhere, next_cursor }))
+    Ok(answer::ok(&OwnerAnswer { owner, holds, waits_for, cycle, cycle_app, waiting_elsewhere, next_cursor }))
 }
 
 /// The keys for which the owner waits at this node, each as it is now.

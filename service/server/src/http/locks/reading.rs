@@ -116,7 +116,7 @@ answers! {
     pub struct ListAnswer {
         locks: Vec<LockAnswer>,
         /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`. If `app` is `*`, each
-        /// app, a space and the key.
+        /// is a JSON list of the app and the key: `["billing","k"]`.
         unreadable?: Vec<String>,
         /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.
         next_cursor?: Option<String>,

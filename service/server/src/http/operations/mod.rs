@@ -195,8 +195,9 @@ async fn succeeded(call: &Call, address: &OperationAddress, wait: Duration) -> R
 
 /// Say what became of an operation whose outcome is unknown.
 ///
-/// An operator calls this when the attempt has posted `unknown`, or has let its lease pass, and its real outcome has been checked. After `success` every later request gets
-/// the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved: 409 `operation-in-progress`.
+/// An operator calls this when the attempt has posted `unknown`, or has let its lease pass, and its real outcome has been checked. After
+/// `success` every later request gets the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved:
+/// 409 `operation-in-progress`.
 #[utoipa::path(
     post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
     request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),

@@ -73,7 +73,7 @@ answers! {
     pub struct OperationsAnswer {
         pub operations: Vec<OperationAnswer>,
         /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`. If `app` is `*`,
-        /// each app, a space and the id.
+        /// each is a JSON list of the app and the id.
         /// `DELETE /v1/operations/{id}?force=true` removes one.
         pub unreadable?: Vec<String>,
         /// Send it as `cursor` for the next page; absent on the last. Pages before the last may be short or empty.

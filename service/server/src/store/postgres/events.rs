@@ -1,8 +1,8 @@
 //! The order, reading and deletion of events.
 //!
-//! One row has all events of a statement. Events are ordered by the `xid` of their row and their number. A reader sees only events below the oldest open transaction, so that none appears later before a position that
-//! was read. The price: a transaction in any database of the server that has written and stays open delays all watchers until it
-//! ends. It does not delay locks or the history.
+//! One row has all events of a statement. Events are ordered by the `xid` of their row and their number. A reader sees only events below
+//! the oldest open transaction, so that none appears later before a position that was read. The price: a transaction in any database of
+//! the server that has written and stays open delays all watchers until it ends. It does not delay locks or the history.
 //!
 //! `xid` is the writer's own transaction, unless that had to wait for row locks. Then other transactions have committed since
 //! it got its number, perhaps to the same key, and its events must come after theirs. So `xid` is at least that of the last
