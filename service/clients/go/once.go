@@ -97,7 +97,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	attempt, ctx, stop, err := c.attempt(ctx, got, o)
 	if err != nil {
 		if !errors.Is(err, ErrAttemptLost) {
-			c.post(got, "failure") // the work has not begun
+			c.post(got, "failure", c.nodes.retryFor) // the work has not begun
 		}
 		return done, err
 	}
@@ -107,9 +107,9 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 		if isFinished && err == nil {
 			done.ResultOmitted, err = c.postSuccess(got, done.Result, o)
 		} else if o.OnExpiry == "block" && !errors.Is(err, ErrNotDone) {
-			c.post(got, "unknown") // a second run is worse than none, and only the work can know that nothing was done
+			c.post(got, "unknown", c.nodes.retryFor) // a second run is worse than none, and only the work can know that nothing was done
 		} else {
-			c.post(got, "failure")
+			c.post(got, "failure", c.nodes.retryFor)
 		}
 	}()
 	done.Result, err = work(ctx, attempt)
@@ -151,7 +151,7 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 		it := &call{until: now() + c.nodes.retryFor, hasWait: true, doubt: true}
 		got, err := c.nodes.call(context.Background(), "/v1/operations/pre", request, it)
 		if err == nil {
-			c.post(got, "failure")
+			c.post(got, "failure", most(o.TTL, c.nodes.retryFor))
 			return
 		}
 		if !it.doubt {
@@ -209,9 +209,9 @@ func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted b
 }
 
 // post reports after a failure, which is more important than that of the post.
-func (c *Client) post(got answer, outcome string) {
+func (c *Client) post(got answer, outcome string, patience time.Duration) {
 	body := fields{"stamp": got.Stamp, "outcome": outcome}
-	it := &call{until: now() + c.nodes.retryFor}
+	it := &call{until: now() + patience}
 	if _, err := c.nodes.call(context.Background(), "/v1/operations/"+got.ID+"/post", body, it); err != nil {
 		warn("the outcome %s of operation %s is not recorded: %v", outcome, got.ID, err)
 	}

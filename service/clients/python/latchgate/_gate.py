@@ -166,7 +166,7 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
         except Exception:
             return  # the contents are no JSON: nothing was sent
         else:
-            return await _post_quietly(Claim(core, request, answer.body), "failure")
+            return await _post_quietly(Claim(core, request, answer.body), "failure", length)
     _log.warning("no node says whether an operation was claimed: it may stay blocked")
 
 
@@ -192,10 +192,10 @@ async def _post_success(claim: Claim, result: Any) -> bool:
         raise NotRecorded(error, result) from error
 
 
-async def _post_quietly(claim: Claim, outcome: str) -> None:
+async def _post_quietly(claim: Claim, outcome: str, patience: float = 0.0) -> None:
     """After a failure, which is more important than that of the post."""
     core, path, body = claim.core, f"/v1/operations/{claim.granted['id']}/post", {"stamp": claim.granted["stamp"], "outcome": outcome}
-    until = now() + core.retry_for
+    until = now() + max(core.retry_for, patience)
     try:
         await core.insist(f"the outcome of operation {claim.granted['id']}", lambda: core.call(path, body, until=until))
     except Error as failure:

@@ -118,7 +118,7 @@ async function giveBack(nodes, request, lengthMs) {
     const doubt = { isSet: true };
     try {
       const { body: granted } = await nodes.call("/v1/operations/pre", body, { until: now() + nodes.retryForMs, doubt });
-      await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, nodes.retryForMs);
+      await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, Math.max(nodes.retryForMs, lengthMs));
       return;
     } catch (error) {
       if (!doubt.isSet || !(error instanceof LatchgateError)) return;

@@ -141,7 +141,7 @@ public final class Once {
             throw nothing;
         } finally {
             if (attempt != null && attempt.keeper != null) attempt.keeper.end(null);
-            if (!outcome.equals("success")) once.post(granted, outcome);
+            if (!outcome.equals("success")) once.post(granted, outcome, once.client.nodes.retryFor);
         }
     }
 
@@ -172,7 +172,7 @@ public final class Once {
             Nodes.Call call = client.nodes.within(client.nodes.retryFor, false).waiting(Duration.ZERO);
             call.doubt = true;
             try {
-                post(client.nodes.callToEnd("/v1/operations/pre", request, call), "failure");
+                post(client.nodes.callToEnd("/v1/operations/pre", request, call), "failure", Math.max(client.nodes.retryFor, options.ttl.toNanos()));
                 return;
             } catch (LatchgateException error) {
                 if (!call.doubt) return;
@@ -222,10 +222,10 @@ public final class Once {
     }
 
     /** After a failure, which is more important than that of the post. */
-    private void post(Answer granted, String outcome) {
+    private void post(Answer granted, String outcome, long patience) {
         try {
             Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.body().get("stamp"), "outcome", outcome));
-            client.nodes.callToEnd(path(granted, "post"), body, client.nodes.within(client.nodes.retryFor, false));
+            client.nodes.callToEnd(path(granted, "post"), body, client.nodes.within(patience, false));
         } catch (LatchgateException failure) {
             LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.body().get("id") + " is not recorded: " + failure);
         }
