@@ -143,6 +143,23 @@ impl Postgres {
         assert!(ready, "Postgres did not start again:\n{}", tail(&self.world.log()));
     }
 
+    /// Copies the data directory of a server that was stopped or killed, for [`put_back`](Self::put_back).
+    pub fn copy(&mut self) {
+        self.replace_directory(&self.world.data(), &self.world.copy());
+    }
+
+    /// Replaces the data directory of a server that was stopped or killed by the copy, as a snapshot of its disk would.
+    pub fn put_back(&mut self) {
+        self.replace_directory(&self.world.copy(), &self.world.data());
+    }
+
+    fn replace_directory(&mut self, from: &Path, to: &Path) {
+        assert!(self.server.exited().is_some(), "Postgres still runs");
+        let _ = fs::remove_dir_all(to);
+        let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp can be run");
+        assert!(copied.success(), "cannot copy {}", from.display());
+    }
+
     /// Stops all its processes (SIGSTOP): its connections stay open and it does not answer.
     pub fn pause(&mut self) {
         self.server.pause();
@@ -292,6 +309,10 @@ impl World {
 
     fn data(&self) -> PathBuf {
         self.dir.path().join("data")
+    }
+
+    fn copy(&self) -> PathBuf {
+        self.dir.path().join("copy")
     }
 
     fn log(&self) -> PathBuf {

@@ -37,6 +37,7 @@ mod outage;
 mod pages;
 mod pgbouncer;
 mod proxy;
+mod put_back;
 mod raw;
 mod readiness;
 mod recorded;

@@ -9,6 +9,8 @@ mod events;
 pub(super) mod faults;
 pub mod gate;
 mod hosts;
+#[macro_use]
+mod log_position;
 pub(super) mod record;
 mod rows;
 pub(super) mod sessions;
@@ -172,19 +174,19 @@ impl RecordStore for PostgresStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.connections.check_out().await?;
+        let mut connection = self.connections.check_out_for_record().await?;
         let reading = record::read(&mut connection, Purpose::Locks).await;
         connection.read(reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.connections.check_out().await?;
+        let mut connection = self.connections.check_out_for_record().await?;
         let written = record::write(&mut connection, Purpose::Locks, read, next).await;
         connection.written(written).await
     }
 
     async fn callers_have_ended(&self) -> Result<bool, StoreError> {
-        let mut connection = self.connections.check_out().await?;
+        let mut connection = self.connections.check_out_for_record().await?;
         let have_ended = record::callers_have_ended(&mut connection, Purpose::Locks).await;
         connection.read(have_ended).await
     }

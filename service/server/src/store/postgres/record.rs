@@ -1,10 +1,12 @@
 //! Engine records in Postgres: one row each. A promoted standby writes on a timeline of its own, so the record names the server
-//! that it was written on, and commits are refused on any other: commits that were acknowledged may be missing there.
+//! that it was written on, and commits are refused on any other: commits that were acknowledged may be missing there. A server that
+//! has gone back without a fail-over counts as another one: see [`super::log_position`].
 
 use latchgate_core::Timestamp;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
+use super::log_position::LogPosition;
 use super::rows::read_timestamp;
 use super::sessions::Session;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading, Risk};
@@ -16,6 +18,15 @@ const TIMELINE: &str = "select timeline_here(true)";
 const READ: &str = "
 select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body
 from (select) nothing left join engine_records r on r.purpose = $1";
+
+/// The same with the position in the log, on a server that tells it.
+const READ_WITH_POSITION: &str = concat!(
+    "
+select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body, ",
+    log_position!(),
+    "
+from (select) nothing left join engine_records r on r.purpose = $1"
+);
 
 const WRITE: &str = "select replace_engine_record($1, $2, $3, $4, $5, $6, $7, $8)";
 
@@ -33,9 +44,17 @@ pub(in crate::store) async fn knows_timeline(connection: &mut Session) -> Result
 }
 
 pub(in crate::store) async fn read(connection: &mut Session, purpose: Purpose) -> Result<Reading, sqlx::Error> {
-    let query = connection.query(READ).bind(purpose.as_str()).bind(connection.knows_timeline());
-    let row = query.fetch_one(&mut **connection).await?;
-    read_row(&row)
+    let knows_timeline = connection.knows_timeline();
+    let before = connection.remembered().get();
+    let query = connection.query(if knows_timeline { READ_WITH_POSITION } else { READ });
+    let row = query.bind(purpose.as_str()).bind(knows_timeline).fetch_one(&mut **connection).await?;
+    let mut reading = read_row(&row)?;
+    if knows_timeline {
+        let lost = reading.record.as_ref().map_or(Epoch::NONE, |record| record.lost);
+        let here = LogPosition::of_row(&row, 8, reading.server.clone(), lost)?;
+        reading.is_after_fail_over |= connection.remembered().learn(before.as_ref(), here);
+    }
+    Ok(reading)
 }
 
 fn read_row(row: &PgRow) -> Result<Reading, sqlx::Error> {
@@ -77,7 +96,11 @@ pub(in crate::store) async fn write(
         .bind(next.state.as_str())
         .bind(next.epoch.number().cast_signed())
         .bind(body);
-    query.fetch_one(&mut **connection).await?.try_get(0)
+    let is_written = query.fetch_one(&mut **connection).await?.try_get(0)?;
+    if is_written && (read.is_after_fail_over || read.record.is_none()) {
+        connection.remembered().forget();
+    }
+    Ok(is_written)
 }
 
 /// See [`RecordStore::callers_have_ended`](crate::store::RecordStore::callers_have_ended).

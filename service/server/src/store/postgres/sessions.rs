@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use sqlx::Postgres;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
+use sqlx::{Postgres, Row};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::checks::cannot_connect;
 use super::faults;
 use super::hosts::Hosts;
+use super::log_position::{Remembered, STARTED_AT};
 use crate::store::{PoolUse, StoreError};
 
 /// How every session of a route works.
@@ -36,7 +37,7 @@ pub(in crate::store) struct SessionTerms {
 #[derive(Clone)]
 pub(in crate::store) struct Route {
     hosts: Hosts,
-    /// Through a proxy: the statements with which every transaction begins.
+    /// Through a proxy: the statements with which every transaction begins. The last one asks when the server was started.
     begin: Option<Arc<str>>,
 }
 
@@ -60,6 +61,7 @@ impl Route {
         for (name, value) in settings(terms) {
             write!(begin, "; set local {name} = '{value}'")?;
         }
+        write!(begin, "; {STARTED_AT}")?;
         let hosts = Hosts::parse(url)?.map(|options| options.extra_float_digits(None));
         Ok(Self { hosts, begin: Some(begin.into()) })
     }
@@ -106,12 +108,14 @@ pub(super) fn in_ms(duration: Duration) -> String {
 /// dropped half-way returns its connection to that pool with the work still under way. Here a connection is returned only when its user
 /// says that it is done; otherwise it is closed, and the idle ones stay, because the user may only have run out of time.
 #[derive(Clone)]
-pub(in crate::store) struct Sessions(Arc<Pool>);
+pub(in crate::store) struct Sessions {
+    pool: Arc<Pool>,
+    remembered: Remembered,
+}
 
 struct Pool {
     route: Route,
-    /// Each with how many connections had been lost when it was returned.
-    idle: Mutex<Vec<(u64, PgConnection)>>,
+    idle: Mutex<Vec<Idle>>,
     permits: Arc<Semaphore>,
     max: usize,
     knows_timeline: bool,
@@ -119,24 +123,43 @@ struct Pool {
     losses: Arc<AtomicU64>,
 }
 
+struct Idle {
+    connection: PgConnection,
+    started_at: i64,
+    /// How many connections had been lost when it was returned.
+    losses: u64,
+}
+
 impl Sessions {
     /// `knows_timeline`: the server tells its timeline, so that a fail-over shows in it.
     pub(in crate::store) fn new(route: &Route, max: usize, knows_timeline: bool) -> Self {
-        Self::counting(Arc::default(), route, max, knows_timeline)
+        Self::sharing(Arc::default(), Remembered::default(), route, max, knows_timeline)
     }
 
     /// Another pool of connections to the same server.
     pub(super) fn beside(&self, route: &Route, max: usize) -> Self {
-        Self::counting(Arc::clone(&self.0.losses), route, max, self.0.knows_timeline)
+        let Pool { losses, knows_timeline, .. } = &*self.pool;
+        Self::sharing(Arc::clone(losses), self.remembered.clone(), route, max, *knows_timeline)
     }
 
-    fn counting(losses: Arc<AtomicU64>, route: &Route, max: usize, knows_timeline: bool) -> Self {
+    fn sharing(
+        losses: Arc<AtomicU64>,
+        remembered: Remembered,
+        route: &Route,
+        max: usize,
+        knows_timeline: bool,
+    ) -> Self {
         let (route, idle, permits) = (route.clone(), Mutex::default(), Arc::new(Semaphore::new(max)));
-        Self(Arc::new(Pool { route, idle, permits, max, knows_timeline, losses }))
+        Self { pool: Arc::new(Pool { route, idle, permits, max, knows_timeline, losses }), remembered }
+    }
+
+    /// The same connections for another engine record, which has losses of its own.
+    pub(in crate::store) fn for_another_record(&self) -> Self {
+        Self { pool: Arc::clone(&self.pool), remembered: Remembered::default() }
     }
 
     pub(super) fn knows_timeline(&self) -> bool {
-        self.0.knows_timeline
+        self.pool.knows_timeline
     }
 
     /// # Errors
@@ -149,35 +172,51 @@ impl Sessions {
     /// Checks out an idle connection, or opens one; waits while all are checked out. Through a proxy, a transaction has begun on it.
     ///
     /// # Errors
-    /// When a connection cannot be opened, or has died. Nothing was sent yet.
+    /// When a connection cannot be opened, or has died. `EpochOver` if the server has lost commits: the engine record is to be read
+    /// and changed first. Nothing was sent yet.
     pub(in crate::store) async fn check_out(&self) -> Result<Session, StoreError> {
+        let mut session = self.check_out_for_record().await?;
+        match self.remembered.allows(&mut session).await {
+            Ok(true) => Ok(session),
+            Ok(false) => Err(StoreError::EpochOver),
+            Err(error) => Err(self.lost(&error, faults::of_read)),
+        }
+    }
+
+    /// As [`Sessions::check_out`], to read or change the engine record, whatever the server has lost.
+    pub(in crate::store) async fn check_out_for_record(&self) -> Result<Session, StoreError> {
         self.open().await.map_err(|error| self.lost(&error, faults::of_read))
     }
 
     async fn open(&self) -> Result<Session, sqlx::Error> {
-        let pool = &self.0;
+        let pool = &self.pool;
         let permit = Arc::clone(&pool.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let losses = pool.losses.load(Ordering::Relaxed);
         let idle = {
             let mut idle = pool.idle.lock();
-            idle.retain(|(before, _)| *before == losses);
+            idle.retain(|idle| idle.losses == losses);
             idle.pop()
         };
-        let mut connection = match idle {
-            Some((_, connection)) => connection,
-            None => pool.route.hosts.open().await?,
+        let (mut connection, known) = match idle {
+            Some(idle) => (idle.connection, Some(idle.started_at)),
+            None => (pool.route.hosts.open().await?, None),
         };
-        if let Some(begin) = &pool.route.begin {
-            // Its text consists of the constants above and a number.
-            sqlx::raw_sql(sqlx::AssertSqlSafe(begin.to_string())).execute(&mut connection).await?;
-        }
-        Ok(Session { connection, pool: self.clone(), _permit: permit })
+        let started_at = match (&pool.route.begin, known) {
+            (None, Some(started_at)) => started_at,
+            (begin, _) => {
+                // Its text consists of constants and a number.
+                let ask = begin.as_deref().unwrap_or(STARTED_AT).to_owned();
+                sqlx::raw_sql(sqlx::AssertSqlSafe(ask)).fetch_one(&mut connection).await?.try_get(0)?
+            }
+        };
+        Ok(Session { connection, started_at, sessions: self.clone(), _permit: permit })
     }
 
     /// Its use, under a name.
     pub(in crate::store) fn usage(&self, name: &'static str) -> PoolUse {
-        let used = self.0.max.saturating_sub(self.0.permits.available_permits());
-        PoolUse { name, used, idle: self.0.idle.lock().len(), max: self.0.max }
+        let Pool { max, permits, idle, .. } = &*self.pool;
+        let used = max.saturating_sub(permits.available_permits());
+        PoolUse { name, used, idle: idle.lock().len(), max: *max }
     }
 
     /// The error of a connection that was closed.
@@ -187,20 +226,22 @@ impl Sessions {
     }
 
     pub(in crate::store) fn forget_idle(&self) {
-        self.0.losses.fetch_add(1, Ordering::Relaxed);
+        self.pool.losses.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 impl Pool {
-    fn put_back(&self, connection: PgConnection) {
-        self.idle.lock().push((self.losses.load(Ordering::Relaxed), connection));
+    fn put_back(&self, connection: PgConnection, started_at: i64) {
+        let losses = self.losses.load(Ordering::Relaxed);
+        self.idle.lock().push(Idle { connection, started_at, losses });
     }
 }
 
 /// A connection for one use. If it is dropped without [`Session::put_back`], it is closed, which ends its transaction.
 pub(in crate::store) struct Session {
     connection: PgConnection,
-    pool: Sessions,
+    started_at: i64,
+    sessions: Sessions,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -212,7 +253,17 @@ impl Session {
 
     /// See [`Sessions::new`].
     pub(in crate::store) fn knows_timeline(&self) -> bool {
-        self.pool.0.knows_timeline
+        self.sessions.pool.knows_timeline
+    }
+
+    /// When the server was started, in µs since the Unix epoch.
+    pub(super) fn started_at(&self) -> i64 {
+        self.started_at
+    }
+
+    /// What the node remembers of the server's log.
+    pub(super) fn remembered(&self) -> &Remembered {
+        &self.sessions.remembered
     }
 
     /// Begins a transaction, for [`Session::commit`] or [`Session::roll_back`] to end.
@@ -241,14 +292,14 @@ impl Session {
         answer: Result<T, sqlx::Error>,
         kind: fn(&sqlx::Error) -> StoreError,
     ) -> Result<T, StoreError> {
-        let pool = self.pool.clone();
+        let sessions = self.sessions.clone();
         match answer {
-            Ok(answer) => self.put_back().await.map(|()| answer).map_err(|error| pool.lost(&error, kind)),
+            Ok(answer) => self.put_back().await.map(|()| answer).map_err(|error| sessions.lost(&error, kind)),
             // An error of one statement says nothing about other connections.
             Err(error) => {
                 let is_alive =
                     faults::is_alive(&error) && self.recover().await.is_ok() && self.put_back().await.is_ok();
-                Err(if is_alive { kind(&error) } else { pool.lost(&error, kind) })
+                Err(if is_alive { kind(&error) } else { sessions.lost(&error, kind) })
             }
         }
     }
@@ -268,8 +319,8 @@ impl Session {
     /// When the connection has died. Nothing was written.
     pub(super) async fn begin_again(&mut self) -> Result<(), sqlx::Error> {
         let undo = self
+            .sessions
             .pool
-            .0
             .route
             .begin
             .as_deref()
@@ -302,17 +353,17 @@ impl Session {
         if self.is_proxied() {
             return self.commit().await;
         }
-        self.pool.0.put_back(self.connection);
+        self.sessions.pool.put_back(self.connection, self.started_at);
         Ok(())
     }
 
     fn is_proxied(&self) -> bool {
-        self.pool.0.route.begin.is_some()
+        self.sessions.pool.route.begin.is_some()
     }
 
     async fn end(mut self, how: &'static str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(how).execute(&mut self.connection).await?;
-        self.pool.0.put_back(self.connection);
+        self.sessions.pool.put_back(self.connection, self.started_at);
         Ok(())
     }
 }

@@ -112,19 +112,19 @@ impl RecordStore for PostgresGateStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let mut connection = self.sessions.check_out().await?;
+        let mut connection = self.sessions.check_out_for_record().await?;
         let reading = record::read(&mut connection, self.purpose).await;
         connection.read(reading).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let mut connection = self.sessions.check_out().await?;
+        let mut connection = self.sessions.check_out_for_record().await?;
         let written = record::write(&mut connection, self.purpose, read, next).await;
         connection.written(written).await
     }
 
     async fn callers_have_ended(&self) -> Result<bool, StoreError> {
-        let mut connection = self.sessions.check_out().await?;
+        let mut connection = self.sessions.check_out_for_record().await?;
         let have_ended = record::callers_have_ended(&mut connection, self.purpose).await;
         connection.read(have_ended).await
     }
@@ -137,7 +137,7 @@ impl GateStore for PostgresGateStore {
     }
 
     fn for_durable(&self) -> Option<Arc<dyn GateStore>> {
-        Some(Arc::new(Self::with(self.sessions.clone(), self.direct.clone(), Purpose::Durable)))
+        Some(Arc::new(Self::with(self.sessions.for_another_record(), self.direct.clone(), Purpose::Durable)))
     }
 
     async fn load(&self, fence: Fence, address: &OperationAddress) -> Result<At<Option<Stored>>, StoreError> {

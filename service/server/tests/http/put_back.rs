@@ -1,0 +1,144 @@
+//! A Postgres whose data directory is put back as it was, while nodes run. System and timeline stay the same.
+
+use std::time::{Duration, Instant};
+
+use latchgate_testkit::eventually;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::pgbouncer::PgBouncer;
+use latchgate_testkit::postgres::Postgres;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, BIN, acquire, get, granted, post, pre, renew};
+
+const LONG: Duration = Duration::from_secs(30);
+/// Longer than two starts of Postgres on a busy machine, so that leases survive them.
+const TTL: &str = "20s";
+const TTL_MS: u64 = 20_000;
+
+/// A Postgres whose data directory has been put back.
+struct World {
+    nodes: [Node; 2],
+    kept: Answer,
+    lost: Answer,
+    back: Instant,
+    /// Postgres and PgBouncer run until the end of the test.
+    _servers: (Postgres, Option<PgBouncer>),
+}
+
+fn charge(attempt_id: &str) -> Value {
+    json!({ "operation": "charge", "contents": "lost", "durability": "durable", "attempt_id": attempt_id })
+}
+
+fn was_held_off(node: &Node) -> bool {
+    node.log().contains("HOLD-OFF")
+}
+
+/// The key `kept` was locked before the copy of the data directory. After the copy `lost` was locked and an operation begun.
+async fn put_back(is_proxied: bool, args: &[&str]) -> World {
+    let mut postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let pgbouncer = if is_proxied { Some(PgBouncer::start(postgres.port()).await) } else { None };
+    let proxied = pgbouncer.as_ref().map(|pgbouncer| pgbouncer.in_front_of(&database));
+    let mut all = match &proxied {
+        Some(proxied) => vec!["--locks", proxied, "--locks-direct", &database],
+        None => vec!["--locks", &database],
+    };
+    all.extend(["--ttl-max", TTL, "--ttl-default", TTL]);
+    all.extend(args);
+    let nodes = [Node::start(BIN, &all).await, Node::start(BIN, &all).await];
+    let kept = granted(&nodes[0], "kept", json!({ "owner": "alice" })).await;
+
+    postgres.kill9();
+    postgres.copy();
+    postgres.start_again().await;
+    for node in &nodes {
+        let renews = || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 };
+        assert!(eventually(LONG, renews).await, "{}", node.log());
+    }
+    // After a crash nothing is missing, and nothing is held off.
+    let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
+    // The gate may not have seen yet that Postgres is back.
+    let is_begun = || async { pre(&nodes[0], charge("alice")).await.status.is_success() };
+    assert!(eventually(LONG, is_begun).await, "{}", nodes[0].log());
+    assert!(!nodes.iter().any(was_held_off), "{}{}", nodes[0].log(), nodes[1].log());
+
+    postgres.kill9();
+    postgres.put_back();
+    let back = Instant::now();
+    postgres.start_again().await;
+    World { nodes, kept, lost, back, _servers: (postgres, pgbouncer) }
+}
+
+async fn engine(node: &Node, part: &str) -> Value {
+    get(node, "/v1/admin/engines").await.body[part].clone()
+}
+
+async fn nothing_is_granted_while_a_lost_lease_may_live(world: World) {
+    let [one, other] = &world.nodes;
+    for node in [other, one] {
+        let is_back = || async {
+            let answer = acquire(node, "lost", json!({ "owner": "bob" })).await;
+            assert!(!answer.status.is_success(), "{}{}", answer.body, node.log());
+            answer.code() != "store-unavailable"
+        };
+        assert!(eventually(LONG, is_back).await, "{}", node.log());
+        acquire(node, "lost", json!({ "owner": "bob" })).await.assert_problem(423, "lock-delayed");
+        let is_unknown = || async {
+            let refused = pre(node, charge("bob")).await;
+            assert!(!refused.status.is_success(), "{}", refused.body);
+            refused.body["why"] == "record_may_be_lost"
+        };
+        assert!(eventually(LONG, is_unknown).await, "{}", node.log());
+        // A lease that is in the copy goes on.
+        assert_eq!(renew(node, "kept", &world.kept.text("lease_id")).await.status, 200, "{}", node.log());
+        renew(node, "lost", &world.lost.text("lease_id")).await.assert_problem(410, "lease-lost");
+    }
+    let epoch = engine(one, "locks").await["epoch"].clone();
+    let wait = json!({ "owner": "bob", "wait_ms": 50_000 }).to_string();
+    let next = post(format!("{}/v1/locks/lost/acquire", other.base_url()), wait).await;
+    assert_eq!(next.status, 200, "{}", next.body);
+    assert!(world.back.elapsed() >= Duration::from_millis(TTL_MS), "granted after {:?}", world.back.elapsed());
+    assert!(next.token() > world.lost.token());
+    // One hold-off of the locks and one of the gate, and all nodes agree about it.
+    for node in &world.nodes {
+        assert_eq!(engine(node, "locks").await["epoch"], epoch);
+    }
+    let begun: usize = world.nodes.iter().map(|node| node.log().matches(": a hold-off begins").count()).sum();
+    assert_eq!(begun, 2, "{}{}", one.log(), other.log());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_that_is_put_back_as_it_was_gives_a_held_lock_to_no_second_owner() {
+    nothing_is_granted_while_a_lost_lease_may_live(put_back(false, &[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn behind_a_pgbouncer_a_postgres_that_is_put_back_gives_a_held_lock_to_no_second_owner() {
+    nothing_is_granted_while_a_lost_lease_may_live(put_back(true, &[]).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_that_is_trusted_and_put_back_begins_no_hold_off_and_serves_on() {
+    let world = put_back(false, &["--trust-promotion"]).await;
+    for node in &world.nodes {
+        let renews = || async { renew(node, "kept", &world.kept.text("lease_id")).await.status == 200 };
+        assert!(eventually(LONG, renews).await, "{}", node.log());
+        granted(node, "new", json!({ "owner": "bob", "ttl_ms": 100, "reentrant": true })).await;
+    }
+    assert!(!world.nodes.iter().any(was_held_off));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_orderly_restart_of_postgres_begins_no_hold_off() {
+    let mut postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let node = Node::start(BIN, &["--locks", &database]).await;
+    let kept = granted(&node, "kept", json!({ "ttl_ms": 600_000 })).await;
+    for _ in 0..3 {
+        postgres.stop_fast().await;
+        postgres.start_again().await;
+        let renews = || async { renew(&node, "kept", &kept.text("lease_id")).await.status == 200 };
+        assert!(eventually(LONG, renews).await, "{}", node.log());
+    }
+    assert!(!was_held_off(&node) && !node.log().contains("the engine record was changed"), "{}", node.log());
+}
