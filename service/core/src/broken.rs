@@ -153,7 +153,7 @@ pub fn text(text: &'static str) -> &'static str {
 }
 
 /// What stands in place of a part of a text.
-#[cfg(feature = "broken")]
+#[cfg(any(test, feature = "broken"))]
 const TEXTS: &[(Defect, &str, &str)] = &[
     // SQLite.
     (Defect::VersionCheck, "where app = ?1 and key = ?2 and version = ?4", "where app = ?1 and key = ?2"),
@@ -176,3 +176,30 @@ const TEXTS: &[(Defect, &str, &str)] = &[
     (Defect::DecisionWithoutCompare, " and r.revision = $2", ""),
     (Defect::GuardWithoutRowLock, "l.key = key collate \"C\" for share", "l.key = key collate \"C\""),
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    fn add_texts(dir: &Path, texts: &mut String) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { add_texts(&path, texts) } else { texts.push_str(&fs::read_to_string(path).unwrap()) }
+        }
+    }
+
+    #[test]
+    fn each_part_that_a_defect_replaces_is_in_a_statement_or_a_script() {
+        let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let mut texts = String::new();
+        for dir in ["migrations", "service/server/src/store"] {
+            add_texts(&top.join(dir), &mut texts);
+        }
+        for (_, part, _) in TEXTS {
+            assert!(texts.contains(part), "no text has this part: {part}");
+        }
+    }
+}
