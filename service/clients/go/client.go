@@ -12,7 +12,7 @@ package latchgate
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -44,8 +44,6 @@ type Config struct {
 	// Timeout: how long one node may take to answer, beyond the time that a call waits there (5 s); a third of the time that the call
 	// has left if that is less.
 	Timeout time.Duration
-	// WaitPerCall: how long one request waits at a node (20 s). Longer waits go on with tickets.
-	WaitPerCall time.Duration
 	// HTTPClient is for TLS settings and proxies of your own.
 	HTTPClient *http.Client
 }
@@ -61,28 +59,29 @@ type Client struct {
 
 // New makes a client. It calls no node.
 func New(config Config) (*Client, error) {
-	if len(config.URLs) == 0 {
-		config.URLs = strings.Split(or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"), ",")
-	}
 	n := &nodes{
 		apiKey:      or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
 		timeout:     or(config.Timeout, 5*time.Second),
 		retryFor:    or(config.RetryFor, 2*time.Second),
-		waitPerCall: or(config.WaitPerCall, 20*time.Second),
+		waitPerCall: 20 * time.Second,
 		http:        config.HTTPClient,
 	}
-	for _, text := range config.URLs {
-		url, err := checkURL(strings.TrimSpace(text))
-		if err != nil {
-			return nil, err
+	urls := or(strings.Join(config.URLs, ","), or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"))
+	for _, text := range strings.Split(urls, ",") {
+		text = strings.TrimRight(strings.TrimSpace(text), "/")
+		if parts, err := url.Parse(text); err != nil || parts.Host == "" {
+			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
 		}
-		n.urls = append(n.urls, url)
+		n.urls = append(n.urls, text)
 	}
 	if n.http == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConnsPerHost = 16
-		transport.IdleConnTimeout = 10 * time.Second // nodes close idle connections after 15 s
-		n.http = &http.Client{Transport: transport}
+		n.http = &http.Client{Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			MaxIdleConnsPerHost: 16,
+			IdleConnTimeout:     10 * time.Second, // nodes close idle connections after 15 s
+			// No HTTP/2: a request without an answer would leave the next ones on the same dead connection.
+			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+		}}
 	}
 	return &Client{nodes: n, renewals: &renewals{nodes: n, changed: make(chan struct{}, 1)}, queues: map[string]*queue{}}, nil
 }
@@ -119,7 +118,7 @@ type Revoking struct {
 
 // Revoke asks the holders to release. If the answer is lost, that is an ErrUnavailable, and not repeated without a token: it could ask
 // the next holder.
-func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions) (Revoking, error) {
+func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions) (revoking Revoking, err error) {
 	o := orZero(options)
 	body := fields{}
 	put(body, "reason", o.Reason)
@@ -127,7 +126,10 @@ func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions)
 	put(body, "grace_ms", o.Grace)
 	put(body, "token", o.Token)
 	got, err := c.nodes.call(ctx, lockPath(key, "revoke"), body, &call{until: now() + c.nodes.retryFor, isOnce: o.Token == 0})
-	return Revoking{got.Leases, got.Deadline}, err
+	if err == nil {
+		err = json.Unmarshal(got.raw, &revoking)
+	}
+	return revoking, err
 }
 
 // later gives back what may never have been granted. A failure does not matter, because it ends by its TTL.
@@ -183,7 +185,7 @@ func randomID() string {
 	if _, err := rand.Read(random[:]); err != nil {
 		panic("latchgate: no random numbers: " + err.Error())
 	}
-	return hex.EncodeToString(random[:])
+	return fmt.Sprintf("%x", random)
 }
 
 // ownerName is another one for each lease: only nested leases have the owner of another one.

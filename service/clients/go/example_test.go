@@ -39,6 +39,6 @@ func ExampleError() {
 	defer lease.Release()
 	_, err := client.Lock(context.Background(), "reports", &latchgate.Options{Wait: latchgate.NoWait})
 	var held *latchgate.Error
-	fmt.Println(errors.Is(err, latchgate.ErrLockHeld), errors.As(err, &held) && held.Holders()[0].Owner == lease.Owner)
+	fmt.Println(errors.Is(err, latchgate.ErrLockHeld), errors.As(err, &held) && held.Holders[0].Owner == lease.Owner)
 	// Output: true true
 }

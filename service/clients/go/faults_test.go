@@ -64,8 +64,8 @@ func Test07EveryNodeFreezesForLongerThanTheTTL(t *testing.T) {
 	lease := held(t, client(Config{}, a.url, b.url), freshKey(), Options{TTL: 2 * time.Second})
 	a.freeze()
 	b.freeze()
-	check(t, waitLost(t, lease).Why() == "unanswered", lease.Err())
-	check(t, now() >= lease.keeper.last.until(), "too early")
+	check(t, waitLost(t, lease).Why == "unanswered", lease.Err())
+	check(t, now() >= lease.keeper.until, "too early")
 	isKind(t, lease.Release(), ErrLeaseLost, "")
 }
 
@@ -78,10 +78,10 @@ func Test08ALeaseIsEndedByForce(t *testing.T) {
 		return nil
 	})
 	e := isKind(t, err, ErrLeaseLost, "lease-lost")
-	check(t, e.Why() == "forced" && e.Status == 410, e)
+	check(t, e.Why == "forced" && e.Status == 410, e)
 	lease := held(t, c, key, Options{})
 	nodeB.force(key)
-	check(t, isKind(t, lease.Release(), ErrLeaseLost, "").Why() == "forced", "why")
+	check(t, isKind(t, lease.Release(), ErrLeaseLost, "").Why == "forced", "why")
 }
 
 func Test19ANodeIsKilledWhileTheWorkRuns(t *testing.T) {

@@ -2,10 +2,8 @@ package latchgate
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -43,8 +41,7 @@ type Options struct {
 	// Reentrant: within the Context of a lease of the same key, a nested lease with the same token is granted at once. With a named
 	// Owner, so it is for every caller that names it.
 	Reentrant bool
-	Priority  int  // 1 to 10, higher first
-	Barge     bool // ahead of the queue, if the lock is free
+	Priority  int // 1 to 10, higher first
 	// Delay: if the lease expires, no caller gets the lock for this long. MinHold: the lock stays taken until so long after the grant,
 	// also after an earlier release. MaxHold: it is not renewed for longer.
 	Delay, MinHold, MaxHold time.Duration
@@ -55,12 +52,7 @@ type Options struct {
 // error is an ErrWaitTimeout. The lease's Context is derived from ctx.
 func (c *Client) Lock(ctx context.Context, key string, options *Options) (*Lease, error) {
 	o := orZero(options)
-	body := fields{}
-	put(body, "barge", o.Barge)
-	if err := o.Mode.put(body); err != nil {
-		return nil, err
-	}
-	return c.acquire(ctx, lockPath(key, "acquire"), body, []Key{{key, o.Mode}}, o)
+	return c.acquire(ctx, lockPath(key, "acquire"), o.Mode.fields(), []Key{{key, o.Mode}}, o)
 }
 
 // TryLock takes the lock if it is free, and returns nil if it is not.
@@ -77,43 +69,37 @@ func (c *Client) TryLock(ctx context.Context, key string, options *Options) (*Le
 // Multilock takes all locks or none, up to 64. Each Key says its mode. Otherwise it is like Lock.
 func (c *Client) Multilock(ctx context.Context, keys []Key, options *Options) (*Lease, error) {
 	o := orZero(options)
-	if len(keys) == 0 || o.Mode != (Mode{}) || o.Barge {
-		return nil, invalid("a multilock needs a key; each Key says its mode; it cannot barge")
+	if o.Mode != (Mode{}) {
+		return nil, invalid("each Key of a multilock says its mode")
 	}
 	var locks []fields
 	for _, key := range keys {
-		one := fields{"key": key.Key}
-		if err := key.put(one); err != nil {
-			return nil, err
-		}
-		locks = append(locks, one)
+		lock := key.fields()
+		lock["key"] = key.Key
+		locks = append(locks, lock)
 	}
 	return c.acquire(ctx, "/v1/multilocks/acquire", fields{"locks": locks}, keys, o)
 }
 
-func (m Mode) put(body fields) error {
-	isPermits := m != Mode{Shared: m.Shared}
-	if isPermits && m.Shared {
-		return invalid("a lock is either shared or has permits")
-	}
-	if isPermits {
-		body["mode"] = "permits"
-	} else if m.Shared {
+func (m Mode) fields() fields {
+	body := fields{}
+	if m.Shared {
 		body["mode"] = "shared"
+	} else if m != (Mode{}) {
+		body["mode"] = "permits"
 	}
 	put(body, "permits", m.Permits)
 	put(body, "limit", m.Limit)
 	put(body, "group", m.Group)
 	put(body, "group_limit", m.GroupLimit)
-	return nil
+	return body
 }
 
 // acquiring is one call of Lock, with what is known of it.
 type acquiring struct {
 	*Client
 	keys    []Key
-	ttl     time.Duration
-	isNamed bool
+	options Options
 	path    string
 	body    fields
 	call    call
@@ -121,11 +107,12 @@ type acquiring struct {
 
 func (c *Client) acquire(ctx context.Context, path string, body fields, keys []Key, o Options) (*Lease, error) {
 	o.TTL, o.Wait = or(o.TTL, 30*time.Second), or(o.Wait, time.Minute)
-	owner, isNested, err := c.renewals.ownerOf(ctx, keys, o)
-	if err != nil {
-		return nil, err
+	outer := o.Owner
+	if o.Reentrant {
+		outer = or(outer, c.renewals.outerOwner(ctx, keys))
 	}
-	put(body, "owner", owner)
+	isNested := o.Reentrant && outer != ""
+	put(body, "owner", or(outer, ownerName()))
 	put(body, "reentrant", isNested)
 	put(body, "ttl_ms", o.TTL)
 	put(body, "priority", o.Priority)
@@ -135,37 +122,37 @@ func (c *Client) acquire(ctx context.Context, path string, body fields, keys []K
 	if err := putJSON(body, "metadata", o.Metadata); err != nil {
 		return nil, err
 	}
-	a := &acquiring{Client: c, keys: keys, ttl: o.TTL, isNamed: o.Owner != "", path: path, body: body}
-	a.call = call{until: now() + c.nodes.retryFor, hasWait: true, waitUntil: now() + most(least(o.Wait, Forever), 0)}
-	if o.Wait < 0 || isNested || o.Barge || a.isNamed {
+	a := &acquiring{c, keys, o, path, body, c.nodes.waiting(o.Wait)}
+	if o.Wait < 0 || isNested {
 		return a.take(ctx)
 	}
-	name, _ := json.Marshal([]any{keys, o.Priority})
-	return a.takeInTurn(ctx, string(name))
+	return a.takeInTurn(ctx, fmt.Sprintf("%#v %d", keys, o.Priority))
 }
 
 // take asks the service.
 func (a *acquiring) take(ctx context.Context) (*Lease, error) {
 	for {
-		k := &keeper{length: a.ttl, isNamed: a.isNamed}
+		k := &keeper{renewals: a.renewals, kind: ErrLeaseLost, name: "the lease of", length: a.options.TTL}
 		id := randomID() // a repeated acquire gets the same grant
 		for _, key := range a.keys {
 			k.leases = append(k.leases, leaseRef{key.Key, id})
-			k.name = strings.TrimPrefix(k.name+", "+key.Key, ", ")
+			k.name += " " + key.Key
 		}
 		a.body["lease_id"] = id
 		delete(a.body, "ticket")
 		a.call.doubt = false
 		got, err := a.nodes.call(ctx, a.path, a.body, &a.call)
 		if err == nil {
-			var lease *Lease
-			if lease, err = a.granted(ctx, k, got); err == nil {
+			if a.options.Owner == "" {
+				k.owner = got.Owner
+			}
+			lease := newLease(ctx, k, got)
+			if err = a.renewals.begin(ctx, k, got, &a.call); err == nil {
 				return lease, nil
 			}
-			a.call.doubt = true
 		}
 		if a.call.doubt {
-			a.later(func() { _ = a.nodes.release(k.leases, most(giveBack, a.nodes.retryFor)) })
+			a.later(func() { _ = a.nodes.release(k.leases, now()+most(giveBack, a.nodes.retryFor)) })
 		}
 		if !errors.Is(err, ErrLeaseLost) || now() >= most(a.call.until, a.call.waitUntil) {
 			return nil, err
@@ -175,20 +162,6 @@ func (a *acquiring) take(ctx context.Context) (*Lease, error) {
 	}
 }
 
-func (a *acquiring) granted(ctx context.Context, k *keeper, got answer) (*Lease, error) {
-	first := got.renewed()
-	if first.until()-now() < a.ttl*2/3 {
-		// After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-		until := least(now()+least(a.ttl, a.nodes.retryFor), most(a.call.until, a.call.waitUntil+a.nodes.retryFor))
-		renewal, err := a.nodes.call(ctx, "/v1/leases/renew", fields{"leases": k.leases}, &call{until: until})
-		if err != nil {
-			return nil, err
-		}
-		first = renewal.renewed()
-	}
-	return newLease(ctx, a.renewals, k, got, first), nil
-}
-
 // queue is one of callers in this process that want the same locks in the same way. Only one of them stands in the service's queue, until
 // it is granted the lock with a lease of its own; then the next one does.
 type queue struct {
@@ -196,7 +169,7 @@ type queue struct {
 	callers int
 }
 
-func (c *Client) enter(name string) *queue {
+func (c *Client) enter(name string) (turn chan struct{}, leave func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q := c.queues[name]
@@ -205,25 +178,23 @@ func (c *Client) enter(name string) *queue {
 		c.queues[name] = q
 	}
 	q.callers++
-	return q
-}
-
-func (c *Client) leave(name string, q *queue) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if q.callers--; q.callers == 0 {
-		delete(c.queues, name)
+	return q.turn, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if q.callers--; q.callers == 0 {
+			delete(c.queues, name)
+		}
 	}
 }
 
 // takeInTurn waits for the turn of this caller among those of this process. Before that it asks once without a wait: so it knows that a
 // node answers, and what the service refuses is refused at once.
 func (a *acquiring) takeInTurn(ctx context.Context, name string) (*Lease, error) {
-	q := a.enter(name)
-	defer a.leave(name, q)
+	turn, leave := a.enter(name)
+	defer leave()
 	select {
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
 		return a.take(ctx)
 	default:
 	}
@@ -233,18 +204,19 @@ func (a *acquiring) takeInTurn(ctx context.Context, name string) (*Lease, error)
 	if !errors.Is(err, ErrLockHeld) {
 		return lease, err
 	}
-	a.call.answered, a.call.waitUntil, a.call.until = true, waitUntil, waitUntil+a.nodes.retryFor
-	timer := time.NewTimer(waitUntil - now())
-	defer timer.Stop()
+	inTime, cancel := context.WithTimeout(ctx, waitUntil-now())
+	defer cancel()
 	select {
-	case q.turn <- struct{}{}:
-		defer func() { <-q.turn }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-timer.C:
+	case turn <- struct{}{}:
+		defer func() { <-turn }()
+	case <-inTime.Done():
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 	}
 	// When the wait is over, the service says who holds it.
-	a.call.waitUntil = most(waitUntil, now()+50*time.Millisecond)
+	waitUntil = most(waitUntil, now()+50*time.Millisecond)
+	a.call.answered, a.call.waitUntil, a.call.until = true, waitUntil, waitUntil+a.nodes.retryFor
 	return a.take(ctx)
 }
 

@@ -42,7 +42,7 @@ func Test03ALongWaitGoesOnWithTickets(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	first := held(t, client(Config{}, nodeB.url), key, Options{})
-	second := inBackground(client(Config{WaitPerCall: 500 * time.Millisecond}, p.url), key, Options{})
+	second := inBackground(impatient(client(Config{}, p.url)), key, Options{})
 	eventually(t, "two tickets", func() bool {
 		tickets, ids := 0, map[any]bool{}
 		for _, one := range p.requests("/acquire") {
@@ -62,14 +62,14 @@ func Test03AWaitThatEndsNamesTheHolders(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	lease := held(t, client(Config{}, nodeB.url), key, Options{Owner: "first"})
-	c := client(Config{WaitPerCall: 500 * time.Millisecond})
+	c := impatient(client(Config{}))
 	var all sync.WaitGroup
 	for i := 0; i < 3; i++ { // also those that wait for their turn in this process
 		all.Add(1)
 		go func() {
 			defer all.Done()
 			_, err := c.Lock(ctx, key, &Options{Wait: 1200 * time.Millisecond})
-			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, ErrLockHeld) || err.(*Error).Holders()[0].Owner != "first" || err.(*Error).Status != 423 {
+			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, ErrLockHeld) || err.(*Error).Holders[0].Owner != "first" || err.(*Error).Status != 423 {
 				t.Error(err)
 			}
 		}()
@@ -87,7 +87,7 @@ func Test03ANodeThatEndsWaitsAtOnceIsLeftForAnotherOne(t *testing.T) {
 	key, p := freshKey(), startProxy(t, nodeA)
 	p.endsWaits = true
 	first := held(t, client(Config{}, nodeB.url), key, Options{})
-	second := inBackground(client(Config{WaitPerCall: 50 * time.Second}, p.url, nodeB.url), key, Options{})
+	second := inBackground(client(Config{}, p.url, nodeB.url), key, Options{})
 	eventually(t, "it waits at the other", func() bool { return len(nodeB.lock(key).Waiting) == 1 })
 	freed(t, first)
 	freed(t, second(t))
@@ -164,7 +164,7 @@ func Test12SharedLeasesAndPermits(t *testing.T) {
 	freed(t, two)
 	isFree(t, key)
 	_, err := c.Lock(ctx, key, &Options{Mode: Mode{Shared: true, Limit: 3}})
-	isKind(t, err, ErrRefused, "invalid-options")
+	isKind(t, err, ErrRefused, "invalid-request")
 }
 
 func Test12AGroupHasNoMorePermitsThanItsLimit(t *testing.T) {
@@ -196,7 +196,7 @@ func Test12AMultilockIsRenewedAndReleasedAsOne(t *testing.T) {
 	lease, err = c.Multilock(ctx, both, &Options{TTL: 6 * time.Second})
 	check(t, err == nil, err)
 	nodeA.force(other)
-	check(t, waitLost(t, lease).Why() == "forced", lease.Err())
+	check(t, waitLost(t, lease).Why == "forced", lease.Err())
 	isKind(t, lease.Release(), ErrLeaseLost, "")
 	isFree(t, key)
 }
@@ -233,8 +233,8 @@ func Test25ALockInsideOfItselfIsNestedOnRequest(t *testing.T) {
 	check(t, lease == nil && err == nil, "another client", err)
 	freed(t, outer)
 	named := held(t, c, key, Options{Owner: "worker"})
-	_, err = c.Lock(named.Context(), key, nested)
-	isKind(t, err, ErrRefused, "invalid-options")
+	lease, err = c.TryLock(named.Context(), key, nested) // the owner may be that of another process, too
+	check(t, lease == nil && err == nil, "in a lease with a named owner", err)
 	freed(t, named)
 	isFree(t, key)
 }
@@ -252,7 +252,7 @@ func Test26TheLeasesOfAClientAreRenewedTogether(t *testing.T) {
 	renewals := p.requests("/renew")
 	check(t, len(renewals) < 12, len(renewals))
 	nodeB.force(leases[7].Key)
-	check(t, waitLost(t, leases[7]).Why() == "forced", leases[7].Err())
+	check(t, waitLost(t, leases[7]).Why == "forced", leases[7].Err())
 	leases = append(leases[:7], leases[8:]...)
 	untilRenewed(t, leases...)
 	for _, lease := range leases {
@@ -263,9 +263,9 @@ func Test26TheLeasesOfAClientAreRenewedTogether(t *testing.T) {
 func Test26NoRequestHasMoreLeasesThanANodeAccepts(t *testing.T) {
 	var leases []*keeper
 	for i := 0; i < 20; i++ {
-		leases = append(leases, &keeper{leases: make([]leaseRef, 60), last: renewed{left: 9}, together: leasesPerCallMax})
+		leases = append(leases, &keeper{leases: make([]leaseRef, 60), until: 9, together: leasesPerCallMax})
 	}
-	all := batches(leases, 0)
+	all := batches(leases)
 	check(t, len(all) == 3 && len(all[0]) == 8, len(all))
 }
 
@@ -278,7 +278,7 @@ func Test27ALeaseWhoseRenewalHangsTakesNoOtherWithIt(t *testing.T) {
 		leases = append(leases, held(t, c, fmt.Sprint(key, i), Options{TTL: 9 * time.Second}))
 	}
 	p.set(func() { p.hangs = leases[0].ID })
-	check(t, waitLost(t, leases[0]).Why() == "unanswered", leases[0].Err())
+	check(t, waitLost(t, leases[0]).Why == "unanswered", leases[0].Err())
 	untilRenewed(t, leases[1:]...)
 	for _, lease := range leases[1:] {
 		freed(t, lease)
@@ -302,7 +302,7 @@ func Test31ATokenThatIsTooLowDoesNotPass(t *testing.T) {
 	freed(t, first)
 	second := held(t, c, key, Options{})
 	e := isKind(t, c.Fence(ctx, key, first.Token()), ErrStaleToken, "stale-token")
-	check(t, e.Status == 412 && e.Current() == second.Token(), e.Current())
+	check(t, e.Status == 412 && e.Current == second.Token(), e.Current)
 	freed(t, second)
 }
 

@@ -37,36 +37,22 @@ type Done[T any] struct {
 type Attempt struct {
 	ID string
 	// Number of the attempt, from 1; 0 if it is not guarded.
-	Number int
+	Number int `json:"attempt"`
 	// Guarded is false if the store does not answer and OnOutage is "open", so other callers may proceed too.
 	Guarded bool
 	// Reentry: an earlier attempt may have done part of the work.
 	Reentry bool
 	// PossiblyRepeated: the store may have lost the record of an earlier attempt.
-	PossiblyRepeated bool
+	PossiblyRepeated bool `json:"possibly_repeated"`
 	keeper           *keeper
 }
 
 // Err is nil while no other attempt can begin, and then an ErrAttemptLost. Ask before each step that cannot be undone.
 func (a *Attempt) Err() error {
-	if a.keeper == nil || a.keeper.remaining() > 0 {
+	if a.keeper == nil {
 		return nil
 	}
-	loss := a.keeper.stop()
-	if loss == nil {
-		return lost(ErrAttemptLost, "attempt-lost", "the attempt has ended", "")
-	}
-	asAttempt := *loss
-	asAttempt.Kind = ErrAttemptLost
-	return &asAttempt
-}
-
-// Remaining is for how long no other attempt can begin; 0 if it is lost, or not guarded.
-func (a *Attempt) Remaining() time.Duration {
-	if a.keeper == nil {
-		return 0
-	}
-	return a.keeper.remaining()
+	return a.keeper.err()
 }
 
 // Once runs the work if the operation with these contents (JSON) has not succeeded yet, and stores its result (JSON). If it has succeeded,
@@ -80,12 +66,12 @@ func (a *Attempt) Remaining() time.Duration {
 func Once[T any](ctx context.Context, c *Client, operation string, contents any, options *OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
 	o := orZero(options)
 	o.TTL, o.Wait, o.OnExpiry = or(o.TTL, time.Minute), or(o.Wait, time.Minute), or(o.OnExpiry, "block")
-	got, err := c.pre(ctx, operation, contents, o)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Code == "operation-duplicate" {
-		done.Duplicate, done.ResultOmitted = true, refused.known.ResultOmitted
-		if stored := refused.known.Result; len(stored) > 0 {
-			if err := json.Unmarshal(stored, &done.Result); err != nil {
+	it := c.nodes.waiting(o.Wait)
+	got, err := c.pre(ctx, operation, contents, o, &it)
+	if got.Code == "operation-duplicate" {
+		done.Duplicate, done.ResultOmitted = true, got.ResultOmitted
+		if len(got.Result) > 0 {
+			if err := json.Unmarshal(got.Result, &done.Result); err != nil {
 				return done, fmt.Errorf("latchgate: the operation was done, but its result is no %T: %w", done.Result, err)
 			}
 		}
@@ -94,30 +80,41 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if err != nil {
 		return done, err
 	}
-	attempt, ctx, stop, err := c.attempt(ctx, got, o)
-	if err != nil {
-		if !errors.Is(err, ErrAttemptLost) {
-			c.post(got, "failure", c.nodes.retryFor) // the work has not begun
-		}
-		return done, err
-	}
-	isFinished := false
+	attempt := &Attempt{}
+	_ = json.Unmarshal(got.raw, attempt) // that it is JSON is known
+	ctx, cancel := context.WithCancel(ctx)
+	outcome := "failure" // until the work begins, surely nothing was done
 	defer func() {
-		stop()
-		if isFinished && err == nil {
+		cancel()
+		if attempt.keeper != nil {
+			attempt.keeper.stop()
+		}
+		if outcome == "success" {
 			done.ResultOmitted, err = c.postSuccess(got, done.Result, o)
-		} else if o.OnExpiry == "block" && !errors.Is(err, ErrNotDone) {
-			c.post(got, "unknown", c.nodes.retryFor) // a second run is worse than none, and only the work can know that nothing was done
 		} else {
-			c.post(got, "failure", c.nodes.retryFor)
+			c.post(got, outcome, c.nodes.retryFor)
 		}
 	}()
-	done.Result, err = work(ctx, attempt)
-	isFinished = true
+	if attempt.Guarded {
+		beat := leaseRef{"/v1/operations/" + attempt.ID + "/heartbeat", got.Stamp}
+		attempt.keeper = &keeper{renewals: c.renewals, kind: ErrAttemptLost, name: "operation " + attempt.ID, leases: []leaseRef{beat},
+			isAttempt: true, length: o.TTL, ended: cancel}
+		if err := c.renewals.begin(ctx, attempt.keeper, got, &it); err != nil {
+			return done, err
+		}
+	}
+	if o.OnExpiry == "block" {
+		outcome = "unknown" // a second run is worse than none
+	}
+	if done.Result, err = work(ctx, attempt); err == nil {
+		outcome = "success"
+	} else if errors.Is(err, ErrNotDone) {
+		outcome = "failure" // only the work can know that nothing was done
+	}
 	return done, err
 }
 
-func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions) (answer, error) {
+func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions, it *call) (answer, error) {
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
 	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
 	if err := putJSON(request, "contents", contents); err != nil {
@@ -130,10 +127,9 @@ func (c *Client) pre(ctx context.Context, operation string, contents any, o Once
 	put(request, "durability", o.Durability)
 	put(request, "on_outage", o.OnOutage)
 	put(request, "label", o.Label)
-	it := &call{until: now() + c.nodes.retryFor, hasWait: true, waitUntil: now() + most(least(o.Wait, Forever), 0)}
 	got, err := c.nodes.call(ctx, "/v1/operations/pre", request, it)
 	if err == nil && (got.ID == "" || got.Stamp == "") {
-		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate", Status: got.status}
+		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate"}
 	}
 	if err != nil && it.doubt {
 		c.later(func() { c.giveBack(request, o) })
@@ -148,7 +144,7 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 		request["on_outage"] = "closed" // an unguarded permission says nothing about the claim
 	}
 	for until := now() + o.TTL; now() < until; time.Sleep(2 * pauseMin) {
-		it := &call{until: now() + c.nodes.retryFor, hasWait: true, doubt: true}
+		it := &call{until: now() + c.nodes.retryFor, doubt: true}
 		got, err := c.nodes.call(context.Background(), "/v1/operations/pre", request, it)
 		if err == nil {
 			c.post(got, "failure", most(o.TTL, c.nodes.retryFor))
@@ -159,29 +155,6 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 		}
 	}
 	warn("no node says whether an operation was claimed: it may stay blocked")
-}
-
-// attempt begins the heartbeats.
-func (c *Client) attempt(ctx context.Context, got answer, o OnceOptions) (a *Attempt, work context.Context, stop func(), err error) {
-	a = &Attempt{ID: got.ID, Number: got.Attempt, Guarded: got.Guarded, Reentry: got.Reentry, PossiblyRepeated: got.PossiblyRepeated}
-	work, cancel := context.WithCancel(ctx)
-	if !a.Guarded {
-		return a, work, cancel, nil
-	}
-	beat, first := "/v1/operations/"+a.ID+"/heartbeat", got.renewed()
-	if first.until()-now() < o.TTL*2/3 {
-		// After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-		it := &call{until: now() + least(o.TTL, c.nodes.retryFor)}
-		renewal, err := c.nodes.call(ctx, beat, fields{"stamp": got.Stamp}, it)
-		if err != nil {
-			cancel()
-			return nil, nil, nil, err
-		}
-		first = renewal.renewed()
-	}
-	a.keeper = &keeper{name: "operation " + a.ID, beat: beat, stamp: got.Stamp, length: o.TTL, ended: cancel}
-	c.renewals.keep(a.keeper, first)
-	return a, work, func() { a.keeper.stop() }, nil
 }
 
 // postSuccess says whether the result was omitted.

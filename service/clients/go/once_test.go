@@ -70,7 +70,7 @@ func Test16WorkThatFailsMayRunAgainUnlessItsOutcomeIsUnknown(t *testing.T) {
 		_, _ = Once(ctx, c, "block", contents, nil, func(context.Context, *Attempt) (int, error) { panic("it panics") })
 	}()
 	_, err = Once(ctx, c, "block", contents, nil, works)
-	check(t, isKind(t, err, ErrOperationUnknown, "operation-unknown").Why() == "reported", err)
+	check(t, isKind(t, err, ErrOperationUnknown, "operation-unknown").Why == "reported", err)
 }
 
 func Test17HeartbeatsKeepTheAttempt(t *testing.T) {

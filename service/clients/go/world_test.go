@@ -215,6 +215,12 @@ func client(config Config, urls ...string) *Client {
 	return c
 }
 
+// impatient makes each request of a client wait only so long that a test sees several.
+func impatient(c *Client) *Client {
+	c.nodes.waitPerCall = 500 * time.Millisecond
+	return c
+}
+
 // held is a lease that must be granted.
 func held(t *testing.T, c *Client, key string, o Options) *Lease {
 	t.Helper()
@@ -282,7 +288,7 @@ func waitLost(t *testing.T, lease *Lease) *Error {
 func sentAt(k *keeper) time.Duration {
 	k.renewals.mu.Lock()
 	defer k.renewals.mu.Unlock()
-	return k.last.sent
+	return k.sent
 }
 
 // untilRenewed waits for a renewal of each lease that was sent from now on.
