@@ -152,19 +152,6 @@ func put[T comparable](body fields, name string, value T) {
 	}
 }
 
-// putJSON takes a copy of what the caller may change while the call is repeated.
-func putJSON(body fields, name string, value any) error {
-	if value == nil {
-		return nil
-	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return invalid(name + " is no JSON: " + err.Error())
-	}
-	body[name] = json.RawMessage(text)
-	return nil
-}
-
 func or[T comparable](value, otherwise T) T {
 	var none T
 	if value == none {

@@ -72,14 +72,11 @@ func Test07EveryNodeFreezesForLongerThanTheTTL(t *testing.T) {
 func Test08ALeaseIsEndedByForce(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
-	err := c.WithLock(ctx, key, &Options{TTL: 3 * time.Second}, func(work context.Context, lease *Lease) error {
-		nodeB.force(key)
-		waitLost(t, lease)
-		return nil
-	})
-	e := isKind(t, err, ErrLeaseLost, "lease-lost")
-	check(t, e.Why == "forced" && e.Status == 410, e)
-	lease := held(t, c, key, Options{})
+	lease := held(t, c, key, Options{TTL: 3 * time.Second})
+	nodeB.force(key)
+	e := waitLost(t, lease)
+	check(t, e.Why == "forced" && e.Status == 410 && lease.Release() == e, e)
+	lease = held(t, c, key, Options{})
 	nodeB.force(key)
 	check(t, isKind(t, lease.Release(), ErrLeaseLost, "").Why == "forced", "why")
 }

@@ -2,7 +2,6 @@ package latchgate
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -80,8 +79,8 @@ func (l *Lease) Revocation() *Revocation {
 	return l.keeper.revocation
 }
 
-// Release releases the lease. An ErrLeaseLost says that it had ended before, an ErrUnavailable that no node answers; then the lease ends
-// by its TTL. A second release does nothing.
+// Release releases the lease. An ErrLeaseLost says that it had ended before, so other callers may have had the lock meanwhile; an
+// ErrUnavailable that no node answers: then the lease ends by its TTL. A second release does nothing.
 func (l *Lease) Release() error {
 	left := l.Remaining()
 	if l.released.Swap(true) {
@@ -104,19 +103,4 @@ func (l *Lease) Release() error {
 func (n *nodes) release(leases []leaseRef, until time.Duration) error {
 	_, err := n.call(context.Background(), "/v1/leases/release", fields{"leases": leases}, &call{until: until})
 	return err
-}
-
-// WithLock runs the work while it holds the lock. The work's context ends when the lease is lost. An error of the work is more important
-// than that of the release. If no node answers the release, the lease ends by its TTL.
-func (c *Client) WithLock(ctx context.Context, key string, options *Options, work func(context.Context, *Lease) error) (err error) {
-	lease, err := c.Lock(ctx, key, options)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if failure := lease.Release(); err == nil && errors.Is(failure, ErrLeaseLost) {
-			err = failure
-		}
-	}()
-	return work(lease.Context(), lease)
 }

@@ -45,7 +45,6 @@ type Options struct {
 	// Delay: if the lease expires, no caller gets the lock for this long. MinHold: the lock stays taken until so long after the grant,
 	// also after an earlier release. MaxHold: it is not renewed for longer.
 	Delay, MinHold, MaxHold time.Duration
-	Metadata                any // a JSON object, shown to other callers
 }
 
 // Lock takes the lock, and returns a lease that renews itself until it is released. It waits in the queue for Options.Wait; then the
@@ -119,9 +118,6 @@ func (c *Client) acquire(ctx context.Context, path string, body fields, keys []K
 	put(body, "delay_ms", o.Delay)
 	put(body, "min_hold_ms", o.MinHold)
 	put(body, "max_hold_ms", o.MaxHold)
-	if err := putJSON(body, "metadata", o.Metadata); err != nil {
-		return nil, err
-	}
 	a := &acquiring{c, keys, o, path, body, c.nodes.waiting(o.Wait)}
 	if o.Wait < 0 || isNested {
 		return a.take(ctx)

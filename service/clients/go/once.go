@@ -117,11 +117,15 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions, it *call) (answer, error) {
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
 	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
-	if err := putJSON(request, "contents", contents); err != nil {
-		return answer{}, err
-	}
-	if err := putJSON(request, "checked", o.Checked); err != nil {
-		return answer{}, err
+	for name, value := range (fields{"contents": contents, "checked": o.Checked}) {
+		if value == nil {
+			continue
+		}
+		text, err := json.Marshal(value) // a copy: the caller may change it while the call is repeated
+		if err != nil {
+			return answer{}, invalid(name + " is no JSON: " + err.Error())
+		}
+		request[name] = json.RawMessage(text)
 	}
 	put(request, "ttl_ms", o.TTL)
 	put(request, "durability", o.Durability)
@@ -163,22 +167,20 @@ func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted b
 	put(body, "retention_ms", o.Retention)
 	put(body, "permanent", o.Permanent)
 	path, it := "/v1/operations/"+got.ID+"/post", &call{until: now() + most(c.nodes.retryFor, ms(got.TTL))}
-	var posted answer
-	if err = putJSON(body, "result", result); err == nil {
-		posted, err = c.nodes.call(context.Background(), path, body, it)
+	if text, err := json.Marshal(result); err == nil {
+		body["result"] = json.RawMessage(text)
 	}
-	var refused *Error
-	if isOmitted = errors.As(err, &refused) && (refused.Code == "invalid-options" || refused.Status == 400 || refused.Status == 413); isOmitted {
-		warn("the result of operation %s is not stored: %v", got.ID, err)
+	posted, failure := c.nodes.call(context.Background(), path, body, it)
+	if body["result"] != nil && (posted.Status == 400 || posted.Status == 413) {
 		delete(body, "result")
-		posted, err = c.nodes.call(context.Background(), path, body, it)
+		posted, failure = c.nodes.call(context.Background(), path, body, it)
 	}
-	if !errors.As(err, &refused) {
-		return isOmitted || posted.ResultOmitted, err
+	if failure != nil {
+		notRecorded := *failure.(*Error) // and not of a context
+		notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+notRecorded.Detail
+		return true, &notRecorded
 	}
-	notRecorded := *refused
-	notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+refused.Detail
-	return true, &notRecorded
+	return body["result"] == nil || posted.ResultOmitted, nil
 }
 
 // post reports after a failure, which is more important than that of the post.
