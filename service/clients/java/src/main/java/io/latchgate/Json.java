@@ -7,7 +7,6 @@ import java.util.Map;
 
 /** JSON, because the JDK has none: maps, lists, strings, longs, doubles, booleans and null. */
 final class Json {
-    private static final int DEPTH_MAX = 100;
     private final String text;
     private int at;
 
@@ -22,12 +21,11 @@ final class Json {
 
     static String write(Object value) {
         StringBuilder out = new StringBuilder();
-        write(out, value, 0);
+        write(out, value);
         return out.toString();
     }
 
-    private static void write(StringBuilder out, Object value, int depth) {
-        if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
+    private static void write(StringBuilder out, Object value) {
         if (value == null || value instanceof Boolean || value instanceof Number number && Double.isFinite(number.doubleValue())) {
             out.append(value);
         } else if (value instanceof Text written) {
@@ -38,7 +36,7 @@ final class Json {
             String comma = "{";
             for (Map.Entry<?, ?> entry : map.entrySet()) {
                 quote(out.append(comma), String.valueOf(entry.getKey()));
-                write(out.append(':'), entry.getValue(), depth + 1);
+                write(out.append(':'), entry.getValue());
                 comma = ",";
             }
             out.append(map.isEmpty() ? "{}" : "}");
@@ -46,7 +44,7 @@ final class Json {
             String comma = "";
             out.append('[');
             for (Object one : list) {
-                write(out.append(comma), one, depth + 1);
+                write(out.append(comma), one);
                 comma = ",";
             }
             out.append(']');
@@ -69,7 +67,7 @@ final class Json {
     @SuppressWarnings("unchecked")
     static Map<String, Object> parse(String text) {
         Json json = new Json(text);
-        Object value = json.value(0);
+        Object value = json.value();
         if (!(value instanceof Map) || json.peek() != 0) throw new IllegalArgumentException("no JSON object");
         return (Map<String, Object>) value;
     }
@@ -89,8 +87,7 @@ final class Json {
         if (!take(expected)) throw new IllegalArgumentException("JSON needs " + expected + " at " + at);
     }
 
-    private Object value(int depth) {
-        if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
+    private Object value() {
         switch (peek()) {
             case '{': {
                 Map<String, Object> map = new LinkedHashMap<>();
@@ -99,13 +96,13 @@ final class Json {
                     if (peek() != '"') throw new IllegalArgumentException("JSON needs a name at " + at);
                     String name = string();
                     need(':');
-                    map.put(name, value(depth + 1));
+                    map.put(name, value());
                 }
                 return map;
             }
             case '[': {
                 List<Object> list = new ArrayList<>();
-                for (at++; !take(']'); list.add(value(depth + 1))) if (!list.isEmpty()) need(',');
+                for (at++; !take(']'); list.add(value())) if (!list.isEmpty()) need(',');
                 return list;
             }
             case '"':
