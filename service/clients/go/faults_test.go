@@ -126,7 +126,7 @@ func Test21NoNodeAnswers(t *testing.T) {
 	a, b := pair(t)
 	a.kill()
 	b.freeze()
-	_, err := client(Config{Timeout: 300 * time.Millisecond, RetryFor: time.Second}, a.url, b.url).TryLock(ctx, freshKey(), nil)
+	_, err := client(Config{Timeout: 300 * time.Millisecond, RetryFor: time.Second}, a.url, b.url).Lock(ctx, freshKey(), nil)
 	isKind(t, err, ErrUnavailable, "no-answer")
 }
 

@@ -48,21 +48,10 @@ type Options struct {
 }
 
 // Lock takes the lock, and returns a lease that renews itself until it is released. It waits in the queue for Options.Wait; then the
-// error is an ErrWaitTimeout. The lease's Context is derived from ctx.
+// error is an ErrWaitTimeout, or with NoWait an ErrLockHeld. The lease's Context is derived from ctx.
 func (c *Client) Lock(ctx context.Context, key string, options *Options) (*Lease, error) {
 	o := orZero(options)
 	return c.acquire(ctx, lockPath(key, "acquire"), o.Mode.fields(), []Key{{key, o.Mode}}, o)
-}
-
-// TryLock takes the lock if it is free, and returns nil if it is not.
-func (c *Client) TryLock(ctx context.Context, key string, options *Options) (*Lease, error) {
-	o := orZero(options)
-	o.Wait = NoWait
-	lease, err := c.Lock(ctx, key, &o)
-	if errors.Is(err, ErrLockHeld) {
-		return nil, nil
-	}
-	return lease, err
 }
 
 // Multilock takes all locks or none, up to 64. Each Key says its mode. Otherwise it is like Lock.

@@ -231,11 +231,11 @@ func held(t *testing.T, c *Client, key string, o Options) *Lease {
 	return lease
 }
 
-func isHeld(t *testing.T, c *Client, key string, o Options) {
+func isHeld(t *testing.T, ctx context.Context, c *Client, key string, o Options) {
 	t.Helper()
-	if lease, err := c.TryLock(ctx, key, &o); lease != nil || err != nil {
-		t.Fatal("it is not held", lease, err)
-	}
+	o.Wait = NoWait
+	_, err := c.Lock(ctx, key, &o)
+	isKind(t, err, ErrLockHeld, "")
 }
 
 func freed(t *testing.T, lease *Lease) {

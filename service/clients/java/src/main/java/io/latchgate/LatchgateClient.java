@@ -1,8 +1,7 @@
 package io.latchgate;
 
-import java.net.InetAddress;
+import java.lang.management.ManagementFactory;
 import java.net.URLEncoder;
-import java.net.UnknownHostException;
 import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -94,20 +93,11 @@ public final class LatchgateClient {
 
     public Lease acquire(String key) throws InterruptedException { return acquire(key, LockOptions.of()); }
 
-    /** Takes the lock. Waits in the queue; then it throws WaitTimeout, and without a wait LockHeld. */
+    /** Takes the lock. Waits in the queue; then it throws WaitTimeout, or LockHeld without a wait ({@code wait(Duration.ZERO)}). */
     public Lease acquire(String key, LockOptions options) throws InterruptedException { return acquire(key, options, options.waitOrDefault()); }
 
     Lease acquire(String key, LockOptions options, Duration wait) throws InterruptedException {
         return acquire(path(key, "acquire"), options.mode, List.of(new Key(key, options)), options, wait);
-    }
-
-    /** Takes the lock if it is free; otherwise null. */
-    public Lease tryAcquire(String key, LockOptions options) throws InterruptedException {
-        try {
-            return acquire(key, options, Duration.ZERO);
-        } catch (LatchgateException.LockHeld held) {
-            return null;
-        }
     }
 
     /** Takes all locks or none, up to 64. Each Key says its mode. Otherwise it is like acquire. */
@@ -162,20 +152,11 @@ public final class LatchgateClient {
         return "/v1/locks/" + URLEncoder.encode(key, StandardCharsets.UTF_8).replace("+", "%20") + "/" + verb;
     }
 
-    /** Another one for each lease. */
-    private static String ownerName() { return String.format("%s/%.12s", PROCESS, UUID.randomUUID().toString().replace("-", "")); }
-
-    private static final String PROCESS = processName();
-
-    private static String processName() {
-        String host = "client";
-        try {
-            host = InetAddress.getLocalHost().getHostName();
-        } catch (UnknownHostException unknown) {
-            // as above
-        }
+    /** host:pid program/…: another one for each lease. */
+    private static String ownerName() {
+        String process = ManagementFactory.getRuntimeMXBean().getName().replaceFirst("(\\d+)@(.{0,60}).*", "$2:$1");
         String program = System.getProperty("sun.java.command", "java").split(" ")[0].replaceAll(".*[/.](?=.)", "");
-        return String.format("%.60s:%d %.40s", host, ProcessHandle.current().pid(), program);
+        return String.format("%s %.40s/%.12s", process, program, UUID.randomUUID().toString().replace("-", ""));
     }
 
     /** One call of acquire, with what is known of it. */

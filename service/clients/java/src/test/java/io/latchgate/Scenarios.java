@@ -83,7 +83,7 @@ final class Scenarios extends World {
     private static LockOptions options() { return LockOptions.of(); }
 
     private void isHeld(LatchgateClient client, String key, LockOptions options) throws Exception {
-        check(client.tryAcquire(key, options) == null, key + " is not held");
+        raises(LockHeld.class, () -> client.acquire(key, options.wait(Duration.ZERO)));
     }
 
     private void isFree(String key) throws Exception {
@@ -267,7 +267,7 @@ final class Scenarios extends World {
         Proxy proxy = new Proxy(nodeA);
         proxy.loses.put("acquire", 1000);
         LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
-        same("no-answer", raises(Unavailable.class, () -> client.tryAcquire(key, options())).code);
+        same("no-answer", raises(Unavailable.class, () -> client.acquire(key)).code);
         eventually("it is released", () -> !proxy.requests("/release").isEmpty());
         isFree(key);
     }
@@ -420,7 +420,7 @@ final class Scenarios extends World {
         a.kill();
         b.freeze();
         LatchgateClient client = config(a.url, b.url).timeout(Duration.ofMillis(300)).retryFor(SECOND).connect();
-        raises(Unavailable.class, () -> client.tryAcquire(key, options()));
+        raises(Unavailable.class, () -> client.acquire(key));
     }
 
     void test22_a_node_that_is_busy_is_called_again_after_its_time() throws Exception {
