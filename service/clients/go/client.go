@@ -60,11 +60,10 @@ type Client struct {
 // New makes a client. It calls no node.
 func New(config Config) (*Client, error) {
 	n := &nodes{
-		apiKey:      or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
-		timeout:     or(config.Timeout, 5*time.Second),
-		retryFor:    or(config.RetryFor, 2*time.Second),
-		waitPerCall: 20 * time.Second,
-		http:        config.HTTPClient,
+		apiKey:   or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
+		timeout:  or(config.Timeout, 5*time.Second),
+		retryFor: or(config.RetryFor, 2*time.Second),
+		http:     config.HTTPClient,
 	}
 	urls := or(strings.Join(config.URLs, ","), or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"))
 	for _, text := range strings.Split(urls, ",") {
@@ -99,7 +98,7 @@ func (c *Client) Close() {
 
 // Fence is for a resource that cannot store tokens: an ErrStaleToken says that a higher token has been granted or presented for the key.
 func (c *Client) Fence(ctx context.Context, key string, token int64) error {
-	_, err := c.nodes.call(ctx, lockPath(key, "fence"), fields{"token": token}, &call{until: now() + c.nodes.retryFor})
+	_, err := c.nodes.call(ctx, c.nodes.callTo(lockPath(key, "fence"), fields{"token": token}))
 	return err
 }
 
@@ -125,7 +124,9 @@ func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions)
 	put(body, "by", o.By)
 	put(body, "grace_ms", o.Grace)
 	put(body, "token", o.Token)
-	got, err := c.nodes.call(ctx, lockPath(key, "revoke"), body, &call{until: now() + c.nodes.retryFor, isOnce: o.Token == 0})
+	it := c.nodes.callTo(lockPath(key, "revoke"), body)
+	it.isOnce = o.Token == 0
+	got, err := c.nodes.call(ctx, it)
 	_ = json.Unmarshal(got.raw, &revoking) // a problem has none of its fields
 	return revoking, err
 }

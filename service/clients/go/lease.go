@@ -55,6 +55,7 @@ func newLease(ctx context.Context, k *keeper, granted answer) *Lease {
 		ctx = context.WithValue(ctx, insideOf{k.renewals, lease.Key}, k)
 	}
 	l.ctx, k.ended = context.WithCancel(ctx)
+	k.renewals.keep(k, granted)
 	// A lease that is forgotten is not renewed any more, and expires.
 	runtime.SetFinalizer(l, func(*Lease) { k.stop() })
 	return l
@@ -101,6 +102,6 @@ func (l *Lease) Release() error {
 }
 
 func (n *nodes) release(leases []leaseRef, until time.Duration) error {
-	_, err := n.call(context.Background(), "/v1/leases/release", fields{"leases": leases}, &call{until: until})
+	_, err := n.call(context.Background(), &call{path: "/v1/leases/release", body: fields{"leases": leases}, until: until})
 	return err
 }

@@ -83,16 +83,6 @@ func (m Mode) fields() fields {
 	return body
 }
 
-// acquiring is one call of Lock, with what is known of it.
-type acquiring struct {
-	*Client
-	keys    []Key
-	options Options
-	path    string
-	body    fields
-	call    call
-}
-
 func (c *Client) acquire(ctx context.Context, path string, body fields, keys []Key, o Options) (*Lease, error) {
 	o.TTL, o.Wait = or(o.TTL, 30*time.Second), or(o.Wait, time.Minute)
 	outer := o.Owner
@@ -107,43 +97,43 @@ func (c *Client) acquire(ctx context.Context, path string, body fields, keys []K
 	put(body, "delay_ms", o.Delay)
 	put(body, "min_hold_ms", o.MinHold)
 	put(body, "max_hold_ms", o.MaxHold)
-	a := &acquiring{c, keys, o, path, body, c.nodes.waiting(o.Wait)}
+	it := c.nodes.waiting(path, body, o.Wait, o.TTL)
 	if o.Wait < 0 || isNested {
-		return a.take(ctx)
+		return c.take(ctx, it, keys, o)
 	}
-	return a.takeInTurn(ctx, fmt.Sprintf("%#v %d", keys, o.Priority))
+	return c.takeInTurn(ctx, it, keys, o)
 }
 
 // take asks the service.
-func (a *acquiring) take(ctx context.Context) (*Lease, error) {
+func (c *Client) take(ctx context.Context, it *call, keys []Key, o Options) (*Lease, error) {
 	for {
-		k := &keeper{renewals: a.renewals, kind: ErrLeaseLost, name: "the lease of", length: a.options.TTL}
+		k := &keeper{renewals: c.renewals, kind: ErrLeaseLost, name: "the lease of", length: o.TTL}
 		id := randomID() // a repeated acquire gets the same grant
-		for _, key := range a.keys {
+		for _, key := range keys {
 			k.leases = append(k.leases, leaseRef{key.Key, id})
 			k.name += " " + key.Key
 		}
-		a.body["lease_id"] = id
-		delete(a.body, "ticket")
-		a.call.doubt = false
-		got, err := a.nodes.call(ctx, a.path, a.body, &a.call)
+		it.body["lease_id"] = id
+		delete(it.body, "ticket")
+		it.doubt = false
+		got, err := c.nodes.call(ctx, it)
 		if err == nil {
-			if a.options.Owner == "" {
+			if o.Owner == "" {
 				k.owner = got.Owner
 			}
 			lease := newLease(ctx, k, got)
-			if err = a.renewals.begin(ctx, k, got, &a.call); err == nil {
+			if err = lease.Err(); err == nil { // unless the answer took too long
 				return lease, nil
 			}
 		}
-		if a.call.doubt {
-			a.later(func() { _ = a.nodes.release(k.leases, now()+most(giveBack, a.nodes.retryFor)) })
+		if it.doubt {
+			c.later(func() { _ = c.nodes.release(k.leases, now()+most(giveBack, c.nodes.retryFor)) })
 		}
-		if !errors.Is(err, ErrLeaseLost) || now() >= most(a.call.until, a.call.waitUntil) {
+		if !errors.Is(err, ErrLeaseLost) || now() >= most(it.until, it.waitUntil) {
 			return nil, err
 		}
 		// It was granted in an answer that was lost, and has ended since.
-		a.call.until = now() + a.nodes.retryFor
+		it.until = now() + c.nodes.retryFor
 	}
 }
 
@@ -174,18 +164,18 @@ func (c *Client) enter(name string) (turn chan struct{}, leave func()) {
 
 // takeInTurn waits for the turn of this caller among those of this process. Before that it asks once without a wait: so it knows that a
 // node answers, and what the service refuses is refused at once.
-func (a *acquiring) takeInTurn(ctx context.Context, name string) (*Lease, error) {
-	turn, leave := a.enter(name)
+func (c *Client) takeInTurn(ctx context.Context, it *call, keys []Key, o Options) (*Lease, error) {
+	turn, leave := c.enter(fmt.Sprintf("%#v %d", keys, o.Priority))
 	defer leave()
 	select {
 	case turn <- struct{}{}:
 		defer func() { <-turn }()
-		return a.take(ctx)
+		return c.take(ctx, it, keys, o)
 	default:
 	}
-	waitUntil := a.call.waitUntil
-	a.call.waitUntil = 0
-	lease, err := a.take(ctx)
+	waitUntil := it.waitUntil
+	it.waitUntil = 0
+	lease, err := c.take(ctx, it, keys, o)
 	if !errors.Is(err, ErrLockHeld) {
 		return lease, err
 	}
@@ -201,8 +191,8 @@ func (a *acquiring) takeInTurn(ctx context.Context, name string) (*Lease, error)
 	}
 	// When the wait is over, the service says who holds it.
 	waitUntil = most(waitUntil, now()+50*time.Millisecond)
-	a.call.answered, a.call.waitUntil, a.call.until = true, waitUntil, waitUntil+a.nodes.retryFor
-	return a.take(ctx)
+	it.answered, it.waitUntil, it.until = true, waitUntil, waitUntil+c.nodes.retryFor
+	return c.take(ctx, it, keys, o)
 }
 
 // Mutex is a lock for code that knows sync.Mutex: one goroutine at a time, in all processes together.

@@ -42,7 +42,7 @@ func Test03ALongWaitGoesOnWithTickets(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	first := held(t, client(Config{}, nodeB.url), key, Options{})
-	second := inBackground(impatient(client(Config{}, p.url)), key, Options{})
+	second := inBackground(client(Config{}, p.url), key, Options{TTL: 1500 * time.Millisecond})
 	eventually(t, "two tickets", func() bool {
 		tickets, ids := 0, map[any]bool{}
 		for _, one := range p.requests("/acquire") {
@@ -62,13 +62,13 @@ func Test03AWaitThatEndsNamesTheHolders(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	lease := held(t, client(Config{}, nodeB.url), key, Options{Owner: "first"})
-	c := impatient(client(Config{}))
+	c := client(Config{})
 	var all sync.WaitGroup
 	for i := 0; i < 3; i++ { // also those that wait for their turn in this process
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			_, err := c.Lock(ctx, key, &Options{Wait: 1200 * time.Millisecond})
+			_, err := c.Lock(ctx, key, &Options{TTL: 1500 * time.Millisecond, Wait: 1200 * time.Millisecond})
 			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, ErrLockHeld) || err.(*Error).Holders[0].Owner != "first" || err.(*Error).Status != 423 {
 				t.Error(err)
 			}

@@ -21,16 +21,18 @@ const (
 	timeoutMin         = 20 * time.Millisecond
 	// The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node.
 	firstWait = 500 * time.Millisecond
+	// How long one request waits at most. Longer waits go on with tickets.
+	waitPerCall = 20 * time.Second
 )
 
 type fields = map[string]any
 
 // nodes are those of one cluster. Nearly every request can be repeated, so a call goes on until a node has answered it.
 type nodes struct {
-	urls                           []string
-	apiKey                         string
-	timeout, retryFor, waitPerCall time.Duration
-	http                           *http.Client
+	urls              []string
+	apiKey            string
+	timeout, retryFor time.Duration
+	http              *http.Client
 	// The node that is tried first. Another one takes its place when it does not answer.
 	first atomic.Int32
 }
@@ -119,27 +121,38 @@ func (n *nodes) avoid(index int32) {
 	n.first.CompareAndSwap(index, (index+1)%int32(len(n.urls)))
 }
 
-// call is what is to be known of a call and its repeats.
+// call is a call with what is known of it and its repeats.
 type call struct {
+	path string
+	body fields
 	// When no node answers, the call ends then.
 	until time.Duration
 	// Each request waits at the node, and the call goes on with tickets until waitUntil, and for retryFor after that while no node
 	// answers. A wait does not begin in an outage: until a node has answered, `until` counts.
 	waitUntil time.Duration
 	answered  bool
+	// What is granted after a wait lasts from then on, but is counted from when the request was sent: so one request waits only for a part
+	// of that.
+	length time.Duration
 	// A node may have carried out the call, though no answer says so.
 	doubt bool
 	// It is not repeated in doubt.
 	isOnce bool
 }
 
-func (n *nodes) waiting(wait time.Duration) call {
-	return call{until: now() + n.retryFor, waitUntil: now() + most(least(wait, Forever), 0)}
+func (n *nodes) callTo(path string, body fields) *call {
+	return &call{path: path, body: body, until: now() + n.retryFor}
+}
+
+func (n *nodes) waiting(path string, body fields, wait, length time.Duration) *call {
+	c := n.callTo(path, body)
+	c.waitUntil, c.length = now()+most(least(wait, Forever), 0), length
+	return c
 }
 
 // call posts the request, and repeats it until a node has answered it or its time is over. Each node gets a part of that time.
-func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (answer, error) {
-	waits := c.waitUntil > now()
+func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
+	waits, body := c.waitUntil > now(), c.body
 	pause := pauseMin
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
@@ -149,7 +162,7 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 			body["wait_ms"] = most((wait+time.Millisecond-1)/time.Millisecond, 1)
 		}
 		index := n.first.Load()
-		got := n.send(ctx, path, body, timeout+wait)
+		got := n.send(ctx, c.path, body, timeout+wait)
 		c.decided(got)
 		if ctx.Err() != nil && got.Status == 0 {
 			return got, ctx.Err()
@@ -194,7 +207,7 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 // times are how long the next request waits at its node, and how long the node may take beyond that.
 func (n *nodes) times(c *call) (timeout, wait time.Duration) {
 	left := c.until - now()
-	wait = n.waitPerCall
+	wait = least(waitPerCall, c.length/3)
 	if !c.answered {
 		wait = least(wait, firstWait, left/4)
 	}

@@ -66,8 +66,7 @@ func (a *Attempt) Err() error {
 func Once[T any](ctx context.Context, c *Client, operation string, contents any, options *OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
 	o := orZero(options)
 	o.TTL, o.Wait, o.OnExpiry = or(o.TTL, time.Minute), or(o.Wait, time.Minute), or(o.OnExpiry, "block")
-	it := c.nodes.waiting(o.Wait)
-	got, err := c.pre(ctx, operation, contents, o, &it)
+	got, err := c.pre(ctx, operation, contents, o)
 	if got.Code == "operation-duplicate" {
 		done.Duplicate, done.ResultOmitted = true, got.ResultOmitted
 		if len(got.Result) > 0 {
@@ -99,9 +98,10 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 		beat := leaseRef{"/v1/operations/" + attempt.ID + "/heartbeat", got.Stamp}
 		attempt.keeper = &keeper{renewals: c.renewals, kind: ErrAttemptLost, name: "operation " + attempt.ID, leases: []leaseRef{beat},
 			isAttempt: true, length: o.TTL, ended: cancel}
-		if err := c.renewals.begin(ctx, attempt.keeper, got, &it); err != nil {
-			return done, err
-		}
+		c.renewals.keep(attempt.keeper, got)
+	}
+	if err := attempt.Err(); err != nil {
+		return done, err // the answer took too long
 	}
 	if o.OnExpiry == "block" {
 		outcome = "unknown" // a second run is worse than none
@@ -114,7 +114,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	return done, err
 }
 
-func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions, it *call) (answer, error) {
+func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions) (answer, error) {
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
 	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
 	for name, value := range (fields{"contents": contents, "checked": o.Checked}) {
@@ -131,7 +131,8 @@ func (c *Client) pre(ctx context.Context, operation string, contents any, o Once
 	put(request, "durability", o.Durability)
 	put(request, "on_outage", o.OnOutage)
 	put(request, "label", o.Label)
-	got, err := c.nodes.call(ctx, "/v1/operations/pre", request, it)
+	it := c.nodes.waiting("/v1/operations/pre", request, o.Wait, o.TTL)
+	got, err := c.nodes.call(ctx, it)
 	if err == nil && (got.ID == "" || got.Stamp == "") {
 		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate"}
 	}
@@ -148,8 +149,9 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 		request["on_outage"] = "closed" // an unguarded permission says nothing about the claim
 	}
 	for until := now() + o.TTL; now() < until; time.Sleep(2 * pauseMin) {
-		it := &call{until: now() + c.nodes.retryFor, doubt: true}
-		got, err := c.nodes.call(context.Background(), "/v1/operations/pre", request, it)
+		it := c.nodes.callTo("/v1/operations/pre", request)
+		it.doubt = true
+		got, err := c.nodes.call(context.Background(), it)
 		if err == nil {
 			c.post(got, "failure", most(o.TTL, c.nodes.retryFor))
 			return
@@ -166,14 +168,14 @@ func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted b
 	body := fields{"stamp": got.Stamp, "outcome": "success"}
 	put(body, "retention_ms", o.Retention)
 	put(body, "permanent", o.Permanent)
-	path, it := "/v1/operations/"+got.ID+"/post", &call{until: now() + most(c.nodes.retryFor, ms(got.TTL))}
+	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
 	if text, err := json.Marshal(result); err == nil {
 		body["result"] = json.RawMessage(text)
 	}
-	posted, failure := c.nodes.call(context.Background(), path, body, it)
+	posted, failure := c.nodes.call(context.Background(), it)
 	if body["result"] != nil && (posted.Status == 400 || posted.Status == 413) {
 		delete(body, "result")
-		posted, failure = c.nodes.call(context.Background(), path, body, it)
+		posted, failure = c.nodes.call(context.Background(), it)
 	}
 	if failure != nil {
 		notRecorded := *failure.(*Error) // and not of a context
@@ -186,8 +188,8 @@ func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted b
 // post reports after a failure, which is more important than that of the post.
 func (c *Client) post(got answer, outcome string, patience time.Duration) {
 	body := fields{"stamp": got.Stamp, "outcome": outcome}
-	it := &call{until: now() + patience}
-	if _, err := c.nodes.call(context.Background(), "/v1/operations/"+got.ID+"/post", body, it); err != nil {
+	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + patience}
+	if _, err := c.nodes.call(context.Background(), it); err != nil {
 		warn("the outcome %s of operation %s is not recorded: %v", outcome, got.ID, err)
 	}
 }

@@ -149,27 +149,17 @@ type renewals struct {
 	changed   chan struct{}
 }
 
-// begin keeps what was granted in this answer to this call.
-func (r *renewals) begin(ctx context.Context, k *keeper, got answer, granted *call) (err error) {
-	if ms(got.TTL)-(now()-got.sent) < k.length*2/3 {
-		// After a wait, it began long after the request was sent: a renewal tells until when it lasts.
-		path, body := renewal([]*keeper{k})
-		until := least(now()+k.length, most(granted.until, granted.waitUntil+r.nodes.retryFor))
-		if got, err = r.nodes.call(ctx, path, body, &call{until: until}); err != nil {
-			k.ended()
-			return err
-		}
-	}
+// keep renews what was granted in this answer.
+func (r *renewals) keep(k *keeper, granted answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k.settle(got, got.results())
+	k.settle(granted, nil)
 	r.keepers = append(r.keepers, k)
 	if !r.isRunning {
 		r.isRunning = true
 		go r.run()
 	}
 	r.notify()
-	return nil
 }
 
 func (r *renewals) notify() {
@@ -238,21 +228,16 @@ func batches(ready []*keeper) (all [][]*keeper) {
 	return append(all, batch)
 }
 
-// renewal is the request for a batch.
-func renewal(batch []*keeper) (path string, body fields) {
-	if first := batch[0].leases[0]; batch[0].isAttempt {
-		return first.Key, fields{"stamp": first.LeaseID}
-	}
+// renew sends one request. `left` is what the first of the batch has left.
+func (r *renewals) renew(batch []*keeper, left time.Duration) {
 	var leases []leaseRef
 	for _, k := range batch {
 		leases = append(leases, k.leases...)
 	}
-	return "/v1/leases/renew", fields{"leases": leases}
-}
-
-// renew sends one request. `left` is what the first of the batch has left.
-func (r *renewals) renew(batch []*keeper, left time.Duration) {
-	path, body := renewal(batch)
+	path, body := "/v1/leases/renew", fields{"leases": leases}
+	if batch[0].isAttempt {
+		path, body = leases[0].Key, fields{"stamp": leases[0].LeaseID}
+	}
 	// Other nodes can be tried before the first of them ends.
 	got := r.nodes.send(context.Background(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
 	results := got.results()

@@ -215,12 +215,6 @@ func client(config Config, urls ...string) *Client {
 	return c
 }
 
-// impatient makes each request of a client wait only so long that a test sees several.
-func impatient(c *Client) *Client {
-	c.nodes.waitPerCall = 500 * time.Millisecond
-	return c
-}
-
 // held is a lease that must be granted.
 func held(t *testing.T, c *Client, key string, o Options) *Lease {
 	t.Helper()

@@ -15,7 +15,7 @@ final class Keeper {
     final String beatPath;
     /** Pairs of key and lease_id, as a renewal names them; of an attempt, the stamp. */
     final List<Map<String, Object>> leases;
-    final long length;
+    private final long length;
     /** The thread to be interrupted if the lease is lost; null if none is. */
     private final Thread interrupts;
 

@@ -108,7 +108,7 @@ public final class LatchgateClient {
 
     /** For a resource that cannot store tokens: throws StaleToken if a higher token has been granted or presented for the key. */
     public void fence(String key, long token) throws InterruptedException {
-        nodes.call(path(key, "fence"), Map.of("token", token), nodes.within(Duration.ZERO));
+        nodes.call(path(key, "fence"), Map.of("token", token), nodes.within());
     }
 
     public Revoking revoke(String key, String reason) throws InterruptedException { return revoke(key, reason, null, null, 0); }
@@ -121,7 +121,7 @@ public final class LatchgateClient {
         if (by != null) body.put("by", by);
         if (grace != null) body.put("grace_ms", grace.toMillis());
         if (token != 0) body.put("token", token);
-        Nodes.Call call = nodes.within(Duration.ZERO);
+        Nodes.Call call = nodes.within();
         call.isOnce = token == 0;
         Map<String, Object> answer = nodes.call(path(key, "revoke"), body, call).body();
         return new Revoking(Answer.number(answer, "leases"), (String) answer.get("deadline"));
@@ -143,7 +143,7 @@ public final class LatchgateClient {
         body.putAll(locks);
         body.put("ttl_ms", options.ttl.toMillis());
         body.put("owner", options.owner != null ? options.owner : ownerName());
-        Acquire acquire = new Acquire(this, path, keys.stream().map(Key::key).toList(), options, body, nodes.within(wait));
+        Acquire acquire = new Acquire(this, path, keys.stream().map(Key::key).toList(), options, body, nodes.within(wait, options.ttl));
         if (wait.isZero() || wait.isNegative()) return acquire.take();
         return acquire.takeInTurn(List.of(keys.stream().map(Key::fields).toList(), options.more.getOrDefault("priority", 1)));
     }
@@ -199,9 +199,11 @@ public final class LatchgateClient {
                     Answer answer = client.nodes.call(path, body, call);
                     Thread interrupts = options.interrupts ? Thread.currentThread() : null;
                     Keeper keeper = new Keeper(String.join(", ", keys), null, leases, options.ttl.toNanos(), interrupts);
-                    client.renewals.begin(keeper, answer, call);
+                    client.renewals.keep(keeper, answer);
+                    Lease lease = new Lease(client.nodes, answer, keeper);
+                    lease.check(); // unless the answer took too long
                     isGranted = true;
-                    return new Lease(client.nodes, answer, keeper);
+                    return lease;
                 } catch (LatchgateException.LeaseLost lost) {
                     // It was granted in an answer that was lost, and has ended since.
                     if (Clock.now() >= Math.max(call.until, call.waitUntil)) throw lost;

@@ -21,6 +21,8 @@ final class Nodes {
     static final long MS = 1_000_000, PAUSE_MIN = 100 * MS, PAUSE_MAX = 1_000 * MS, TIMEOUT_MIN = 20 * MS;
     /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
     private static final long FIRST_WAIT = 500 * MS;
+    /** How long one request waits at most. Longer waits go on with tickets. */
+    private static final long WAIT_PER_CALL = 20_000 * MS;
 
     /** What is to be known of a call and its repeats. */
     static final class Call {
@@ -30,6 +32,9 @@ final class Nodes {
          * node answers. A wait does not begin in an outage: until a node has answered, `until` counts. */
         long waitUntil = Clock.now();
         boolean answered;
+        /** What is granted after a wait lasts from then on, but is counted from when the request was sent: so one request waits only for a
+         * part of that. */
+        long length;
         /** A node may have carried out the call, though no answer says so. */
         boolean doubt;
         /** It is not repeated in doubt. */
@@ -44,8 +49,6 @@ final class Nodes {
     }
 
     final long timeout, retryFor;
-    /** Longer waits go on with tickets. */
-    long waitPerCall = 20_000 * MS;
     final int count;
     private final List<String> urls;
     private final String apiKey;
@@ -65,9 +68,13 @@ final class Nodes {
         retryFor = config.retryFor.toNanos();
     }
 
-    /** A call that ends in time when no node answers; otherwise after this wait. */
-    Call within(Duration wait) {
-        Call call = new Call(Clock.now() + retryFor);
+    /** A call that ends in time when no node answers. */
+    Call within() { return new Call(Clock.now() + retryFor); }
+
+    /** A call that also waits, for what has this length. */
+    Call within(Duration wait, Duration length) {
+        Call call = within();
+        call.length = length.toNanos();
         call.waitUntil += Math.max(Math.min(wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * MS;
         return call;
     }
@@ -127,7 +134,7 @@ final class Nodes {
         boolean waits = call.waitUntil > Clock.now();
         long pause = PAUSE_MIN;
         for (int tried = 0; ; ) {
-            long left = call.until - Clock.now(), wait = waitPerCall;
+            long left = call.until - Clock.now(), wait = Math.min(WAIT_PER_CALL, call.length / 3);
             if (!call.answered) wait = Math.min(wait, Math.min(FIRST_WAIT, left / 4));
             wait = Math.max(Math.min(wait, call.waitUntil - Clock.now()), 0);
             // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.

@@ -119,10 +119,9 @@ public final class Once {
     static <E extends Exception> Done once(LatchgateClient client, String operation, Object contents, Options options, Work<E> work)
             throws E, InterruptedException {
         Once once = new Once(client, operation, contents, options);
-        Nodes.Call call = client.nodes.within(options.wait);
         Answer granted;
         try {
-            granted = once.pre(call);
+            granted = once.pre();
         } catch (LatchgateException.Refused refused) {
             if (!refused.code.equals("operation-duplicate")) throw refused;
             return new Done(refused.fields.get("result"), true, Answer.is(refused.fields, "result_omitted"));
@@ -133,10 +132,12 @@ public final class Once {
             if (Answer.is(granted.body(), "guarded")) {
                 List<Map<String, Object>> stamp = List.of(Map.of("stamp", granted.text("stamp")));
                 keeper = new Keeper("operation " + granted.text("id"), path(granted, "heartbeat"), stamp, options.ttl.toNanos(), null);
-                client.renewals.begin(keeper, granted, call);
+                client.renewals.keep(keeper, granted);
             }
+            Attempt attempt = new Attempt(granted, keeper);
+            attempt.check(); // unless the answer took too long
             outcome = options.onExpiry.equals("block") ? "unknown" : "failure";
-            Object result = work.run(new Attempt(granted, keeper));
+            Object result = work.run(attempt);
             outcome = "success";
             if (keeper != null) keeper.end(null);
             return new Done(result, false, once.postSuccess(granted, result));
@@ -150,7 +151,8 @@ public final class Once {
         }
     }
 
-    private Answer pre(Nodes.Call call) throws InterruptedException {
+    private Answer pre() throws InterruptedException {
+        Nodes.Call call = client.nodes.within(options.wait, options.ttl);
         boolean isGranted = false;
         try {
             Answer answer = client.nodes.call("/v1/operations/pre", request, call);
@@ -173,7 +175,7 @@ public final class Once {
         if ("open".equals(request.get("on_outage"))) request.put("on_outage", "closed");
         long until = Clock.now() + options.ttl.toNanos();
         while (Clock.now() < until) {
-            Nodes.Call call = client.nodes.within(Duration.ZERO);
+            Nodes.Call call = client.nodes.within();
             call.doubt = true;
             try {
                 Answer granted = Nodes.uninterrupted(() -> client.nodes.call("/v1/operations/pre", request, call));

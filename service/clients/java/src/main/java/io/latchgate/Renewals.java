@@ -26,14 +26,9 @@ final class Renewals {
         return thread;
     }
 
-    /** Keeps what was granted in this answer to this call. */
-    void begin(Keeper keeper, Answer got, Nodes.Call granted) throws InterruptedException {
-        if (got.sent() + got.left() - Clock.now() < keeper.length * 2 / 3) {
-            // After a wait, it began long after the request was sent: a renewal tells until when it lasts.
-            long until = Math.min(Clock.now() + keeper.length, Math.max(granted.until, granted.waitUntil + nodes.retryFor));
-            got = nodes.call(path(keeper), body(List.of(keeper)), new Nodes.Call(until));
-        }
-        keeper.settle(got, got.results(), 1);
+    /** Renews what was granted in this answer. */
+    void keep(Keeper keeper, Answer granted) {
+        keeper.settle(granted, Map.of(), 1);
         synchronized (this) {
             keepers.add(keeper);
             if (!isRunning) daemon("latchgate renewals", this::run).start();
@@ -81,18 +76,14 @@ final class Renewals {
         return all;
     }
 
-    private static String path(Keeper keeper) { return keeper.beatPath != null ? keeper.beatPath : "/v1/leases/renew"; }
-
-    private static Map<String, Object> body(List<Keeper> batch) {
-        if (batch.get(0).beatPath != null) return batch.get(0).leases.get(0);
-        return Map.of("leases", batch.stream().flatMap(keeper -> keeper.leases.stream()).toList());
-    }
-
     private void renew(List<Keeper> batch) {
         batch.forEach(Keeper::send);
+        Keeper one = batch.get(0);
+        String path = one.beatPath != null ? one.beatPath : "/v1/leases/renew";
+        Map<String, Object> body = Map.of("leases", batch.stream().flatMap(keeper -> keeper.leases.stream()).toList());
         // Other nodes can be tried before the first of them ends.
-        long timeout = Math.min(nodes.timeout, Math.max((batch.get(0).until() - Clock.now()) / 3, Nodes.TIMEOUT_MIN));
-        nodes.send(path(batch.get(0)), body(batch), timeout).thenAccept(got -> {
+        long timeout = Math.min(nodes.timeout, Math.max((one.until() - Clock.now()) / 3, Nodes.TIMEOUT_MIN));
+        nodes.send(path, one.beatPath != null ? one.leases.get(0) : body, timeout).thenAccept(got -> {
             Map<Map<String, Object>, Answer> results = got.results();
             batch.forEach(keeper -> keeper.settle(got, results, batch.size()));
             synchronized (this) {

@@ -74,12 +74,6 @@ final class Scenarios extends World {
 
     private static LatchgateClient both() { return client(nodeA.url, nodeB.url); }
 
-    /** Each request waits only so long that a test sees several. */
-    private static LatchgateClient impatient(LatchgateClient client) {
-        client.nodes.waitPerCall = 500 * Nodes.MS;
-        return client;
-    }
-
     private static LockOptions options() { return LockOptions.of(); }
 
     private void isHeld(LatchgateClient client, String key, LockOptions options) throws Exception {
@@ -117,7 +111,7 @@ final class Scenarios extends World {
     void test03_a_long_wait_goes_on_with_tickets() throws Exception {
         Proxy proxy = new Proxy(nodeA);
         Lease first = client(nodeB.url).acquire(key);
-        CompletableFuture<Lease> second = background(() -> impatient(client(proxy.url)).acquire(key));
+        CompletableFuture<Lease> second = background(() -> client(proxy.url).acquire(key, options().ttl(Duration.ofMillis(1500))));
         eventually("two tickets", () -> proxy.requests("/acquire").stream().filter(one -> one.body().containsKey("ticket")).count() >= 2);
         first.release();
         result(second).release();
@@ -126,10 +120,10 @@ final class Scenarios extends World {
 
     void test03_a_wait_that_ends_names_the_holders() throws Exception {
         Lease lease = client(nodeB.url).acquire(key, options().owner("first"));
-        LatchgateClient client = impatient(both());
+        LatchgateClient client = both();
         List<CompletableFuture<WaitTimeout>> waits = new ArrayList<>(); // also those that wait for their turn in this process
         for (int i = 0; i < 3; i++) {
-            waits.add(background(() -> raises(WaitTimeout.class, () -> client.acquire(key, options().wait(Duration.ofMillis(1200))))));
+            waits.add(background(() -> raises(WaitTimeout.class, () -> client.acquire(key, options().ttl(Duration.ofMillis(1500)).wait(Duration.ofMillis(1200))))));
         }
         for (CompletableFuture<WaitTimeout> wait : waits) {
             same("first", result(wait).holders().get(0).get("owner"));
