@@ -141,9 +141,10 @@ func Test22ANodeThatIsBusyIsCalledAgainAfterItsTime(t *testing.T) {
 
 func Test23AClaimInDoubtIsGivenBack(t *testing.T) {
 	t.Parallel()
-	for _, refusal := range []seen{{}, {path: "rate-limited", status: 429}, {path: "internal-error", status: 500}, {path: "unauthorized", status: 401}} {
+	refusals := []seen{{}, {path: "hidden"}, {path: "rate-limited", status: 429}, {path: "internal-error", status: 500}, {path: "unauthorized", status: 401}}
+	for _, refusal := range refusals {
 		contents, p := freshKey(), startProxy(t, nodeA)
-		p.loses["pre"] = 1_000_000
+		p.loses["pre"], p.hides = 1_000_000, refusal.path == "hidden"
 		if refusal.status != 0 {
 			p.loses["pre"], p.thenRefuse["pre"] = 1, refusal
 		}

@@ -210,13 +210,17 @@ func (c *Client) Mutex(key string, options *Options) *Mutex {
 	return m
 }
 
-// Lock takes the lock. The context that it returns ends when the lease is lost or released.
+// Lock takes the lock. The context that it returns ends when the lease is lost or released. A goroutine that has lost its lease keeps
+// those of this process out until it has called Unlock, which could not tell their leases from its own: that is an ErrLockHeld.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, error) {
 	lease, err := m.client.Lock(ctx, m.key, &m.options)
 	if err != nil {
 		return nil, err
 	}
-	m.lease.Store(lease)
+	if !m.lease.CompareAndSwap(nil, lease) {
+		_ = lease.Release()
+		return nil, &Error{Kind: ErrLockHeld, Code: "lock-held", Detail: "a goroutine that has lost its lease of " + m.key + " has not unlocked it yet"}
+	}
 	return lease.Context(), nil
 }
 

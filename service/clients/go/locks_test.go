@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
@@ -140,13 +142,25 @@ func Test11NothingIsLeftBehind(t *testing.T) {
 
 func Test11AnAcquireThatMayHaveBeenGrantedIsGivenBack(t *testing.T) {
 	t.Parallel()
+	for _, hides := range []bool{false, true} {
+		key, p := freshKey(), startProxy(t, nodeA)
+		p.loses["acquire"], p.hides = 1000, hides
+		c := client(Config{RetryFor: time.Second}, p.url)
+		_, err := c.Lock(ctx, key, nil)
+		isKind(t, err, ErrUnavailable, "")
+		c.Close()
+		check(t, len(p.requests("/release")) > 0, "not released")
+		isFree(t, key)
+	}
+}
+
+func Test11ALeaseThatHasEndedBeforeItsAnswerIsTakenAgain(t *testing.T) {
+	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
-	p.loses["acquire"] = 1000
-	c := client(Config{RetryFor: time.Second}, p.url)
-	_, err := c.Lock(ctx, key, nil)
-	isKind(t, err, ErrUnavailable, "no-answer")
-	c.Close()
-	check(t, len(p.requests("/release")) > 0, "not released")
+	p.late = 1
+	lease := held(t, client(Config{}, p.url), key, Options{TTL: time.Second})
+	check(t, lease.Err() == nil && len(p.requests("/acquire")) == 2, lease.Err())
+	freed(t, lease)
 	isFree(t, key)
 }
 
@@ -375,4 +389,50 @@ func TestAMutexIsHeldByOneGoroutine(t *testing.T) {
 	}
 	all.Wait()
 	check(t, count == 5 && m.Unlock() != nil, count)
+}
+
+func TestAMutexKeepsTheProcessOutUntilItsHolderKnowsThatTheLeaseIsLost(t *testing.T) {
+	t.Parallel()
+	key := freshKey()
+	m := client(Config{}).Mutex(key, &Options{TTL: 2 * time.Second})
+	working, err := m.Lock(ctx)
+	check(t, err == nil, err)
+	nodeB.force(key)
+	<-working.Done()
+	_, err = m.Lock(ctx)
+	isKind(t, err, ErrLockHeld, "lock-held")
+	isKind(t, m.Unlock(), ErrLeaseLost, "") // and not the lease of the other goroutine
+	_, err = m.Lock(ctx)
+	check(t, err == nil && m.Unlock() == nil, err)
+	isFree(t, key)
+}
+
+func TestNothingRunsOrIsKeptWhenAllIsReleased(t *testing.T) {
+	t.Parallel()
+	key, c := freshKey(), client(Config{})
+	for i := 0; i < 3; i++ {
+		freed(t, held(t, c, key, Options{}))
+	}
+	eventually(t, "the goroutine of the client ends", func() bool {
+		c.renewals.mu.Lock()
+		defer c.renewals.mu.Unlock()
+		return !c.renewals.isRunning && len(c.renewals.keepers) == 0
+	})
+	check(t, len(c.queues) == 0, c.queues)
+}
+
+func TestARequestWithoutAnAnswerIsAloneOnItsConnection(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 1 {
+			t.Error(r.Proto)
+		}
+		_, _ = w.Write([]byte("{}"))
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	c := client(Config{}, server.URL)
+	c.nodes.http.Transport.(*http.Transport).TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	check(t, c.Fence(ctx, "key", 1) == nil, "refused")
 }

@@ -123,6 +123,8 @@ type proxy struct {
 	// answers with 503 and Retry-After: 1 so often; thenRefuse has the status and code for paths, after answers that were lost
 	refuses    int
 	thenRefuse map[string]seen
+	hides      bool   // answers that are lost, behind a problem of a gateway
+	late       int    // so many answers come only after a lease of a second has ended
 	endsWaits  bool   // at once, as a node does that is about to stop
 	hangs      string // requests with this text get no answer until the proxy stops
 }
@@ -182,9 +184,19 @@ func (p *proxy) pass(n *node, stopped chan struct{}, w http.ResponseWriter, r *h
 	if isLost {
 		p.loses[verb]--
 	}
+	isLate := p.late > 0
+	p.late--
 	p.mu.Unlock()
+	if isLost && p.hides {
+		w.WriteHeader(http.StatusGatewayTimeout)
+		_, _ = w.Write([]byte(`{"code":"timeout","detail":"This gateway has waited long enough."}`))
+		return
+	}
 	if isLost || err != nil {
 		panic(http.ErrAbortHandler)
+	}
+	if isLate {
+		time.Sleep(1500 * time.Millisecond)
 	}
 	w.WriteHeader(got.StatusCode)
 	_, _ = w.Write(answer)
