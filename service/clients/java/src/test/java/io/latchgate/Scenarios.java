@@ -258,12 +258,32 @@ final class Scenarios extends World {
     }
 
     void test11_an_acquire_that_may_have_been_granted_is_given_back() throws Exception {
+        for (boolean hides : List.of(false, true)) {
+            Proxy proxy = new Proxy(nodeA);
+            proxy.loses.put("acquire", 1000);
+            proxy.hides = hides;
+            LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
+            raises(Unavailable.class, () -> client.acquire(key));
+            eventually("it is released", () -> !proxy.requests("/release").isEmpty());
+            isFree(key);
+        }
+    }
+
+    void test11_a_lease_that_has_ended_before_its_answer_is_taken_again() throws Exception {
         Proxy proxy = new Proxy(nodeA);
-        proxy.loses.put("acquire", 1000);
-        LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
-        same("no-answer", raises(Unavailable.class, () -> client.acquire(key)).code);
-        eventually("it is released", () -> !proxy.requests("/release").isEmpty());
+        proxy.late.set(1);
+        try (Lease lease = client(proxy.url).acquire(key, options().ttl(SECOND))) {
+            lease.check();
+            same(2, proxy.requests("/acquire").size());
+        }
         isFree(key);
+    }
+
+    void test11_the_lease_of_a_thread_that_has_ended_expires() throws Exception {
+        LatchgateClient client = both();
+        result(background(() -> { client.lock(key, options().ttl(SECOND.dividedBy(2))).lock(); return 0; }));
+        eventually("it expires", () -> { System.gc(); return !Answer.is(nodeB.lock(key), "held"); });
+        raises(IllegalMonitorStateException.class, () -> { client.lock(key).unlock(); return null; });
     }
 
     void test12_shared_leases_and_permits() throws Exception {
@@ -427,11 +447,13 @@ final class Scenarios extends World {
     }
 
     void test23_a_claim_in_doubt_is_given_back() throws Exception {
-        for (int refusal : List.of(0, 429, 500, 401)) {
+        for (int refusal : List.of(0, 504, 429, 500, 401)) {
             Proxy proxy = new Proxy(nodeA);
             String contents = key + refusal;
-            proxy.loses.put("pre", refusal == 0 ? 1_000_000 : 1);
-            if (refusal != 0) proxy.thenRefuses.put("pre", refusal);
+            proxy.hides = refusal == 504;
+            boolean isForever = refusal == 0 || proxy.hides;
+            proxy.loses.put("pre", isForever ? 1_000_000 : 1);
+            if (!isForever) proxy.thenRefuses.put("pre", refusal);
             LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
             Once.Options now = Once.options().wait(Duration.ZERO);
             raises(LatchgateException.class, () -> client.once("test", contents, now, attempt -> { throw new AssertionError("it runs"); }));
