@@ -63,6 +63,14 @@ final class Keeper {
         return isOver ? 0 : remains;
     }
 
+    /** Throws if the lease may have ended, or is released, with the trace of the caller's thread. */
+    void check() {
+        if (remaining() > 0) return;
+        LatchgateException how = end(null);
+        if (how == null) how = LatchgateException.lost(name + " is released", "released");
+        throw beatPath == null ? new LatchgateException.LeaseLost(how.answer) : new LatchgateException.AttemptLost(how.answer);
+    }
+
     /** Ends the renewals, with a loss or because the lease is released (null). What comes first counts, and is returned. */
     synchronized LatchgateException end(LatchgateException how) {
         if (!isOver) {

@@ -198,7 +198,7 @@ public final class LatchgateClient {
                 try {
                     Answer answer = client.nodes.call(path, body, call);
                     Thread interrupts = options.interrupts ? Thread.currentThread() : null;
-                    Keeper keeper = new Keeper(String.join(", ", keys), null, leases, options.ttl.toNanos(), interrupts);
+                    Keeper keeper = new Keeper("the lease of " + String.join(", ", keys), null, leases, options.ttl.toNanos(), interrupts);
                     client.renewals.keep(keeper, answer);
                     Lease lease = new Lease(client.nodes, answer, keeper);
                     lease.check(); // unless the answer took too long

@@ -56,7 +56,7 @@ public final class Lease implements AutoCloseable {
     public Duration remaining() { return Duration.ofNanos(keeper.remaining()); }
 
     /** Throws LeaseLost if the lease may have ended. Call it before each step that cannot be undone. */
-    public void check() { if (keeper.remaining() <= 0) throw loss(); }
+    public void check() { keeper.check(); }
 
     /** Calls it in a thread of its own if the lease is lost before it is released, also if that has happened already. */
     public void onLoss(Consumer<LatchgateException> callback) { keeper.onLoss(callback); }
@@ -81,7 +81,7 @@ public final class Lease implements AutoCloseable {
                 if (loss == null) throw failure;
             }
         }
-        if (loss != null) throw loss();
+        if (loss != null) keeper.check();
     }
 
     static void release(Nodes nodes, List<Map<String, Object>> leases, long patience) {
@@ -94,14 +94,7 @@ public final class Lease implements AutoCloseable {
         try {
             release();
         } catch (LatchgateException.Unavailable failure) {
-            LOG.log(System.Logger.Level.WARNING, "the lease of " + keeper.name + " is not released, and ends by its TTL: " + failure);
+            LOG.log(System.Logger.Level.WARNING, keeper.name + " is not released, and ends by its TTL: " + failure);
         }
-    }
-
-    /** With the trace of the caller's thread. */
-    private LatchgateException loss() {
-        LatchgateException loss = keeper.end(null);
-        if (loss == null) return LatchgateException.lost("the lease of " + keeper.name + " is released", "released");
-        return new LatchgateException.LeaseLost(loss.answer);
     }
 }

@@ -86,12 +86,7 @@ public final class Once {
         public boolean isPossiblyRepeated() { return Answer.is(granted.body(), "possibly_repeated"); }
 
         /** Throws AttemptLost if another attempt may have begun. Call it before each step that cannot be undone. */
-        public void check() {
-            if (keeper == null || keeper.remaining() > 0) return;
-            LatchgateException loss = keeper.end(null);
-            if (loss == null) loss = LatchgateException.lost("the attempt has ended", "ended");
-            throw new LatchgateException.AttemptLost(loss.answer);
-        }
+        public void check() { if (keeper != null) keeper.check(); }
 
         /** Calls it in a thread of its own if the attempt is lost. */
         public void onLoss(Consumer<LatchgateException> callback) { if (keeper != null) keeper.onLoss(callback); }
