@@ -191,7 +191,7 @@ func (c *Client) takeInTurn(ctx context.Context, it *call, keys []Key, o Options
 	}
 	// When the wait is over, the service says who holds it.
 	waitUntil = most(waitUntil, now()+50*time.Millisecond)
-	it.answered, it.waitUntil, it.until = true, waitUntil, waitUntil+c.nodes.retryFor
+	it.waitUntil, it.until = waitUntil, waitUntil+c.nodes.retryFor
 	return c.take(ctx, it, keys, o)
 }
 

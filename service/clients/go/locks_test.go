@@ -368,6 +368,40 @@ func Test32OneGoroutineOfAProcessStandsInTheQueue(t *testing.T) {
 	isFree(t, key)
 }
 
+func Test32AGoroutineHasATicketSoonAfterItsTurn(t *testing.T) {
+	t.Parallel()
+	key, p := freshKey(), startProxy(t, nodeA)
+	holder := held(t, client(Config{}, nodeB.url), key, Options{})
+	c := client(Config{}, p.url)
+	short, cancel := context.WithCancel(ctx)
+	go func() { _, _ = c.Lock(short, key, nil) }()
+	eventually(t, "the first waits there", func() bool { return nodeB.lock(key).Waiters == 1 })
+	second := inBackground(c, key, Options{})
+	eventually(t, "the second waits here", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, queue := range c.queues {
+			return queue.callers == 2
+		}
+		return false
+	})
+	cancel()
+	var waits []any
+	eventually(t, "the second has a ticket", func() bool {
+		waits = nil
+		all := p.requests("/acquire")
+		for _, one := range all {
+			if one.body["lease_id"] == all[len(all)-1].body["lease_id"] && one.body["wait_ms"] != nil {
+				waits = append(waits, one.body["wait_ms"])
+			}
+		}
+		return all[len(all)-1].body["ticket"] != nil && all[0].body["lease_id"] != all[len(all)-1].body["lease_id"]
+	})
+	check(t, waits[0].(float64) <= 500, waits)
+	freed(t, holder)
+	freed(t, second(t))
+}
+
 func TestAMutexIsHeldByOneGoroutine(t *testing.T) {
 	t.Parallel()
 	m := client(Config{}).Mutex(freshKey(), nil)

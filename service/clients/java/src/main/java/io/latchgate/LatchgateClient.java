@@ -177,7 +177,6 @@ public final class LatchgateClient {
                     isMine = queue.turn.tryAcquire(waitUntil - Clock.now(), TimeUnit.NANOSECONDS);
                 }
                 // When the wait is over, the service says who holds it.
-                call.answered = true;
                 call.waitUntil = Math.max(waitUntil, Clock.now() + 50 * Nodes.MS);
                 call.until = call.waitUntil + client.nodes.retryFor;
                 return take();

@@ -620,4 +620,32 @@ final class Scenarios extends World {
         same(1, earlier); // and not all eight before the other process
         isFree(key);
     }
+
+    void test32_a_thread_has_a_ticket_soon_after_its_turn() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        LatchgateClient client = client(proxy.url);
+        Lease holder = client(nodeB.url).acquire(key);
+        CompletableFuture<Thread> first = new CompletableFuture<>();
+        CompletableFuture<Object> ended = background(() -> {
+            first.complete(Thread.currentThread());
+            return raises(InterruptedException.class, () -> client.acquire(key));
+        });
+        eventually("the first waits there", () -> waiters(nodeB, key) == 1);
+        CompletableFuture<Lease> second = background(() -> client.acquire(key));
+        eventually("the second waits here", () -> client.queues.values().stream().anyMatch(queue -> queue.callers == 2));
+        result(first).interrupt();
+        result(ended);
+        Object firstId = proxy.requests("/acquire").get(0).body().get("lease_id");
+        List<Map<String, Object>> waits = new ArrayList<>();
+        eventually("the second has a ticket", () -> {
+            waits.clear();
+            for (Seen one : proxy.requests("/acquire")) {
+                if (!one.body().get("lease_id").equals(firstId) && one.body().containsKey("wait_ms")) waits.add(one.body());
+            }
+            return waits.size() > 1 && waits.get(waits.size() - 1).containsKey("ticket");
+        });
+        check(Answer.number(waits.get(0), "wait_ms") <= 500, waits);
+        holder.release();
+        result(second).release();
+    }
 }
