@@ -82,7 +82,7 @@ func New(config Config) (*Client, error) {
 			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 		}}
 	}
-	return &Client{nodes: n, renewals: &renewals{nodes: n, changed: make(chan struct{}, 1)}, queues: map[string]*queue{}}, nil
+	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
 }
 
 // Close waits until what calls without an answer may have been granted is given back, for 5 s at most. Leases go on until they are

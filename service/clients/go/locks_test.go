@@ -447,10 +447,10 @@ func TestNothingRunsOrIsKeptWhenAllIsReleased(t *testing.T) {
 	for i := 0; i < 3; i++ {
 		freed(t, held(t, c, key, Options{}))
 	}
-	eventually(t, "the goroutine of the client ends", func() bool {
+	eventually(t, "nothing is kept, and no timer is set", func() bool {
 		c.renewals.mu.Lock()
 		defer c.renewals.mu.Unlock()
-		return !c.renewals.isRunning && len(c.renewals.keepers) == 0
+		return len(c.renewals.keepers) == 0 && !c.renewals.timer.Stop()
 	})
 	check(t, len(c.queues) == 0, c.queues)
 }

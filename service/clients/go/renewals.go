@@ -140,13 +140,18 @@ func (k *keeper) failed(retryAfter time.Duration) {
 	k.early = k.due
 }
 
-// renewals is the background task of one client. It ends when there is nothing to keep.
+// renewals are those of one client. Between them there is only a timer, and none when there is nothing to keep.
 type renewals struct {
-	nodes     *nodes
-	mu        sync.Mutex
-	keepers   []*keeper
-	isRunning bool
-	changed   chan struct{}
+	nodes   *nodes
+	mu      sync.Mutex
+	keepers []*keeper
+	timer   *time.Timer
+}
+
+func newRenewals(n *nodes) *renewals {
+	r := &renewals{nodes: n}
+	r.timer = time.AfterFunc(0, r.look)
+	return r
 }
 
 // keep renews what was granted in this answer.
@@ -155,36 +160,15 @@ func (r *renewals) keep(k *keeper, granted answer) {
 	defer r.mu.Unlock()
 	k.settle(granted, nil)
 	r.keepers = append(r.keepers, k)
-	if !r.isRunning {
-		r.isRunning = true
-		go r.run()
-	}
-	r.notify()
+	r.timer.Reset(0)
 }
 
-func (r *renewals) notify() {
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
-}
-
-func (r *renewals) run() {
-	for wakes := r.look(); wakes > 0; wakes = r.look() {
-		select {
-		case <-time.After(wakes):
-		case <-r.changed:
-		}
-	}
-}
-
-// look drops what has ended, sends what is due, and returns how long to sleep at most: 0 if there is nothing to keep.
-func (r *renewals) look() (wakes time.Duration) {
+// look drops what has ended, sends what is due, and says when to look again.
+func (r *renewals) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at, isDue := now(), false
+	at, isDue, wakes := now(), false, slice
 	var kept, ready []*keeper
-	wakes = slice
 	for _, k := range r.keepers {
 		left := k.remains(at)
 		if left == 0 {
@@ -200,16 +184,14 @@ func (r *renewals) look() (wakes time.Duration) {
 			}
 		}
 	}
-	if r.keepers = kept; len(kept) == 0 {
-		r.isRunning = false
-		return 0
+	if r.keepers = kept; len(kept) > 0 {
+		r.timer.Reset(wakes)
 	}
 	if isDue {
 		for _, batch := range batches(ready) {
 			go r.renew(batch, batch[0].until-at)
 		}
 	}
-	return wakes
 }
 
 // batches are the requests to send, first what ends first. A heartbeat goes alone.
@@ -251,5 +233,5 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 			k.together = most(len(batch)/parts, 1)
 		}
 	}
-	r.notify()
+	r.timer.Reset(0)
 }

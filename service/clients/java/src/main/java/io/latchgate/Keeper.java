@@ -17,7 +17,7 @@ final class Keeper {
     final List<Map<String, Object>> leases;
     private final long length;
     /** The thread to be interrupted if the lease is lost; null if none is. */
-    private final Thread interrupts;
+    private Thread interrupts;
 
     private boolean isOver;
     private LatchgateException loss;
@@ -33,12 +33,11 @@ final class Keeper {
     /** How many may go in one request: less after a request without an answer, which may be the fault of one of them. */
     private int together;
 
-    Keeper(String name, String beatPath, List<Map<String, Object>> leases, long length, Thread interrupts) {
+    Keeper(String name, String beatPath, List<Map<String, Object>> leases, long length) {
         this.name = name;
         this.beatPath = beatPath;
         this.leases = leases;
         this.length = length;
-        this.interrupts = interrupts;
     }
 
     synchronized long until() { return until; }
@@ -89,6 +88,11 @@ final class Keeper {
     synchronized void onLoss(Consumer<LatchgateException> callback) {
         if (!isOver) callbacks.add(callback);
         else if (loss != null) start(callback);
+    }
+
+    synchronized void interruptOnLoss(Thread thread) {
+        interrupts = thread;
+        if (loss != null) thread.interrupt();
     }
 
     private void start(Consumer<LatchgateException> callback) {

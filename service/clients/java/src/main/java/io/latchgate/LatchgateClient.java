@@ -196,12 +196,12 @@ public final class LatchgateClient {
                 boolean isGranted = false;
                 try {
                     Answer answer = client.nodes.call(path, body, call);
-                    Thread interrupts = options.interrupts ? Thread.currentThread() : null;
-                    Keeper keeper = new Keeper("the lease of " + String.join(", ", keys), null, leases, options.ttl.toNanos(), interrupts);
+                    Keeper keeper = new Keeper("the lease of " + String.join(", ", keys), null, leases, options.ttl.toNanos());
                     client.renewals.keep(keeper, answer);
                     Lease lease = new Lease(client.nodes, answer, keeper);
                     lease.check(); // unless the answer took too long
                     isGranted = true;
+                    if (options.interrupts) keeper.interruptOnLoss(Thread.currentThread());
                     return lease;
                 } catch (LatchgateException.LeaseLost lost) {
                     // It was granted in an answer that was lost, and has ended since.

@@ -126,7 +126,7 @@ public final class Once {
         try {
             if (Answer.is(granted.body(), "guarded")) {
                 List<Map<String, Object>> stamp = List.of(Map.of("stamp", granted.text("stamp")));
-                keeper = new Keeper("operation " + granted.text("id"), path(granted, "heartbeat"), stamp, options.ttl.toNanos(), null);
+                keeper = new Keeper("operation " + granted.text("id"), path(granted, "heartbeat"), stamp, options.ttl.toNanos());
                 client.renewals.keep(keeper, granted);
             }
             Attempt attempt = new Attempt(granted, keeper);

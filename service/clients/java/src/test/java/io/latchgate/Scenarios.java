@@ -272,8 +272,9 @@ final class Scenarios extends World {
     void test11_a_lease_that_has_ended_before_its_answer_is_taken_again() throws Exception {
         Proxy proxy = new Proxy(nodeA);
         proxy.late.set(1);
-        try (Lease lease = client(proxy.url).acquire(key, options().ttl(SECOND))) {
+        try (Lease lease = client(proxy.url).acquire(key, options().ttl(SECOND).interruptOnLoss())) {
             lease.check();
+            check(!Thread.interrupted(), "interrupted for a lease that the caller never had");
             same(2, proxy.requests("/acquire").size());
         }
         isFree(key);
@@ -540,7 +541,7 @@ final class Scenarios extends World {
         List<Keeper> keepers = new ArrayList<>();
         for (int i = 0; i < 20; i++) {
             List<Map<String, Object>> leases = java.util.Collections.nCopies(60, Map.of());
-            Keeper keeper = new Keeper("k", null, leases, 1, null);
+            Keeper keeper = new Keeper("k", null, leases, 1);
             keeper.settle(new Answer(0, 200, Map.of("ttl_ms", 1L), false), Map.of(), 1);
             keepers.add(keeper);
         }
