@@ -1,7 +1,7 @@
 // Package latchgate is a client of Latchgate: distributed locks, and work that is done once.
 //
 //	client, err := latchgate.New(latchgate.Config{})
-//	lease, err := client.Lock(ctx, "orders/42", nil)
+//	lease, err := client.Lock(ctx, "orders/42", latchgate.Options{})
 //	if err != nil {
 //		return err
 //	}
@@ -117,15 +117,14 @@ type Revoking struct {
 
 // Revoke asks the holders to release. If the answer is lost, that is an ErrUnavailable, and not repeated without a token: it could ask
 // the next holder.
-func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions) (revoking Revoking, err error) {
-	o := orZero(options)
+func (c *Client) Revoke(ctx context.Context, key string, options RevokeOptions) (revoking Revoking, err error) {
 	body := fields{}
-	put(body, "reason", o.Reason)
-	put(body, "by", o.By)
-	put(body, "grace_ms", o.Grace)
-	put(body, "token", o.Token)
+	put(body, "reason", options.Reason)
+	put(body, "by", options.By)
+	put(body, "grace_ms", options.Grace)
+	put(body, "token", options.Token)
 	it := c.nodes.callTo(lockPath(key, "revoke"), body)
-	it.isOnce = o.Token == 0
+	it.isOnce = options.Token == 0
 	got, err := c.nodes.call(ctx, it)
 	_ = json.Unmarshal(got.raw, &revoking) // a problem has none of its fields
 	return revoking, err
@@ -157,13 +156,6 @@ func or[T comparable](value, otherwise T) T {
 		return otherwise
 	}
 	return value
-}
-
-func orZero[T any](options *T) (o T) {
-	if options != nil {
-		o = *options
-	}
-	return o
 }
 
 func randomID() string {

@@ -49,15 +49,13 @@ type Options struct {
 
 // Lock takes the lock, and returns a lease that renews itself until it is released. It waits in the queue for Options.Wait; then the
 // error is an ErrWaitTimeout, or with NoWait an ErrLockHeld. The lease's Context is derived from ctx.
-func (c *Client) Lock(ctx context.Context, key string, options *Options) (*Lease, error) {
-	o := orZero(options)
-	return c.acquire(ctx, lockPath(key, "acquire"), o.Mode.fields(), []Key{{key, o.Mode}}, o)
+func (c *Client) Lock(ctx context.Context, key string, options Options) (*Lease, error) {
+	return c.acquire(ctx, lockPath(key, "acquire"), options.Mode.fields(), []Key{{key, options.Mode}}, options)
 }
 
 // Multilock takes all locks or none, up to 64. Each Key says its mode. Otherwise it is like Lock.
-func (c *Client) Multilock(ctx context.Context, keys []Key, options *Options) (*Lease, error) {
-	o := orZero(options)
-	if o.Mode != (Mode{}) {
+func (c *Client) Multilock(ctx context.Context, keys []Key, options Options) (*Lease, error) {
+	if options.Mode != (Mode{}) {
 		return nil, invalid("each Key of a multilock says its mode")
 	}
 	var locks []fields
@@ -66,7 +64,7 @@ func (c *Client) Multilock(ctx context.Context, keys []Key, options *Options) (*
 		lock["key"] = key.Key
 		locks = append(locks, lock)
 	}
-	return c.acquire(ctx, "/v1/multilocks/acquire", fields{"locks": locks}, keys, o)
+	return c.acquire(ctx, "/v1/multilocks/acquire", fields{"locks": locks}, keys, options)
 }
 
 func (m Mode) fields() fields {
@@ -204,8 +202,8 @@ type Mutex struct {
 }
 
 // Mutex names a lock. Its mode is exclusive.
-func (c *Client) Mutex(key string, options *Options) *Mutex {
-	m := &Mutex{client: c, key: key, options: orZero(options)}
+func (c *Client) Mutex(key string, options Options) *Mutex {
+	m := &Mutex{client: c, key: key, options: options}
 	m.options.Mode = Mode{}
 	return m
 }
@@ -213,7 +211,7 @@ func (c *Client) Mutex(key string, options *Options) *Mutex {
 // Lock takes the lock. The context that it returns ends when the lease is lost or released. A goroutine that has lost its lease keeps
 // those of this process out until it has called Unlock, which could not tell their leases from its own: that is an ErrLockHeld.
 func (m *Mutex) Lock(ctx context.Context) (context.Context, error) {
-	lease, err := m.client.Lock(ctx, m.key, &m.options)
+	lease, err := m.client.Lock(ctx, m.key, m.options)
 	if err != nil {
 		return nil, err
 	}

@@ -70,7 +70,7 @@ func Test03AWaitThatEndsNamesTheHolders(t *testing.T) {
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			_, err := c.Lock(ctx, key, &Options{TTL: 1500 * time.Millisecond, Wait: 1200 * time.Millisecond})
+			_, err := c.Lock(ctx, key, Options{TTL: 1500 * time.Millisecond, Wait: 1200 * time.Millisecond})
 			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, ErrLockHeld) || err.(*Error).Holders[0].Owner != "first" || err.(*Error).Status != 423 {
 				t.Error(err)
 			}
@@ -78,7 +78,7 @@ func Test03AWaitThatEndsNamesTheHolders(t *testing.T) {
 	}
 	all.Wait()
 	p.refuses = 1 // also if an outage takes all of the wait
-	_, err := client(Config{}, p.url).Lock(ctx, key, &Options{Wait: 500 * time.Millisecond})
+	_, err := client(Config{}, p.url).Lock(ctx, key, Options{Wait: 500 * time.Millisecond})
 	isKind(t, err, ErrWaitTimeout, "wait-timeout")
 	freed(t, lease)
 	isFree(t, key)
@@ -132,7 +132,7 @@ func Test11NothingIsLeftBehind(t *testing.T) {
 	lease := held(t, client(Config{}, nodeB.url), key, Options{})
 	short, cancel := context.WithTimeout(ctx, 700*time.Millisecond)
 	defer cancel()
-	_, err := c.Lock(short, key, nil)
+	_, err := c.Lock(short, key, Options{})
 	check(t, errors.Is(err, context.DeadlineExceeded), err)
 	eventually(t, "no waiter", func() bool { return nodeB.lock(key).Waiters == 0 })
 	freed(t, lease)
@@ -146,7 +146,7 @@ func Test11AnAcquireThatMayHaveBeenGrantedIsGivenBack(t *testing.T) {
 		key, p := freshKey(), startProxy(t, nodeA)
 		p.loses["acquire"], p.hides = 1000, hides
 		c := client(Config{RetryFor: time.Second}, p.url)
-		_, err := c.Lock(ctx, key, nil)
+		_, err := c.Lock(ctx, key, Options{})
 		isKind(t, err, ErrUnavailable, "")
 		c.Close()
 		check(t, len(p.requests("/release")) > 0, "not released")
@@ -180,7 +180,7 @@ func Test12SharedLeasesAndPermits(t *testing.T) {
 	freed(t, one)
 	freed(t, two)
 	isFree(t, key)
-	_, err := c.Lock(ctx, key, &Options{Mode: Mode{Shared: true, Limit: 3}})
+	_, err := c.Lock(ctx, key, Options{Mode: Mode{Shared: true, Limit: 3}})
 	isKind(t, err, ErrRefused, "invalid-request")
 }
 
@@ -188,7 +188,7 @@ func Test12AGroupHasNoMorePermitsThanItsLimit(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
 	of := func(group string) Options { return Options{Mode: Mode{Limit: 3, Group: group, GroupLimit: 1}} }
-	lease, err := c.Lock(ctx, key, &Options{Mode: of("a").Mode})
+	lease, err := c.Lock(ctx, key, Options{Mode: of("a").Mode})
 	if err != nil && strings.Contains(err.Error(), "unknown field `group`") {
 		t.Skip("this node knows no groups")
 	}
@@ -202,7 +202,7 @@ func Test12AMultilockIsRenewedAndReleasedAsOne(t *testing.T) {
 	t.Parallel()
 	key, other, c := freshKey(), freshKey(), client(Config{})
 	both := []Key{{Key: key}, {Key: other, Mode: Mode{Shared: true}}}
-	lease, err := c.Multilock(ctx, both, &Options{TTL: 6 * time.Second})
+	lease, err := c.Multilock(ctx, both, Options{TTL: 6 * time.Second})
 	check(t, err == nil, err)
 	untilRenewed(t, lease)
 	check(t, len(lease.Tokens) == 2 && lease.Tokens[other] > 0, lease.Tokens)
@@ -210,7 +210,7 @@ func Test12AMultilockIsRenewedAndReleasedAsOne(t *testing.T) {
 	freed(t, held(t, c, other, Options{Mode: Mode{Shared: true}}))
 	freed(t, lease)
 	isFree(t, key)
-	lease, err = c.Multilock(ctx, both, &Options{TTL: 6 * time.Second})
+	lease, err = c.Multilock(ctx, both, Options{TTL: 6 * time.Second})
 	check(t, err == nil, err)
 	nodeA.force(other)
 	check(t, waitLost(t, lease).Why == "forced", lease.Err())
@@ -221,11 +221,11 @@ func Test12AMultilockIsRenewedAndReleasedAsOne(t *testing.T) {
 func Test13TheHolderSeesARevocation(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
-	none, err := c.Revoke(ctx, key, nil)
+	none, err := c.Revoke(ctx, key, RevokeOptions{})
 	check(t, err == nil && none.Leases == 0, none, err)
 	lease := held(t, c, key, Options{TTL: 3 * time.Second})
 	check(t, lease.Revocation() == nil, "revoked")
-	revoking, err := c.Revoke(ctx, key, &RevokeOptions{Reason: "hotfix", By: "ann", Grace: 30 * time.Second, Token: lease.Token()})
+	revoking, err := c.Revoke(ctx, key, RevokeOptions{Reason: "hotfix", By: "ann", Grace: 30 * time.Second, Token: lease.Token()})
 	check(t, err == nil && revoking.Leases == 1, revoking, err)
 	eventually(t, "the revocation", func() bool { return lease.Revocation() != nil })
 	check(t, *lease.Revocation() == Revocation{revoking.Deadline, "hotfix", "ann"}, *lease.Revocation())
@@ -236,19 +236,19 @@ func Test25ALockInsideOfItselfIsNestedOnRequest(t *testing.T) {
 	t.Parallel()
 	key, other, c := freshKey(), freshKey(), client(Config{})
 	outer := held(t, c, key, Options{})
-	inside, nested := outer.Context(), &Options{Reentrant: true}
+	inside, nested := outer.Context(), Options{Reentrant: true}
 	inner, err := c.Lock(inside, key, nested)
 	check(t, err == nil && inner.Token() == outer.Token() && inner.Owner == outer.Owner, err)
 	freed(t, inner)
 	both, err := c.Multilock(inside, []Key{{Key: key}, {Key: other}}, nested)
 	check(t, err == nil && both.Tokens[key] == outer.Token(), err)
 	freed(t, both)
-	isHeld(t, ctx, c, key, *nested)      // not inside of it
+	isHeld(t, ctx, c, key, nested)       // not inside of it
 	isHeld(t, inside, c, key, Options{}) // without the request
-	isHeld(t, inside, client(Config{}), key, *nested)
+	isHeld(t, inside, client(Config{}), key, nested)
 	freed(t, outer)
 	named := held(t, c, key, Options{Owner: "worker"})
-	isHeld(t, named.Context(), c, key, *nested) // the owner may be that of another process, too
+	isHeld(t, named.Context(), c, key, nested) // the owner may be that of another process, too
 	freed(t, named)
 	isFree(t, key)
 }
@@ -303,7 +303,7 @@ func Test29ALockStaysTakenForItsShortestHold(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
 	freed(t, held(t, c, key, Options{MinHold: 10 * time.Minute}))
-	_, err := c.Lock(ctx, key, &Options{Wait: NoWait})
+	_, err := c.Lock(ctx, key, Options{Wait: NoWait})
 	isKind(t, err, ErrLockHeld, "lock-delayed")
 	nodeB.force(key)
 }
@@ -328,7 +328,7 @@ func Test32OneGoroutineOfAProcessStandsInTheQueue(t *testing.T) {
 	tokens := make(chan int64, 8)
 	for i := 0; i < 8; i++ {
 		go func() {
-			lease, err := c.Lock(ctx, key, nil)
+			lease, err := c.Lock(ctx, key, Options{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -374,7 +374,7 @@ func Test32AGoroutineHasATicketSoonAfterItsTurn(t *testing.T) {
 	holder := held(t, client(Config{}, nodeB.url), key, Options{})
 	c := client(Config{}, p.url)
 	short, cancel := context.WithCancel(ctx)
-	go func() { _, _ = c.Lock(short, key, nil) }()
+	go func() { _, _ = c.Lock(short, key, Options{}) }()
 	eventually(t, "the first waits there", func() bool { return nodeB.lock(key).Waiters == 1 })
 	second := inBackground(c, key, Options{})
 	eventually(t, "the second waits here", func() bool {
@@ -404,7 +404,7 @@ func Test32AGoroutineHasATicketSoonAfterItsTurn(t *testing.T) {
 
 func TestAMutexIsHeldByOneGoroutine(t *testing.T) {
 	t.Parallel()
-	m := client(Config{}).Mutex(freshKey(), nil)
+	m := client(Config{}).Mutex(freshKey(), Options{})
 	count := 0
 	var all sync.WaitGroup
 	for i := 0; i < 5; i++ {
@@ -428,7 +428,7 @@ func TestAMutexIsHeldByOneGoroutine(t *testing.T) {
 func TestAMutexKeepsTheProcessOutUntilItsHolderKnowsThatTheLeaseIsLost(t *testing.T) {
 	t.Parallel()
 	key := freshKey()
-	m := client(Config{}).Mutex(key, &Options{TTL: 2 * time.Second})
+	m := client(Config{}).Mutex(key, Options{TTL: 2 * time.Second})
 	working, err := m.Lock(ctx)
 	check(t, err == nil, err)
 	nodeB.force(key)

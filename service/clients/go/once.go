@@ -63,10 +63,9 @@ func (a *Attempt) Err() error {
 //
 // The work's context ends when the attempt is lost. With an ErrNotRecorded, Done has the result: the work was done, but the gate does not
 // know it.
-func Once[T any](ctx context.Context, c *Client, operation string, contents any, options *OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
-	o := orZero(options)
-	o.TTL, o.Wait, o.OnExpiry = or(o.TTL, time.Minute), or(o.Wait, time.Minute), or(o.OnExpiry, "block")
-	got, err := c.pre(ctx, operation, contents, o)
+func Once[T any](ctx context.Context, c *Client, operation string, contents any, options OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
+	options.TTL, options.Wait, options.OnExpiry = or(options.TTL, time.Minute), or(options.Wait, time.Minute), or(options.OnExpiry, "block")
+	got, err := c.pre(ctx, operation, contents, options)
 	if got.Code == "operation-duplicate" {
 		done.Duplicate, done.ResultOmitted = true, got.ResultOmitted
 		if len(got.Result) > 0 {
@@ -89,7 +88,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 			attempt.keeper.stop()
 		}
 		if outcome == "success" {
-			done.ResultOmitted, err = c.postSuccess(got, done.Result, o)
+			done.ResultOmitted, err = c.postSuccess(got, done.Result, options)
 		} else {
 			c.post(got, outcome, c.nodes.retryFor)
 		}
@@ -97,13 +96,13 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if attempt.Guarded {
 		beat := leaseRef{"/v1/operations/" + attempt.ID + "/heartbeat", got.Stamp}
 		attempt.keeper = &keeper{renewals: c.renewals, kind: ErrAttemptLost, name: "operation " + attempt.ID, leases: []leaseRef{beat},
-			isAttempt: true, length: o.TTL, ended: cancel}
+			isAttempt: true, length: options.TTL, ended: cancel}
 		c.renewals.keep(attempt.keeper, got)
 	}
 	if err := attempt.Err(); err != nil {
 		return done, err // the answer took too long
 	}
-	if o.OnExpiry == "block" {
+	if options.OnExpiry == "block" {
 		outcome = "unknown" // a second run is worse than none
 	}
 	if done.Result, err = work(ctx, attempt); err == nil {

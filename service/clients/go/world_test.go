@@ -230,7 +230,7 @@ func client(config Config, urls ...string) *Client {
 // held is a lease that must be granted.
 func held(t *testing.T, c *Client, key string, o Options) *Lease {
 	t.Helper()
-	lease, err := c.Lock(ctx, key, &o)
+	lease, err := c.Lock(ctx, key, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func held(t *testing.T, c *Client, key string, o Options) *Lease {
 func isHeld(t *testing.T, ctx context.Context, c *Client, key string, o Options) {
 	t.Helper()
 	o.Wait = NoWait
-	_, err := c.Lock(ctx, key, &o)
+	_, err := c.Lock(ctx, key, o)
 	isKind(t, err, ErrLockHeld, "")
 }
 
@@ -318,7 +318,7 @@ func untilRenewed(t *testing.T, leases ...*Lease) {
 func inBackground(c *Client, key string, o Options) func(t *testing.T) *Lease {
 	leases, failures := make(chan *Lease, 1), make(chan error, 1)
 	go func() {
-		lease, err := c.Lock(ctx, key, &o)
+		lease, err := c.Lock(ctx, key, o)
 		leases <- lease
 		failures <- err
 	}()
