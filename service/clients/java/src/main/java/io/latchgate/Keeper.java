@@ -56,10 +56,11 @@ final class Keeper {
     synchronized void send() { isSent = true; }
 
     /** Until the lease may have ended; 0 if it is lost or stopped. */
-    synchronized long remaining() {
-        long remains = until - Clock.now();
-        if (remains <= 0) end(LatchgateException.lost("no renewal of " + name + " was answered in time", "unanswered"));
-        return isOver ? 0 : remains;
+    long remaining() { return remaining(Clock.now()); }
+
+    synchronized long remaining(long now) {
+        if (!isOver && until <= now) end(LatchgateException.lost("no renewal of " + name + " was answered in time", "unanswered"));
+        return isOver ? 0 : until - now;
     }
 
     /** Throws if the lease may have ended, or is released, with the trace of the caller's thread. */

@@ -39,12 +39,12 @@ final class Renewals {
 
     private synchronized void run() {
         while (true) {
-            keepers.removeIf(keeper -> keeper.remaining() == 0);
+            long now = Clock.now(), wakes = SLICE;
+            keepers.removeIf(keeper -> keeper.remaining(now) == 0);
             if (keepers.isEmpty()) {
                 isRunning = false;
                 return;
             }
-            long now = Clock.now(), wakes = SLICE;
             if (keepers.stream().anyMatch(keeper -> keeper.due() <= now)) {
                 batches(keepers.stream().filter(keeper -> keeper.isReady(now)).toList()).forEach(this::renew);
             }
