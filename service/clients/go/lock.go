@@ -115,6 +115,9 @@ func (c *Client) take(ctx context.Context, it *call, keys []Key, o Options) (*Le
 		delete(it.body, "ticket")
 		it.doubt = false
 		got, err := c.nodes.call(ctx, it)
+		if err == nil && got.LeaseID != id {
+			err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none to this call"}
+		}
 		if err == nil {
 			if o.Owner == "" {
 				k.owner = got.Owner

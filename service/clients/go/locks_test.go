@@ -2,6 +2,7 @@ package latchgate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -469,4 +471,27 @@ func TestARequestWithoutAnAnswerIsAloneOnItsConnection(t *testing.T) {
 	c := client(Config{}, server.URL)
 	c.nodes.http.Transport.(*http.Transport).TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	check(t, c.Fence(ctx, "key", 1) == nil, "refused")
+}
+
+func TestAnAnswerToAnotherCallGrantsNothing(t *testing.T) {
+	t.Parallel()
+	var isMixed atomic.Bool
+	isMixed.Store(true)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			ID string `json:"lease_id"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		if isMixed.Load() {
+			body.ID = "another"
+		}
+		fmt.Fprintf(w, `{"lease_id":%q,"token":7,"ttl_ms":1500}`, body.ID)
+	}))
+	defer server.Close()
+	c := client(Config{}, server.URL)
+	_, err := c.Lock(ctx, "key", Options{TTL: 1500 * time.Millisecond})
+	isKind(t, err, ErrUnavailable, "no-answer")
+	isMixed.Store(false)
+	lease := held(t, c, "key", Options{TTL: 1500 * time.Millisecond})
+	check(t, waitLost(t, lease).Why == "unanswered", lease.Err()) // a renewal has one result for each lease
 }

@@ -223,6 +223,9 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 	// Other nodes can be tried before the first of them ends.
 	got := r.nodes.send(context.Background(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
 	results := got.results()
+	if !batch[0].isAttempt {
+		got.TTL = 0 // each lease has a result of its own
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range batch {

@@ -152,7 +152,7 @@ public final class Once {
         try {
             Answer answer = client.nodes.call("/v1/operations/pre", request, call);
             isGranted = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
-            if (!isGranted) throw LatchgateException.of(Answer.none(answer.sent(), "the answer is none of a gate", false, 0));
+            if (!isGranted) throw LatchgateException.noAnswer("the answer is none of a gate");
             return answer;
         } finally {
             if (!isGranted && call.doubt) {

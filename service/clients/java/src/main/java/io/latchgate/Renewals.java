@@ -85,7 +85,9 @@ final class Renewals {
         long timeout = Math.min(nodes.timeout, Math.max((one.until() - Clock.now()) / 3, Nodes.TIMEOUT_MIN));
         nodes.send(path, one.beatPath != null ? one.leases.get(0) : body, timeout).thenAccept(got -> {
             Map<Map<String, Object>, Answer> results = got.results();
-            batch.forEach(keeper -> keeper.settle(got, results, batch.size()));
+            // Each lease has a result of its own.
+            Answer whole = one.beatPath != null || got.status() / 100 != 2 ? got : new Answer(got.sent(), got.status(), Map.of(), false);
+            batch.forEach(keeper -> keeper.settle(whole, results, batch.size()));
             synchronized (this) {
                 notifyAll();
             }

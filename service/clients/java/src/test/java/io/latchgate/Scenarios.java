@@ -1,5 +1,6 @@
 package io.latchgate;
 
+import com.sun.net.httpserver.HttpServer;
 import io.latchgate.LatchgateException.LeaseLost;
 import io.latchgate.LatchgateException.LockHeld;
 import io.latchgate.LatchgateException.NotDone;
@@ -7,6 +8,8 @@ import io.latchgate.LatchgateException.Refused;
 import io.latchgate.LatchgateException.Unavailable;
 import io.latchgate.LatchgateException.WaitTimeout;
 import java.lang.reflect.Method;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -648,5 +651,21 @@ final class Scenarios extends World {
         check(Answer.number(waits.get(0), "wait_ms") <= 500, waits);
         holder.release();
         result(second).release();
+    }
+
+    void test_an_answer_to_another_call_grants_nothing() throws Exception {
+        AtomicInteger mixed = new AtomicInteger(1);
+        HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        server.createContext("/", exchange -> {
+            Map<String, Object> body = Json.parse(new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
+            Object id = mixed.getAndSet(0) == 1 ? "another" : body.getOrDefault("lease_id", "none");
+            Proxy.answer(exchange, 200, Json.write(Map.of("lease_id", id, "token", 7, "ttl_ms", 1500)));
+        });
+        server.start();
+        LatchgateClient client = client("http://127.0.0.1:" + server.getAddress().getPort());
+        LockOptions options = options().ttl(Duration.ofMillis(1500));
+        raises(Unavailable.class, () -> client.acquire(key, options));
+        same("unanswered", ((LeaseLost) lost(client.acquire(key, options))).why()); // a renewal has one result for each lease
+        server.stop(0);
     }
 }

@@ -130,7 +130,7 @@ class World {
             }
         }
 
-        private static void answer(HttpExchange exchange, int status, String body) throws IOException {
+        static void answer(HttpExchange exchange, int status, String body) throws IOException {
             byte[] text = body.getBytes(StandardCharsets.UTF_8);
             exchange.sendResponseHeaders(status, text.length);
             exchange.getResponseBody().write(text);
