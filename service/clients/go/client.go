@@ -1,7 +1,7 @@
 // Package latchgate is a client of Latchgate: distributed locks, and work that is done once.
 //
 //	client, err := latchgate.New(latchgate.Config{})
-//	lease, err := client.Lock(ctx, "orders/42", nil)
+//	lease, err := client.Lock(ctx, "orders/42", latchgate.Options{})
 //	if err != nil {
 //		return err
 //	}
@@ -12,7 +12,7 @@ package latchgate
 import (
 	"context"
 	"crypto/rand"
-	"encoding/hex"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -44,8 +44,6 @@ type Config struct {
 	// Timeout: how long one node may take to answer, beyond the time that a call waits there (5 s); a third of the time that the call
 	// has left if that is less.
 	Timeout time.Duration
-	// WaitPerCall: how long one request waits at a node (20 s). Longer waits go on with tickets.
-	WaitPerCall time.Duration
 	// HTTPClient is for TLS settings and proxies of your own.
 	HTTPClient *http.Client
 }
@@ -61,30 +59,30 @@ type Client struct {
 
 // New makes a client. It calls no node.
 func New(config Config) (*Client, error) {
-	if len(config.URLs) == 0 {
-		config.URLs = strings.Split(or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"), ",")
-	}
 	n := &nodes{
-		apiKey:      or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
-		timeout:     or(config.Timeout, 5*time.Second),
-		retryFor:    or(config.RetryFor, 2*time.Second),
-		waitPerCall: or(config.WaitPerCall, 20*time.Second),
-		http:        config.HTTPClient,
+		apiKey:   or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
+		timeout:  or(config.Timeout, 5*time.Second),
+		retryFor: or(config.RetryFor, 2*time.Second),
+		http:     config.HTTPClient,
 	}
-	for _, text := range config.URLs {
-		url, err := checkURL(strings.TrimSpace(text))
-		if err != nil {
-			return nil, err
+	urls := or(strings.Join(config.URLs, ","), or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"))
+	for _, text := range strings.Split(urls, ",") {
+		text = strings.TrimRight(strings.TrimSpace(text), "/")
+		if parts, err := url.Parse(text); err != nil || parts.Host == "" {
+			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
 		}
-		n.urls = append(n.urls, url)
+		n.urls = append(n.urls, text)
 	}
 	if n.http == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone()
-		transport.MaxIdleConnsPerHost = 16
-		transport.IdleConnTimeout = 10 * time.Second // nodes close idle connections after 15 s
-		n.http = &http.Client{Transport: transport}
+		n.http = &http.Client{Transport: &http.Transport{
+			Proxy:               http.ProxyFromEnvironment,
+			MaxIdleConnsPerHost: 16,
+			IdleConnTimeout:     10 * time.Second, // nodes close idle connections after 15 s
+			// No HTTP/2: a request without an answer would leave the next ones on the same dead connection.
+			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
+		}}
 	}
-	return &Client{nodes: n, renewals: &renewals{nodes: n, changed: make(chan struct{}, 1)}, queues: map[string]*queue{}}, nil
+	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
 }
 
 // Close waits until what calls without an answer may have been granted is given back, for 5 s at most. Leases go on until they are
@@ -100,7 +98,7 @@ func (c *Client) Close() {
 
 // Fence is for a resource that cannot store tokens: an ErrStaleToken says that a higher token has been granted or presented for the key.
 func (c *Client) Fence(ctx context.Context, key string, token int64) error {
-	_, err := c.nodes.call(ctx, lockPath(key, "fence"), fields{"token": token}, &call{until: now() + c.nodes.retryFor})
+	_, err := c.nodes.call(ctx, c.nodes.callTo(lockPath(key, "fence"), fields{"token": token}))
 	return err
 }
 
@@ -119,15 +117,17 @@ type Revoking struct {
 
 // Revoke asks the holders to release. If the answer is lost, that is an ErrUnavailable, and not repeated without a token: it could ask
 // the next holder.
-func (c *Client) Revoke(ctx context.Context, key string, options *RevokeOptions) (Revoking, error) {
-	o := orZero(options)
+func (c *Client) Revoke(ctx context.Context, key string, options RevokeOptions) (revoking Revoking, err error) {
 	body := fields{}
-	put(body, "reason", o.Reason)
-	put(body, "by", o.By)
-	put(body, "grace_ms", o.Grace)
-	put(body, "token", o.Token)
-	got, err := c.nodes.call(ctx, lockPath(key, "revoke"), body, &call{until: now() + c.nodes.retryFor, isOnce: o.Token == 0})
-	return Revoking{got.Leases, got.Deadline}, err
+	put(body, "reason", options.Reason)
+	put(body, "by", options.By)
+	put(body, "grace_ms", options.Grace)
+	put(body, "token", options.Token)
+	it := c.nodes.callTo(lockPath(key, "revoke"), body)
+	it.isOnce = options.Token == 0
+	got, err := c.nodes.call(ctx, it)
+	_ = json.Unmarshal(got.raw, &revoking) // a problem has none of its fields
+	return revoking, err
 }
 
 // later gives back what may never have been granted. A failure does not matter, because it ends by its TTL.
@@ -150,19 +150,6 @@ func put[T comparable](body fields, name string, value T) {
 	}
 }
 
-// putJSON takes a copy of what the caller may change while the call is repeated.
-func putJSON(body fields, name string, value any) error {
-	if value == nil {
-		return nil
-	}
-	text, err := json.Marshal(value)
-	if err != nil {
-		return invalid(name + " is no JSON: " + err.Error())
-	}
-	body[name] = json.RawMessage(text)
-	return nil
-}
-
 func or[T comparable](value, otherwise T) T {
 	var none T
 	if value == none {
@@ -171,19 +158,12 @@ func or[T comparable](value, otherwise T) T {
 	return value
 }
 
-func orZero[T any](options *T) (o T) {
-	if options != nil {
-		o = *options
-	}
-	return o
-}
-
 func randomID() string {
 	var random [16]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		panic("latchgate: no random numbers: " + err.Error())
 	}
-	return hex.EncodeToString(random[:])
+	return fmt.Sprintf("%x", random)
 }
 
 // ownerName is another one for each lease: only nested leases have the owner of another one.

@@ -11,7 +11,7 @@ import (
 
 func ExampleClient_Lock() {
 	client, _ := latchgate.New(latchgate.Config{})
-	lease, err := client.Lock(context.Background(), "orders/42", &latchgate.Options{TTL: 30 * time.Second})
+	lease, err := client.Lock(context.Background(), "orders/42", latchgate.Options{TTL: 30 * time.Second})
 	if err != nil {
 		panic(err)
 	}
@@ -25,7 +25,7 @@ func ExampleOnce() {
 	order := fmt.Sprint("order ", time.Now())
 	charge := func(ctx context.Context, attempt *latchgate.Attempt) (string, error) { return "receipt 7", nil }
 	for range [2]int{} {
-		done, err := latchgate.Once(context.Background(), client, "charge", order, nil, charge)
+		done, err := latchgate.Once(context.Background(), client, "charge", order, latchgate.OnceOptions{}, charge)
 		fmt.Println(done.Result, done.Duplicate, err)
 	}
 	// Output:
@@ -35,10 +35,10 @@ func ExampleOnce() {
 
 func ExampleError() {
 	client, _ := latchgate.New(latchgate.Config{})
-	lease, _ := client.Lock(context.Background(), "reports", nil)
+	lease, _ := client.Lock(context.Background(), "reports", latchgate.Options{})
 	defer lease.Release()
-	_, err := client.Lock(context.Background(), "reports", &latchgate.Options{Wait: latchgate.NoWait})
+	_, err := client.Lock(context.Background(), "reports", latchgate.Options{Wait: latchgate.NoWait})
 	var held *latchgate.Error
-	fmt.Println(errors.Is(err, latchgate.ErrLockHeld), errors.As(err, &held) && held.Holders()[0].Owner == lease.Owner)
+	fmt.Println(errors.Is(err, latchgate.ErrLockHeld), errors.As(err, &held) && held.Holders[0].Owner == lease.Owner)
 	// Output: true true
 }

@@ -64,36 +64,33 @@ func Test07EveryNodeFreezesForLongerThanTheTTL(t *testing.T) {
 	lease := held(t, client(Config{}, a.url, b.url), freshKey(), Options{TTL: 2 * time.Second})
 	a.freeze()
 	b.freeze()
-	check(t, waitLost(t, lease).Why() == "unanswered", lease.Err())
-	check(t, now() >= lease.keeper.last.until(), "too early")
+	check(t, waitLost(t, lease).Why == "unanswered", lease.Err())
+	check(t, now() >= lease.keeper.until, "too early")
 	isKind(t, lease.Release(), ErrLeaseLost, "")
 }
 
 func Test08ALeaseIsEndedByForce(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
-	err := c.WithLock(ctx, key, &Options{TTL: 3 * time.Second}, func(work context.Context, lease *Lease) error {
-		nodeB.force(key)
-		waitLost(t, lease)
-		return nil
-	})
-	e := isKind(t, err, ErrLeaseLost, "lease-lost")
-	check(t, e.Why() == "forced" && e.Status == 410, e)
-	lease := held(t, c, key, Options{})
+	lease := held(t, c, key, Options{TTL: 3 * time.Second})
 	nodeB.force(key)
-	check(t, isKind(t, lease.Release(), ErrLeaseLost, "").Why() == "forced", "why")
+	e := waitLost(t, lease)
+	check(t, e.Why == "forced" && e.Status == 410 && lease.Release() == e, e)
+	lease = held(t, c, key, Options{})
+	nodeB.force(key)
+	check(t, isKind(t, lease.Release(), ErrLeaseLost, "").Why == "forced", "why")
 }
 
 func Test19ANodeIsKilledWhileTheWorkRuns(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)
 	key := freshKey()
-	done, err := Once(ctx, client(Config{}, a.url, b.url), "test", key, nil, func(context.Context, *Attempt) (string, error) {
+	done, err := Once(ctx, client(Config{}, a.url, b.url), "test", key, OnceOptions{}, func(context.Context, *Attempt) (string, error) {
 		a.kill()
 		return "done", nil
 	})
 	check(t, err == nil && done.Result == "done" && !done.Duplicate, done, err)
-	done, err = Once(ctx, client(Config{}, b.url), "test", key, nil, mustNotRun[string])
+	done, err = Once(ctx, client(Config{}, b.url), "test", key, OnceOptions{}, mustNotRun[string])
 	check(t, err == nil && done.Result == "done" && done.Duplicate, done, err)
 }
 
@@ -103,10 +100,10 @@ func Test20ARefusalHasItsCodeAndItsFields(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	c := client(Config{}, p.url)
-	_, err := c.Lock(ctx, "key\n", nil)
+	_, err := c.Lock(ctx, "key\n", Options{})
 	check(t, isKind(t, err, ErrRefused, "invalid-key").Status == 400, err)
 	lease := held(t, c, key, Options{Mode: Mode{Limit: 2}})
-	_, err = c.Lock(ctx, key, &Options{Mode: Mode{Limit: 3}})
+	_, err = c.Lock(ctx, key, Options{Mode: Mode{Limit: 3}})
 	check(t, isKind(t, err, ErrRefused, "limit-mismatch").Fields["limit"] == 2.0, err)
 	check(t, len(p.requests("/acquire")) == 3, "repeated")
 	freed(t, lease)
@@ -119,7 +116,7 @@ func Test20AnAPIKeyIsNeededWhereThereIsOne(t *testing.T) {
 	apiKey := strings.TrimSpace(string(text))
 	n := startNode([]string{"LATCHGATE_ADMIN_API_KEY=" + apiKey}, "--locks", "sqlite:locks.db")
 	t.Cleanup(n.kill)
-	_, err = client(Config{}, n.url).Lock(ctx, "key", nil)
+	_, err = client(Config{}, n.url).Lock(ctx, "key", Options{})
 	check(t, isKind(t, err, ErrRefused, "unauthorized").Status == 401, err)
 	freed(t, held(t, client(Config{APIKey: apiKey}, n.url), "key/ü %2F?#\U0001F600", Options{}))
 }
@@ -129,7 +126,7 @@ func Test21NoNodeAnswers(t *testing.T) {
 	a, b := pair(t)
 	a.kill()
 	b.freeze()
-	_, err := client(Config{Timeout: 300 * time.Millisecond, RetryFor: time.Second}, a.url, b.url).TryLock(ctx, freshKey(), nil)
+	_, err := client(Config{Timeout: 300 * time.Millisecond, RetryFor: time.Second}, a.url, b.url).Lock(ctx, freshKey(), Options{})
 	isKind(t, err, ErrUnavailable, "no-answer")
 }
 
@@ -144,19 +141,20 @@ func Test22ANodeThatIsBusyIsCalledAgainAfterItsTime(t *testing.T) {
 
 func Test23AClaimInDoubtIsGivenBack(t *testing.T) {
 	t.Parallel()
-	for _, refusal := range []seen{{}, {path: "rate-limited", status: 429}, {path: "internal-error", status: 500}, {path: "unauthorized", status: 401}} {
+	refusals := []seen{{}, {path: "hidden"}, {path: "rate-limited", status: 429}, {path: "internal-error", status: 500}, {path: "unauthorized", status: 401}}
+	for _, refusal := range refusals {
 		contents, p := freshKey(), startProxy(t, nodeA)
-		p.loses["pre"] = 1_000_000
+		p.loses["pre"], p.hides = 1_000_000, refusal.path == "hidden"
 		if refusal.status != 0 {
 			p.loses["pre"], p.thenRefuse["pre"] = 1, refusal
 		}
 		c := client(Config{RetryFor: time.Second}, p.url)
-		_, err := Once(ctx, c, "test", contents, &OnceOptions{Wait: NoWait}, mustNotRun[int])
+		_, err := Once(ctx, c, "test", contents, OnceOptions{Wait: NoWait}, mustNotRun[int])
 		check(t, err != nil, "it is done")
 		p.set(func() { p.loses["pre"], p.thenRefuse = 0, nil })
 		eventually(t, "the operation is free: "+refusal.path, func() bool {
 			work := func(context.Context, *Attempt) (int, error) { return 7, nil }
-			done, err := Once(ctx, client(Config{}, nodeA.url), "test", contents, &OnceOptions{Wait: NoWait}, work)
+			done, err := Once(ctx, client(Config{}, nodeA.url), "test", contents, OnceOptions{Wait: NoWait}, work)
 			return err == nil && done.Result == 7
 		})
 	}
@@ -180,16 +178,16 @@ func Test28EachCallEndsInTimeWhenNoNodeAnswers(t *testing.T) {
 	c, err := New(Config{URLs: []string{a.url, b.url}})
 	must(err)
 	key, other := freshKey(), freshKey()
-	lease, err := client(Config{}, a.url, b.url).Lock(ctx, key, &Options{TTL: 50 * time.Second})
+	lease, err := client(Config{}, a.url, b.url).Lock(ctx, key, Options{TTL: 50 * time.Second})
 	must(err)
 	mine := held(t, c, other, Options{TTL: 50 * time.Second})
 	a.freeze()
 	b.freeze()
-	locks := func() error { _, err := c.Lock(ctx, key, &Options{Wait: 10 * time.Minute}); return err }
+	locks := func() error { _, err := c.Lock(ctx, key, Options{Wait: 10 * time.Minute}); return err }
 	calls := []func() error{
 		locks, locks, locks, // also those behind another one of this process
 		func() error {
-			_, err := Once(ctx, c, "test", key, &OnceOptions{TTL: 5 * time.Second}, mustNotRun[int])
+			_, err := Once(ctx, c, "test", key, OnceOptions{TTL: 5 * time.Second}, mustNotRun[int])
 			return err
 		},
 		func() error { return c.Fence(ctx, key, lease.Token()) },

@@ -2,11 +2,15 @@ package latchgate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -18,7 +22,7 @@ func Test01ALeaseIsRenewedForLongerThanItsTTL(t *testing.T) {
 	key, other := freshKey(), client(Config{}, nodeB.url)
 	lease := held(t, client(Config{}, nodeA.url), key, Options{TTL: 6 * time.Second})
 	for until := time.Now().Add(12500 * time.Millisecond); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
-		isHeld(t, other, key, Options{})
+		isHeld(t, ctx, other, key, Options{})
 		check(t, lease.Err() == nil, lease.Err())
 	}
 	check(t, nodeB.lock(key).Holders[0].Token == lease.Token(), "another token")
@@ -42,7 +46,7 @@ func Test03ALongWaitGoesOnWithTickets(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	first := held(t, client(Config{}, nodeB.url), key, Options{})
-	second := inBackground(client(Config{WaitPerCall: 500 * time.Millisecond}, p.url), key, Options{})
+	second := inBackground(client(Config{}, p.url), key, Options{TTL: 1500 * time.Millisecond})
 	eventually(t, "two tickets", func() bool {
 		tickets, ids := 0, map[any]bool{}
 		for _, one := range p.requests("/acquire") {
@@ -62,21 +66,21 @@ func Test03AWaitThatEndsNamesTheHolders(t *testing.T) {
 	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
 	lease := held(t, client(Config{}, nodeB.url), key, Options{Owner: "first"})
-	c := client(Config{WaitPerCall: 500 * time.Millisecond})
+	c := client(Config{})
 	var all sync.WaitGroup
 	for i := 0; i < 3; i++ { // also those that wait for their turn in this process
 		all.Add(1)
 		go func() {
 			defer all.Done()
-			_, err := c.Lock(ctx, key, &Options{Wait: 1200 * time.Millisecond})
-			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, ErrLockHeld) || err.(*Error).Holders()[0].Owner != "first" || err.(*Error).Status != 423 {
+			_, err := c.Lock(ctx, key, Options{TTL: 1500 * time.Millisecond, Wait: 1200 * time.Millisecond})
+			if !errors.Is(err, ErrWaitTimeout) || !errors.Is(err, ErrLockHeld) || err.(*Error).Holders[0].Owner != "first" || err.(*Error).Status != 423 {
 				t.Error(err)
 			}
 		}()
 	}
 	all.Wait()
 	p.refuses = 1 // also if an outage takes all of the wait
-	_, err := client(Config{}, p.url).Lock(ctx, key, &Options{Wait: 500 * time.Millisecond})
+	_, err := client(Config{}, p.url).Lock(ctx, key, Options{Wait: 500 * time.Millisecond})
 	isKind(t, err, ErrWaitTimeout, "wait-timeout")
 	freed(t, lease)
 	isFree(t, key)
@@ -87,7 +91,7 @@ func Test03ANodeThatEndsWaitsAtOnceIsLeftForAnotherOne(t *testing.T) {
 	key, p := freshKey(), startProxy(t, nodeA)
 	p.endsWaits = true
 	first := held(t, client(Config{}, nodeB.url), key, Options{})
-	second := inBackground(client(Config{WaitPerCall: 50 * time.Second}, p.url, nodeB.url), key, Options{})
+	second := inBackground(client(Config{}, p.url, nodeB.url), key, Options{})
 	eventually(t, "it waits at the other", func() bool { return len(nodeB.lock(key).Waiting) == 1 })
 	freed(t, first)
 	freed(t, second(t))
@@ -120,14 +124,17 @@ func Test10TheAnswersToARenewalAndAReleaseAreLost(t *testing.T) {
 
 func Test11NothingIsLeftBehind(t *testing.T) {
 	t.Parallel()
-	key, c, failure := freshKey(), client(Config{}), errors.New("the work fails")
-	err := c.WithLock(ctx, key, nil, func(context.Context, *Lease) error { return failure })
-	check(t, err == failure, err)
+	key, c := freshKey(), client(Config{})
+	func() {
+		defer func() { check(t, recover() == "the work fails", "no panic") }()
+		defer held(t, c, key, Options{}).Release()
+		panic("the work fails")
+	}()
 	isFree(t, key)
 	lease := held(t, client(Config{}, nodeB.url), key, Options{})
 	short, cancel := context.WithTimeout(ctx, 700*time.Millisecond)
 	defer cancel()
-	_, err = c.Lock(short, key, nil)
+	_, err := c.Lock(short, key, Options{})
 	check(t, errors.Is(err, context.DeadlineExceeded), err)
 	eventually(t, "no waiter", func() bool { return nodeB.lock(key).Waiters == 0 })
 	freed(t, lease)
@@ -137,13 +144,25 @@ func Test11NothingIsLeftBehind(t *testing.T) {
 
 func Test11AnAcquireThatMayHaveBeenGrantedIsGivenBack(t *testing.T) {
 	t.Parallel()
+	for _, hides := range []bool{false, true} {
+		key, p := freshKey(), startProxy(t, nodeA)
+		p.loses["acquire"], p.hides = 1000, hides
+		c := client(Config{RetryFor: time.Second}, p.url)
+		_, err := c.Lock(ctx, key, Options{})
+		isKind(t, err, ErrUnavailable, "")
+		c.Close()
+		check(t, len(p.requests("/release")) > 0, "not released")
+		isFree(t, key)
+	}
+}
+
+func Test11ALeaseThatHasEndedBeforeItsAnswerIsTakenAgain(t *testing.T) {
+	t.Parallel()
 	key, p := freshKey(), startProxy(t, nodeA)
-	p.loses["acquire"] = 1000
-	c := client(Config{RetryFor: time.Second}, p.url)
-	_, err := c.TryLock(ctx, key, nil)
-	isKind(t, err, ErrUnavailable, "no-answer")
-	c.Close()
-	check(t, len(p.requests("/release")) > 0, "not released")
+	p.late = 1
+	lease := held(t, client(Config{}, p.url), key, Options{TTL: time.Second})
+	check(t, lease.Err() == nil && len(p.requests("/acquire")) == 2, lease.Err())
+	freed(t, lease)
 	isFree(t, key)
 }
 
@@ -152,30 +171,30 @@ func Test12SharedLeasesAndPermits(t *testing.T) {
 	key, c := freshKey(), client(Config{})
 	shared := Options{Mode: Mode{Shared: true}}
 	one, two := held(t, c, key, shared), held(t, c, key, shared)
-	isHeld(t, c, key, Options{})
+	isHeld(t, ctx, c, key, Options{})
 	freed(t, one)
 	freed(t, two)
 	key = freshKey()
 	limit := Options{Mode: Mode{Limit: 3}}
 	one, two = held(t, c, key, Options{Mode: Mode{Permits: 2, Limit: 3}}), held(t, c, key, limit)
 	check(t, fmt.Sprint(one.Slots, two.Slots) == "[0 1] [2]", one.Slots, two.Slots)
-	isHeld(t, c, key, limit)
+	isHeld(t, ctx, c, key, limit)
 	freed(t, one)
 	freed(t, two)
 	isFree(t, key)
-	_, err := c.Lock(ctx, key, &Options{Mode: Mode{Shared: true, Limit: 3}})
-	isKind(t, err, ErrRefused, "invalid-options")
+	_, err := c.Lock(ctx, key, Options{Mode: Mode{Shared: true, Limit: 3}})
+	isKind(t, err, ErrRefused, "invalid-request")
 }
 
 func Test12AGroupHasNoMorePermitsThanItsLimit(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
 	of := func(group string) Options { return Options{Mode: Mode{Limit: 3, Group: group, GroupLimit: 1}} }
-	lease, err := c.Lock(ctx, key, &Options{Mode: of("a").Mode})
+	lease, err := c.Lock(ctx, key, Options{Mode: of("a").Mode})
 	if err != nil && strings.Contains(err.Error(), "unknown field `group`") {
 		t.Skip("this node knows no groups")
 	}
-	isHeld(t, c, key, of("a"))
+	isHeld(t, ctx, c, key, of("a"))
 	freed(t, held(t, c, key, of("b")))
 	freed(t, lease)
 	isFree(t, key)
@@ -185,18 +204,18 @@ func Test12AMultilockIsRenewedAndReleasedAsOne(t *testing.T) {
 	t.Parallel()
 	key, other, c := freshKey(), freshKey(), client(Config{})
 	both := []Key{{Key: key}, {Key: other, Mode: Mode{Shared: true}}}
-	lease, err := c.Multilock(ctx, both, &Options{TTL: 6 * time.Second})
+	lease, err := c.Multilock(ctx, both, Options{TTL: 6 * time.Second})
 	check(t, err == nil, err)
 	untilRenewed(t, lease)
 	check(t, len(lease.Tokens) == 2 && lease.Tokens[other] > 0, lease.Tokens)
-	isHeld(t, c, key, Options{})
+	isHeld(t, ctx, c, key, Options{})
 	freed(t, held(t, c, other, Options{Mode: Mode{Shared: true}}))
 	freed(t, lease)
 	isFree(t, key)
-	lease, err = c.Multilock(ctx, both, &Options{TTL: 6 * time.Second})
+	lease, err = c.Multilock(ctx, both, Options{TTL: 6 * time.Second})
 	check(t, err == nil, err)
 	nodeA.force(other)
-	check(t, waitLost(t, lease).Why() == "forced", lease.Err())
+	check(t, waitLost(t, lease).Why == "forced", lease.Err())
 	isKind(t, lease.Release(), ErrLeaseLost, "")
 	isFree(t, key)
 }
@@ -204,11 +223,11 @@ func Test12AMultilockIsRenewedAndReleasedAsOne(t *testing.T) {
 func Test13TheHolderSeesARevocation(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
-	none, err := c.Revoke(ctx, key, nil)
+	none, err := c.Revoke(ctx, key, RevokeOptions{})
 	check(t, err == nil && none.Leases == 0, none, err)
 	lease := held(t, c, key, Options{TTL: 3 * time.Second})
 	check(t, lease.Revocation() == nil, "revoked")
-	revoking, err := c.Revoke(ctx, key, &RevokeOptions{Reason: "hotfix", By: "ann", Grace: 30 * time.Second, Token: lease.Token()})
+	revoking, err := c.Revoke(ctx, key, RevokeOptions{Reason: "hotfix", By: "ann", Grace: 30 * time.Second, Token: lease.Token()})
 	check(t, err == nil && revoking.Leases == 1, revoking, err)
 	eventually(t, "the revocation", func() bool { return lease.Revocation() != nil })
 	check(t, *lease.Revocation() == Revocation{revoking.Deadline, "hotfix", "ann"}, *lease.Revocation())
@@ -219,22 +238,19 @@ func Test25ALockInsideOfItselfIsNestedOnRequest(t *testing.T) {
 	t.Parallel()
 	key, other, c := freshKey(), freshKey(), client(Config{})
 	outer := held(t, c, key, Options{})
-	inside, nested := outer.Context(), &Options{Reentrant: true}
+	inside, nested := outer.Context(), Options{Reentrant: true}
 	inner, err := c.Lock(inside, key, nested)
 	check(t, err == nil && inner.Token() == outer.Token() && inner.Owner == outer.Owner, err)
 	freed(t, inner)
 	both, err := c.Multilock(inside, []Key{{Key: key}, {Key: other}}, nested)
 	check(t, err == nil && both.Tokens[key] == outer.Token(), err)
 	freed(t, both)
-	isHeld(t, c, key, *nested) // not inside of it
-	lease, err := c.TryLock(inside, key, nil)
-	check(t, lease == nil && err == nil, "without the request", err)
-	lease, err = client(Config{}).TryLock(inside, key, nested)
-	check(t, lease == nil && err == nil, "another client", err)
+	isHeld(t, ctx, c, key, nested)       // not inside of it
+	isHeld(t, inside, c, key, Options{}) // without the request
+	isHeld(t, inside, client(Config{}), key, nested)
 	freed(t, outer)
 	named := held(t, c, key, Options{Owner: "worker"})
-	_, err = c.Lock(named.Context(), key, nested)
-	isKind(t, err, ErrRefused, "invalid-options")
+	isHeld(t, named.Context(), c, key, nested) // the owner may be that of another process, too
 	freed(t, named)
 	isFree(t, key)
 }
@@ -252,7 +268,7 @@ func Test26TheLeasesOfAClientAreRenewedTogether(t *testing.T) {
 	renewals := p.requests("/renew")
 	check(t, len(renewals) < 12, len(renewals))
 	nodeB.force(leases[7].Key)
-	check(t, waitLost(t, leases[7]).Why() == "forced", leases[7].Err())
+	check(t, waitLost(t, leases[7]).Why == "forced", leases[7].Err())
 	leases = append(leases[:7], leases[8:]...)
 	untilRenewed(t, leases...)
 	for _, lease := range leases {
@@ -263,9 +279,9 @@ func Test26TheLeasesOfAClientAreRenewedTogether(t *testing.T) {
 func Test26NoRequestHasMoreLeasesThanANodeAccepts(t *testing.T) {
 	var leases []*keeper
 	for i := 0; i < 20; i++ {
-		leases = append(leases, &keeper{leases: make([]leaseRef, 60), last: renewed{left: 9}, together: leasesPerCallMax})
+		leases = append(leases, &keeper{leases: make([]leaseRef, 60), until: 9, together: leasesPerCallMax})
 	}
-	all := batches(leases, 0)
+	all := batches(leases)
 	check(t, len(all) == 3 && len(all[0]) == 8, len(all))
 }
 
@@ -278,7 +294,7 @@ func Test27ALeaseWhoseRenewalHangsTakesNoOtherWithIt(t *testing.T) {
 		leases = append(leases, held(t, c, fmt.Sprint(key, i), Options{TTL: 9 * time.Second}))
 	}
 	p.set(func() { p.hangs = leases[0].ID })
-	check(t, waitLost(t, leases[0]).Why() == "unanswered", leases[0].Err())
+	check(t, waitLost(t, leases[0]).Why == "unanswered", leases[0].Err())
 	untilRenewed(t, leases[1:]...)
 	for _, lease := range leases[1:] {
 		freed(t, lease)
@@ -289,7 +305,7 @@ func Test29ALockStaysTakenForItsShortestHold(t *testing.T) {
 	t.Parallel()
 	key, c := freshKey(), client(Config{})
 	freed(t, held(t, c, key, Options{MinHold: 10 * time.Minute}))
-	_, err := c.Lock(ctx, key, &Options{Wait: NoWait})
+	_, err := c.Lock(ctx, key, Options{Wait: NoWait})
 	isKind(t, err, ErrLockHeld, "lock-delayed")
 	nodeB.force(key)
 }
@@ -302,7 +318,7 @@ func Test31ATokenThatIsTooLowDoesNotPass(t *testing.T) {
 	freed(t, first)
 	second := held(t, c, key, Options{})
 	e := isKind(t, c.Fence(ctx, key, first.Token()), ErrStaleToken, "stale-token")
-	check(t, e.Status == 412 && e.Current() == second.Token(), e.Current())
+	check(t, e.Status == 412 && e.Current == second.Token(), e.Current)
 	freed(t, second)
 }
 
@@ -314,7 +330,7 @@ func Test32OneGoroutineOfAProcessStandsInTheQueue(t *testing.T) {
 	tokens := make(chan int64, 8)
 	for i := 0; i < 8; i++ {
 		go func() {
-			lease, err := c.Lock(ctx, key, nil)
+			lease, err := c.Lock(ctx, key, Options{})
 			if err != nil {
 				t.Error(err)
 				return
@@ -354,9 +370,43 @@ func Test32OneGoroutineOfAProcessStandsInTheQueue(t *testing.T) {
 	isFree(t, key)
 }
 
+func Test32AGoroutineHasATicketSoonAfterItsTurn(t *testing.T) {
+	t.Parallel()
+	key, p := freshKey(), startProxy(t, nodeA)
+	holder := held(t, client(Config{}, nodeB.url), key, Options{})
+	c := client(Config{}, p.url)
+	short, cancel := context.WithCancel(ctx)
+	go func() { _, _ = c.Lock(short, key, Options{}) }()
+	eventually(t, "the first waits there", func() bool { return nodeB.lock(key).Waiters == 1 })
+	second := inBackground(c, key, Options{})
+	eventually(t, "the second waits here", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, queue := range c.queues {
+			return queue.callers == 2
+		}
+		return false
+	})
+	cancel()
+	var waits []any
+	eventually(t, "the second has a ticket", func() bool {
+		waits = nil
+		all := p.requests("/acquire")
+		for _, one := range all {
+			if one.body["lease_id"] == all[len(all)-1].body["lease_id"] && one.body["wait_ms"] != nil {
+				waits = append(waits, one.body["wait_ms"])
+			}
+		}
+		return all[len(all)-1].body["ticket"] != nil && all[0].body["lease_id"] != all[len(all)-1].body["lease_id"]
+	})
+	check(t, waits[0].(float64) <= 500, waits)
+	freed(t, holder)
+	freed(t, second(t))
+}
+
 func TestAMutexIsHeldByOneGoroutine(t *testing.T) {
 	t.Parallel()
-	m := client(Config{}).Mutex(freshKey(), nil)
+	m := client(Config{}).Mutex(freshKey(), Options{})
 	count := 0
 	var all sync.WaitGroup
 	for i := 0; i < 5; i++ {
@@ -375,4 +425,73 @@ func TestAMutexIsHeldByOneGoroutine(t *testing.T) {
 	}
 	all.Wait()
 	check(t, count == 5 && m.Unlock() != nil, count)
+}
+
+func TestAMutexKeepsTheProcessOutUntilItsHolderKnowsThatTheLeaseIsLost(t *testing.T) {
+	t.Parallel()
+	key := freshKey()
+	m := client(Config{}).Mutex(key, Options{TTL: 2 * time.Second})
+	working, err := m.Lock(ctx)
+	check(t, err == nil, err)
+	nodeB.force(key)
+	<-working.Done()
+	_, err = m.Lock(ctx)
+	isKind(t, err, ErrLockHeld, "lock-held")
+	isKind(t, m.Unlock(), ErrLeaseLost, "") // and not the lease of the other goroutine
+	_, err = m.Lock(ctx)
+	check(t, err == nil && m.Unlock() == nil, err)
+	isFree(t, key)
+}
+
+func TestNothingRunsOrIsKeptWhenAllIsReleased(t *testing.T) {
+	t.Parallel()
+	key, c := freshKey(), client(Config{})
+	for i := 0; i < 3; i++ {
+		freed(t, held(t, c, key, Options{}))
+	}
+	eventually(t, "nothing is kept, and no timer is set", func() bool {
+		c.renewals.mu.Lock()
+		defer c.renewals.mu.Unlock()
+		return len(c.renewals.keepers) == 0 && !c.renewals.timer.Stop()
+	})
+	check(t, len(c.queues) == 0, c.queues)
+}
+
+func TestARequestWithoutAnAnswerIsAloneOnItsConnection(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ProtoMajor != 1 {
+			t.Error(r.Proto)
+		}
+		_, _ = w.Write([]byte("{}"))
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	c := client(Config{}, server.URL)
+	c.nodes.http.Transport.(*http.Transport).TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	check(t, c.Fence(ctx, "key", 1) == nil, "refused")
+}
+
+func TestAnAnswerToAnotherCallGrantsNothing(t *testing.T) {
+	t.Parallel()
+	var isMixed atomic.Bool
+	isMixed.Store(true)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var body struct {
+			ID string `json:"lease_id"`
+		}
+		_ = json.NewDecoder(r.Body).Decode(&body)
+		if isMixed.Load() {
+			body.ID = "another"
+		}
+		fmt.Fprintf(w, `{"lease_id":%q,"token":7,"ttl_ms":1500}`, body.ID)
+	}))
+	defer server.Close()
+	c := client(Config{}, server.URL)
+	_, err := c.Lock(ctx, "key", Options{TTL: 1500 * time.Millisecond})
+	isKind(t, err, ErrUnavailable, "no-answer")
+	isMixed.Store(false)
+	lease := held(t, c, "key", Options{TTL: 1500 * time.Millisecond})
+	check(t, waitLost(t, lease).Why == "unanswered", lease.Err()) // a renewal has one result for each lease
 }

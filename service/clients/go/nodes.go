@@ -10,9 +10,7 @@ import (
 	"math/rand"
 	"net"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -23,76 +21,78 @@ const (
 	timeoutMin         = 20 * time.Millisecond
 	// The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node.
 	firstWait = 500 * time.Millisecond
+	// How long one request waits at most. Longer waits go on with tickets.
+	waitPerCall = 20 * time.Second
 )
 
 type fields = map[string]any
 
 // nodes are those of one cluster. Nearly every request can be repeated, so a call goes on until a node has answered it.
 type nodes struct {
-	urls                           []string
-	apiKey                         string
-	timeout, retryFor, waitPerCall time.Duration
-	http                           *http.Client
+	urls              []string
+	apiKey            string
+	timeout, retryFor time.Duration
+	http              *http.Client
 	// The node that is tried first. Another one takes its place when it does not answer.
 	first atomic.Int32
 }
 
-// answer has the time at which its request was sent: what a lease has left counts from there.
+// answer is what this package reads of an answer, and of one of several results in it.
 type answer struct {
-	sent   time.Duration
-	status int
-	raw    []byte
-	known
+	sent     time.Duration // when its request was sent: what a lease has left counts from there
+	isUnsent bool          // the node cannot have carried out the request
+	raw      json.RawMessage
+	leaseRef
+	Code, Detail, Why, Ticket string
+	Status                    int   // 0 if the node was not reached, or did not answer in time or in full
+	RetryAfter                int64 `json:"retry_after_ms"`
+	TTL                       int64 `json:"ttl_ms"`
+	Revocation                *Revocation
+	Results                   []json.RawMessage
+	Owner                     string
+	Token                     int64
+	Slots                     []int
+	Locks                     []answer
+	ID, Stamp                 string
+	Result                    json.RawMessage
+	ResultOmitted             bool `json:"result_omitted"`
 }
 
 // results are those of the leases that a request has named.
-func (a answer) results() []answer {
-	all := make([]answer, len(a.Results))
-	for i, raw := range a.Results {
-		all[i] = answer{sent: a.sent, raw: raw}
-		_ = json.Unmarshal(raw, &all[i].known) // what is absent stays empty
-		all[i].status = all[i].Status
+func (a answer) results() map[leaseRef]answer {
+	all := map[leaseRef]answer{}
+	for _, raw := range a.Results {
+		one := answer{sent: a.sent, raw: raw}
+		_ = json.Unmarshal(raw, &one) // what is absent stays empty
+		all[one.leaseRef] = one
 	}
 	return all
 }
 
-// noAnswer: the node was not reached, or did not answer in time or in full.
-type noAnswer struct {
-	detail     string
-	retryAfter time.Duration
-	sent       bool // the node may have carried out the request
-}
-
-func checkURL(text string) (string, error) {
-	parts, err := url.Parse(text)
-	if err != nil || parts.Scheme != "http" && parts.Scheme != "https" || parts.Host == "" || parts.RawQuery != "" || parts.Fragment != "" {
-		return "", invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
-	}
-	return strings.TrimRight(text, "/"), nil
-}
+func ms(count int64) time.Duration { return time.Duration(count) * time.Millisecond }
 
 // send is one request to one node. If that node cannot serve, the next request goes to another one.
-func (n *nodes) send(ctx context.Context, path string, body []byte, timeout time.Duration) (answer, *noAnswer) {
+func (n *nodes) send(ctx context.Context, path string, body fields, timeout time.Duration) answer {
 	index := n.first.Load()
 	got := answer{sent: now()}
 	inTime, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	failed := n.post(inTime, n.urls[index]+path, body, &got)
-	if failed != nil && ctx.Err() == nil || isTransient(got.status) {
+	if err := n.post(inTime, n.urls[index]+path, body, &got); err != nil {
+		var dial *net.OpError
+		isUnsent := errors.As(err, &dial) && dial.Op == "dial"
+		got = answer{sent: got.sent, isUnsent: isUnsent, RetryAfter: got.RetryAfter, Code: "no-answer", Detail: err.Error()}
+	}
+	if ctx.Err() == nil && isTransient(got.Status) {
 		n.avoid(index)
 	}
-	return got, failed
+	return got
 }
 
-func (n *nodes) avoid(index int32) {
-	// Other goroutines may have moved on already.
-	n.first.CompareAndSwap(index, (index+1)%int32(len(n.urls)))
-}
-
-func (n *nodes) post(ctx context.Context, url string, body []byte, got *answer) *noAnswer {
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+func (n *nodes) post(ctx context.Context, url string, body fields, got *answer) error {
+	text, _ := json.Marshal(body) // what callers have put in is JSON already
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(text))
 	if err != nil {
-		return &noAnswer{detail: err.Error()}
+		return err
 	}
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "latchgate-go")
@@ -101,98 +101,103 @@ func (n *nodes) post(ctx context.Context, url string, body []byte, got *answer) 
 	}
 	response, err := n.http.Do(request)
 	if err != nil {
-		var dial *net.OpError
-		return &noAnswer{detail: err.Error(), sent: !errors.As(err, &dial) || dial.Op != "dial"}
+		return err
 	}
 	defer response.Body.Close()
-	got.status = response.StatusCode
-	got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
-	if err != nil {
-		return &noAnswer{detail: url + ": " + err.Error(), sent: true}
+	if got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax)); err != nil {
+		return fmt.Errorf("%s: %w", url, err)
 	}
-	if json.Unmarshal(got.raw, &got.known) != nil || got.status >= 300 && got.Code == "" {
-		seconds, _ := strconv.Atoi(response.Header.Get("Retry-After"))
-		detail := fmt.Sprintf("%s: the answer with status %d is none of Latchgate's", url, got.status)
-		return &noAnswer{detail, time.Duration(seconds) * time.Second, true}
+	if json.Unmarshal(got.raw, got) != nil || response.StatusCode >= 300 && got.Code == "" {
+		seconds, _ := strconv.ParseInt(response.Header.Get("Retry-After"), 10, 32)
+		got.RetryAfter = seconds * 1000
+		return fmt.Errorf("%s: the answer with status %d is none of Latchgate's", url, response.StatusCode)
 	}
+	got.Status = response.StatusCode
 	return nil
 }
 
-// call is what is to be known of a call and its repeats.
+func (n *nodes) avoid(index int32) {
+	// Other goroutines may have moved on already.
+	n.first.CompareAndSwap(index, (index+1)%int32(len(n.urls)))
+}
+
+// call is a call with what is known of it and its repeats.
 type call struct {
+	path string
+	body fields
 	// When no node answers, the call ends then.
 	until time.Duration
-	// With hasWait, each request waits at the node, and the call goes on with tickets until waitUntil, and for retryFor after that while
-	// no node answers. A wait does not begin in an outage: until a node has answered, `until` counts.
-	hasWait   bool
+	// Each request waits at the node, and the call goes on with tickets until waitUntil, and for retryFor after that while no node
+	// answers. A wait does not begin in an outage: until a node has answered, `until` counts.
 	waitUntil time.Duration
 	answered  bool
+	// What is granted after a wait lasts from then on, but is counted from when the request was sent: so one request waits only for a part
+	// of that.
+	length time.Duration
 	// A node may have carried out the call, though no answer says so.
 	doubt bool
 	// It is not repeated in doubt.
 	isOnce bool
 }
 
+func (n *nodes) callTo(path string, body fields) *call {
+	return &call{path: path, body: body, until: now() + n.retryFor}
+}
+
+func (n *nodes) waiting(path string, body fields, wait, length time.Duration) *call {
+	c := n.callTo(path, body)
+	c.waitUntil, c.length = now()+most(least(wait, Forever), 0), length
+	return c
+}
+
 // call posts the request, and repeats it until a node has answered it or its time is over. Each node gets a part of that time.
-func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (answer, error) {
-	waits := c.hasWait && c.waitUntil > now()
+func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
+	waits, body := c.waitUntil > now(), c.body
 	pause := pauseMin
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
-		if c.hasWait {
-			body["wait_ms"] = 0
-			if waits {
-				// A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
-				body["wait_ms"] = most((wait+time.Millisecond-1)/time.Millisecond, 1)
-			}
+		delete(body, "wait_ms")
+		if waits {
+			// A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
+			body["wait_ms"] = most((wait+time.Millisecond-1)/time.Millisecond, 1)
 		}
-		text, _ := json.Marshal(body) // what callers have put in is JSON already
-		before, index, sent := c.doubt, n.first.Load(), now()
-		c.doubt = true
-		got, failed := n.send(ctx, path, text, timeout+wait)
-		var err *Error
-		var retryAfter time.Duration
-		if failed != nil {
-			c.doubt = before || failed.sent
-			if ctx.Err() != nil {
-				return answer{}, ctx.Err()
-			}
-			err, retryAfter = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: failed.detail}, failed.retryAfter
-		} else if got.status < 300 {
+		index := n.first.Load()
+		got := n.send(ctx, c.path, body, timeout+wait)
+		c.decided(got)
+		if ctx.Err() != nil && got.Status == 0 {
+			return got, ctx.Err()
+		}
+		if got.Status/100 == 2 {
 			return got, nil
-		} else {
-			err = got.problem()
-			c.decided(err, before)
-			if got.Ticket != "" {
-				body["ticket"] = got.Ticket // with it, the next request returns to its position
-			}
-			if err.Code == "invalid-ticket" && body["ticket"] != nil {
-				delete(body, "ticket")
+		}
+		err, retryAfter := got.problem(), ms(got.RetryAfter)
+		if got.Ticket != "" {
+			body["ticket"] = got.Ticket // with it, the next request returns to its position
+		}
+		if err.Code == "invalid-ticket" && body["ticket"] != nil {
+			delete(body, "ticket")
+			continue
+		}
+		isOfWait := got.Status == 423 || err.Kind == ErrOperationInProgress
+		if isOfWait && now() < c.waitUntil {
+			c.answered, c.until, retryAfter = true, c.waitUntil+n.retryFor, 0
+			if now()-got.sent >= wait/2 {
+				tried, pause = 0, pauseMin
 				continue
 			}
-			isOfWait := got.status == 423 || err.Kind == ErrOperationInProgress
-			if isOfWait && c.hasWait && now() < c.waitUntil {
-				c.answered, c.until = true, c.waitUntil+n.retryFor
-				if now()-sent >= wait/2 {
-					tried, pause = 0, pauseMin
-					continue
-				}
-				n.avoid(index) // a node that is about to stop ends waits early
-			} else if !isTransient(got.status) {
-				return answer{}, err
-			} else {
-				retryAfter = got.retryAfter()
-			}
+			n.avoid(index) // a node that is about to stop ends waits early
+		} else if !isTransient(got.Status) {
+			return got, err
 		}
 		left := c.until - now()
 		if left <= 0 || retryAfter > left || c.doubt && c.isOnce {
-			return answer{}, err
+			return got, err
 		}
 		if tried++; tried%len(n.urls) == 0 {
 			select {
 			case <-time.After(least(jitter(most(retryAfter, pause), 1, 1.5), left)):
 			case <-ctx.Done():
-				return answer{}, ctx.Err()
+				return got, ctx.Err()
 			}
 			pause = least(pause*2, pauseMax)
 		}
@@ -202,23 +207,25 @@ func (n *nodes) call(ctx context.Context, path string, body fields, c *call) (an
 // times are how long the next request waits at its node, and how long the node may take beyond that.
 func (n *nodes) times(c *call) (timeout, wait time.Duration) {
 	left := c.until - now()
-	if c.hasWait {
-		wait = n.waitPerCall
-		if !c.answered {
-			wait = least(wait, firstWait, left/4)
-		}
-		wait = most(least(wait, c.waitUntil-now()), 0)
+	wait = least(waitPerCall, c.length/3)
+	if !c.answered {
+		wait = least(wait, firstWait, left/4)
 	}
+	wait = most(least(wait, c.waitUntil-now()), 0)
 	return most(least(n.timeout, left/3, left-wait), timeoutMin), wait
 }
 
 // decided: only a decision about this very call ends a doubt. A refusal for another reason says nothing about earlier requests.
-func (c *call) decided(err *Error, before bool) {
-	switch {
-	case err.Status == 409 || err.Status == 410 || err.Status == 422 || err.Status == 423:
+func (c *call) decided(got answer) {
+	switch got.Status {
+	case 409, 410, 422, 423:
 		c.doubt = false
-	case err.Status != 500 && err.Code != "outcome-unknown":
-		c.doubt = before
+	case 0:
+		c.doubt = c.doubt || !got.isUnsent
+	case 500, 502, 504:
+		c.doubt = true
+	default:
+		c.doubt = c.doubt || got.Status < 300 || got.Code == "outcome-unknown"
 	}
 }
 

@@ -37,36 +37,22 @@ type Done[T any] struct {
 type Attempt struct {
 	ID string
 	// Number of the attempt, from 1; 0 if it is not guarded.
-	Number int
+	Number int `json:"attempt"`
 	// Guarded is false if the store does not answer and OnOutage is "open", so other callers may proceed too.
 	Guarded bool
 	// Reentry: an earlier attempt may have done part of the work.
 	Reentry bool
 	// PossiblyRepeated: the store may have lost the record of an earlier attempt.
-	PossiblyRepeated bool
+	PossiblyRepeated bool `json:"possibly_repeated"`
 	keeper           *keeper
 }
 
 // Err is nil while no other attempt can begin, and then an ErrAttemptLost. Ask before each step that cannot be undone.
 func (a *Attempt) Err() error {
-	if a.keeper == nil || a.keeper.remaining() > 0 {
+	if a.keeper == nil {
 		return nil
 	}
-	loss := a.keeper.stop()
-	if loss == nil {
-		return lost(ErrAttemptLost, "attempt-lost", "the attempt has ended", "")
-	}
-	asAttempt := *loss
-	asAttempt.Kind = ErrAttemptLost
-	return &asAttempt
-}
-
-// Remaining is for how long no other attempt can begin; 0 if it is lost, or not guarded.
-func (a *Attempt) Remaining() time.Duration {
-	if a.keeper == nil {
-		return 0
-	}
-	return a.keeper.remaining()
+	return a.keeper.err()
 }
 
 // Once runs the work if the operation with these contents (JSON) has not succeeded yet, and stores its result (JSON). If it has succeeded,
@@ -77,15 +63,13 @@ func (a *Attempt) Remaining() time.Duration {
 //
 // The work's context ends when the attempt is lost. With an ErrNotRecorded, Done has the result: the work was done, but the gate does not
 // know it.
-func Once[T any](ctx context.Context, c *Client, operation string, contents any, options *OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
-	o := orZero(options)
-	o.TTL, o.Wait, o.OnExpiry = or(o.TTL, time.Minute), or(o.Wait, time.Minute), or(o.OnExpiry, "block")
-	got, err := c.pre(ctx, operation, contents, o)
-	var refused *Error
-	if errors.As(err, &refused) && refused.Code == "operation-duplicate" {
-		done.Duplicate, done.ResultOmitted = true, refused.known.ResultOmitted
-		if stored := refused.known.Result; len(stored) > 0 {
-			if err := json.Unmarshal(stored, &done.Result); err != nil {
+func Once[T any](ctx context.Context, c *Client, operation string, contents any, options OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
+	options.TTL, options.Wait, options.OnExpiry = or(options.TTL, time.Minute), or(options.Wait, time.Minute), or(options.OnExpiry, "block")
+	got, err := c.pre(ctx, operation, contents, options)
+	if got.Code == "operation-duplicate" {
+		done.Duplicate, done.ResultOmitted = true, got.ResultOmitted
+		if len(got.Result) > 0 {
+			if err := json.Unmarshal(got.Result, &done.Result); err != nil {
 				return done, fmt.Errorf("latchgate: the operation was done, but its result is no %T: %w", done.Result, err)
 			}
 		}
@@ -94,46 +78,62 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if err != nil {
 		return done, err
 	}
-	attempt, ctx, stop, err := c.attempt(ctx, got, o)
-	if err != nil {
-		if !errors.Is(err, ErrAttemptLost) {
-			c.post(got, "failure", c.nodes.retryFor) // the work has not begun
-		}
-		return done, err
-	}
-	isFinished := false
+	attempt := &Attempt{}
+	_ = json.Unmarshal(got.raw, attempt) // that it is JSON is known
+	ctx, cancel := context.WithCancel(ctx)
+	outcome := "failure" // until the work begins, surely nothing was done
 	defer func() {
-		stop()
-		if isFinished && err == nil {
-			done.ResultOmitted, err = c.postSuccess(got, done.Result, o)
-		} else if o.OnExpiry == "block" && !errors.Is(err, ErrNotDone) {
-			c.post(got, "unknown", c.nodes.retryFor) // a second run is worse than none, and only the work can know that nothing was done
+		cancel()
+		if attempt.keeper != nil {
+			attempt.keeper.stop()
+		}
+		if outcome == "success" {
+			done.ResultOmitted, err = c.postSuccess(got, done.Result, options)
 		} else {
-			c.post(got, "failure", c.nodes.retryFor)
+			c.post(got, outcome, c.nodes.retryFor)
 		}
 	}()
-	done.Result, err = work(ctx, attempt)
-	isFinished = true
+	if attempt.Guarded {
+		beat := leaseRef{"/v1/operations/" + attempt.ID + "/heartbeat", got.Stamp}
+		attempt.keeper = &keeper{renewals: c.renewals, kind: ErrAttemptLost, name: "operation " + attempt.ID, leases: []leaseRef{beat},
+			isAttempt: true, length: options.TTL, ended: cancel}
+		c.renewals.keep(attempt.keeper, got)
+	}
+	if err := attempt.Err(); err != nil {
+		return done, err // the answer took too long
+	}
+	if options.OnExpiry == "block" {
+		outcome = "unknown" // a second run is worse than none
+	}
+	if done.Result, err = work(ctx, attempt); err == nil {
+		outcome = "success"
+	} else if errors.Is(err, ErrNotDone) {
+		outcome = "failure" // only the work can know that nothing was done
+	}
 	return done, err
 }
 
 func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions) (answer, error) {
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
 	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
-	if err := putJSON(request, "contents", contents); err != nil {
-		return answer{}, err
-	}
-	if err := putJSON(request, "checked", o.Checked); err != nil {
-		return answer{}, err
+	for name, value := range (fields{"contents": contents, "checked": o.Checked}) {
+		if value == nil {
+			continue
+		}
+		text, err := json.Marshal(value) // a copy: the caller may change it while the call is repeated
+		if err != nil {
+			return answer{}, invalid(name + " is no JSON: " + err.Error())
+		}
+		request[name] = json.RawMessage(text)
 	}
 	put(request, "ttl_ms", o.TTL)
 	put(request, "durability", o.Durability)
 	put(request, "on_outage", o.OnOutage)
 	put(request, "label", o.Label)
-	it := &call{until: now() + c.nodes.retryFor, hasWait: true, waitUntil: now() + most(least(o.Wait, Forever), 0)}
-	got, err := c.nodes.call(ctx, "/v1/operations/pre", request, it)
+	it := c.nodes.waiting("/v1/operations/pre", request, o.Wait, o.TTL)
+	got, err := c.nodes.call(ctx, it)
 	if err == nil && (got.ID == "" || got.Stamp == "") {
-		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate", Status: got.status}
+		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate"}
 	}
 	if err != nil && it.doubt {
 		c.later(func() { c.giveBack(request, o) })
@@ -148,8 +148,9 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 		request["on_outage"] = "closed" // an unguarded permission says nothing about the claim
 	}
 	for until := now() + o.TTL; now() < until; time.Sleep(2 * pauseMin) {
-		it := &call{until: now() + c.nodes.retryFor, hasWait: true, doubt: true}
-		got, err := c.nodes.call(context.Background(), "/v1/operations/pre", request, it)
+		it := c.nodes.callTo("/v1/operations/pre", request)
+		it.doubt = true
+		got, err := c.nodes.call(context.Background(), it)
 		if err == nil {
 			c.post(got, "failure", most(o.TTL, c.nodes.retryFor))
 			return
@@ -161,58 +162,33 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 	warn("no node says whether an operation was claimed: it may stay blocked")
 }
 
-// attempt begins the heartbeats.
-func (c *Client) attempt(ctx context.Context, got answer, o OnceOptions) (a *Attempt, work context.Context, stop func(), err error) {
-	a = &Attempt{ID: got.ID, Number: got.Attempt, Guarded: got.Guarded, Reentry: got.Reentry, PossiblyRepeated: got.PossiblyRepeated}
-	work, cancel := context.WithCancel(ctx)
-	if !a.Guarded {
-		return a, work, cancel, nil
-	}
-	beat, first := "/v1/operations/"+a.ID+"/heartbeat", got.renewed()
-	if first.until()-now() < o.TTL*2/3 {
-		// After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-		it := &call{until: now() + least(o.TTL, c.nodes.retryFor)}
-		renewal, err := c.nodes.call(ctx, beat, fields{"stamp": got.Stamp}, it)
-		if err != nil {
-			cancel()
-			return nil, nil, nil, err
-		}
-		first = renewal.renewed()
-	}
-	a.keeper = &keeper{name: "operation " + a.ID, beat: beat, stamp: got.Stamp, length: o.TTL, ended: cancel}
-	c.renewals.keep(a.keeper, first)
-	return a, work, func() { a.keeper.stop() }, nil
-}
-
 // postSuccess says whether the result was omitted.
 func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted bool, err error) {
 	body := fields{"stamp": got.Stamp, "outcome": "success"}
 	put(body, "retention_ms", o.Retention)
 	put(body, "permanent", o.Permanent)
-	path, it := "/v1/operations/"+got.ID+"/post", &call{until: now() + most(c.nodes.retryFor, ms(got.TTL))}
-	var posted answer
-	if err = putJSON(body, "result", result); err == nil {
-		posted, err = c.nodes.call(context.Background(), path, body, it)
+	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
+	if text, err := json.Marshal(result); err == nil {
+		body["result"] = json.RawMessage(text)
 	}
-	var refused *Error
-	if isOmitted = errors.As(err, &refused) && (refused.Code == "invalid-options" || refused.Status == 400 || refused.Status == 413); isOmitted {
-		warn("the result of operation %s is not stored: %v", got.ID, err)
+	posted, failure := c.nodes.call(context.Background(), it)
+	if body["result"] != nil && (posted.Status == 400 || posted.Status == 413) {
 		delete(body, "result")
-		posted, err = c.nodes.call(context.Background(), path, body, it)
+		posted, failure = c.nodes.call(context.Background(), it)
 	}
-	if !errors.As(err, &refused) {
-		return isOmitted || posted.ResultOmitted, err
+	if failure != nil {
+		notRecorded := *failure.(*Error) // and not of a context
+		notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+notRecorded.Detail
+		return true, &notRecorded
 	}
-	notRecorded := *refused
-	notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+refused.Detail
-	return true, &notRecorded
+	return body["result"] == nil || posted.ResultOmitted, nil
 }
 
 // post reports after a failure, which is more important than that of the post.
 func (c *Client) post(got answer, outcome string, patience time.Duration) {
 	body := fields{"stamp": got.Stamp, "outcome": outcome}
-	it := &call{until: now() + patience}
-	if _, err := c.nodes.call(context.Background(), "/v1/operations/"+got.ID+"/post", body, it); err != nil {
+	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + patience}
+	if _, err := c.nodes.call(context.Background(), it); err != nil {
 		warn("the outcome %s of operation %s is not recorded: %v", outcome, got.ID, err)
 	}
 }

@@ -2,7 +2,6 @@ package latchgate
 
 import (
 	"context"
-	"encoding/json"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -14,9 +13,6 @@ const (
 	slice = 250 * time.Millisecond
 	// The most that a node accepts.
 	leasesPerCallMax = 500
-	// A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an
-	// answer may take.
-	spread = 8
 	// A request without an answer for its leases is repeated in so many parts.
 	parts = 16
 )
@@ -32,37 +28,27 @@ type leaseRef struct {
 	LeaseID string `json:"lease_id"`
 }
 
-// renewed is what a renewal has shown: when it was sent, and what the lease had left then.
-type renewed struct {
-	sent, left time.Duration
-	revocation *Revocation
-}
-
-func (r renewed) until() time.Duration { return r.sent + r.left }
-
-// keeper is a lease (of one key or of several) or an attempt with its heartbeat: what is known of it, and when to renew it. It knows
-// nothing of the object that the caller has: when that is forgotten without a release, the renewals stop.
+// keeper is a lease (of one key or of several) or an attempt: what is known of it, and when to renew it. It knows nothing of the object
+// that the caller has: when that is forgotten without a release, the renewals stop.
 type keeper struct {
-	name   string
-	leases []leaseRef
-	beat   string // the path of an attempt's heartbeat
-	stamp  string
-	length time.Duration
-	ended  context.CancelFunc
-	// For leases nested in this one, which is nested in `outer` itself.
-	owner   string
-	isNamed bool
-	outer   *keeper
+	renewals  *renewals
+	kind      error // of its loss
+	name      string
+	leases    []leaseRef
+	isAttempt bool // its heartbeat has the path in leases[0].Key, and the stamp in leases[0].LeaseID
+	length    time.Duration
+	ended     context.CancelFunc
+	owner     string // for leases nested in this one
 
-	// The mutex of these guards the rest.
-	renewals   *renewals
-	isOver     bool
-	loss       *Error
-	last       renewed
-	due, early time.Duration // from `early` on it goes with leases that are due, so that leases of one length soon go together
-	failures   int
-	isSent     bool // a request with it has no answer yet
-	together   int  // how many may go in one request: less after a request without an answer, which may be the fault of one of them
+	// The mutex of the renewals guards the rest.
+	isOver      bool
+	loss        *Error
+	sent, until time.Duration // when the last renewal that was answered was sent, and when the lease may have ended
+	revocation  *Revocation
+	due, early  time.Duration // from `early` on it goes with leases that are due, so that leases of one length soon go together
+	failures    int
+	isSent      bool // a request with it has no answer yet
+	together    int  // how many may go in one request: less after a request without an answer, which may be the fault of one of them
 }
 
 // remaining is until the lease may have ended; 0 if it is lost or stopped.
@@ -80,17 +66,27 @@ func (k *keeper) stop() *Error {
 	return k.loss
 }
 
+// err is nil while the lease is surely live.
+func (k *keeper) err() error {
+	if k.remaining() > 0 {
+		return nil
+	}
+	if loss := k.stop(); loss != nil {
+		return loss
+	}
+	return &Error{Kind: k.kind, Code: "lease-lost", Detail: k.name + " is released", Why: "released"}
+}
+
 // The methods below are called with the mutex.
 
 func (k *keeper) remains(at time.Duration) time.Duration {
-	left := k.last.until() - at
-	if left <= 0 {
-		k.end(lost(ErrLeaseLost, "lease-lost", "no renewal of "+k.name+" was answered in time", "unanswered"))
+	if k.until <= at {
+		k.end(&Error{Kind: k.kind, Code: "lease-lost", Detail: "no renewal of " + k.name + " was answered in time", Why: "unanswered"})
 	}
 	if k.isOver {
 		return 0
 	}
-	return left
+	return k.until - at
 }
 
 func (k *keeper) end(loss *Error) {
@@ -100,11 +96,37 @@ func (k *keeper) end(loss *Error) {
 	}
 }
 
-func (k *keeper) renewed(r renewed) {
+// settle reads the result of each lease, or the answer itself if it has none.
+func (k *keeper) settle(got answer, results map[leaseRef]answer) {
+	left := Forever
+	var revocation *Revocation
+	var worst *answer
+	for _, lease := range k.leases {
+		one, is := results[lease]
+		if !is {
+			one = got
+		}
+		if one.Status/100 == 2 && one.TTL > 0 {
+			left, revocation = least(left, ms(one.TTL)), or(revocation, one.Revocation)
+		} else if worst == nil || one.Status == 410 {
+			worst = &one // a loss is more serious than what is not known of another key
+		}
+	}
+	if worst == nil {
+		k.renewed(got.sent, left, revocation)
+	} else if err := worst.problem(); err.Kind == k.kind {
+		k.end(err)
+	} else {
+		k.failed(ms(worst.RetryAfter))
+	}
+}
+
+func (k *keeper) renewed(sent, left time.Duration, revocation *Revocation) {
 	// The lower bound is for leases that a revocation or `max_hold` is ending: each renewal leaves them shorter.
-	pause := jitter(most(r.left/3, k.length/10), 0.9, 1)
-	k.last, k.due, k.early, k.failures, k.together = r, r.sent+pause, r.sent+pause/2, 0, leasesPerCallMax
-	if k.beat != "" {
+	pause := jitter(most(left/3, k.length/10), 0.9, 1)
+	k.sent, k.until, k.revocation = sent, sent+left, revocation
+	k.due, k.early, k.failures, k.together = sent+pause, sent+pause/2, 0, leasesPerCallMax
+	if k.isAttempt {
 		k.together = 1
 	}
 }
@@ -112,86 +134,41 @@ func (k *keeper) renewed(r renewed) {
 // failed: a renewal was not answered, or refused for another reason than a loss. When the lease has ended, `remains` reports the loss.
 func (k *keeper) failed(retryAfter time.Duration) {
 	k.failures++
-	var pause time.Duration
-	if nodes := len(k.renewals.nodes.urls); k.failures%nodes == 0 {
-		rounds := least(time.Duration(k.failures/nodes-1), 10)
-		pause = jitter(most(least(pauseMin<<rounds, pauseMax), retryAfter), 1, 1.5)
-	}
+	pause := jitter(most(least(pauseMin/4<<least(k.failures, 10), pauseMax), retryAfter), 1, 1.5)
 	at := now()
-	k.due = at + most(least(pause, (k.last.until()-at)/4), 0)
+	k.due = at + most(least(pause, (k.until-at)/4), 0)
 	k.early = k.due
 }
 
-// settle has one result for each of its leases, or the answer to its heartbeat.
-func (k *keeper) settle(results []answer) {
-	next := renewed{sent: results[0].sent, left: Forever}
-	var worst *answer
-	for i := range results {
-		one := &results[i]
-		if one.status/100 == 2 && one.TTL > 0 {
-			next.left = least(next.left, ms(one.TTL))
-			next.revocation = or(next.revocation, one.Revoked)
-		} else if worst == nil || one.status == 410 {
-			worst = one // a loss is more serious than what is not known of another key
-		}
-	}
-	if worst == nil {
-		k.renewed(next)
-	} else if err := worst.problem(); err.Kind == ErrLeaseLost || err.Kind == ErrAttemptLost {
-		k.end(err)
-	} else {
-		k.failed(worst.retryAfter())
-	}
-}
-
-// renewals is the background task of one client. It ends when there is nothing to keep.
+// renewals are those of one client. Between them there is only a timer, and none when there is nothing to keep.
 type renewals struct {
-	nodes     *nodes
-	mu        sync.Mutex
-	keepers   []*keeper
-	isRunning bool
-	changed   chan struct{}
+	nodes   *nodes
+	mu      sync.Mutex
+	keepers []*keeper
+	timer   *time.Timer
 }
 
-// keep begins the renewals. `first` is what the grant has shown.
-func (r *renewals) keep(k *keeper, first renewed) {
+func newRenewals(n *nodes) *renewals {
+	r := &renewals{nodes: n}
+	r.timer = time.AfterFunc(0, r.look)
+	return r
+}
+
+// keep renews what was granted in this answer.
+func (r *renewals) keep(k *keeper, granted answer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	k.renewals = r
-	k.renewed(first)
+	k.settle(granted, nil)
 	r.keepers = append(r.keepers, k)
-	if !r.isRunning {
-		r.isRunning = true
-		go r.run()
-	}
-	r.notify()
+	r.timer.Reset(0)
 }
 
-func (r *renewals) notify() {
-	select {
-	case r.changed <- struct{}{}:
-	default:
-	}
-}
-
-func (r *renewals) run() {
-	for wakes := r.look(); wakes > 0; wakes = r.look() {
-		timer := time.NewTimer(wakes)
-		select {
-		case <-timer.C:
-		case <-r.changed:
-		}
-		timer.Stop()
-	}
-}
-
-// look drops what has ended, sends what is due, and returns how long to sleep at most: 0 if there is nothing to keep.
-func (r *renewals) look() (wakes time.Duration) {
+// look drops what has ended, sends what is due, and says when to look again.
+func (r *renewals) look() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	at := now()
+	at, isDue, wakes := now(), false, slice
 	var kept, ready []*keeper
-	wakes = slice
 	for _, k := range r.keepers {
 		left := k.remains(at)
 		if left == 0 {
@@ -200,48 +177,37 @@ func (r *renewals) look() (wakes time.Duration) {
 		kept = append(kept, k)
 		wakes = least(wakes, left)
 		if !k.isSent {
-			ready = append(ready, k)
 			wakes = least(wakes, most(k.due-at, time.Millisecond))
-		}
-	}
-	if r.keepers = kept; len(kept) == 0 {
-		r.isRunning = false
-		return 0
-	}
-	for _, batch := range batches(ready, at) {
-		for _, k := range batch {
-			k.isSent = true
-		}
-		go r.renew(batch, batch[0].last.until()-at)
-	}
-	return wakes
-}
-
-// batches are what to send now: each lease that is due, with others that soon are; first what ends first. A heartbeat goes alone.
-func batches(keepers []*keeper, at time.Duration) (all [][]*keeper) {
-	sort.Slice(keepers, func(i, j int) bool { return keepers[i].last.until() < keepers[j].last.until() })
-	var batch []*keeper
-	size, isDue := 0, false
-	flush := func() {
-		if isDue {
-			all = append(all, batch)
-		}
-		batch, size, isDue = nil, 0, false
-	}
-	for _, k := range keepers {
-		if k.early > at {
-			continue
-		}
-		if len(batch) > 0 {
-			isFull := size+len(k.leases) > leasesPerCallMax || len(batch) >= least(k.together, batch[len(batch)-1].together)
-			if isFull || k.last.until()-at > spread*(batch[0].last.until()-at) {
-				flush()
+			isDue = isDue || k.due <= at
+			if k.early <= at {
+				ready = append(ready, k)
 			}
 		}
-		batch, size, isDue = append(batch, k), size+len(k.leases), isDue || k.due <= at
 	}
-	flush()
-	return all
+	if r.keepers = kept; len(kept) > 0 {
+		r.timer.Reset(wakes)
+	}
+	if isDue {
+		for _, batch := range batches(ready) {
+			go r.renew(batch, batch[0].until-at)
+		}
+	}
+}
+
+// batches are the requests to send, first what ends first. A heartbeat goes alone.
+func batches(ready []*keeper) (all [][]*keeper) {
+	sort.Slice(ready, func(i, j int) bool { return ready[i].until < ready[j].until })
+	var batch []*keeper
+	size := 0
+	for _, k := range ready {
+		k.isSent = true
+		isFull := size+len(k.leases) > leasesPerCallMax
+		if len(batch) > 0 && (isFull || len(batch) >= least(k.together, batch[len(batch)-1].together)) {
+			all, batch, size = append(all, batch), nil, 0
+		}
+		batch, size = append(batch, k), size+len(k.leases)
+	}
+	return append(all, batch)
 }
 
 // renew sends one request. `left` is what the first of the batch has left.
@@ -250,46 +216,25 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 	for _, k := range batch {
 		leases = append(leases, k.leases...)
 	}
-	path, body := "/v1/leases/renew", any(fields{"leases": leases})
-	if batch[0].beat != "" {
-		path, body = batch[0].beat, fields{"stamp": batch[0].stamp}
+	path, body := "/v1/leases/renew", fields{"leases": leases}
+	if batch[0].isAttempt {
+		path, body = leases[0].Key, fields{"stamp": leases[0].LeaseID}
 	}
-	text, _ := json.Marshal(body) // of strings
 	// Other nodes can be tried before the first of them ends.
-	got, failed := r.nodes.send(context.Background(), path, text, least(r.nodes.timeout, most(left/3, timeoutMin)))
-	results, retryAfter := got.results(), got.retryAfter()
-	if failed != nil {
-		retryAfter = failed.retryAfter
-	} else if batch[0].beat != "" {
-		results = []answer{got}
+	got := r.nodes.send(context.Background(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
+	results := got.results()
+	if !batch[0].isAttempt {
+		got.TTL = 0 // each lease has a result of its own
 	}
-	isAnswered := failed == nil && (batch[0].beat != "" || areOf(leases, results))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, k := range batch {
 		k.isSent = false
-		if isAnswered {
-			count := most(len(k.leases), 1)
-			k.settle(results[:count])
-			results = results[count:]
-		} else {
-			// Nor if it is refused as a whole, because of one of its keys.
+		k.settle(got, results)
+		if len(results) == 0 && k.failures > 0 {
+			// Also if it is refused as a whole, because of one of its keys.
 			k.together = most(len(batch)/parts, 1)
-			k.failed(retryAfter)
 		}
 	}
-	r.notify()
-}
-
-// areOf says whether there is one result for each lease that was sent.
-func areOf(leases []leaseRef, results []answer) bool {
-	if len(leases) != len(results) {
-		return false
-	}
-	for i, one := range results {
-		if leases[i] != (leaseRef{one.Key, one.LeaseID}) || one.status == 0 {
-			return false
-		}
-	}
-	return true
+	r.timer.Reset(0)
 }

@@ -123,6 +123,8 @@ type proxy struct {
 	// answers with 503 and Retry-After: 1 so often; thenRefuse has the status and code for paths, after answers that were lost
 	refuses    int
 	thenRefuse map[string]seen
+	hides      bool   // answers that are lost, behind a problem of a gateway
+	late       int    // so many answers come only after a lease of a second has ended
 	endsWaits  bool   // at once, as a node does that is about to stop
 	hangs      string // requests with this text get no answer until the proxy stops
 }
@@ -182,9 +184,19 @@ func (p *proxy) pass(n *node, stopped chan struct{}, w http.ResponseWriter, r *h
 	if isLost {
 		p.loses[verb]--
 	}
+	isLate := p.late > 0
+	p.late--
 	p.mu.Unlock()
+	if isLost && p.hides {
+		w.WriteHeader(http.StatusGatewayTimeout)
+		_, _ = w.Write([]byte(`{"code":"timeout","detail":"This gateway has waited long enough."}`))
+		return
+	}
 	if isLost || err != nil {
 		panic(http.ErrAbortHandler)
+	}
+	if isLate {
+		time.Sleep(1500 * time.Millisecond)
 	}
 	w.WriteHeader(got.StatusCode)
 	_, _ = w.Write(answer)
@@ -218,18 +230,18 @@ func client(config Config, urls ...string) *Client {
 // held is a lease that must be granted.
 func held(t *testing.T, c *Client, key string, o Options) *Lease {
 	t.Helper()
-	lease, err := c.Lock(ctx, key, &o)
+	lease, err := c.Lock(ctx, key, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return lease
 }
 
-func isHeld(t *testing.T, c *Client, key string, o Options) {
+func isHeld(t *testing.T, ctx context.Context, c *Client, key string, o Options) {
 	t.Helper()
-	if lease, err := c.TryLock(ctx, key, &o); lease != nil || err != nil {
-		t.Fatal("it is not held", lease, err)
-	}
+	o.Wait = NoWait
+	_, err := c.Lock(ctx, key, o)
+	isKind(t, err, ErrLockHeld, "")
 }
 
 func freed(t *testing.T, lease *Lease) {
@@ -282,7 +294,7 @@ func waitLost(t *testing.T, lease *Lease) *Error {
 func sentAt(k *keeper) time.Duration {
 	k.renewals.mu.Lock()
 	defer k.renewals.mu.Unlock()
-	return k.last.sent
+	return k.sent
 }
 
 // untilRenewed waits for a renewal of each lease that was sent from now on.
@@ -306,7 +318,7 @@ func untilRenewed(t *testing.T, leases ...*Lease) {
 func inBackground(c *Client, key string, o Options) func(t *testing.T) *Lease {
 	leases, failures := make(chan *Lease, 1), make(chan error, 1)
 	go func() {
-		lease, err := c.Lock(ctx, key, &o)
+		lease, err := c.Lock(ctx, key, o)
 		leases <- lease
 		failures <- err
 	}()

@@ -3,95 +3,92 @@ package io.latchgate;
 import java.time.Duration;
 import java.util.ArrayDeque;
 import java.util.Deque;
-import java.util.List;
 import java.util.Map;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
 
 /**
- * A lock of the service as a {@link Lock}: {@code lock.lock(); try { … } finally { lock.unlock(); }}. A thread that holds it may lock it again;
- * each {@code lock} needs its {@code unlock}. All methods throw a {@link LatchgateException} if the service refuses or does not answer.
+ * A lock of the service as a {@link Lock}: {@code lock.lock(); try { … } finally { lock.unlock(); }}. A thread that holds it may lock it again,
+ * also through another object of the same client and key; each {@code lock} needs its {@code unlock}. All methods throw a
+ * {@link LatchgateException} if the service refuses or does not answer.
  */
 public final class DistributedLock implements Lock {
+    /** A thread that has the lock shared cannot have it exclusively at the same time. */
+    record Hold(Lease lease, Map<String, Object> mode) {}
+
     private final LatchgateClient client;
     private final String key;
     private final LockOptions options;
-    private final Map<Thread, Deque<Lease>> held = new ConcurrentHashMap<>();
 
     DistributedLock(LatchgateClient client, String key, LockOptions options) {
         this.client = client;
         this.key = key;
-        this.options = options.copy().reentrant();
+        this.options = options;
     }
 
-    /** Waits without a limit, unless the options have one; an interrupt does not end the wait. */
+    /** Waits without a limit, unless the options have one. An interrupt does not end the wait, but it begins anew, at the end of the queue. */
     @Override
     public void lock() {
-        takeToEnd(options.wait == null ? LockOptions.FOREVER : options.wait);
+        Nodes.uninterrupted(() -> take(options.wait == null ? LockOptions.FOREVER : options.wait));
     }
 
     @Override
     public void lockInterruptibly() throws InterruptedException {
-        take(options.wait == null ? LockOptions.FOREVER : options.wait, true);
+        take(options.wait == null ? LockOptions.FOREVER : options.wait);
     }
 
     @Override
     public boolean tryLock() {
-        try {
-            takeToEnd(Duration.ZERO);
-            return true;
-        } catch (LatchgateException.LockHeld held) {
-            return false;
-        }
+        return Nodes.uninterrupted(() -> tryLock(0, TimeUnit.SECONDS));
     }
 
     @Override
     public boolean tryLock(long time, TimeUnit unit) throws InterruptedException {
         try {
-            take(Duration.ofNanos(unit.toNanos(time)), true);
+            take(Duration.ofNanos(unit.toNanos(time)));
             return true;
         } catch (LatchgateException.LockHeld held) {
             return false;
         }
     }
 
-    private void takeToEnd(Duration wait) {
-        try {
-            take(wait, false);
-        } catch (InterruptedException impossible) {
-            throw new IllegalStateException(impossible);
+    private Hold take(Duration wait) throws InterruptedException {
+        if (Thread.interrupted()) throw new InterruptedException();
+        Deque<Hold> mine = mine();
+        Hold hold = mine.peek();
+        if (hold == null || hold.lease.keeper.remaining() == 0) {
+            hold = new Hold(client.acquire(key, options, wait), Map.copyOf(options.mode));
+        } else if (!hold.mode.isEmpty() && !hold.mode.equals(options.mode)) {
+            throw new IllegalMonitorStateException("this thread holds " + key + " in another mode");
         }
+        mine.push(hold);
+        client.held.get().put(key, mine);
+        return hold;
     }
 
-    private void take(Duration wait, boolean interruptible) throws InterruptedException {
-        if (interruptible && Thread.interrupted()) throw new InterruptedException();
-        Lease lease = client.acquire(List.of(new LatchgateClient.Key(key, options)), false, options.copy().wait(wait), interruptible);
-        held.computeIfAbsent(Thread.currentThread(), thread -> new ArrayDeque<>()).push(lease);
-    }
+    private Deque<Hold> mine() { return client.held.get().getOrDefault(key, new ArrayDeque<>()); }
 
     /** Throws LeaseLost if the lease had ended before: other threads may have had the lock since. */
     @Override
     public void unlock() {
-        Deque<Lease> mine = held.get(Thread.currentThread());
-        if (mine == null) throw new IllegalMonitorStateException("this thread does not hold " + key);
-        Lease lease = mine.pop();
-        if (mine.isEmpty()) held.remove(Thread.currentThread());
-        lease.close();
+        Lease lease = lease();
+        Deque<Hold> mine = mine();
+        Hold hold = mine.pop();
+        if (mine.isEmpty()) client.held.get().remove(key);
+        if (!mine.contains(hold)) lease.close();
     }
 
     /** What this thread holds. */
     public Lease lease() {
-        Deque<Lease> mine = held.get(Thread.currentThread());
-        if (mine == null) throw new IllegalMonitorStateException("this thread does not hold " + key);
-        return mine.peek();
+        if (mine().isEmpty()) throw new IllegalMonitorStateException("this thread does not hold " + key);
+        return mine().peek().lease;
     }
 
     /** Higher than that of every earlier holder: send it with each write. */
     public long token() { return lease().token(); }
 
-    public boolean isHeldByCurrentThread() { return held.containsKey(Thread.currentThread()) && lease().keeper.remaining() > 0; }
+    public boolean isHeldByCurrentThread() { return !mine().isEmpty() && lease().keeper.remaining() > 0; }
 
     @Override
     public Condition newCondition() { throw new UnsupportedOperationException("a lock of the service has no conditions"); }

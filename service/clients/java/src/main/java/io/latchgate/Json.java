@@ -1,13 +1,15 @@
 package io.latchgate;
 
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /** JSON, because the JDK has none: maps, lists, strings, longs, doubles, booleans and null. */
 final class Json {
-    private static final int DEPTH_MAX = 100;
     private final String text;
     private int at;
 
@@ -21,55 +23,34 @@ final class Json {
     }
 
     static String write(Object value) {
-        StringBuilder out = new StringBuilder();
-        write(out, value, 0);
-        return out.toString();
-    }
-
-    private static void write(StringBuilder out, Object value, int depth) {
-        if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
         if (value == null || value instanceof Boolean || value instanceof Number number && Double.isFinite(number.doubleValue())) {
-            out.append(value);
-        } else if (value instanceof Text written) {
-            out.append(written.text);
-        } else if (value instanceof CharSequence) {
-            quote(out, value.toString());
-        } else if (value instanceof Map<?, ?> map) {
-            String comma = "{";
-            for (Map.Entry<?, ?> entry : map.entrySet()) {
-                quote(out.append(comma), String.valueOf(entry.getKey()));
-                write(out.append(':'), entry.getValue(), depth + 1);
-                comma = ",";
-            }
-            out.append(map.isEmpty() ? "{}" : "}");
-        } else if (value instanceof Iterable<?> list) {
-            String comma = "";
-            out.append('[');
-            for (Object one : list) {
-                write(out.append(comma), one, depth + 1);
-                comma = ",";
-            }
-            out.append(']');
-        } else {
-            throw new IllegalArgumentException("not JSON: " + value.getClass().getName());
+            return String.valueOf(value);
         }
+        if (value instanceof Text written) return written.text;
+        if (value instanceof CharSequence) return quote(value.toString());
+        if (value instanceof Collection<?> list) return list.stream().map(Json::write).collect(Collectors.joining(",", "[", "]"));
+        if (value instanceof Map<?, ?> map) {
+            Stream<String> members = map.entrySet().stream().map(entry -> quote(String.valueOf(entry.getKey())) + ":" + write(entry.getValue()));
+            return members.collect(Collectors.joining(",", "{", "}"));
+        }
+        throw new IllegalArgumentException("not JSON: " + value.getClass().getName());
     }
 
-    private static void quote(StringBuilder out, String string) {
-        out.append('"');
+    private static String quote(String string) {
+        StringBuilder out = new StringBuilder("\"");
         for (char letter : string.toCharArray()) {
             if (letter == '"' || letter == '\\') out.append('\\').append(letter);
             else if (letter < ' ' || Character.isSurrogate(letter)) out.append(String.format("\\u%04x", (int) letter));
             else out.append(letter);
         }
-        out.append('"');
+        return out.append('"').toString();
     }
 
     /** The object that this text is. */
     @SuppressWarnings("unchecked")
     static Map<String, Object> parse(String text) {
         Json json = new Json(text);
-        Object value = json.value(0);
+        Object value = json.value();
         if (!(value instanceof Map) || json.peek() != 0) throw new IllegalArgumentException("no JSON object");
         return (Map<String, Object>) value;
     }
@@ -89,8 +70,7 @@ final class Json {
         if (!take(expected)) throw new IllegalArgumentException("JSON needs " + expected + " at " + at);
     }
 
-    private Object value(int depth) {
-        if (depth > DEPTH_MAX) throw new IllegalArgumentException("JSON with too many levels");
+    private Object value() {
         switch (peek()) {
             case '{': {
                 Map<String, Object> map = new LinkedHashMap<>();
@@ -99,13 +79,13 @@ final class Json {
                     if (peek() != '"') throw new IllegalArgumentException("JSON needs a name at " + at);
                     String name = string();
                     need(':');
-                    map.put(name, value(depth + 1));
+                    map.put(name, value());
                 }
                 return map;
             }
             case '[': {
                 List<Object> list = new ArrayList<>();
-                for (at++; !take(']'); list.add(value(depth + 1))) if (!list.isEmpty()) need(',');
+                for (at++; !take(']'); list.add(value())) if (!list.isEmpty()) need(',');
                 return list;
             }
             case '"':

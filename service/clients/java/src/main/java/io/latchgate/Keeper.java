@@ -6,57 +6,69 @@ import java.util.Map;
 import java.util.function.Consumer;
 
 /**
- * A lease (of one key or of several) or an attempt with its heartbeat: what is known of it, and when to renew it. It knows nothing of the
- * object that the caller has: when that is forgotten without a release, the renewals stop.
+ * A lease (of one key or of several) or an attempt: what is known of it, and when to renew it. It knows nothing of the object that the caller
+ * has: when that is forgotten without a release, the renewals stop.
  */
 final class Keeper {
     final String name;
-    /** Pairs of key and lease_id, as a renewal names them; none of an attempt. */
-    final List<Map<String, Object>> leases;
-    /** Of an attempt; null otherwise. */
+    /** Of an attempt's heartbeat; null otherwise. */
     final String beatPath;
-    final String stamp;
-    final long length;
-    /** For leases nested in this one. */
-    Thread thread;
-    String owner;
-    boolean isNamed;
+    /** Pairs of key and lease_id, as a renewal names them; of an attempt, the stamp. */
+    final List<Map<String, Object>> leases;
+    private final long length;
+    /** The thread to be interrupted if the lease is lost; null if none is. */
+    private Thread interrupts;
 
     private boolean isOver;
     private LatchgateException loss;
-    boolean interrupts;
     private final List<Consumer<LatchgateException>> callbacks = new ArrayList<>();
-    private long sent, left;
-    private Map<String, Object> body;
+    /** When the last renewal that was answered was sent, and when the lease may have ended. */
+    private long sent, until;
+    private Map<?, ?> revocation;
     /** From `early` on it goes with leases that are due, so that leases of one length soon go together. */
-    long due, early;
+    private long due, early;
     private int failures;
     /** A request with it has no answer yet. */
-    boolean isSent;
+    private boolean isSent;
     /** How many may go in one request: less after a request without an answer, which may be the fault of one of them. */
-    int together;
+    private int together;
 
-    Keeper(String name, List<Map<String, Object>> leases, String beatPath, String stamp, long length, Answer first) {
+    Keeper(String name, String beatPath, List<Map<String, Object>> leases, long length) {
         this.name = name;
-        this.leases = leases;
         this.beatPath = beatPath;
-        this.stamp = stamp;
+        this.leases = leases;
         this.length = length;
-        renewed(first.sent(), first.left(), first.body());
     }
 
-    synchronized long until() { return sent + left; }
+    synchronized long until() { return until; }
 
     synchronized long sent() { return sent; }
 
-    /** Of the last renewal. */
-    synchronized Map<String, Object> body() { return body; }
+    synchronized Map<?, ?> revocation() { return revocation; }
+
+    synchronized int together() { return together; }
+
+    /** When it is due; never if a request with it has no answer yet. */
+    synchronized long due() { return isSent ? Long.MAX_VALUE : due; }
+
+    synchronized boolean isReady(long now) { return !isSent && early <= now; }
+
+    synchronized void send() { isSent = true; }
 
     /** Until the lease may have ended; 0 if it is lost or stopped. */
-    synchronized long remaining() {
-        long remains = sent + left - Clock.now();
-        if (!isOver && remains <= 0) end(LatchgateException.lost("no renewal of " + name + " was answered in time", "unanswered"));
-        return isOver ? 0 : remains;
+    long remaining() { return remaining(Clock.now()); }
+
+    synchronized long remaining(long now) {
+        if (!isOver && until <= now) end(LatchgateException.lost("no renewal of " + name + " was answered in time", "unanswered"));
+        return isOver ? 0 : until - now;
+    }
+
+    /** Throws if the lease may have ended, or is released, with the trace of the caller's thread. */
+    void check() {
+        if (remaining() > 0) return;
+        LatchgateException how = end(null);
+        if (how == null) how = LatchgateException.lost(name + " is released", "released");
+        throw beatPath == null ? new LatchgateException.LeaseLost(how.answer) : new LatchgateException.AttemptLost(how.answer);
     }
 
     /** Ends the renewals, with a loss or because the lease is released (null). What comes first counts, and is returned. */
@@ -66,7 +78,7 @@ final class Keeper {
             loss = how;
             if (loss != null) {
                 // Under the mutex, so that no interrupt comes after a release.
-                if (interrupts) thread.interrupt();
+                if (interrupts != null) interrupts.interrupt();
                 callbacks.forEach(this::start);
             }
             callbacks.clear();
@@ -79,15 +91,46 @@ final class Keeper {
         else if (loss != null) start(callback);
     }
 
+    synchronized void interruptOnLoss(Thread thread) {
+        interrupts = thread;
+        if (loss != null) thread.interrupt();
+    }
+
     private void start(Consumer<LatchgateException> callback) {
         LatchgateException why = loss;
         Renewals.daemon("latchgate loss", () -> callback.accept(why)).start();
     }
 
-    private void renewed(long sent, long left, Map<String, Object> body) {
+    /** Reads the result of each lease, or the answer itself if it has none. */
+    synchronized void settle(Answer got, Map<Map<String, Object>, Answer> results, int batch) {
+        long left = Long.MAX_VALUE;
+        Map<?, ?> asked = null;
+        Answer worst = null;
+        for (Map<String, Object> lease : leases) {
+            Answer one = results.getOrDefault(lease, got);
+            if (one.status() / 100 == 2 && one.left() > 0) {
+                left = Math.min(left, one.left());
+                if (one.body().get("revocation") instanceof Map<?, ?> revoked) asked = revoked;
+            } else if (worst == null || one.status() == 410) {
+                worst = one; // a loss is more serious than what is not known of another key
+            }
+        }
+        isSent = false;
+        if (worst == null) {
+            renewed(got.sent(), left, asked);
+            return;
+        }
+        LatchgateException error = LatchgateException.of(worst);
+        if (error instanceof LatchgateException.LeaseLost || error instanceof LatchgateException.AttemptLost) end(error);
+        else failed(worst.retryAfter());
+        // Also if it is refused as a whole, because of one of its keys.
+        if (results.isEmpty()) together = Math.max(batch / Renewals.PARTS, 1);
+    }
+
+    private void renewed(long sent, long left, Map<?, ?> revocation) {
         this.sent = sent;
-        this.left = left;
-        this.body = body;
+        this.until = sent + left;
+        this.revocation = revocation;
         // The lower bound is for leases that a revocation or `max_hold` is ending: each renewal leaves them shorter.
         long pause = Nodes.jitter(Math.max(left / 3, length / 10), 0.9, 1);
         due = sent + pause;
@@ -97,37 +140,9 @@ final class Keeper {
     }
 
     /** A renewal was not answered, or refused for another reason than a loss. When the lease has ended, `remaining` reports the loss. */
-    synchronized void failed(int nodes, long retryAfter) {
-        long pause = 0;
-        if (++failures % nodes == 0) {
-            long back = Math.min(Nodes.PAUSE_MIN << Math.min(failures / nodes - 1, 10), Nodes.PAUSE_MAX);
-            pause = Nodes.jitter(Math.max(back, retryAfter), 1, 1.5);
-        }
-        long now = Clock.now();
-        due = early = now + Math.max(Math.min(pause, (until() - now) / 4), 0);
-    }
-
-    /** The results are those of all its keys, or the answer to its heartbeat. */
-    synchronized void settle(int nodes, long sent, List<Map<String, Object>> results) {
-        Map<String, Object> worst = null;
-        long left = Long.MAX_VALUE;
-        for (Map<String, Object> result : results) {
-            long status = Answer.number(result, "status");
-            if (status / 100 != 2 || !(result.get("ttl_ms") instanceof Long)) {
-                // A loss is more serious than what is not known of another key.
-                if (worst == null || status == 410 && Answer.number(worst, "status") != 410) worst = result;
-            } else {
-                left = Math.min(left, Answer.number(result, "ttl_ms") * Nodes.MS);
-            }
-        }
-        if (worst == null) {
-            renewed(sent, left, Map.of("results", results));
-            return;
-        }
-        Map<String, Object> fields = new java.util.LinkedHashMap<>(worst);
-        if (results.size() > 1) fields.put("results", results);
-        LatchgateException error = LatchgateException.of((int) Answer.number(worst, "status"), fields);
-        if (error instanceof LatchgateException.LeaseLost || error instanceof LatchgateException.AttemptLost) end(error);
-        else failed(nodes, Answer.number(worst, "retry_after_ms") * Nodes.MS);
+    private void failed(long retryAfter) {
+        long back = Math.min(Nodes.PAUSE_MIN / 4 << Math.min(++failures, 10), Nodes.PAUSE_MAX);
+        long pause = Nodes.jitter(Math.max(back, retryAfter), 1, 1.5), now = Clock.now();
+        due = early = now + Math.max(Math.min(pause, (until - now) / 4), 0);
     }
 }

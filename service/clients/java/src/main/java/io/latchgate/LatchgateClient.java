@@ -1,16 +1,15 @@
 package io.latchgate;
 
-import java.net.InetAddress;
+import java.lang.management.ManagementFactory;
 import java.net.URLEncoder;
-import java.net.UnknownHostException;
 import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Deque;
+import java.util.HashMap;
 import java.util.LinkedHashMap;
-import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
@@ -34,7 +33,7 @@ public final class LatchgateClient {
     public static final class Config {
         List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070").split("\\s*,\\s*"));
         String apiKey = env("LATCHGATE_API_KEY", null);
-        Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5), waitPerCall = Duration.ofSeconds(20);
+        Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5);
         HttpClient http;
 
         /** If absent, those in LATCHGATE_URL with commas in between. If a node does not answer, the next one is called. */
@@ -50,9 +49,6 @@ public final class LatchgateClient {
         /** How long one node may take to answer, beyond the time that a call waits there (5 s); a third of the time that the call has left
          * if that is less. */
         public Config timeout(Duration timeout) { this.timeout = timeout; return this; }
-
-        /** How long one request waits at a node (20 s). Longer waits go on with tickets. */
-        public Config waitPerCall(Duration waitPerCall) { this.waitPerCall = waitPerCall; return this; }
 
         /** For TLS settings of your own. */
         public Config http(HttpClient http) { this.http = http; return this; }
@@ -80,6 +76,8 @@ public final class LatchgateClient {
     final Nodes nodes;
     final Renewals renewals;
     final Map<Object, Queue> queues = new ConcurrentHashMap<>();
+    /** What the current thread holds through a DistributedLock. It ends with the thread: its leases are forgotten, and expire. */
+    final ThreadLocal<Map<String, Deque<DistributedLock.Hold>>> held = ThreadLocal.withInitial(HashMap::new);
 
     private LatchgateClient(Config config) {
         nodes = new Nodes(config);
@@ -95,28 +93,22 @@ public final class LatchgateClient {
 
     public Lease acquire(String key) throws InterruptedException { return acquire(key, LockOptions.of()); }
 
-    /** Takes the lock. Waits in the queue; then it throws WaitTimeout, and without a wait LockHeld. */
-    public Lease acquire(String key, LockOptions options) throws InterruptedException {
-        return acquire(List.of(new Key(key, options)), false, options, true);
-    }
+    /** Takes the lock. Waits in the queue; then it throws WaitTimeout, or LockHeld without a wait ({@code wait(Duration.ZERO)}). */
+    public Lease acquire(String key, LockOptions options) throws InterruptedException { return acquire(key, options, options.waitOrDefault()); }
 
-    /** Takes the lock if it is free; otherwise null. */
-    public Lease tryAcquire(String key, LockOptions options) throws InterruptedException {
-        try {
-            return acquire(key, options.copy().wait(Duration.ZERO));
-        } catch (LatchgateException.LockHeld held) {
-            return null;
-        }
+    Lease acquire(String key, LockOptions options, Duration wait) throws InterruptedException {
+        return acquire(path(key, "acquire"), options.mode, List.of(new Key(key, options)), options, wait);
     }
 
     /** Takes all locks or none, up to 64. Each Key says its mode. Otherwise it is like acquire. */
     public Lease multilock(List<Key> keys, LockOptions options) throws InterruptedException {
-        return acquire(keys, true, options, true);
+        Map<String, Object> locks = Map.of("locks", keys.stream().map(Key::fields).toList());
+        return acquire("/v1/multilocks/acquire", locks, keys, options, options.waitOrDefault());
     }
 
     /** For a resource that cannot store tokens: throws StaleToken if a higher token has been granted or presented for the key. */
     public void fence(String key, long token) throws InterruptedException {
-        nodes.call(path(key, "fence"), new LinkedHashMap<>(Map.of("token", token)), nodes.within(nodes.retryFor, true));
+        nodes.call(path(key, "fence"), Map.of("token", token), nodes.within());
     }
 
     public Revoking revoke(String key, String reason) throws InterruptedException { return revoke(key, reason, null, null, 0); }
@@ -129,7 +121,7 @@ public final class LatchgateClient {
         if (by != null) body.put("by", by);
         if (grace != null) body.put("grace_ms", grace.toMillis());
         if (token != 0) body.put("token", token);
-        Nodes.Call call = nodes.within(nodes.retryFor, true);
+        Nodes.Call call = nodes.within();
         call.isOnce = token == 0;
         Map<String, Object> answer = nodes.call(path(key, "revoke"), body, call).body();
         return new Revoking(Answer.number(answer, "leases"), (String) answer.get("deadline"));
@@ -146,91 +138,51 @@ public final class LatchgateClient {
         return Once.once(this, operation, contents, options, work);
     }
 
-    Lease acquire(List<Key> keys, boolean many, LockOptions options, boolean interruptible) throws InterruptedException {
+    private Lease acquire(String path, Map<String, Object> locks, List<Key> keys, LockOptions options, Duration wait) throws InterruptedException {
         Map<String, Object> body = new LinkedHashMap<>(options.more);
-        if (many) body.put("locks", keys.stream().map(Key::fields).toList());
-        else body.putAll(options.mode);
+        body.putAll(locks);
         body.put("ttl_ms", options.ttl.toMillis());
-        String outer = options.owner == null && options.reentrant ? outerOwner(keys) : options.owner;
-        boolean isNested = outer != null && options.reentrant;
-        body.put("owner", outer != null ? outer : ownerName());
-        if (isNested) body.put("reentrant", true);
-        Duration wait = options.wait == null ? Duration.ofSeconds(60) : options.wait;
-        Nodes.Call call = nodes.within(nodes.retryFor, interruptible).waiting(wait);
-        String path = many ? "/v1/multilocks/acquire" : path(keys.get(0).key, "acquire");
-        Acquire acquire = new Acquire(this, path, keys.stream().map(Key::key).toList(), options, body, call);
-        boolean waits = !wait.isZero() && !wait.isNegative();
-        if (!waits || isNested || options.owner != null || options.more.containsKey("barge")) return acquire.take();
+        body.put("owner", options.owner != null ? options.owner : ownerName());
+        Acquire acquire = new Acquire(this, path, keys.stream().map(Key::key).toList(), options, body, nodes.within(wait, options.ttl));
+        if (wait.isZero() || wait.isNegative()) return acquire.take();
         return acquire.takeInTurn(List.of(keys.stream().map(Key::fields).toList(), options.more.getOrDefault("priority", 1)));
-    }
-
-    /** The owner of the leases that this thread holds of these keys; null if it holds none. Only nested leases have the owner of another
-     * one: otherwise a nested lease could open a lock that another thread holds. */
-    private String outerOwner(List<Key> keys) {
-        Set<String> owners = new LinkedHashSet<>();
-        for (Keeper keeper : renewals.all()) {
-            boolean isOfAny = keys.stream().anyMatch(key -> keeper.leases.stream().anyMatch(lease -> lease.get("key").equals(key.key)));
-            if (keeper.thread != Thread.currentThread() || !isOfAny || keeper.remaining() == 0) continue;
-            if (keeper.isNamed) throw new IllegalArgumentException("the lease around this one has an owner that the caller has named: name it here too");
-            owners.add(keeper.owner);
-        }
-        if (owners.size() > 1) throw new IllegalArgumentException("a multilock cannot be nested in several leases: name one owner for all of them");
-        return owners.isEmpty() ? null : owners.iterator().next();
     }
 
     static String path(String key, String verb) {
         return "/v1/locks/" + URLEncoder.encode(key, StandardCharsets.UTF_8).replace("+", "%20") + "/" + verb;
     }
 
-    /** Another one for each lease. */
-    private static String ownerName() { return String.format("%s/%.12s", PROCESS, UUID.randomUUID().toString().replace("-", "")); }
-
-    private static final String PROCESS = processName();
-
-    private static String processName() {
-        String host = "client";
-        try {
-            host = InetAddress.getLocalHost().getHostName();
-        } catch (UnknownHostException unknown) {
-            // as above
-        }
+    /** host:pid program/…: another one for each lease. */
+    private static String ownerName() {
+        String process = ManagementFactory.getRuntimeMXBean().getName().replaceFirst("(\\d+)@(.{0,60}).*", "$2:$1");
         String program = System.getProperty("sun.java.command", "java").split(" ")[0].replaceAll(".*[/.](?=.)", "");
-        return String.format("%.60s:%d %.40s", host, ProcessHandle.current().pid(), program);
+        return String.format("%s %.40s/%.12s", process, program, UUID.randomUUID().toString().replace("-", ""));
     }
 
     /** One call of acquire, with what is known of it. */
     private record Acquire(LatchgateClient client, String path, List<String> keys, LockOptions options, Map<String, Object> body, Nodes.Call call) {
-        /** Waits for the turn of this caller in this process. */
+        /** Waits for the turn of this caller in this process. Before that it asks once without a wait: so it knows that a node answers, and
+         * what the service refuses is refused at once. */
         Lease takeInTurn(Object name) throws InterruptedException {
             Queue queue = client.queues.compute(name, (same, old) -> (old == null ? new Queue() : old).enter());
-            boolean isMine = !queue.turn.hasQueuedThreads() && queue.turn.tryAcquire();
+            boolean isMine = false;
             try {
-                if (!isMine) {
-                    Lease lease = ask();
-                    if (lease != null) return lease;
-                    isMine = queue.await(call.waitUntil, call.interruptible);
-                    // When the wait is over, the service says who holds it.
-                    call.waitUntil = Math.max(call.waitUntil, Clock.now() + 50 * Nodes.MS);
+                isMine = queue.turn.tryAcquire(0, TimeUnit.NANOSECONDS);
+                if (isMine) return take();
+                long waitUntil = call.waitUntil;
+                call.waitUntil = Clock.now();
+                try {
+                    return take();
+                } catch (LatchgateException.LockHeld held) {
+                    isMine = queue.turn.tryAcquire(waitUntil - Clock.now(), TimeUnit.NANOSECONDS);
                 }
+                // When the wait is over, the service says who holds it.
+                call.waitUntil = Math.max(waitUntil, Clock.now() + 50 * Nodes.MS);
+                call.until = call.waitUntil + client.nodes.retryFor;
                 return take();
             } finally {
                 if (isMine) queue.turn.release();
                 client.queues.compute(name, (same, mine) -> mine.leave());
-            }
-        }
-
-        /** Before it waits, the caller asks once without a wait: so it knows that a node answers, and what the service refuses is refused at
-         * once. */
-        private Lease ask() throws InterruptedException {
-            long waitUntil = call.waitUntil;
-            call.waitUntil = 0;
-            try {
-                return take();
-            } catch (LatchgateException.LockHeld held) {
-                call.answered = true;
-                call.waitUntil = waitUntil;
-                call.until = waitUntil + client.nodes.retryFor;
-                return null;
             }
         }
 
@@ -240,14 +192,17 @@ public final class LatchgateClient {
                 String id = UUID.randomUUID().toString();
                 List<Map<String, Object>> leases = keys.stream().map(key -> Map.<String, Object>of("key", key, "lease_id", id)).toList();
                 body.put("lease_id", id);
-                body.remove("ticket");
                 call.doubt = false;
                 boolean isGranted = false;
                 try {
                     Answer answer = client.nodes.call(path, body, call);
-                    call.doubt = true;
-                    Lease lease = granted(answer, leases);
+                    if (!answer.text("lease_id").equals(id)) throw LatchgateException.noAnswer("the answer is none to this call");
+                    Keeper keeper = new Keeper("the lease of " + String.join(", ", keys), null, leases, options.ttl.toNanos());
+                    client.renewals.keep(keeper, answer);
+                    Lease lease = new Lease(client.nodes, answer, keeper);
+                    lease.check(); // unless the answer took too long
                     isGranted = true;
+                    if (options.interrupts) keeper.interruptOnLoss(Thread.currentThread());
                     return lease;
                 } catch (LatchgateException.LeaseLost lost) {
                     // It was granted in an answer that was lost, and has ended since.
@@ -263,30 +218,11 @@ public final class LatchgateClient {
         private void giveBack(List<Map<String, Object>> leases) {
             Renewals.daemon("latchgate giving back", () -> {
                 try {
-                    Lease.release(client.nodes, leases, new Nodes.Call(Clock.now() + Math.max(GIVE_BACK, client.nodes.retryFor), false));
+                    Lease.release(client.nodes, leases, Math.max(GIVE_BACK, client.nodes.retryFor));
                 } catch (LatchgateException failure) {
                     // It ends by its TTL.
                 }
             }).start();
-        }
-
-        private Lease granted(Answer answer, List<Map<String, Object>> leases) throws InterruptedException {
-            Answer first = answer;
-            long ttl = options.ttl.toNanos();
-            if (answer.sent() + answer.left() - Clock.now() < ttl * 2 / 3) {
-                // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
-                long until = Math.min(Clock.now() + Math.min(ttl, client.nodes.retryFor), Math.max(call.until, call.waitUntil + client.nodes.retryFor));
-                Map<String, Object> renewal = new LinkedHashMap<>(Map.of("leases", leases));
-                first = client.nodes.call("/v1/leases/renew", renewal, new Nodes.Call(until, call.interruptible));
-            }
-            Keeper keeper = new Keeper(String.join(", ", keys), leases, null, null, ttl, first);
-            keeper.thread = Thread.currentThread();
-            keeper.owner = (String) answer.body().get("owner");
-            keeper.isNamed = options.owner != null;
-            keeper.interrupts = options.interrupts;
-            Lease lease = new Lease(client.nodes, answer.body(), keeper);
-            client.renewals.keep(keeper);
-            return lease;
         }
     }
 
@@ -302,20 +238,5 @@ public final class LatchgateClient {
         }
 
         Queue leave() { return --callers == 0 ? null : this; }
-
-        /** Whether the caller's turn has come. An interrupt ends the wait, or is remembered until the end. */
-        boolean await(long until, boolean interruptible) throws InterruptedException {
-            boolean isMine = false, interrupted = false;
-            for (long left; !isMine && (left = until - Clock.now()) > 0; ) {
-                try {
-                    isMine = turn.tryAcquire(left, TimeUnit.NANOSECONDS);
-                } catch (InterruptedException interrupt) {
-                    if (interruptible) throw interrupt;
-                    interrupted = true;
-                }
-            }
-            if (interrupted) Thread.currentThread().interrupt();
-            return isMine;
-        }
     }
 }

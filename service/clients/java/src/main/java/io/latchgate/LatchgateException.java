@@ -2,7 +2,7 @@ package io.latchgate;
 
 import java.util.List;
 import java.util.Map;
-import java.util.function.BiFunction;
+import java.util.function.Function;
 
 /** An answer that does not let the caller proceed, or the lack of an answer. There is one subclass for each decision that a caller takes. */
 public class LatchgateException extends RuntimeException {
@@ -12,22 +12,24 @@ public class LatchgateException extends RuntimeException {
     public final int status;
     /** All fields of the answer's problem. */
     public final transient Map<String, Object> fields;
+    final transient Answer answer;
 
-    LatchgateException(int status, Map<String, Object> fields) {
-        super(fields.getOrDefault("code", "no-answer") + ": " + fields.getOrDefault("detail", fields.getOrDefault("title", "")));
-        this.code = String.valueOf(fields.getOrDefault("code", "no-answer"));
-        this.status = status;
-        this.fields = fields;
+    LatchgateException(Answer answer) {
+        super(answer.text("code") + ": " + answer.text("detail"));
+        this.code = answer.text("code");
+        this.status = answer.status();
+        this.fields = answer.body();
+        this.answer = answer;
     }
 
     /** The request cannot be granted as it is: {@link #code} says why. */
     public static final class Refused extends LatchgateException {
-        Refused(int status, Map<String, Object> fields) { super(status, fields); }
+        Refused(Answer answer) { super(answer); }
     }
 
     /** Another caller has the lock or comes first. */
     public static class LockHeld extends LatchgateException {
-        LockHeld(int status, Map<String, Object> fields) { super(status, fields); }
+        LockHeld(Answer answer) { super(answer); }
 
         /** The first holders, with {@code owner}, {@code mode}, {@code token} and so on. */
         @SuppressWarnings("unchecked")
@@ -36,19 +38,19 @@ public class LatchgateException extends RuntimeException {
 
     /** The caller's wait has ended without the lock. */
     public static final class WaitTimeout extends LockHeld {
-        WaitTimeout(int status, Map<String, Object> fields) { super(status, fields); }
+        WaitTimeout(Answer answer) { super(answer); }
     }
 
     /** A higher token has been granted or presented: refuse what the holder of this one wants to do. */
     public static final class StaleToken extends LatchgateException {
-        StaleToken(int status, Map<String, Object> fields) { super(status, fields); }
+        StaleToken(Answer answer) { super(answer); }
 
         public long current() { return Answer.number(fields, "current"); }
     }
 
     /** The lease has ended before it was released: stop the work that it protects. */
     public static final class LeaseLost extends LatchgateException {
-        LeaseLost(int status, Map<String, Object> fields) { super(status, fields); }
+        LeaseLost(Answer answer) { super(answer); }
 
         /** expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in time. */
         public String why() {
@@ -59,17 +61,17 @@ public class LatchgateException extends RuntimeException {
 
     /** Another attempt runs, and the caller's wait has ended. */
     public static final class OperationInProgress extends LatchgateException {
-        OperationInProgress(int status, Map<String, Object> fields) { super(status, fields); }
+        OperationInProgress(Answer answer) { super(answer); }
     }
 
     /** An earlier attempt may have done the operation: an operator finds out, and resolves it. */
     public static final class OperationUnknown extends LatchgateException {
-        OperationUnknown(int status, Map<String, Object> fields) { super(status, fields); }
+        OperationUnknown(Answer answer) { super(answer); }
     }
 
     /** Another attempt may have the operation: stop. */
     public static final class AttemptLost extends LatchgateException {
-        AttemptLost(int status, Map<String, Object> fields) { super(status, fields); }
+        AttemptLost(Answer answer) { super(answer); }
     }
 
     /** The work was done, but the gate does not know it. */
@@ -78,7 +80,7 @@ public class LatchgateException extends RuntimeException {
         public final transient Object result;
 
         NotRecorded(LatchgateException cause, Object result) {
-            super(cause.status, cause.fields);
+            super(cause.answer);
             this.result = result;
             initCause(cause);
         }
@@ -86,7 +88,7 @@ public class LatchgateException extends RuntimeException {
 
     /** No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out. */
     public static final class Unavailable extends LatchgateException {
-        Unavailable(int status, Map<String, Object> fields) { super(status, fields); }
+        Unavailable(Answer answer) { super(answer); }
     }
 
     /** The work of {@code once} throws this to say that surely nothing was done: the next caller may proceed at once. */
@@ -94,23 +96,20 @@ public class LatchgateException extends RuntimeException {
         public NotDone(String message) { super(message); }
     }
 
-    private static final Map<String, BiFunction<Integer, Map<String, Object>, LatchgateException>> BY_CODE = Map.of(
+    private static final Map<String, Function<Answer, LatchgateException>> BY_CODE = Map.of(
             "stale-token", StaleToken::new, "wait-timeout", WaitTimeout::new, "lease-lost", LeaseLost::new,
             "operation-in-progress", OperationInProgress::new, "operation-unknown", OperationUnknown::new,
             "operation-superseded", AttemptLost::new, "operation-ended", AttemptLost::new,
             "operation-not-found", AttemptLost::new, "stamp-mismatch", AttemptLost::new);
 
-    static LatchgateException of(int status, Map<String, Object> fields) {
-        if (status >= 500 || isTransient(status)) return new Unavailable(status, fields);
-        return BY_CODE.getOrDefault(String.valueOf(fields.get("code")), status == 423 ? LockHeld::new : Refused::new).apply(status, fields);
+    static LatchgateException of(Answer answer) {
+        if (answer.status() >= 500 || answer.isTransient()) return new Unavailable(answer);
+        return BY_CODE.getOrDefault(answer.text("code"), answer.status() == 423 ? LockHeld::new : Refused::new).apply(answer);
     }
 
-    static Unavailable noAnswer(String detail) { return new Unavailable(0, Map.of("code", "no-answer", "detail", detail)); }
+    static LatchgateException noAnswer(String detail) { return of(Answer.none(0, detail, false, 0)); }
 
     static LeaseLost lost(String detail, String why) {
-        return new LeaseLost(0, Map.of("code", "lease-lost", "detail", detail, "why", why));
+        return new LeaseLost(new Answer(0, 0, Map.of("code", "lease-lost", "detail", detail, "why", why), false));
     }
-
-    /** Whether the same request may pass later. A node sends 503; a proxy in front of it may send the others. */
-    static boolean isTransient(int status) { return status == 429 || status == 502 || status == 503 || status == 504; }
 }

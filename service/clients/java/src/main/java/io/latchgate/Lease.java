@@ -18,16 +18,18 @@ public final class Lease implements AutoCloseable {
 
     private final Nodes nodes;
     final Keeper keeper;
+    private final String owner;
     private final Map<String, Long> tokens = new LinkedHashMap<>();
     private final List<?> slots;
     private final AtomicBoolean released = new AtomicBoolean();
 
-    Lease(Nodes nodes, Map<String, Object> granted, Keeper keeper) {
+    Lease(Nodes nodes, Answer granted, Keeper keeper) {
         this.nodes = nodes;
         this.keeper = keeper;
-        this.slots = granted.get("slots") instanceof List<?> list ? list : List.of();
-        tokens.put(key(), Answer.number(granted, "token"));
-        for (Map<String, Object> lock : Answer.list(granted, "locks")) tokens.put(String.valueOf(lock.get("key")), Answer.number(lock, "token"));
+        this.owner = granted.text("owner");
+        this.slots = granted.body().get("slots") instanceof List<?> list ? list : List.of();
+        tokens.put(key(), Answer.number(granted.body(), "token"));
+        for (Map<String, Object> lock : Answer.list(granted.body(), "locks")) tokens.put(String.valueOf(lock.get("key")), Answer.number(lock, "token"));
         // A lease that is forgotten is not renewed any more, and expires.
         CLEANER.register(this, () -> keeper.end(null));
     }
@@ -38,7 +40,8 @@ public final class Lease implements AutoCloseable {
     /** Proves that the lease is the caller's. */
     public String id() { return (String) keeper.leases.get(0).get("lease_id"); }
 
-    public String owner() { return keeper.owner; }
+    /** Shown to callers that are refused. */
+    public String owner() { return owner; }
 
     /** Higher than that of every earlier lease of the key: send it with each write. */
     public long token() { return tokens.get(key()); }
@@ -53,19 +56,15 @@ public final class Lease implements AutoCloseable {
     public Duration remaining() { return Duration.ofNanos(keeper.remaining()); }
 
     /** Throws LeaseLost if the lease may have ended. Call it before each step that cannot be undone. */
-    public void check() { if (keeper.remaining() <= 0) throw loss(); }
+    public void check() { keeper.check(); }
 
     /** Calls it in a thread of its own if the lease is lost before it is released, also if that has happened already. */
     public void onLoss(Consumer<LatchgateException> callback) { keeper.onLoss(callback); }
 
     /** Not null when a renewal has shown that an operator asks for the lock: finish, and release it. */
     public Revocation revocation() {
-        for (Map<String, Object> lease : Answer.list(keeper.body(), "results")) {
-            if (lease.get("revocation") instanceof Map<?, ?> asked) {
-                return new Revocation((String) asked.get("deadline"), (String) asked.get("reason"), (String) asked.get("by"));
-            }
-        }
-        return null;
+        Map<?, ?> asked = keeper.revocation();
+        return asked == null ? null : new Revocation((String) asked.get("deadline"), (String) asked.get("reason"), (String) asked.get("by"));
     }
 
     /** Throws LeaseLost if the lease had ended before, and Unavailable if no node answers; then it ends by its TTL. A second release does
@@ -77,16 +76,16 @@ public final class Lease implements AutoCloseable {
         // Also if the loss is only presumed, or of one key of several: no lease shall stay behind.
         if (loss == null || loss.status == 0 || keeper.leases.size() > 1) {
             try {
-                release(nodes, keeper.leases, nodes.within(left > 0 ? left : 1_000 * Nodes.MS, false));
+                release(nodes, keeper.leases, Math.min(left > 0 ? left : 1_000 * Nodes.MS, nodes.retryFor));
             } catch (LatchgateException failure) {
                 if (loss == null) throw failure;
             }
         }
-        if (loss != null) throw loss();
+        if (loss != null) keeper.check();
     }
 
-    static void release(Nodes nodes, List<Map<String, Object>> leases, Nodes.Call call) {
-        nodes.callToEnd("/v1/leases/release", new LinkedHashMap<>(Map.of("leases", leases)), call);
+    static void release(Nodes nodes, List<Map<String, Object>> leases, long patience) {
+        nodes.callToEnd("/v1/leases/release", Map.of("leases", leases), patience);
     }
 
     /** Releases the lease. Throws LeaseLost if it had ended before. If no node answers, it ends by its TTL. */
@@ -95,13 +94,7 @@ public final class Lease implements AutoCloseable {
         try {
             release();
         } catch (LatchgateException.Unavailable failure) {
-            LOG.log(System.Logger.Level.WARNING, "the lease of " + keeper.name + " is not released, and ends by its TTL: " + failure);
+            LOG.log(System.Logger.Level.WARNING, keeper.name + " is not released, and ends by its TTL: " + failure);
         }
-    }
-
-    private LatchgateException loss() {
-        LatchgateException loss = keeper.end(null);
-        if (loss == null) return LatchgateException.lost("the lease of " + keeper.name + " is released", "released");
-        return new LatchgateException.LeaseLost(loss.status, loss.fields);
     }
 }

@@ -12,12 +12,13 @@ public final class LockOptions {
     Duration ttl = Duration.ofSeconds(30);
     Duration wait;
     String owner;
-    boolean reentrant;
     boolean interrupts;
     final Map<String, Object> mode = new LinkedHashMap<>();
     final Map<String, Object> more = new LinkedHashMap<>();
 
     private LockOptions() {}
+
+    Duration waitOrDefault() { return wait == null ? Duration.ofSeconds(60) : wait; }
 
     public static LockOptions of() { return new LockOptions(); }
 
@@ -48,18 +49,11 @@ public final class LockOptions {
     /** Shown to callers that are refused. By default each lease has one of its own: host:pid program/… */
     public LockOptions owner(String owner) { this.owner = owner; return this; }
 
-    /** A thread that holds a lease of the same key gets a nested lease with the same token at once. With a named owner, so does every
-     * caller that names it. */
-    public LockOptions reentrant() { this.reentrant = true; return this; }
-
     /** If the lease is lost, the thread that has taken it is interrupted. */
     public LockOptions interruptOnLoss() { this.interrupts = true; return this; }
 
     /** 1 to 10, higher first. */
     public LockOptions priority(int priority) { more.put("priority", priority); return this; }
-
-    /** Ahead of the queue, if the lock is free. */
-    public LockOptions barge() { more.put("barge", true); return this; }
 
     /** If the lease expires, no caller gets the lock for this long. */
     public LockOptions delay(Duration delay) { more.put("delay_ms", delay.toMillis()); return this; }
@@ -69,16 +63,4 @@ public final class LockOptions {
 
     /** It is not renewed for longer. */
     public LockOptions maxHold(Duration maxHold) { more.put("max_hold_ms", maxHold.toMillis()); return this; }
-
-    /** A JSON object, shown to other callers. */
-    public LockOptions metadata(Map<String, ?> metadata) { more.put("metadata", Json.Text.of(metadata)); return this; }
-
-    LockOptions copy() {
-        LockOptions copy = new LockOptions().ttl(ttl).wait(wait).owner(owner);
-        copy.reentrant = reentrant;
-        copy.interrupts = interrupts;
-        copy.mode.putAll(mode);
-        copy.more.putAll(more);
-        return copy;
-    }
 }

@@ -6,6 +6,7 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
@@ -20,18 +21,8 @@ final class Nodes {
     static final long MS = 1_000_000, PAUSE_MIN = 100 * MS, PAUSE_MAX = 1_000 * MS, TIMEOUT_MIN = 20 * MS;
     /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
     private static final long FIRST_WAIT = 500 * MS;
-
-    /** The node was not reached, or did not answer in time or in full. */
-    static final class NoAnswer extends Exception {
-        final boolean sent;
-        final long retryAfter;
-
-        NoAnswer(String detail, boolean sent, long retryAfter) {
-            super(detail, null, false, false);
-            this.sent = sent;
-            this.retryAfter = retryAfter;
-        }
-    }
+    /** How long one request waits at most. Longer waits go on with tickets. */
+    private static final long WAIT_PER_CALL = 20_000 * MS;
 
     /** What is to be known of a call and its repeats. */
     static final class Call {
@@ -39,35 +30,25 @@ final class Nodes {
         long until;
         /** Each request waits at the node, and the call goes on with tickets until `waitUntil`, and for `retryFor` after that while no
          * node answers. A wait does not begin in an outage: until a node has answered, `until` counts. */
-        boolean hasWait;
-        long waitUntil;
+        long waitUntil = Clock.now();
         boolean answered;
+        /** What is granted after a wait lasts from then on, but is counted from when the request was sent: so one request waits only for a
+         * part of that. */
+        long length;
         /** A node may have carried out the call, though no answer says so. */
         boolean doubt;
         /** It is not repeated in doubt. */
         boolean isOnce;
-        /** Whether an interrupt ends it. A release in a `finally` and the report that work was done go on. */
-        final boolean interruptible;
 
-        Call(long until, boolean interruptible) {
-            this.until = until;
-            this.interruptible = interruptible;
-        }
-
-        Call waiting(Duration wait) {
-            hasWait = true;
-            waitUntil = Clock.now() + Math.max(Math.min(wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * MS;
-            return this;
-        }
-
-        /** Only a decision about this very call ends a doubt. A refusal for another reason says nothing about earlier requests. */
-        void decided(LatchgateException error, boolean before) {
-            if (List.of(409, 410, 422, 423).contains(error.status)) doubt = false;
-            else if (error.status != 500 && !error.code.equals("outcome-unknown")) doubt = before;
-        }
+        Call(long until) { this.until = until; }
     }
 
-    final long timeout, retryFor, waitPerCall;
+    /** What an interrupt ends. */
+    interface Interruptible<T> {
+        T run() throws InterruptedException;
+    }
+
+    final long timeout, retryFor;
     final int count;
     private final List<String> urls;
     private final String apiKey;
@@ -85,11 +66,18 @@ final class Nodes {
         http = config.http != null ? config.http : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
         timeout = config.timeout.toNanos();
         retryFor = config.retryFor.toNanos();
-        waitPerCall = config.waitPerCall.toNanos();
     }
 
-    /** A call that ends after so long, or after `retryFor` if that is less. */
-    Call within(long nanos, boolean interruptible) { return new Call(Clock.now() + Math.min(nanos, retryFor), interruptible); }
+    /** A call that ends in time when no node answers. */
+    Call within() { return new Call(Clock.now() + retryFor); }
+
+    /** A call that also waits, for what has this length. */
+    Call within(Duration wait, Duration length) {
+        Call call = within();
+        call.length = length.toNanos();
+        call.waitUntil += Math.max(Math.min(wait.toMillis(), LockOptions.FOREVER.toMillis()), 0) * MS;
+        return call;
+    }
 
     /** A pool of threads that is full throws at once. For callers, and for renewals, that is a request without an answer. */
     private CompletableFuture<HttpResponse<String>> begin(HttpRequest request) {
@@ -100,36 +88,39 @@ final class Nodes {
         }
     }
 
-    /** One request to one node: the answer, or a NoAnswer. If that node cannot serve, the next request goes to another one. */
-    CompletableFuture<Answer> send(String path, String body, long timeout) {
+    /** One request to one node. If that node cannot serve, the next request goes to another one. The future does not fail. */
+    CompletableFuture<Answer> send(String path, Map<String, Object> body, long timeout) {
         int index = first.get();
-        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(urls.get(index) + path))
+        String url = urls.get(index) + path;
+        HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url))
                 .header("Content-Type", "application/json").header("User-Agent", "latchgate-java")
-                .POST(HttpRequest.BodyPublishers.ofString(body));
+                .POST(HttpRequest.BodyPublishers.ofString(Json.write(body)));
         if (apiKey != null) request.header("Authorization", "Bearer " + apiKey);
         long sent = Clock.now();
         CompletableFuture<HttpResponse<String>> response = begin(request.build());
-        CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).handle((got, failure) -> {
-            if (failure != null) {
-                response.cancel(true);
-                avoid(index);
-                Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
-                throw new CompletionException(new NoAnswer(urls.get(index) + ": " + cause, !(cause instanceof ConnectException), 0));
-            }
-            if (LatchgateException.isTransient(got.statusCode())) avoid(index);
-            try {
-                Map<String, Object> fields = Json.parse(got.body());
-                if (got.statusCode() < 300 || fields.get("code") instanceof String) return new Answer(sent, got.statusCode(), fields);
-            } catch (IllegalArgumentException noJson) {
-                // as below
-            }
-            String seconds = got.headers().firstValue("Retry-After").filter(text -> text.matches("\\d{1,5}")).orElse("0");
-            String detail = urls.get(index) + ": the answer with status " + got.statusCode() + " is none of Latchgate's";
-            throw new CompletionException(new NoAnswer(detail, true, Long.parseLong(seconds) * 1_000 * MS));
+        CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).thenApply(got -> read(sent, got)).exceptionally(failure -> {
+            response.cancel(true);
+            Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
+            return Answer.none(sent, url + ": " + cause, cause instanceof ConnectException, 0);
+        }).thenApply(read -> {
+            if (read.isTransient()) avoid(index);
+            return read;
         });
         // The node sees that the caller has gone.
         answer.whenComplete((got, failure) -> { if (answer.isCancelled()) response.cancel(true); });
         return answer;
+    }
+
+    private static Answer read(long sent, HttpResponse<String> got) {
+        try {
+            Map<String, Object> fields = Json.parse(got.body());
+            if (got.statusCode() < 300 || fields.get("code") instanceof String) return new Answer(sent, got.statusCode(), fields, false);
+        } catch (IllegalArgumentException noJson) {
+            // as below
+        }
+        String seconds = got.headers().firstValue("Retry-After").filter(text -> text.matches("\\d{1,5}")).orElse("0");
+        String detail = got.uri() + ": the answer with status " + got.statusCode() + " is none of Latchgate's";
+        return Answer.none(sent, detail, false, Long.parseLong(seconds) * 1_000);
     }
 
     private void avoid(int index) {
@@ -139,86 +130,80 @@ final class Nodes {
 
     /** Posts the request, and repeats it until a node has answered it or its time is over. Each node gets a part of that time. */
     Answer call(String path, Map<String, Object> body, Call call) throws InterruptedException {
-        boolean waits = call.hasWait && call.waitUntil > Clock.now();
+        Map<String, Object> request = new LinkedHashMap<>(body);
+        boolean waits = call.waitUntil > Clock.now();
         long pause = PAUSE_MIN;
         for (int tried = 0; ; ) {
-            long left = call.until - Clock.now(), wait = 0;
-            if (call.hasWait) {
-                wait = Math.min(call.answered ? waitPerCall : Math.min(Math.min(FIRST_WAIT, left / 4), waitPerCall), call.waitUntil - Clock.now());
-                wait = Math.max(wait, 0);
-                // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
-                body.put("wait_ms", waits ? Math.max((wait + MS - 1) / MS, 1) : 0);
-            }
+            long left = call.until - Clock.now(), wait = Math.min(WAIT_PER_CALL, call.length / 3);
+            if (!call.answered) wait = Math.min(wait, Math.min(FIRST_WAIT, left / 4));
+            wait = Math.max(Math.min(wait, call.waitUntil - Clock.now()), 0);
+            // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
+            if (waits) request.put("wait_ms", Math.max((wait + MS - 1) / MS, 1));
             long timeout = Math.max(Math.min(Math.min(this.timeout, left / 3), left - wait), TIMEOUT_MIN);
-            LatchgateException error;
-            long retryAfter = 0;
-            boolean before = call.doubt;
             int index = first.get();
-            String text = Json.write(body);
-            call.doubt = true;
-            try {
-                Answer answer = await(send(path, text, timeout + wait), call.interruptible);
-                if (answer.status() < 300) return answer;
-                error = LatchgateException.of(answer.status(), answer.body());
-                call.decided(error, before);
-                // With its ticket, the next request returns to its position.
-                if (answer.body().get("ticket") != null) body.put("ticket", answer.body().get("ticket"));
-                if (error.code.equals("invalid-ticket") && body.remove("ticket") != null) continue;
-                boolean isOfWait = error.status == 423 || error instanceof LatchgateException.OperationInProgress;
-                if (isOfWait && call.hasWait && Clock.now() < call.waitUntil) {
-                    call.answered = true;
-                    call.until = call.waitUntil + retryFor;
-                    if (Clock.now() - answer.sent() >= wait / 2) {
-                        tried = 0;
-                        pause = PAUSE_MIN;
-                        continue;
-                    }
-                    avoid(index); // a node that is about to stop ends waits early
-                } else if (!LatchgateException.isTransient(error.status)) {
-                    throw error;
-                } else {
-                    retryAfter = answer.retryAfter();
+            boolean before = call.doubt;
+            call.doubt = true; // also if an interrupt ends it
+            Answer answer = await(send(path, request, timeout + wait));
+            call.doubt = answer.leavesDoubt(before);
+            if (answer.status() / 100 == 2) return answer;
+            LatchgateException error = LatchgateException.of(answer);
+            long retryAfter = answer.retryAfter();
+            // With its ticket, the next request returns to its position.
+            if (!answer.text("ticket").isEmpty()) request.put("ticket", answer.text("ticket"));
+            if (error.code.equals("invalid-ticket") && request.remove("ticket") != null) continue;
+            boolean isOfWait = error.status == 423 || error instanceof LatchgateException.OperationInProgress;
+            if (isOfWait && Clock.now() < call.waitUntil) {
+                call.answered = true;
+                call.until = call.waitUntil + retryFor;
+                if (Clock.now() - answer.sent() >= wait / 2) {
+                    tried = 0;
+                    pause = PAUSE_MIN;
+                    continue;
                 }
-            } catch (NoAnswer failure) {
-                error = LatchgateException.noAnswer(failure.getMessage());
-                retryAfter = failure.retryAfter;
-                call.doubt = before || failure.sent;
+                retryAfter = 0;
+                avoid(index); // a node that is about to stop ends waits early
+            } else if (!answer.isTransient()) {
+                throw error;
             }
             left = call.until - Clock.now();
             if (left <= 0 || retryAfter > left || call.doubt && call.isOnce) throw error;
             if (++tried % count == 0) {
-                sleep(Math.min(jitter(Math.max(retryAfter, pause), 1, 1.5), left), call.interruptible);
+                TimeUnit.NANOSECONDS.sleep(Math.min(jitter(Math.max(retryAfter, pause), 1, 1.5), left));
                 pause = Math.min(pause * 2, PAUSE_MAX);
             }
         }
     }
 
-    /** For calls that an interrupt does not end. */
-    Answer callToEnd(String path, Map<String, Object> body, Call call) {
+    private static Answer await(CompletableFuture<Answer> answer) throws InterruptedException {
         try {
-            return call(path, body, call);
-        } catch (InterruptedException impossible) {
+            return answer.get();
+        } catch (ExecutionException impossible) {
             throw new IllegalStateException(impossible);
-        }
-    }
-
-    /** An interrupt cancels the future, or is remembered until the end. */
-    private static <T> T await(CompletableFuture<T> future, boolean interruptible) throws InterruptedException, NoAnswer {
-        try {
-            return interruptible ? future.get() : future.join();
         } catch (InterruptedException interrupt) {
-            future.cancel(true);
+            answer.cancel(true);
             throw interrupt;
-        } catch (ExecutionException | CompletionException failure) {
-            throw failure.getCause() instanceof NoAnswer noAnswer ? noAnswer : new NoAnswer(String.valueOf(failure.getCause()), true, 0);
         }
     }
 
-    private static void sleep(long nanos, boolean interruptible) throws InterruptedException {
+    /** A call that an interrupt does not end: it can be repeated. */
+    Answer callToEnd(String path, Map<String, Object> body, long patience) {
+        Call call = new Call(Clock.now() + patience);
+        return uninterrupted(() -> call(path, body, call));
+    }
+
+    /** An interrupt begins the work again, and is remembered until its end. */
+    static <T> T uninterrupted(Interruptible<T> work) {
+        boolean interrupted = Thread.interrupted();
         try {
-            await(new CompletableFuture<Void>().completeOnTimeout(null, nanos, TimeUnit.NANOSECONDS), interruptible);
-        } catch (NoAnswer impossible) {
-            throw new IllegalStateException(impossible);
+            while (true) {
+                try {
+                    return work.run();
+                } catch (InterruptedException again) {
+                    interrupted = true;
+                }
+            }
+        } finally {
+            if (interrupted) Thread.currentThread().interrupt();
         }
     }
 

@@ -63,35 +63,30 @@ public final class Once {
 
     /** The permission to do the operation, kept by heartbeats while the work runs. */
     public static final class Attempt {
-        private final Map<String, Object> granted;
+        private final Answer granted;
         final Keeper keeper;
 
-        private Attempt(Map<String, Object> granted, Keeper keeper) {
+        private Attempt(Answer granted, Keeper keeper) {
             this.granted = granted;
             this.keeper = keeper;
         }
 
-        public String id() { return (String) granted.get("id"); }
+        public String id() { return granted.text("id"); }
 
         /** From 1; 0 if it is not guarded. */
-        public long number() { return Answer.number(granted, "attempt"); }
+        public long number() { return Answer.number(granted.body(), "attempt"); }
 
         /** False if the store does not answer and the options say "open", so other callers may proceed too. */
         public boolean isGuarded() { return keeper != null; }
 
         /** An earlier attempt may have done part of the work. */
-        public boolean isReentry() { return Answer.is(granted, "reentry"); }
+        public boolean isReentry() { return Answer.is(granted.body(), "reentry"); }
 
         /** The store may have lost the record of an earlier attempt. */
-        public boolean isPossiblyRepeated() { return Answer.is(granted, "possibly_repeated"); }
+        public boolean isPossiblyRepeated() { return Answer.is(granted.body(), "possibly_repeated"); }
 
         /** Throws AttemptLost if another attempt may have begun. Call it before each step that cannot be undone. */
-        public void check() {
-            if (keeper == null || keeper.remaining() > 0) return;
-            LatchgateException loss = keeper.end(null);
-            if (loss == null) loss = LatchgateException.lost("the attempt has ended", "ended");
-            throw new LatchgateException.AttemptLost(loss.status, loss.fields);
-        }
+        public void check() { if (keeper != null) keeper.check(); }
 
         /** Calls it in a thread of its own if the attempt is lost. */
         public void onLoss(Consumer<LatchgateException> callback) { if (keeper != null) keeper.onLoss(callback); }
@@ -127,30 +122,36 @@ public final class Once {
             return new Done(refused.fields.get("result"), true, Answer.is(refused.fields, "result_omitted"));
         }
         String outcome = "failure"; // until the work begins, surely nothing was done
-        Attempt attempt = null;
+        Keeper keeper = null;
         try {
-            attempt = once.attempt(granted);
+            if (Answer.is(granted.body(), "guarded")) {
+                List<Map<String, Object>> stamp = List.of(Map.of("stamp", granted.text("stamp")));
+                keeper = new Keeper("operation " + granted.text("id"), path(granted, "heartbeat"), stamp, options.ttl.toNanos());
+                client.renewals.keep(keeper, granted);
+            }
+            Attempt attempt = new Attempt(granted, keeper);
+            attempt.check(); // unless the answer took too long
             outcome = options.onExpiry.equals("block") ? "unknown" : "failure";
             Object result = work.run(attempt);
             outcome = "success";
-            if (attempt.keeper != null) attempt.keeper.end(null);
+            if (keeper != null) keeper.end(null);
             return new Done(result, false, once.postSuccess(granted, result));
         } catch (LatchgateException.NotDone nothing) {
             // Only the work can know that.
             outcome = "failure";
             throw nothing;
         } finally {
-            if (attempt != null && attempt.keeper != null) attempt.keeper.end(null);
-            if (!outcome.equals("success")) once.post(granted, outcome, once.client.nodes.retryFor);
+            if (keeper != null) keeper.end(null);
+            if (!outcome.equals("success")) once.post(granted, outcome, client.nodes.retryFor);
         }
     }
 
     private Answer pre() throws InterruptedException {
-        Nodes.Call call = client.nodes.within(client.nodes.retryFor, true).waiting(options.wait);
+        Nodes.Call call = client.nodes.within(options.wait, options.ttl);
         boolean isGranted = false;
         try {
             Answer answer = client.nodes.call("/v1/operations/pre", request, call);
-            isGranted = answer.body().get("id") instanceof String && answer.body().get("stamp") instanceof String;
+            isGranted = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
             if (!isGranted) throw LatchgateException.noAnswer("the answer is none of a gate");
             return answer;
         } finally {
@@ -169,10 +170,11 @@ public final class Once {
         if ("open".equals(request.get("on_outage"))) request.put("on_outage", "closed");
         long until = Clock.now() + options.ttl.toNanos();
         while (Clock.now() < until) {
-            Nodes.Call call = client.nodes.within(client.nodes.retryFor, false).waiting(Duration.ZERO);
+            Nodes.Call call = client.nodes.within();
             call.doubt = true;
             try {
-                post(client.nodes.callToEnd("/v1/operations/pre", request, call), "failure", Math.max(client.nodes.retryFor, options.ttl.toNanos()));
+                Answer granted = Nodes.uninterrupted(() -> client.nodes.call("/v1/operations/pre", request, call));
+                post(granted, "failure", Math.max(client.nodes.retryFor, options.ttl.toNanos()));
                 return;
             } catch (LatchgateException error) {
                 if (!call.doubt) return;
@@ -182,39 +184,25 @@ public final class Once {
         LOG.log(System.Logger.Level.WARNING, "no node says whether an operation was claimed: it may stay blocked");
     }
 
-    private Attempt attempt(Answer granted) throws InterruptedException {
-        if (!Answer.is(granted.body(), "guarded")) return new Attempt(granted.body(), null);
-        String path = path(granted, "heartbeat"), stamp = (String) granted.body().get("stamp");
-        long length = options.ttl.toNanos();
-        Answer first = granted;
-        if (granted.sent() + granted.left() - Clock.now() < length * 2 / 3) {
-            // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-            first = client.nodes.call(path, new LinkedHashMap<>(Map.of("stamp", stamp)), client.nodes.within(length, true));
-        }
-        Keeper keeper = new Keeper("operation " + granted.body().get("id"), List.of(), path, stamp, length, first);
-        client.renewals.keep(keeper);
-        return new Attempt(granted.body(), keeper);
-    }
-
-    private static String path(Answer granted, String verb) { return "/v1/operations/" + granted.body().get("id") + "/" + verb; }
+    private static String path(Answer granted, String verb) { return "/v1/operations/" + granted.text("id") + "/" + verb; }
 
     /** Whether the result was omitted. */
     private boolean postSuccess(Answer granted, Object result) {
         Map<String, Object> body = new LinkedHashMap<>(options.post);
-        body.put("stamp", granted.body().get("stamp"));
+        body.put("stamp", granted.text("stamp"));
         body.put("outcome", "success");
-        body.put("result", result);
-        Nodes.Call call = new Nodes.Call(Clock.now() + Math.max(client.nodes.retryFor, granted.left()), false);
+        long patience = Math.max(client.nodes.retryFor, granted.left());
         try {
             try {
-                return Answer.is(client.nodes.callToEnd(path(granted, "post"), body, call).body(), "result_omitted");
-            } catch (LatchgateException | IllegalArgumentException failure) {
+                body.put("result", Json.Text.of(result));
+                return Answer.is(client.nodes.callToEnd(path(granted, "post"), body, patience).body(), "result_omitted");
+            } catch (LatchgateException | IllegalArgumentException | StackOverflowError failure) {
                 boolean isOfResult = !(failure instanceof LatchgateException error) || error.status == 400 || error.status == 413;
                 if (!isOfResult) throw failure;
-                LOG.log(System.Logger.Level.WARNING, "the result of operation " + granted.body().get("id") + " is not stored: " + failure);
+                LOG.log(System.Logger.Level.WARNING, "the result of operation " + granted.text("id") + " is not stored: " + failure);
             }
             body.remove("result");
-            client.nodes.callToEnd(path(granted, "post"), body, call);
+            client.nodes.callToEnd(path(granted, "post"), body, patience);
             return true;
         } catch (LatchgateException error) {
             throw new LatchgateException.NotRecorded(error, result);
@@ -224,10 +212,9 @@ public final class Once {
     /** After a failure, which is more important than that of the post. */
     private void post(Answer granted, String outcome, long patience) {
         try {
-            Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.body().get("stamp"), "outcome", outcome));
-            client.nodes.callToEnd(path(granted, "post"), body, client.nodes.within(patience, false));
+            client.nodes.callToEnd(path(granted, "post"), Map.of("stamp", granted.text("stamp"), "outcome", outcome), patience);
         } catch (LatchgateException failure) {
-            LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.body().get("id") + " is not recorded: " + failure);
+            LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.text("id") + " is not recorded: " + failure);
         }
     }
 }

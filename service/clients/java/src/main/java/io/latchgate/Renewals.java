@@ -2,7 +2,6 @@ package io.latchgate;
 
 import java.util.ArrayList;
 import java.util.Comparator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 
@@ -10,18 +9,14 @@ import java.util.Map;
 final class Renewals {
     /** The most that a node accepts. */
     static final int LEASES_PER_CALL_MAX = 500;
-    /** Longest sleep at a time: while the machine is suspended, timers stand still, and the clock of leases does not. */
-    static final long SLICE = 250 * Nodes.MS;
-    private static final long IDLE_MAX = 5_000 * Nodes.MS;
-    /** A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an
-     * answer may take. */
-    private static final long SPREAD = 8;
     /** A request without an answer for its leases is repeated in so many parts. */
-    private static final int PARTS = 16;
+    static final int PARTS = 16;
+    /** Longest sleep at a time: while the machine is suspended, timers stand still, and the clock of leases does not. */
+    private static final long SLICE = 250 * Nodes.MS;
 
     private final Nodes nodes;
     private final List<Keeper> keepers = new ArrayList<>();
-    private Thread thread;
+    private boolean isRunning;
 
     Renewals(Nodes nodes) { this.nodes = nodes; }
 
@@ -31,119 +26,71 @@ final class Renewals {
         return thread;
     }
 
-    synchronized void keep(Keeper keeper) {
-        keepers.add(keeper);
-        if (thread == null) {
-            thread = daemon("latchgate renewals", this::run);
-            thread.start();
+    /** Renews what was granted in this answer. */
+    void keep(Keeper keeper, Answer granted) {
+        keeper.settle(granted, Map.of(), 1);
+        synchronized (this) {
+            keepers.add(keeper);
+            if (!isRunning) daemon("latchgate renewals", this::run).start();
+            isRunning = true;
+            notifyAll();
         }
-        notifyAll();
     }
 
-    synchronized List<Keeper> all() { return List.copyOf(keepers); }
-
-    private void run() {
-        long busy = Clock.now();
+    private synchronized void run() {
         while (true) {
-            List<Keeper> ready = new ArrayList<>();
-            long now = Clock.now();
-            synchronized (this) {
-                keepers.removeIf(keeper -> keeper.remaining() == 0);
-                if (!keepers.isEmpty()) busy = now;
-                for (Keeper keeper : keepers) if (!keeper.isSent) ready.add(keeper);
-                if (now - busy > IDLE_MAX) {
-                    thread = null;
-                    return;
-                }
+            long now = Clock.now(), wakes = SLICE;
+            keepers.removeIf(keeper -> keeper.remaining(now) == 0);
+            if (keepers.isEmpty()) {
+                isRunning = false;
+                return;
             }
-            for (List<Keeper> batch : batches(ready, now)) renew(batch);
-            synchronized (this) {
-                long wakes = SLICE;
-                for (Keeper keeper : keepers) {
-                    wakes = Math.min(wakes, keeper.until() - now);
-                    if (!keeper.isSent) wakes = Math.min(wakes, keeper.due - now);
-                }
-                try {
-                    wait(Math.max(wakes / Nodes.MS, 1));
-                } catch (InterruptedException ignored) {
-                    // This thread is of this class alone.
-                }
+            if (keepers.stream().anyMatch(keeper -> keeper.due() <= now)) {
+                batches(keepers.stream().filter(keeper -> keeper.isReady(now)).toList()).forEach(this::renew);
+            }
+            for (Keeper keeper : keepers) wakes = Math.min(wakes, Math.min(keeper.due(), keeper.until()) - now);
+            try {
+                wait(Math.max(wakes / Nodes.MS, 1));
+            } catch (InterruptedException ignored) {
+                // This thread is of this class alone.
             }
         }
     }
 
-    /** What to send now: each lease that is due, with others that soon are; first what ends first. A heartbeat goes alone. */
-    static List<List<Keeper>> batches(List<Keeper> keepers, long now) {
+    /** The requests to send, first what ends first. A heartbeat goes alone. */
+    static List<List<Keeper>> batches(List<Keeper> ready) {
         List<List<Keeper>> all = new ArrayList<>();
         List<Keeper> batch = new ArrayList<>();
         int size = 0, together = 0;
-        keepers.sort(Comparator.comparingLong(Keeper::until));
-        for (Keeper keeper : keepers) {
-            if (keeper.early > now) continue;
-            boolean isFull = size + keeper.leases.size() > LEASES_PER_CALL_MAX || batch.size() >= Math.min(keeper.together, together);
-            if (!batch.isEmpty() && (isFull || keeper.until() - now > SPREAD * (batch.get(0).until() - now))) {
-                all.add(batch);
+        for (Keeper keeper : ready.stream().sorted(Comparator.comparingLong(Keeper::until)).toList()) {
+            boolean isFull = size + keeper.leases.size() > LEASES_PER_CALL_MAX || batch.size() >= Math.min(keeper.together(), together);
+            if (isFull || batch.isEmpty()) {
                 batch = new ArrayList<>();
+                all.add(batch);
                 size = 0;
             }
             batch.add(keeper);
             size += keeper.leases.size();
-            together = keeper.together;
+            together = keeper.together();
         }
-        all.add(batch);
-        all.removeIf(one -> one.stream().noneMatch(keeper -> keeper.due <= now));
         return all;
     }
 
     private void renew(List<Keeper> batch) {
+        batch.forEach(Keeper::send);
         Keeper one = batch.get(0);
-        long left = batch.stream().mapToLong(Keeper::remaining).min().getAsLong();
-        List<Map<String, Object>> leases = batch.stream().flatMap(keeper -> keeper.leases.stream()).toList();
         String path = one.beatPath != null ? one.beatPath : "/v1/leases/renew";
-        String body = Json.write(one.beatPath != null ? Map.of("stamp", one.stamp) : Map.of("leases", leases));
+        Map<String, Object> body = Map.of("leases", batch.stream().flatMap(keeper -> keeper.leases.stream()).toList());
         // Other nodes can be tried before the first of them ends.
-        long timeout = Math.min(nodes.timeout, Math.max(left / 3, Nodes.TIMEOUT_MIN));
-        synchronized (this) {
-            batch.forEach(keeper -> keeper.isSent = true);
-        }
-        nodes.send(path, body, timeout).whenComplete((answer, failure) -> {
-            try {
-                settle(batch, leases, answer, failure == null ? null : failure.getCause());
-            } finally {
-                synchronized (this) {
-                    batch.forEach(keeper -> keeper.isSent = false);
-                    notifyAll();
-                }
+        long timeout = Math.min(nodes.timeout, Math.max((one.until() - Clock.now()) / 3, Nodes.TIMEOUT_MIN));
+        nodes.send(path, one.beatPath != null ? one.leases.get(0) : body, timeout).thenAccept(got -> {
+            Map<Map<String, Object>, Answer> results = got.results();
+            // Each lease has a result of its own.
+            Answer whole = one.beatPath != null || got.status() / 100 != 2 ? got : new Answer(got.sent(), got.status(), Map.of(), false);
+            batch.forEach(keeper -> keeper.settle(whole, results, batch.size()));
+            synchronized (this) {
+                notifyAll();
             }
         });
-    }
-
-    /** Each of the batch gets its own result. */
-    private void settle(List<Keeper> batch, List<Map<String, Object>> leases, Answer answer, Throwable failure) {
-        long retryAfter = answer != null ? answer.retryAfter() : failure instanceof Nodes.NoAnswer no ? no.retryAfter : 0;
-        List<Map<String, Object>> results = answer == null ? List.of() : Answer.list(answer.body(), "results");
-        if (answer != null && batch.get(0).beatPath != null) {
-            Map<String, Object> result = new LinkedHashMap<>(answer.body());
-            result.put("status", (long) answer.status());
-            batch.get(0).settle(nodes.count, answer.sent(), List.of(result));
-        } else if (answer != null && areOf(leases, results)) {
-            int from = 0;
-            for (Keeper keeper : batch) keeper.settle(nodes.count, answer.sent(), results.subList(from, from += keeper.leases.size()));
-        } else {
-            // Also if it is refused as a whole, because of one of its keys.
-            for (Keeper keeper : batch) {
-                keeper.together = Math.max(batch.size() / PARTS, 1);
-                keeper.failed(nodes.count, retryAfter);
-            }
-        }
-    }
-
-    /** Whether there is one result for each lease that was sent. */
-    private static boolean areOf(List<Map<String, Object>> leases, List<Map<String, Object>> results) {
-        if (leases.size() != results.size()) return false;
-        for (int i = 0; i < leases.size(); i++) {
-            if (!results.get(i).entrySet().containsAll(leases.get(i).entrySet())) return false;
-        }
-        return true;
     }
 }

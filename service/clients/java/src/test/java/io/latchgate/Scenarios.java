@@ -1,5 +1,6 @@
 package io.latchgate;
 
+import com.sun.net.httpserver.HttpServer;
 import io.latchgate.LatchgateException.LeaseLost;
 import io.latchgate.LatchgateException.LockHeld;
 import io.latchgate.LatchgateException.NotDone;
@@ -7,6 +8,8 @@ import io.latchgate.LatchgateException.Refused;
 import io.latchgate.LatchgateException.Unavailable;
 import io.latchgate.LatchgateException.WaitTimeout;
 import java.lang.reflect.Method;
+import java.net.InetSocketAddress;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -77,7 +80,7 @@ final class Scenarios extends World {
     private static LockOptions options() { return LockOptions.of(); }
 
     private void isHeld(LatchgateClient client, String key, LockOptions options) throws Exception {
-        check(client.tryAcquire(key, options) == null, key + " is not held");
+        raises(LockHeld.class, () -> client.acquire(key, options.wait(Duration.ZERO)));
     }
 
     private void isFree(String key) throws Exception {
@@ -111,7 +114,7 @@ final class Scenarios extends World {
     void test03_a_long_wait_goes_on_with_tickets() throws Exception {
         Proxy proxy = new Proxy(nodeA);
         Lease first = client(nodeB.url).acquire(key);
-        CompletableFuture<Lease> second = background(() -> config(proxy.url).waitPerCall(SECOND.dividedBy(2)).connect().acquire(key));
+        CompletableFuture<Lease> second = background(() -> client(proxy.url).acquire(key, options().ttl(Duration.ofMillis(1500))));
         eventually("two tickets", () -> proxy.requests("/acquire").stream().filter(one -> one.body().containsKey("ticket")).count() >= 2);
         first.release();
         result(second).release();
@@ -120,10 +123,10 @@ final class Scenarios extends World {
 
     void test03_a_wait_that_ends_names_the_holders() throws Exception {
         Lease lease = client(nodeB.url).acquire(key, options().owner("first"));
-        LatchgateClient client = config(nodeA.url, nodeB.url).waitPerCall(SECOND.dividedBy(2)).connect();
+        LatchgateClient client = both();
         List<CompletableFuture<WaitTimeout>> waits = new ArrayList<>(); // also those that wait for their turn in this process
         for (int i = 0; i < 3; i++) {
-            waits.add(background(() -> raises(WaitTimeout.class, () -> client.acquire(key, options().wait(Duration.ofMillis(1200))))));
+            waits.add(background(() -> raises(WaitTimeout.class, () -> client.acquire(key, options().ttl(Duration.ofMillis(1500)).wait(Duration.ofMillis(1200))))));
         }
         for (CompletableFuture<WaitTimeout> wait : waits) {
             same("first", result(wait).holders().get(0).get("owner"));
@@ -258,12 +261,33 @@ final class Scenarios extends World {
     }
 
     void test11_an_acquire_that_may_have_been_granted_is_given_back() throws Exception {
+        for (boolean hides : List.of(false, true)) {
+            Proxy proxy = new Proxy(nodeA);
+            proxy.loses.put("acquire", 1000);
+            proxy.hides = hides;
+            LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
+            raises(Unavailable.class, () -> client.acquire(key));
+            eventually("it is released", () -> !proxy.requests("/release").isEmpty());
+            isFree(key);
+        }
+    }
+
+    void test11_a_lease_that_has_ended_before_its_answer_is_taken_again() throws Exception {
         Proxy proxy = new Proxy(nodeA);
-        proxy.loses.put("acquire", 1000);
-        LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
-        same("no-answer", raises(Unavailable.class, () -> client.tryAcquire(key, options())).code);
-        eventually("it is released", () -> !proxy.requests("/release").isEmpty());
+        proxy.late.set(1);
+        try (Lease lease = client(proxy.url).acquire(key, options().ttl(SECOND).interruptOnLoss())) {
+            lease.check();
+            check(!Thread.interrupted(), "interrupted for a lease that the caller never had");
+            same(2, proxy.requests("/acquire").size());
+        }
         isFree(key);
+    }
+
+    void test11_the_lease_of_a_thread_that_has_ended_expires() throws Exception {
+        LatchgateClient client = both();
+        result(background(() -> { client.lock(key, options().ttl(SECOND.dividedBy(2))).lock(); return 0; }));
+        eventually("it expires", () -> { System.gc(); return !Answer.is(nodeB.lock(key), "held"); });
+        raises(IllegalMonitorStateException.class, () -> { client.lock(key).unlock(); return null; });
     }
 
     void test12_shared_leases_and_permits() throws Exception {
@@ -414,7 +438,7 @@ final class Scenarios extends World {
         a.kill();
         b.freeze();
         LatchgateClient client = config(a.url, b.url).timeout(Duration.ofMillis(300)).retryFor(SECOND).connect();
-        raises(Unavailable.class, () -> client.tryAcquire(key, options()));
+        raises(Unavailable.class, () -> client.acquire(key));
     }
 
     void test22_a_node_that_is_busy_is_called_again_after_its_time() throws Exception {
@@ -427,11 +451,13 @@ final class Scenarios extends World {
     }
 
     void test23_a_claim_in_doubt_is_given_back() throws Exception {
-        for (int refusal : List.of(0, 429, 500, 401)) {
+        for (int refusal : List.of(0, 504, 429, 500, 401)) {
             Proxy proxy = new Proxy(nodeA);
             String contents = key + refusal;
-            proxy.loses.put("pre", refusal == 0 ? 1_000_000 : 1);
-            if (refusal != 0) proxy.thenRefuses.put("pre", refusal);
+            proxy.hides = refusal == 504;
+            boolean isForever = refusal == 0 || proxy.hides;
+            proxy.loses.put("pre", isForever ? 1_000_000 : 1);
+            if (!isForever) proxy.thenRefuses.put("pre", refusal);
             LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
             Once.Options now = Once.options().wait(Duration.ZERO);
             raises(LatchgateException.class, () -> client.once("test", contents, now, attempt -> { throw new AssertionError("it runs"); }));
@@ -456,24 +482,26 @@ final class Scenarios extends World {
         Clock.stepped = 0;
     }
 
-    void test25_a_lock_inside_of_itself_is_nested_on_request() throws Exception {
+    void test25_a_lock_inside_of_itself_is_refused_without_the_request() throws Exception {
         LatchgateClient client = both();
-        String other = key + "/other";
-        try (Lease outer = client.acquire(key)) {
-            try (Lease inner = client.tryAcquire(key, options().reentrant())) {
-                same(outer.token() + outer.owner(), inner.token() + inner.owner());
-            }
-            List<LatchgateClient.Key> keys = List.of(new LatchgateClient.Key(key, options()), new LatchgateClient.Key(other, options()));
-            try (Lease inner = client.multilock(keys, options().reentrant())) {
-                same(outer.token(), inner.tokens().get(key));
-            }
-            isHeld(client, key, options());
-            isHeld(both(), key, options().reentrant());
-            check(result(background(() -> client.tryAcquire(key, options().reentrant()) == null)), "another thread is nested");
-        }
-        try (Lease named = client.acquire(key, options().owner("worker"))) {
-            raises(IllegalArgumentException.class, () -> client.acquire(key, options().reentrant()));
-        }
+        DistributedLock lock = client.lock(key);
+        lock.lock();
+        isHeld(client, key, options());
+        check(!both().lock(key).tryLock(), "another client");
+        DistributedLock again = client.lock(key);
+        check(again.tryLock() && client.lock(key, options().shared()).tryLock(), "another object");
+        same(lock.token(), again.token());
+        again.unlock();
+        again.unlock();
+        nodeB.force(key);
+        lost(lock.lease());
+        check(again.tryLock() && again.token() > 0 && again.isHeldByCurrentThread(), "the lost lease is used again");
+        again.unlock();
+        raises(LeaseLost.class, () -> { lock.unlock(); return null; });
+        DistributedLock shared = client.lock(key, options().shared());
+        shared.lock();
+        raises(IllegalMonitorStateException.class, () -> lock.tryLock());
+        shared.unlock();
         isFree(key);
     }
 
@@ -516,9 +544,11 @@ final class Scenarios extends World {
         List<Keeper> keepers = new ArrayList<>();
         for (int i = 0; i < 20; i++) {
             List<Map<String, Object>> leases = java.util.Collections.nCopies(60, Map.of());
-            keepers.add(new Keeper("k", leases, null, null, 1, new Answer(0, 200, Map.of("ttl_ms", 1L))));
+            Keeper keeper = new Keeper("k", null, leases, 1);
+            keeper.settle(new Answer(0, 200, Map.of("ttl_ms", 1L), false), Map.of(), 1);
+            keepers.add(keeper);
         }
-        same(List.of(8, 8, 4), Renewals.batches(keepers, 800_000).stream().map(List::size).toList());
+        same(List.of(8, 8, 4), Renewals.batches(keepers).stream().map(List::size).toList());
     }
 
     void test27_a_lease_whose_renewal_hangs_takes_no_other_with_it() throws Exception {
@@ -593,5 +623,49 @@ final class Scenarios extends World {
         for (CompletableFuture<Long> token : tokens) if (result(token) < lease.token()) earlier++;
         same(1, earlier); // and not all eight before the other process
         isFree(key);
+    }
+
+    void test32_a_thread_has_a_ticket_soon_after_its_turn() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        LatchgateClient client = client(proxy.url);
+        Lease holder = client(nodeB.url).acquire(key);
+        CompletableFuture<Thread> first = new CompletableFuture<>();
+        CompletableFuture<Object> ended = background(() -> {
+            first.complete(Thread.currentThread());
+            return raises(InterruptedException.class, () -> client.acquire(key));
+        });
+        eventually("the first waits there", () -> waiters(nodeB, key) == 1);
+        CompletableFuture<Lease> second = background(() -> client.acquire(key));
+        eventually("the second waits here", () -> client.queues.values().stream().anyMatch(queue -> queue.callers == 2));
+        result(first).interrupt();
+        result(ended);
+        Object firstId = proxy.requests("/acquire").get(0).body().get("lease_id");
+        List<Map<String, Object>> waits = new ArrayList<>();
+        eventually("the second has a ticket", () -> {
+            waits.clear();
+            for (Seen one : proxy.requests("/acquire")) {
+                if (!one.body().get("lease_id").equals(firstId) && one.body().containsKey("wait_ms")) waits.add(one.body());
+            }
+            return waits.size() > 1 && waits.get(waits.size() - 1).containsKey("ticket");
+        });
+        check(Answer.number(waits.get(0), "wait_ms") <= 500, waits);
+        holder.release();
+        result(second).release();
+    }
+
+    void test_an_answer_to_another_call_grants_nothing() throws Exception {
+        AtomicInteger mixed = new AtomicInteger(1);
+        HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
+        server.createContext("/", exchange -> {
+            Map<String, Object> body = Json.parse(new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
+            Object id = mixed.getAndSet(0) == 1 ? "another" : body.getOrDefault("lease_id", "none");
+            Proxy.answer(exchange, 200, Json.write(Map.of("lease_id", id, "token", 7, "ttl_ms", 1500)));
+        });
+        server.start();
+        LatchgateClient client = client("http://127.0.0.1:" + server.getAddress().getPort());
+        LockOptions options = options().ttl(Duration.ofMillis(1500));
+        raises(Unavailable.class, () -> client.acquire(key, options));
+        same("unanswered", ((LeaseLost) lost(client.acquire(key, options))).why()); // a renewal has one result for each lease
+        server.stop(0);
     }
 }

@@ -83,6 +83,10 @@ class World {
         final Map<String, Integer> thenRefuses = new ConcurrentHashMap<>();
         /** So many of the next requests are answered with 503. */
         final AtomicInteger refuses = new AtomicInteger();
+        /** Answers that are lost are replaced by a problem of a gateway. */
+        volatile boolean hides;
+        /** So many of the next answers come only after a lease of a second has ended. */
+        final AtomicInteger late = new AtomicInteger();
         /** Waits end at once, as at a node that is about to stop. */
         volatile boolean endsWaits;
         /** Requests with this text in their body get no answer. */
@@ -116,15 +120,17 @@ class World {
                 HttpRequest request = HttpRequest.newBuilder(URI.create(node.url + path)).POST(HttpRequest.BodyPublishers.ofString(body)).build();
                 HttpResponse<String> got = HTTP.send(request, HttpResponse.BodyHandlers.ofString());
                 Integer left = loses.computeIfPresent(verb, (name, count) -> count - 1);
-                if (left != null && left >= 0) exchange.close();
-                else answer(exchange, got.statusCode(), got.body());
+                if (late.getAndUpdate(count -> Math.max(count - 1, 0)) > 0) Thread.sleep(1_500);
+                if (left == null || left < 0) answer(exchange, got.statusCode(), got.body());
+                else if (hides) answer(exchange, 504, "{\"code\":\"timeout\",\"detail\":\"This gateway has waited long enough.\"}");
+                else exchange.close();
                 if (left != null && left <= 0) loses.remove(verb);
             } catch (IOException | InterruptedException gone) {
                 exchange.close();
             }
         }
 
-        private static void answer(HttpExchange exchange, int status, String body) throws IOException {
+        static void answer(HttpExchange exchange, int status, String body) throws IOException {
             byte[] text = body.getBytes(StandardCharsets.UTF_8);
             exchange.sendResponseHeaders(status, text.length);
             exchange.getResponseBody().write(text);
