@@ -45,7 +45,7 @@ class Doubt:
         """Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests."""
         if error.status in (409, 410, 422, 423):
             self.is_set = False
-        elif error.status != 500 and error.code != "outcome-unknown":
+        elif error.status not in (500, 502, 504) and error.code != "outcome-unknown":
             self.is_set = before
 
 

@@ -101,11 +101,13 @@ class Faults(Scenario):
             self.client(a, b, timeout=0.3, retry_for=1).lock(self.key, wait=0)
 
     def test_23_a_claim_in_doubt_is_given_back(self) -> None:
-        for refusal in (None, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
+        for refusal in (None, "hidden", (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
             with self.subTest(refusal=refusal):
                 proxy, contents = self.proxy(self.a), f"{self.key} {refusal}"
-                proxy.lose("pre", 1 if refusal else 1_000_000)
-                if refusal:
+                proxy.hides = refusal == "hidden"
+                proxy.lose("pre", 1_000_000)
+                if isinstance(refusal, tuple):
+                    proxy.lose("pre", 1)
                     proxy.then_refuse["pre"] = refusal
                 client = self.client(proxy, retry_for=1)
                 with self.assertRaises(Error):

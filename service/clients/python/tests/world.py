@@ -101,6 +101,8 @@ class Proxy:
 
     # Ends waits at once, as a node does that is about to stop.
     ends_waits = False
+    # Instead of a lost answer there is one of a gateway, with a code of its own.
+    hides = False
     # Requests with this text in their body get no answer until the proxy stops.
     hangs = ""
 
@@ -171,6 +173,8 @@ class Proxy:
             connection.close()
         if self._lose.get(verb, 0) > 0:
             self._lose[verb] -= 1
+            if self.hides:
+                return self._answer(handler, 504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}')
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
             return

@@ -76,7 +76,8 @@ impl Failure {
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
             Self::Decided(_) | Self::NotSent(_) => false,
-            // An answer without a code is that of a load balancer, which may have lost the node's answer.
+            // An answer without a code is that of a load balancer, which may have lost the node's answer, as is 502 or 504 with any.
+            Self::Later(problem) if [502, 504].contains(&problem.status()) => true,
             Self::Later(problem) => ["", "outcome-unknown", "internal-error"].contains(&problem.code()),
             Self::NoAnswer(_) => true,
         }
@@ -333,5 +334,19 @@ fn reason_of(error: &reqwest::Error) -> String {
             format!("the answer is not TLS: is it http:// there? ({reason})")
         }
         reason => reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_that_has_lost_the_answer_says_nothing_about_the_request() {
+        let failure = |status, code: &str| {
+            Failure::Later(Problem::new(status, Map::from_iter([("code".to_owned(), Value::from(code))])))
+        };
+        assert!(failure(504, "upstream-timeout").may_have_run() && failure(502, "bad-gateway").may_have_run());
+        assert!(!failure(503, "overloaded").may_have_run() && !failure(429, "rate-limited").may_have_run());
     }
 }

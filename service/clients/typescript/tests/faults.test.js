@@ -114,12 +114,13 @@ test("21: no node answers", async () => {
 });
 
 test("23: a claim in doubt is given back", async () => {
-  const refusals = [undefined, [429, "rate-limited"], [500, "internal-error"], [401, "unauthorized"]];
+  const refusals = [undefined, "hidden", [429, "rate-limited"], [500, "internal-error"], [401, "unauthorized"]];
   for (const refusal of refusals) {
     const proxy = await startProxy(nodes.a);
     const contents = freshKey();
-    proxy.lose("pre", refusal ? 1 : Infinity);
-    if (refusal) proxy.thenRefuse.set("pre", { status: refusal[0], code: refusal[1] });
+    if (refusal === "hidden") proxy.hide();
+    proxy.lose("pre", Array.isArray(refusal) ? 1 : Infinity);
+    if (Array.isArray(refusal)) proxy.thenRefuse.set("pre", { status: refusal[0], code: refusal[1] });
     const work = () => assert.fail("it runs");
     const client = clientOf(proxy, { retryForMs: 1_000 });
     await assert.rejects(client.once(contents, work, { operation: "test", waitMs: 0 }));

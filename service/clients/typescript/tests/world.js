@@ -88,6 +88,7 @@ export async function startProxy(node) {
   const thenRefuse = new Map();
   let refuse = 0;
   let endsWaits = false;
+  let hides = false;
   let hanging;
   const server = createServer(async (incoming, outgoing) => {
     const chunks = [];
@@ -120,7 +121,10 @@ export async function startProxy(node) {
     }
     if ((lose.get(verb) ?? 0) > 0) {
       lose.set(verb, lose.get(verb) - 1);
-      incoming.socket.destroy();
+      if (hides) {
+        outgoing.writeHead(504);
+        outgoing.end(JSON.stringify({ code: "upstream-timeout", detail: "This gateway has waited too long." }));
+      } else incoming.socket.destroy();
       return;
     }
     outgoing.writeHead(answer.status);
@@ -137,6 +141,8 @@ export async function startProxy(node) {
     seen,
     /** Loses the next answers to requests of paths that end so. */
     lose: (verb, times = 1) => lose.set(verb, times),
+    /** Instead of a lost answer there is one of a gateway, with a code of its own. */
+    hide: () => (hides = true),
     /** Answers the next requests with 503 and `Retry-After: 1`. */
     refuse: (times) => (refuse = times),
     /** Of requests of paths that end so, after those whose answers were lost: their status and code. */
