@@ -70,15 +70,15 @@ pub enum Command {
     Health(HealthArgs),
     Lock(LockRunArgs),
     Once(OnceArgs),
-    /// List, show, watch, revoke and end locks.
+    /// List, show, watch, revoke, end, close and open locks.
     Locks(NodeCommand<LocksCommand>),
-    /// List, show and forget operations.
+    /// List, show, resolve and forget operations.
     Operations(NodeCommand<OperationsCommand>),
     /// Print the events of locks as they happen, until Ctrl-C.
     Events(EventsArgs),
     /// Show the engines, switch between them, and begin or end hold-offs.
     Engines(NodeCommand<EnginesCommand>),
-    /// Create, list and disable apps.
+    /// Create, list, limit, disable and delete apps.
     #[command(visible_alias = "apps")]
     App(OperatorCommand<AppCommand>),
     /// Create, list and revoke API keys.
