@@ -1,7 +1,6 @@
 //! hand-over-first and hand-over-second, pass-on and take-over.
 
-use std::process::Command;
-
+use latchgate_testkit::node::command;
 use nix::sys::signal::Signal;
 
 use crate::world::World;
@@ -90,7 +89,7 @@ async fn a_lease_is_passed_on_under_its_token_and_the_lock_is_never_free_in_betw
 
 #[tokio::test]
 async fn where_an_api_key_is_needed_a_script_sends_the_one_in_its_environment() {
-    let made = Command::new(env!("CARGO_BIN_EXE_latchgate")).args(["api-key", "generate"]).output().unwrap();
+    let made = command(env!("CARGO_BIN_EXE_latchgate")).args(["api-key", "generate"]).output().unwrap();
     let api_key = String::from_utf8(made.stdout).unwrap().trim().to_owned();
     let world = World::with(&["--admin-api-key", &api_key]).await;
     let args = ["k", "result", "true"];
