@@ -134,7 +134,8 @@ async fn report(
         }
         Err(error) if code == 0 => {
             failed(&error);
-            eprintln!("latchgate: CMD has succeeded, but the server does not know it (operation {id})");
+            let then = if may_repeat { String::new() } else { format!(": {}", resolving(&id)) };
+            eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
             Ok(UNKNOWN.into())
         }
         Err(error) => {

@@ -249,6 +249,22 @@ mod tests {
         command().debug_assert();
     }
 
+    /// Prose may be wrapped. An exit code or an example would lose its indentation.
+    #[test]
+    fn the_lists_of_a_long_help_fit_its_width() {
+        for command in command().get_subcommands() {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let is_item = |line: &&str| {
+                let item = line.trim_start();
+                line.starts_with(' ')
+                    && (item.starts_with("latchgate ") || item.starts_with(|c: char| c.is_ascii_digit()))
+            };
+            for line in help.lines().filter(is_item) {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+        }
+    }
+
     #[test]
     fn a_node_has_few_flags_and_each_can_come_from_the_environment() {
         let command = command();
