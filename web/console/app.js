@@ -20,7 +20,7 @@ const PAGES = [
   { path: "operations", name: "Operations", show: operations, showOne: operation, needs: "read", key: "p" },
   { path: "events", name: "Events", show: events, needs: "read", key: "e" },
   { path: "engines", name: "Engines", show: engines, needs: "operator", key: "n" },
-  { path: "access", name: "Apps and keys", show: access, needs: "operator", key: "a" },
+  { path: "access", name: "Apps and API keys", show: access, needs: "operator", key: "a" },
 ];
 
 const element = (id) => document.getElementById(id);
@@ -125,6 +125,7 @@ function route() {
   document.title = `${one ? `${one} · ` : ""}${page?.name ?? "No such page"} · Latchgate`;
   if (!page) view.show(h("h1", {}, "No such page"), empty("Choose one of the pages."));
   else if (page.needs && !view.may(page.needs)) view.show(h("h1", {}, page.name), empty(reason(page.needs)));
+  else if (one && !view.query.app && api.appChosen() === api.ALL_APPS) view.show(h("h1", { class: "mono key" }, one), empty("This page is about one app: choose it in place of “all apps”."));
   else (one ? page.showOne : page.show)?.(view);
 }
 
@@ -206,7 +207,7 @@ function showWho() {
   const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";
   replace(element("who"),
     h("span", {}, "App ", me.operator ? choice : h("b", {}, me.app)),
-    h("span", { class: "about" }, me.api_key_id ? `Key ${me.api_key_id}` : "No API key needed"),
+    h("span", { class: "about" }, me.api_key_id ? `API key ${me.api_key_id}` : "No API key needed"),
     h("span", { class: "about" }, rights, me.prefixes.length > 0 && ` · only ${me.prefixes.join(", ")}`),
     me.api_key_id && button("Sign out", signOut, { class: "plain" }));
 }

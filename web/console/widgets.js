@@ -2,7 +2,7 @@
 
 import { serverNow } from "./api.js";
 import { h, replace } from "./dom.js";
-import { duration, ticking, time, words } from "./format.js";
+import { duration, plural, ticking, time, words } from "./format.js";
 
 export function head(title, about, ...actions) {
   return h("div", { class: "head" },
@@ -282,7 +282,7 @@ const SHOWN_APART = new Set(["id", "kind", "key", "at", "owner", "mode", "permit
 /** What happened, in words, without the kind. */
 export function eventDetails(event) {
   const parts = [
-    event.permits && `${event.permits} permits`,
+    event.permits && plural(event.permits, "permit"),
     event.mode === "shared" && "shared",
     event.waited_ms > 0 && `waited ${duration(event.waited_ms)}`,
     event.held_ms > 0 && `held ${duration(event.held_ms)}`,

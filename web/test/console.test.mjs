@@ -21,7 +21,7 @@ const OWN = `console ${Date.now()}/`;
 /** Paths and headings. */
 const PAGES = [
   ["", "Overview"], ["locks", "Locks"], [`locks/${encodeURIComponent(`${OWN}seen`)}`, `${OWN}seen`], ["operations", "Operations"], ["events", "Events"], ["engines", "Engines"],
-  ["access", "Apps and keys"],
+  ["access", "Apps and API keys"],
 ];
 const PATIENCE_MS = 30_000;
 
@@ -427,6 +427,9 @@ test("an operator looks at all apps, and what is done to a lock or an operation 
   await page.getByText("Ended the leases of 1 key.").waitFor();
   assert.deepEqual([await isHeld(key), await isHeld(operatorKey)], [false, true]);
 
+  await page.goto(`${url}/#/locks/${encodeURIComponent(name)}`);
+  await page.getByText("This page is about one app: choose it").waitFor();
+  await page.goBack();
   await page.locator("tr", { hasText: app }).getByRole("link", { name }).click();
   await page.waitForURL((address) => address.hash.endsWith(`?app=${app}`));
   await page.getByText("free").first().waitFor();
@@ -531,6 +534,9 @@ test("an API key without admin sees no button that it may not press", async () =
   await signIn(page, key);
   const links = page.getByRole("navigation", { name: "Pages", exact: true }).getByRole("link");
   assert.deepEqual(await links.allTextContents(), ["Overview", "Locks", "Operations", "Events"]);
+  await page.goto(`${url}/#/locks/other`);
+  await page.getByText(`limited to locks whose keys begin with ${OWN}`).waitFor();
+  assert.equal(await page.getByText("Loading…").count(), 0);
   await navigation(page, "Locks").click();
   await page.getByRole("link", { name: `${OWN}watched` }).click();
   await page.getByRole("region", { name: "Holders" }).getByText("curl-four").waitFor();
@@ -548,6 +554,34 @@ test("an API key without admin sees no button that it may not press", async () =
   await page.getByLabel("API key").fill("lgk_wrong");
   await page.getByRole("button", { name: "Sign in" }).click();
   await page.getByRole("alert").waitFor();
+  await context.close();
+});
+
+test("an API key without admin is told who decides about an unknown outcome, and cannot forget it", async () => {
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { scopes: ["read", "operations"] });
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: `undecided ${Date.now()}` });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  const { page, context, faults } = await visit();
+  await signIn(page, key);
+  await page.goto(`${url}/#/operations/${id}`);
+  await page.getByText("an API key with the scope admin says what became of it").waitFor();
+  assert.equal(await page.locator("main button").count(), 0);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("no list is cut off on a desktop", async () => {
+  await acquire(`${OWN}wide`, { owner: "host-with-a-name.example.com:12345 worker", ttl_ms: 600_000 });
+  await ok("PUT", `/v1/locks/${encodeURIComponent(`${OWN}wide`)}/closed`, { reason: "a release weekend, and a reason of some length", until: new Date(Date.now() + 9e7).toISOString() });
+  await ok("POST", "/v1/admin/api-keys", { scopes: ["read", "locks", "operations", "admin"], name: "the workers of billing", expires_in_ms: 864e5 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  for (const [width, of] of [1920, 1440, 1280].flatMap((width) => PAGES.map((of) => [width, of]))) {
+    await page.setViewportSize({ width, height: 900 });
+    await open(page, of);
+    assert.deepEqual(await page.locator(".scroll").evaluateAll((lists) => lists.filter((list) => list.scrollWidth > list.clientWidth).map((list) => list.ariaLabel)), [], `/${of[0]} at ${width}`);
+  }
+  assert.deepEqual(faults, []);
   await context.close();
 });
 

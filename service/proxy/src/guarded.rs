@@ -74,6 +74,11 @@ impl Proxy {
 
 fn refusal(error: &Error) -> Problem {
     match error.problem() {
+        Some(problem) if problem.code() == "contents-mismatch" => Problem::new(
+            422,
+            "contents-mismatch",
+            "The key was used with another request: its method, path, query, content type or body differs.",
+        ),
         Some(problem) if [409, 422].contains(&problem.status()) => Problem(problem.fields().clone().into()),
         _ => {
             tracing::error!(%error, "the gate does not decide");

@@ -33,7 +33,7 @@ export function access(view) {
     actionsOf: (rows) => [button("Revoke…", () => revokeAll(view, selection, rows.filter(revocable), refresh),
       { class: "danger", disabled: !rows.some(revocable), "data-focus": "bulk-revoke" })],
   });
-  view.show(head("Apps and keys", "An app is a namespace: the same key in two apps is two locks."), apps, selection.bar, keys);
+  view.show(head("Apps and API keys", "An app is a namespace: the same key in two apps is two locks."), apps, selection.bar, keys);
   const refresh = view.every(10_000, async () => {
     const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys", { app: filter.value })]);
     const named = all.map(({ app }) => app);
@@ -108,7 +108,7 @@ function createApp(refresh) {
     action: "Create",
     run: async ({ app }) => {
       await post("/v1/admin/apps", { app });
-      toast(`The app ${app} is there.`);
+      toast(`The app ${app} is created.`);
       refresh();
     },
   });
@@ -155,15 +155,14 @@ function remove(app, refresh) {
 function keysTable(view, keys, refresh, choose, order) {
   return table("API keys", [
     choose,
-    { label: "Key", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")), class: "title" },
+    { label: "Id", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")), class: "title" },
     { label: "Name", cell: (key) => key.name, class: "key" },
     { label: "App", cell: (key) => key.app, class: "key", sort: "app" },
-    { label: "Scopes", cell: (key) => key.scopes.join(", ") },
-    { label: "Prefixes", cell: (key) => key.prefixes.join(", "), class: "key" },
+    { label: "Scopes", cell: ({ scopes, prefixes }) => `${scopes.join(", ")}${prefixes.length > 0 ? ` · only ${prefixes.join(", ")}` : ""}`, class: "key" },
     { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
-    { label: "Created by", cell: (key) => key.created_by && h("span", { class: "mono" }, key.created_by), class: "hide" },
-    { label: "Used in the hour from", cell: (key) => (key.used_at ? time(key.used_at) : "never"), class: "hide", sort: "used", isDescending: true },
-    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), sort: "expires" },
+    { label: "Created by", cell: (key) => key.created_by && h("span", { class: "mono" }, key.created_by), class: "hide spare" },
+    { label: "Last used", cell: (key) => (key.used_at ? h("span", { title: "To the hour" }, time(key.used_at)) : "never"), class: "hide", sort: "used", isDescending: true },
+    { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), class: "key", sort: "expires" },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
       { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
   ], keys, order);

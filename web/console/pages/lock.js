@@ -138,7 +138,7 @@ function nowOf(shown) {
       ["Closed", shown.closed && `${shown.closed.until ? `until ${time(shown.closed.until)}` : "until it is opened"}: “${shown.closed.reason}”`],
       ["Permits", shown.limit && `${shown.permits_held ?? 0} of ${shown.limit} held${shown.permits_kept ? `, ${shown.permits_kept} of them kept after an early end` : ""}`],
       ["Not granted before", shown.delayed_until && time(shown.delayed_until)]),
-    panel("Held by", shown.held ? holdersTable(shown.holders) : empty(shown.closed ? "No lease holds the lock." : "No lease: the lock is free.")),
+    panel("Held by", shown.held ? holdersTable(shown.holders) : empty(shown.closed || shown.delayed_until ? "No lease holds the lock." : "No lease: the lock is free.")),
     panel("Waiting", waitingOf(shown)),
   ];
 }
@@ -188,7 +188,7 @@ function waitingOf({ waiters, waiting, waiting_elsewhere: elsewhere }) {
 /** The history, newest first. */
 class Timeline {
   events = [];
-  element = panel("History", empty("Loading…"));
+  element = panel("History");
 
   constructor(view, key) {
     this.view = view;
@@ -215,7 +215,7 @@ class Timeline {
   show() {
     const older = () => this.load(this.next).catch((problem) => this.view.fail(problem));
     replace(this.element, h("h2", {}, "History"),
-      this.events.length === 0 ? empty("No events are kept.") : h("ol", { class: "timeline" }, this.events.map(entry)),
+      this.events.length === 0 ? empty("No event, or none that is still kept.") : h("ol", { class: "timeline" }, this.events.map(entry)),
       this.next && button("Older events", older, { "data-focus": "older" }));
   }
 }

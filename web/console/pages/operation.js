@@ -4,6 +4,7 @@ import { Problem, call, textOf } from "../api.js";
 import { h, replace } from "../dom.js";
 import { plural, time } from "../format.js";
 import { ask, badge, button, countdown, empty, facts, panel, toast } from "../widgets.js";
+import { decisionOf } from "./decisions.js";
 import { FORCE, isJson, needsForce, resolvable, stateOf } from "./operations.js";
 
 export function operation(view) {
@@ -30,8 +31,8 @@ export function operation(view) {
     replace(actions, view.may("admin") && resolvable(record) && [
       button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
       button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
-    ], view.may("operations") && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
-    replace(shown, details(record));
+    ], view.may("operations") && (view.may("admin") || !needsForce(record)) && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
+    replace(shown, details(view, record));
   });
 }
 
@@ -43,11 +44,12 @@ function exact(text) {
   return JSON.parse(text, source);
 }
 
-function details(record) {
+function details(view, record) {
   const isStarted = record.state === "started";
   return [
     record.suspected_double_runs > 0 && h("p", { class: "problem" },
       `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
+    decisionOf(record) && !view.may("admin") && h("p", { class: "about" }, "No pre may proceed until an API key with the scope admin says what became of it."),
     facts(
       ["Operation", record.operation],
       ["Label", record.label],

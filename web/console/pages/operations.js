@@ -117,7 +117,7 @@ function bulk(view, selection, rows, refresh) {
       action: "Forget all",
       each: (row, { force = false }) => call("DELETE", `/v1/operations/${row.id}`, { query: { app: row.app, force: force && needsForce(row) } }),
       said: (count) => `${plural(count, "record")} deleted.`,
-    }), { class: "danger", "data-focus": "bulk-forget" }),
+    }), { class: "danger", disabled: isRisky && !view.may("admin"), "data-focus": "bulk-forget" }),
   ];
 }
 

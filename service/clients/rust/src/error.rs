@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock was not had: it is held, reserved or delayed, or the wait has ended. `holders` and `waiters` are among the fields.
-    #[error("the lock was not had: {0}")]
+    /// The client could not get the lock: it is held, reserved or delayed, or the wait has ended. `holders` and `waiters` are among the fields.
+    #[error("could not get the lock: {0}")]
     NotAcquired(Problem),
 
     /// The lease has ended before it was released: another client may have held the lock since.

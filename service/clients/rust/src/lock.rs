@@ -223,7 +223,7 @@ impl LockRequest {
     /// If the future is dropped, nothing stays behind: the waiter leaves, and a lease that was granted meanwhile is released.
     ///
     /// # Errors
-    /// [`Error::NotAcquired`] if the lock was not had within the wait.
+    /// [`Error::NotAcquired`] if the client could not get the lock within the wait.
     pub async fn acquire(mut self) -> Result<Lease, Error> {
         if !self.fields.contains_key("owner") {
             self.fields.insert("owner".to_owned(), new_owner().into());
@@ -247,7 +247,7 @@ impl LockRequest {
             let wait = wait_until.left().min(longest);
             let body = self.body(&pending.lease_id, wait, &ticket);
             let sent = Moment::now();
-            pending.is_in_doubt = true;
+            let might_be_granted = std::mem::replace(&mut pending.is_in_doubt, true);
             let path = pending.target.path("acquire");
             let answer_max = wait + self.client.transport.share(ANSWER_MAX, ends.minus(wait));
             let failure = match self.call(&path, &body, answer_max).await {
@@ -311,6 +311,7 @@ impl LockRequest {
                     {
                         ticket = problem.field("ticket").clone();
                     }
+                    pending.is_in_doubt = might_be_granted || failure.may_have_run();
                     silent_since.get_or_insert(sent);
                     if !pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
                         return Err(failure.into_error());

@@ -62,9 +62,9 @@ export class Nodes {
     if (urls.length === 0) throw new TypeError("at least one URL is needed");
     if (!(retryForMs > 0)) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     this.#urls = urls.map((url) => {
-      const { protocol, search, hash } = new URL(url);
-      if (!/^https?:$/.test(protocol) || search || hash) {
-        throw new TypeError("not the URL of a node (example: http://127.0.0.1:7070)");
+      const parsed = URL.canParse(url) ? new URL(url) : undefined;
+      if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash) {
+        throw new TypeError(`not the URL of a node: ${JSON.stringify(url)} (example: http://127.0.0.1:7070)`);
       }
       return url.replace(/\/+$/, "");
     });

@@ -67,6 +67,7 @@ test("an unknown option is refused by its name", async () => {
     await assert.rejects(call, (error) => error instanceof TypeError && error.message.includes(`no option "${names[index]}"`));
   }
   await assert.rejects(client.lock("k", 30_000), TypeError);
+  assert.throws(() => new Client(["localhost"]), (error) => error instanceof TypeError && error.message.includes('the URL of a node: "localhost"'));
   await isFree(nodes.a, "k");
 });
 

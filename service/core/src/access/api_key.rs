@@ -31,7 +31,9 @@ pub struct KeyDigest([u8; 32]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidApiKey {
-    #[error("must be an API key: lgk_, 12 hexadecimal digits, _, and 72 hexadecimal digits, all in lower case")]
+    #[error(
+        "must be an API key, as `latchgate api-key generate` makes it: lgk_, 12 hexadecimal digits, _, and 72 more, in lower case"
+    )]
     Form,
     #[error("is not a whole API key: its checksum is wrong")]
     Checksum,

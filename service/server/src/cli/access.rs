@@ -18,7 +18,7 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
     match &args.command {
         AppCommand::Create { app } => {
             let answer = call(args, Method::POST, "/v1/admin/apps", Some(json!({ "app": app }))).await?;
-            said(is_json, &answer, || format!("The app {app:?} is there."));
+            said(is_json, &answer, || format!("The app {app:?} exists, and is enabled."));
         }
         AppCommand::Disable { app } => {
             let answer = call(args, Method::PATCH, &app_path(app), Some(json!({ "disabled": true }))).await?;
@@ -72,7 +72,7 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
             let of_app = app.as_ref().map(|app| format!("?app={}", encode(app))).unwrap_or_default();
             let answer = call(args, Method::GET, &format!("/v1/admin/api-keys{of_app}"), None).await?;
             let columns =
-                ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "EXPIRES", "USED IN THE HOUR FROM", "NAME", "CREATED BY"];
+                ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "EXPIRES", "LAST USE (HOUR)", "NAME", "CREATED BY"];
             list(is_json, items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };

@@ -160,7 +160,9 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
         OperationsCommand::Forget { id, force } => {
             let path = format!("/v1/operations/{}?force={force}", encode(id));
             let answer = client.call(Method::DELETE, &path, None).await?;
-            said(show.json, &answer, || format!("The operation {id} is forgotten; it was {}.", text(&answer["was"])));
+            said(show.json, &answer, || {
+                format!("The operation {id} is forgotten. Its state was {}.", text(&answer["was"]))
+            });
         }
     }
     Ok(())
@@ -240,7 +242,7 @@ fn show_lock(is_json: bool, lock: &Value) {
     };
     out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
     for (name, what) in
-        [("delayed_until", "lock-delay or shortest hold until"), ("limit", "limit of permits"), ("fence", "fence")]
+        [("delayed_until", "lock-delay or min-hold until"), ("limit", "limit of permits"), ("fence", "fence")]
     {
         if !lock[name].is_null() {
             out(format_args!("{what} {}", text(&lock[name])));
@@ -255,7 +257,7 @@ fn show_lock(is_json: bool, lock: &Value) {
         list(
             is_json,
             &holders,
-            &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED", "NUMBERS", "GROUP"],
+            &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED", "SLOTS", "GROUP"],
             |holder| {
                 let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
                 let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
@@ -265,6 +267,12 @@ fn show_lock(is_json: bool, lock: &Value) {
                 cells
             },
         );
+    }
+    let waiting = lock["waiting"].as_array().cloned().unwrap_or_default();
+    if !waiting.is_empty() {
+        list(is_json, &waiting, &["WAITING", "MODE", "PERMITS", "PRIORITY", "SINCE"], |waiter| {
+            ["owner", "mode", "permits", "priority", "since"].iter().map(|name| text(&waiter[name])).collect()
+        });
     }
 }
 

@@ -93,6 +93,9 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         (None, Err(error)) => {
             let ended = until.is_none_or(Moment::has_passed);
             let then = if ended { "its lease has ended by now" } else { "the lock stays taken until its lease ends" };
+            if is_cut {
+                complain("CMD was ended, because no renewal was answered in time");
+            }
             complain(format!("the lock was not released, and {then}: {error}"));
             return Ok(if is_cut { LOST } else { code }.into());
         }

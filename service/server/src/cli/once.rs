@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
-use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, OnExpiry, OnOutage, Operation};
+use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -46,6 +46,11 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
         Err(error) => {
             let code = failed(&error);
+            if let Error::OutcomeUnknown(problem) = &error
+                && problem.field("why") != "record_may_be_lost"
+            {
+                eprintln!("latchgate: {}", resolving(problem.field("id").as_str().unwrap_or("ID")));
+            }
             let may_block = !give_back(&client, args, &mut signals).await && args.on_expiry == OnExpiryChoice::Block;
             return Ok(if may_block { UNKNOWN } else { code }.into());
         }
@@ -124,15 +129,13 @@ async fn report(
         }
         Ok(_) if code == 0 || may_repeat => Ok(code.into()),
         Ok(_) => {
-            eprintln!(
-                "latchgate: CMD has failed, and may be half done: no run begins until a person has found out, and has called \
-                 `latchgate operations resolve {id} --succeeded` or `--failed`, with `--reason`"
-            );
+            eprintln!("latchgate: CMD has failed, and may be half done: {}", resolving(&id));
             Ok(code.into())
         }
         Err(error) if code == 0 => {
             failed(&error);
-            eprintln!("latchgate: CMD has succeeded, but the server does not know it (operation {id})");
+            let then = if may_repeat { String::new() } else { format!(": {}", resolving(&id)) };
+            eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
             Ok(UNKNOWN.into())
         }
         Err(error) => {
@@ -140,6 +143,13 @@ async fn report(
             Ok(code.into())
         }
     }
+}
+
+/// What a person does about an operation whose outcome is unknown.
+fn resolving(id: &str) -> String {
+    format!(
+        "no run begins until someone checks, then runs `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`"
+    )
 }
 
 fn operation(client: &Client, args: &OnceArgs) -> Operation {

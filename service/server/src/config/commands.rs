@@ -166,13 +166,16 @@ impl LockRunArgs {
 const EXIT_CODES_OF_ONCE: &str = "\
 Exit codes:
     0   CMD has succeeded, now or in an earlier run (then --duplicate-exit)
-  The code of CMD if it has failed; 128 and the signal's number if a signal ended it. And of latchgate itself:
+  The code of CMD if it has failed; 128 and the signal's number if a signal ended it. And of
+  latchgate itself:
     1   a setting is wrong, or the system refuses what latchgate needs
     2   the command line is wrong
    64   the request is refused, for example because --checked differs from that of the first run
    69   no server can be reached: CMD was not run
-   70   whether CMD has succeeded is unknown to the server, from this run or from an earlier one: a person must find out
-   74   CMD has succeeded, now or in an earlier run, but its output could not be printed: the next run prints it
+   70   no node knows whether CMD has succeeded, in this run or in an earlier one: someone must
+        check
+   74   CMD has succeeded, now or in an earlier run, but its output could not be printed: the next
+        run prints it
    75   another run is in progress: CMD was not run
    76   the run has lost its lease, and CMD was ended: another run may have begun
    77   the API key is missing, or does not permit this: CMD was not run
@@ -186,7 +189,7 @@ How the end of CMD is reported:
 
 Examples:
   latchgate once '{\"order\": 42}' --operation charge -- ./charge 42
-  latchgate once report --every 1h -- ./report       # in the crontabs of five machines: one run each hour
+  latchgate once report --every 1h -- ./report   # in the crontabs of five machines
 ";
 
 /// Run a program once: of all runs with the same contents one succeeds, and every later one prints its output.

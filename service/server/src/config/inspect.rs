@@ -51,7 +51,7 @@ pub enum LocksCommand {
         #[arg(long)]
         waiters: bool,
     },
-    /// Show a lock with its holders.
+    /// Show a lock with its holders and waiters.
     Show { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
     Watch { key: String },
@@ -80,7 +80,7 @@ pub enum LocksCommand {
     /// Close a key: no client is granted it. Holders keep their leases, and waiters their positions.
     Close {
         key: String,
-        /// Why. Refused clients see it.
+        /// Why; refused clients see it.
         #[arg(long)]
         reason: String,
         /// When the key opens by itself, as 2026-11-23T06:00:00Z. If neither this nor --for is given: when it is opened.
@@ -130,10 +130,14 @@ pub enum OperationsCommand {
         suspect: bool,
     },
     /// Show an operation with its result.
-    Show { id: String },
+    Show {
+        /// As `latchgate operations list` shows it.
+        id: String,
+    },
     /// Say what became of an operation whose outcome is unknown, after you have found out.
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve {
+        /// As `latchgate operations list` shows it.
         id: String,
         /// The work was done: later runs get the result.
         #[arg(long, group = "outcome")]
@@ -153,6 +157,7 @@ pub enum OperationsCommand {
     },
     /// Delete the record of an operation: the next attempt may proceed.
     Forget {
+        /// As `latchgate operations list` shows it.
         id: String,
         /// Also if an attempt runs or its outcome is unknown: find out first whether the work was done.
         #[arg(long)]

@@ -70,15 +70,15 @@ pub enum Command {
     Health(HealthArgs),
     Lock(LockRunArgs),
     Once(OnceArgs),
-    /// List, show, watch, revoke and end locks.
+    /// List, show, watch, revoke, end, close and open locks.
     Locks(NodeCommand<LocksCommand>),
-    /// List, show and forget operations.
+    /// List, show, resolve and forget operations.
     Operations(NodeCommand<OperationsCommand>),
     /// Print the events of locks as they happen, until Ctrl-C.
     Events(EventsArgs),
     /// Show the engines, switch between them, and begin or end hold-offs.
     Engines(NodeCommand<EnginesCommand>),
-    /// Create, list and disable apps.
+    /// Create, list, limit, disable and delete apps.
     #[command(visible_alias = "apps")]
     App(OperatorCommand<AppCommand>),
     /// Create, list and revoke API keys.
@@ -247,6 +247,22 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         command().debug_assert();
+    }
+
+    /// Prose may be wrapped. An exit code or an example would lose its indentation.
+    #[test]
+    fn the_lists_of_a_long_help_fit_its_width() {
+        for command in command().get_subcommands() {
+            let help = command.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+            let is_item = |line: &&str| {
+                let item = line.trim_start();
+                line.starts_with(' ')
+                    && (item.starts_with("latchgate ") || item.starts_with(|c: char| c.is_ascii_digit()))
+            };
+            for line in help.lines().filter(is_item) {
+                assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
+            }
+        }
     }
 
     #[test]

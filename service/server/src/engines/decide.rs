@@ -112,8 +112,14 @@ fn write(engine: usize, record: EngineRecord, why: &'static str) -> Next {
     Next::Write(Change { engine, record, why })
 }
 
-/// Why a record is changed at the first start.
-pub(super) const NEW: &str = "the store is new";
+const NEW: &str = "the store is new";
+const NEW_PAIR: &str = "the pair is new";
+const NEW_TO_PAIR: &str = "the engine is new to the pair";
+const ONE_OF_PAIR: &str = "the store is one of a pair from now on";
+const KNOWS: &str = "the idle engine is to know of the active one";
+
+/// Why a record is changed at a first start: a log says so without a warning.
+pub(super) const EXPECTED: [&str; 5] = [NEW, NEW_PAIR, NEW_TO_PAIR, ONE_OF_PAIR, KNOWS];
 
 /// The engine has no record. It becomes active.
 fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[String], known: Known) -> Next {
@@ -257,7 +263,7 @@ fn of_both(engines: [Candidate<'_>; 2], readings: [&Reading; 2], pair: &[String]
             // The record of the engine whose name comes first decides which is active: the first that the node was given.
             let decider = usize::from(engines[0].name != pair[0]);
             if decider != 0 {
-                return write(decider, known.first_record(Standby, Epoch::NONE, pair), "the pair is new");
+                return write(decider, known.first_record(Standby, Epoch::NONE, pair), NEW_PAIR);
             }
             // It is one of the pair when the other one has a record too.
             founded(0, engines[0], readings[0], &[], known)
@@ -282,7 +288,7 @@ fn with_one_record(
         // Its record comes first. So a store without one, whose engine is named by the other as one of the pair, has lost it.
         Active if there.pair.is_empty() => {
             let record = known.first_record(Standby, there.epoch, pair);
-            let chore = Change { engine: empty, record, why: "the engine is new to the pair" };
+            let chore = Change { engine: empty, record, why: NEW_TO_PAIR };
             beside(active(other, engines[other], readings[other], there, known), chore)
         }
         Active => {
@@ -380,7 +386,7 @@ fn joining(index: usize, both: Both<'_>) -> Next {
     match active(index, engines[index], readings[index], one, known) {
         Next::Serve { .. } => {
             let record = EngineRecord { pair: other.pair.clone(), ..one.clone() };
-            write(index, record, "the store is one of a pair from now on")
+            write(index, record, ONE_OF_PAIR)
         }
         loss => loss,
     }
@@ -455,7 +461,7 @@ fn with_active(both: Both<'_>) -> Next {
     if record == *other && !has_lost {
         return next;
     }
-    beside(next, Change { engine: 1 - index, record, why: "the idle engine is to know of the active one" })
+    beside(next, Change { engine: 1 - index, record, why: KNOWS })
 }
 
 /// The last epoch in which the other engine was active, as the record of an engine says.

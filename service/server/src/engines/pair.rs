@@ -320,8 +320,8 @@ impl<E: ?Sized + Engine> Inner<E> {
         let slot = &self.slots[*engine];
         if slot.write(self.patience, read, record).await? {
             let (engine, state, epoch) = (&slot.spec.name, record.state.as_str(), record.epoch.number());
-            if *why == decide::NEW {
-                tracing::info!(%engine, state, epoch, why, "the engine record was made");
+            if decide::EXPECTED.contains(why) {
+                tracing::info!(%engine, state, epoch, why, "the engine record was written");
             } else {
                 tracing::warn!(%engine, state, epoch, why, "the engine record was changed");
             }

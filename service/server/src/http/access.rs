@@ -115,9 +115,10 @@ fn api_key(headers: &HeaderMap) -> Result<Option<&str>, Problem> {
 
 fn refused(denied: Denied) -> Problem {
     match denied {
-        Denied::NoKey => {
-            Problem::new(Code::Unauthorized, "This service needs an API key: Authorization: Bearer API_KEY.")
-        }
+        Denied::NoKey => Problem::new(
+            Code::Unauthorized,
+            "This service needs an API key: `Authorization: Bearer API_KEY`; clients take it from LATCHGATE_API_KEY.",
+        ),
         Denied::NotYetKnown => {
             let detail = "This node does not know yet which API keys there are, because no store of the locks answers.";
             Problem::new(Code::StoreUnavailable, detail).retry_after_ms(1_000)

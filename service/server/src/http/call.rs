@@ -77,7 +77,8 @@ impl Call {
         if permissions.permits_keys(prefix) {
             return Ok(());
         }
-        let detail = "This API key is limited to locks whose keys begin with one of these prefixes.";
+        let prefixes = permissions.prefixes.join(" or ");
+        let detail = format!("This API key is limited to locks whose keys begin with {prefixes}.");
         Err(Problem::new(Code::Forbidden, detail).with("prefixes", &permissions.prefixes))
     }
 

@@ -34,7 +34,28 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
     desk.run(&["lock", "p", "--permits", "1/2", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
     desk.run(&["lock", "p", "--permits", "1/3", "--", "echo", "ran"]).ends().await.assert(64, "");
     let away = format!("http://127.0.0.1:{}", free_port());
-    desk.run(&["lock", "k", "--url", &away, "--", "echo", "ran"]).ends().await.assert(69, "");
+    let unsent = desk.run(&["lock", "k", "--url", &away, "--", "echo", "ran"]).ends().await;
+    assert!(unsent.code == Some(69) && !unsent.err.contains("may stay taken"), "{unsent:?}");
+}
+
+#[tokio::test]
+async fn an_empty_api_key_is_none() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    desk.shell("LATCHGATE_API_KEY= latchgate lock k -- echo ran").ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn a_lock_is_shown_with_those_that_wait_for_it() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let _held = client(&[&node]).lock("k").acquire().await.unwrap();
+    let waiting = desk.run(&["lock", "k", "--owner", "second", "--", "echo", "ran"]);
+    until("a waiter", async || look(&node, "k").await["waiters"] == 1).await;
+    let shown = desk.run(&["locks", "show", "k"]).ends().await;
+    assert!(shown.code == Some(0) && shown.out.contains("\nsecond\texclusive\t"), "{shown:?}");
+    waiting.signal(Signal::SIGINT);
+    waiting.ends().await.assert(130, "");
 }
 
 #[tokio::test]

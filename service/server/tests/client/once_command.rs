@@ -32,7 +32,11 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     once("a", &["--operation", "other"], "echo other").await.assert(0, "other\n");
     once("b", &["--failure-exit", "3"], "exit 3").await.assert(3, "");
     once("b", &["--failure-exit", "3"], "exit 4").await.assert(4, "");
-    once("b", &[], "echo ran").await.assert(70, "");
+    let unknown = once("b", &[], "echo ran").await;
+    assert!(unknown.code == Some(70) && unknown.out.is_empty(), "{unknown:?}");
+    let listed = desk.shell("latchgate operations list --state unknown --json | jq -r .id").ends().await;
+    let resolve = format!("`latchgate operations resolve {} --succeeded --reason …`", listed.out.trim());
+    assert!(unknown.err.contains(&resolve), "{unknown:?}");
     once("c", &["--on-expiry", "retry"], "exit 4").await.assert(4, "");
     once("c", &["--on-expiry", "retry"], "echo ran").await.assert(0, "ran\n");
     once("d", &["--every", "30d"], "echo ran").await.assert(0, "ran\n");

@@ -1,5 +1,6 @@
 //! hand-over-first and hand-over-second, pass-on and take-over.
 
+use latchgate_testkit::node::command;
 use nix::sys::signal::Signal;
 
 use crate::world::World;
@@ -84,6 +85,18 @@ async fn a_lease_is_passed_on_under_its_token_and_the_lock_is_never_free_in_betw
     assert!(next > token);
     let again = world.run("c", "take-over", &["lease", "./second"]).code().await;
     assert_eq!(again, Some(75), "a lease is taken over once");
+}
+
+#[tokio::test]
+async fn where_an_api_key_is_needed_a_script_sends_the_one_in_its_environment() {
+    let made = command(env!("CARGO_BIN_EXE_latchgate")).args(["api-key", "generate"]).output().unwrap();
+    let api_key = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    let world = World::with(&["--admin-api-key", &api_key]).await;
+    let args = ["k", "result", "true"];
+    world.run_with("a", "hand-over-first", &args, &[("LATCHGATE_API_KEY", &api_key)]).succeeds().await;
+    let mut refused = world.run("b", "hand-over-first", &args);
+    assert_eq!(refused.code().await, Some(75));
+    assert!(refused.errors().contains("401"), "{}", refused.errors());
 }
 
 #[tokio::test]

@@ -125,7 +125,7 @@ impl World {
         let child = Command::new("bash")
             .arg(self.path(recipe))
             .args(args)
-            .env("LATCHGATE", self.node.base_url())
+            .env("LATCHGATE_URL", self.node.base_url())
             .env("PATH", path)
             .env("MACHINE", machine)
             .envs(env.iter().copied())

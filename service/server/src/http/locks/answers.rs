@@ -130,7 +130,7 @@ pub fn refusal(refused: &Refused) -> Problem {
         problem.with("delay_left_ms", left_ms(until)).retry_after_ms(left_ms(until).max(1))
     };
     let problem = match refused.why {
-        RefusedBecause::Held => problem(Code::LockHeld, format!("{first} holds the lock.")),
+        RefusedBecause::Held => problem(Code::LockHeld, held_by(first, refused.holders.len())),
         RefusedBecause::GroupAtLimit => problem(Code::LockHeld, at_group_limit(refused.group.as_ref())),
         RefusedBecause::Reserved => {
             problem(Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
@@ -167,10 +167,17 @@ pub fn refusal(refused: &Refused) -> Problem {
         .with_some("until_ms", until.map(left_ms))
 }
 
+fn held_by(first: &str, holders: usize) -> String {
+    match holders {
+        0 | 1 => format!("{first} holds the lock."),
+        _ => format!("{first} and {} more hold the lock.", holders - 1),
+    }
+}
+
 fn at_group_limit(group: Option<&GroupHeld>) -> String {
     match group {
         Some(GroupHeld { group, limit: Some(limit), held }) => {
-            format!("The group {} has {held} permits, and group_limit allows it {limit}.", group.as_str())
+            format!("The group {} has {held} of the {limit} permits that group_limit allows it.", group.as_str())
         }
         _ => "The group of the request has as many permits as it may have.".to_owned(),
     }

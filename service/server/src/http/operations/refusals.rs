@@ -47,8 +47,10 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             with_result(problem(Code::OperationDuplicate, &detail), duplicate, now)
         }
         Outcome::Unknown { attempt, cause } => {
-            let of_attempt = |why, at, detail| {
-                problem(Code::OperationUnknown, &format!("Attempt {attempt} {detail}."))
+            let of_attempt = |why, at, what| {
+                let next = "Find out whether the work was done, then resolve the operation";
+                let detail = format!("Attempt {attempt} {what}. {next} {id}.");
+                problem(Code::OperationUnknown, &detail)
                     .with("attempt", attempt)
                     .with("why", why)
                     .with("at", rfc3339(at))
