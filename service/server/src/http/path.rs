@@ -55,11 +55,11 @@ pub fn normalize<B>(request: &mut Request<B>, verbs: &[&str]) {
 
 fn normalized(path: &str, verbs: &[&str]) -> Option<String> {
     let rest = path.strip_prefix(LOCKS)?;
-    let (key, verb) = match rest.rsplit_once('/')? {
-        (key, verb) if verbs.contains(&verb) => (key, format!("/{verb}")),
-        _ => (rest, String::new()),
+    let key = match rest.rsplit_once('/')? {
+        (key, verb) if verbs.contains(&verb) => key,
+        _ => rest,
     };
-    key.contains('/').then(|| format!("{LOCKS}{}{verb}", key.replace('/', "%2F")))
+    key.contains('/').then(|| format!("{LOCKS}{}{}", key.replace('/', "%2F"), &rest[key.len()..]))
 }
 
 /// Whether a client may have meant a verb by the end of a key.

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -25,7 +26,7 @@ use super::endpoints::Router;
 use super::exchange::Exchange;
 use super::proxies::TrustedProxies;
 use super::request_body::RequestBody;
-use super::stack::{Answer, stack};
+use super::stack::stack;
 use super::stack_config::StackConfig;
 use super::threads::Threads;
 use super::tls::Tls;
@@ -141,7 +142,7 @@ fn serving<S>(
     requests: Requests<S>,
 ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static
 where
-    S: Service<Request<Body>, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
 {
     // A connection has one request at a time. To clone the layers for each would count up all that they share.
     let stack = RefCell::new(requests.stack);

@@ -3,16 +3,16 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use futures::FutureExt as _;
 use tower::layer::layer_fn;
 use tower::{Service, ServiceBuilder, service_fn};
-use tower_http::body::UnsyncBoxBody;
-use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 
@@ -25,14 +25,11 @@ use super::problem::Problem;
 use super::stack_config::StackConfig;
 use super::{query, target};
 
-/// What the layers answer.
-pub type Answer = axum::http::Response<UnsyncBoxBody<Bytes, axum::BoxError>>;
-
 /// The handlers of all endpoints behind the layers.
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
 pub fn stack(
     config: &Arc<StackConfig>,
-) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static + use<>
+) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static + use<>
 {
     let [observed, of_hosts, of_access, ended] = [(); 4].map(|()| Arc::clone(config));
     ServiceBuilder::new()
@@ -40,7 +37,7 @@ pub fn stack(
         .layer(layer_fn(move |inner| observe::layer(Arc::clone(&observed), inner)))
         .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         // A panic leaves nothing inconsistent: handlers share only channels and clocks.
-        .layer(CatchPanicLayer::custom(panicked))
+        .layer(layer_fn(catch_panics))
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
             let (method, headers) = (request.method(), request.headers());
             let checked = of_hosts.hosts.check(method, headers, of_hosts.cors.allows(headers));
@@ -52,6 +49,19 @@ pub fn stack(
         }))
         // The limit of the body is where `Json` reads it.
         .service(service_fn(move |request: Request| end::around(Arc::clone(&ended.context), request)))
+}
+
+/// tower-http's layer would put the body of each answer into a box of its own.
+fn catch_panics<S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone>(
+    mut inner: S,
+) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone {
+    service_fn(move |request: Request| {
+        let or_panicked = |caught: Result<_, _>| caught.unwrap_or_else(|panic| Ok(panicked(panic)));
+        match catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
+            Ok(answering) => AssertUnwindSafe(answering).catch_unwind().map(or_panicked).left_future(),
+            Err(panic) => ready(Ok(panicked(panic))).right_future(),
+        }
+    })
 }
 
 /// The message goes to the log entry of the request.
