@@ -7,7 +7,6 @@ use std::future::ready;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt as _;
@@ -18,10 +17,10 @@ use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::access;
 use super::endpoint::Needs;
-use super::exchange::Exchange;
 use super::layers::end;
 use super::layers::observe::{self, Panic};
 use super::problem::Problem;
+use super::request_body::Arriving;
 use super::stack_config::StackConfig;
 use super::{query, target};
 
@@ -29,8 +28,12 @@ use super::{query, target};
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
 pub fn stack(
     config: &Arc<StackConfig>,
-) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static + use<>
-{
+) -> impl Service<Arriving, Response = Response, Error = Infallible, Future: Send + 'static>
++ Clone
++ Send
++ Sync
++ 'static
++ use<> {
     let [observed, of_hosts, of_access, ended] = [(); 4].map(|()| Arc::clone(config));
     ServiceBuilder::new()
         // tower-http would take any id that a client sends, of any length.
@@ -38,24 +41,24 @@ pub fn stack(
         .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         // A panic leaves nothing inconsistent: handlers share only channels and clocks.
         .layer(layer_fn(catch_panics))
-        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
+        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Arriving| {
             let (method, headers) = (request.method(), request.headers());
             let checked = of_hosts.hosts.check(method, headers, of_hosts.cors.allows(headers));
             checked.map_err(IntoResponse::into_response)
         }))
         .option_layer(config.cors.layer())
-        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
+        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Arriving| {
             permit(&of_access, request).map_err(IntoResponse::into_response)
         }))
         // The limit of the body is where `Json` reads it.
-        .service(service_fn(move |request: Request| end::around(Arc::clone(&ended.context), request)))
+        .service(service_fn(move |request: Arriving| end::around(Arc::clone(&ended.context), request)))
 }
 
 /// tower-http's layer would put the body of each answer into a box of its own.
-fn catch_panics<S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone>(
+fn catch_panics<S: Service<Arriving, Response = Response, Error = Infallible, Future: Send> + Clone>(
     mut inner: S,
-) -> impl Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone {
-    service_fn(move |request: Request| {
+) -> impl Service<Arriving, Response = Response, Error = Infallible, Future: Send> + Clone {
+    service_fn(move |request: Arriving| {
         let or_panicked = |caught: Result<_, _>| caught.unwrap_or_else(|panic| Ok(panicked(panic)));
         match catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
             Ok(answering) => AssertUnwindSafe(answering).catch_unwind().map(or_panicked).left_future(),
@@ -75,8 +78,8 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
 
 /// # Errors
 /// Says why the request is refused.
-fn permit(config: &StackConfig, request: &Request) -> Result<(), Problem> {
-    let exchange = Exchange::of(request.extensions())?;
+fn permit(config: &StackConfig, request: &Arriving) -> Result<(), Problem> {
+    let exchange = &request.body().exchange;
     let endpoint = exchange.endpoint();
     target::check(request.uri(), exchange.has_key_in_url)?;
     let is_open =
@@ -93,7 +96,7 @@ mod tests {
     use std::io::Write;
     use std::sync::Mutex;
 
-    use axum::body::Body;
+    use axum::http::Request;
     use clap::Parser as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
@@ -104,6 +107,8 @@ mod tests {
     use crate::http::client::Client;
     use crate::http::endpoint::{Endpoint, answering, row};
     use crate::http::endpoints::Found;
+    use crate::http::exchange::Exchange;
+    use crate::http::request_body::RequestBody;
     use crate::http::request_ids::RequestIds;
 
     #[derive(Default)]
@@ -138,9 +143,9 @@ mod tests {
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();
         let logging = tracing::subscriber::set_default(json);
 
-        let mut request = Request::builder().uri("/").header("x-request-id", "r-1").body(Body::empty()).unwrap();
+        let request = Request::builder().uri("/").header("x-request-id", "r-1").body(()).unwrap();
         let exchange = Exchange::new([127, 0, 0, 1].into(), request.uri(), Client::new(), Found::of(&PANICKING));
-        request.extensions_mut().insert(exchange);
+        let request = request.map(|()| RequestBody::new(None, exchange));
         let answer = stack.oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 500);
         drop(logging);

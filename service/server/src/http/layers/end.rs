@@ -4,31 +4,30 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::body::{Body, HttpBody};
-use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 
+use crate::http::call::Served;
 use crate::http::context::Shared;
 use crate::http::endpoint::{BodyLimit, Wait};
-use crate::http::exchange::Exchange;
+use crate::http::request_body::Arriving;
 use crate::http::{access, audit, body};
 
 /// # Errors
 /// Never.
-pub async fn around(context: Shared, mut request: Request) -> Result<Response, Infallible> {
-    let exchange = match Exchange::of(request.extensions()) {
-        Ok(exchange) => Arc::clone(exchange),
-        Err(problem) => return Ok(problem.into_response()),
-    };
+pub async fn around(context: Shared, request: Arriving) -> Result<Response, Infallible> {
+    let exchange = Arc::clone(&request.body().exchange);
+    let mut request = request.map(Body::new);
     let endpoint = exchange.endpoint();
     if endpoint.body == BodyLimit::NoBody && !request.body().is_end_stream() {
         let body = std::mem::take(request.body_mut());
-        if let Err(problem) = body::none(body, context.limits.body_timeout).await {
+        // Boxed, as it is rare: each request would have room for it.
+        if let Err(problem) = Box::pin(body::none(body, context.limits.body_timeout)).await {
             return Ok(problem.into_response());
         }
     }
     audit::begin(endpoint, request.uri(), &exchange);
-    let answering = (endpoint.handler)(request, context);
+    let answering = (endpoint.handler)(request, Served { context, exchange: Arc::clone(&exchange) });
     let response = match (endpoint.wait, exchange.caller.get()) {
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         (Wait::Poll, Some(caller)) => tokio::select! {
