@@ -80,10 +80,17 @@ pub(super) fn bind<'q>(
     Ok(query
         .bind(events.iter().map(|(address, _)| address.app.as_str()).bind_iter())
         .bind(events.iter().map(|(address, _)| address.key.as_str()).bind_iter())
-        .bind(events.iter().map(|(_, event)| text(|text| {
-            push_event(text, event);
-            Ok(())
-        })).bind_iter())
+        .bind(
+            events
+                .iter()
+                .map(|(_, event)| {
+                    text(|text| {
+                        push_event(text, event);
+                        Ok(())
+                    })
+                })
+                .bind_iter(),
+        )
         .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).bind_iter())
         .bind(newest.as_ms().cast_signed()))
 }
