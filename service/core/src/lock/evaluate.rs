@@ -108,6 +108,10 @@ where
     fn step(&mut self, command: &Command) -> Outcome {
         let mut done = (self.take_step)(&mut self.evaluation.state, command, self.now, self.terms);
         self.evaluation.changed |= done.changed;
+        // Most evaluations have the events of one step.
+        if self.evaluation.events.is_empty() {
+            std::mem::swap(&mut self.evaluation.events, &mut done.events);
+        }
         self.evaluation.events.append(&mut done.events);
         done.outcome
     }

@@ -78,10 +78,20 @@ impl LockState {
     /// # Errors
     /// None that is known.
     pub fn to_json(&self) -> Result<String, serde_json::Error> {
+        let mut text = String::new();
+        self.push_json(&mut text)?;
+        Ok(text)
+    }
+
+    /// Appends what [`LockState::to_json`] returns.
+    ///
+    /// # Errors
+    /// None that is known.
+    pub fn push_json(&self, text: &mut String) -> Result<(), serde_json::Error> {
         let Self { token, format: Format, limit, holders, kept, closed, turns, delay_until, fence, recent } = self;
         // A text that grows is copied each time.
-        let mut text = String::with_capacity(self.bytes());
-        let mut object = Object::begin(&mut text);
+        text.reserve(self.bytes());
+        let mut object = Object::begin(text);
         object.number("token", *token);
         object.number("v", FORMAT.into());
         object.value_if_any("limit", limit.as_ref())?;
@@ -102,7 +112,7 @@ impl LockState {
             recent.write(object.field("recent"));
         }
         object.end();
-        Ok(text)
+        Ok(())
     }
 
     pub fn token(&self) -> u64 {

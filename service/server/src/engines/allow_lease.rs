@@ -24,7 +24,8 @@ impl<E: ?Sized + Engine> Engines<E> {
             }
             match known.counts_from.filter(|_| ttl_ms <= known.ms) {
                 Some(counts_from) => sleep_until(counts_from).await,
-                None => self.raise_lease_max(ttl_ms).await?,
+                // Boxed, as it is rare: each request that waits would keep room for it.
+                None => Box::pin(self.raise_lease_max(ttl_ms)).await?,
             }
         }
         Err(StoreError::Contended("the engine record keeps changing"))

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use latchgate_core::App;
 use latchgate_core::access::{ApiKey, Refusal, Scope};
@@ -14,6 +13,7 @@ use super::endpoint::{NamedApps, Needs};
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
 use super::query;
+use super::request_body::Arriving;
 use crate::access::Denied;
 use crate::audit::Actor;
 
@@ -21,7 +21,7 @@ use crate::audit::Actor;
 ///
 /// # Errors
 /// `unauthorized`, `forbidden`, or `store-unavailable` while the API keys are not known.
-pub fn authenticate(context: &Context, exchange: &Exchange, request: &Request) -> Result<(), Problem> {
+pub fn authenticate(context: &Context, exchange: &Exchange, request: &Arriving) -> Result<(), Problem> {
     let endpoint = exchange.endpoint();
     let count = |presented: Option<&str>, denied| count_failure(context, exchange, presented, denied);
     let presented = api_key(request.headers());

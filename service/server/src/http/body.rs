@@ -1,6 +1,5 @@
 //! Bodies of requests: JSON, whatever the content type says, because curl sends another one by default.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::BoxError;
@@ -11,8 +10,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::access;
-use super::context::Shared;
-use super::exchange::Exchange;
+use super::call::Served;
 use super::problem::{Code, Problem};
 
 /// A request counts once more for each of these.
@@ -21,18 +19,18 @@ const COUNTED_BYTES: usize = 1_024;
 /// The body of a request as JSON. An absent body is an empty object.
 pub struct Json<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Shared> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<Served> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, context: &Shared) -> Result<Self, Problem> {
-        let exchange = Arc::clone(Exchange::of(request.extensions())?);
+    async fn from_request(request: Request, served: &Served) -> Result<Self, Problem> {
+        let Served { context, exchange } = served;
         let bytes_max = context.body_bytes_max(exchange.endpoint().body);
         let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
         // A slow body may arrive after the API key was revoked, and its app deleted.
         if exchange.caller.get().is_some_and(|caller| caller.ended().is_cancelled()) {
             return Err(access::ended());
         }
-        access::count(&exchange, body.len() / COUNTED_BYTES)?;
+        access::count(exchange, body.len() / COUNTED_BYTES)?;
         parse(&body).map(Self)
     }
 }

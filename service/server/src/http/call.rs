@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRef, FromRequestParts};
 use axum::http::request::Parts;
 use axum::response::Response;
 use latchgate_core::access::Scope;
@@ -21,6 +21,19 @@ use crate::access::operator::Order;
 /// What a handler answers.
 pub type Answered = Result<Response, Problem>;
 
+/// What handlers and extractors have beside the request.
+#[derive(Clone)]
+pub struct Served {
+    pub context: Shared,
+    pub exchange: Arc<Exchange>,
+}
+
+impl FromRef<Served> for Shared {
+    fn from_ref(served: &Served) -> Self {
+        Arc::clone(&served.context)
+    }
+}
+
 /// A request whose caller is known. An endpoint that needs nothing has none.
 pub struct Call {
     pub context: Shared,
@@ -28,13 +41,13 @@ pub struct Call {
     pub exchange: Arc<Exchange>,
 }
 
-impl FromRequestParts<Shared> for Call {
+impl FromRequestParts<Served> for Call {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
-        let exchange = Arc::clone(Exchange::of(&parts.extensions)?);
+    async fn from_request_parts(_: &mut Parts, served: &Served) -> Result<Self, Problem> {
+        let Served { context, exchange } = served.clone();
         let caller = Arc::clone(exchange.caller.get().ok_or_else(Problem::defect)?);
-        Ok(Self { context: Arc::clone(context), caller, exchange })
+        Ok(Self { context, caller, exchange })
     }
 }
 

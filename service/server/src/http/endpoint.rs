@@ -9,7 +9,7 @@ use futures::future::BoxFuture;
 use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
 
-use super::context::Shared;
+use super::call::Served;
 use crate::audit::Action;
 
 pub struct Endpoint {
@@ -37,14 +37,14 @@ pub struct Endpoint {
 }
 
 /// Calls a handler.
-pub type Answering = fn(Request, Shared) -> BoxFuture<'static, Response>;
+pub type Answering = fn(Request, Served) -> BoxFuture<'static, Response>;
 
 /// The answer of a handler of axum.
-pub fn answering<H, T>(handler: H, request: Request, context: Shared) -> BoxFuture<'static, Response>
+pub fn answering<H, T>(handler: H, request: Request, served: Served) -> BoxFuture<'static, Response>
 where
-    H: Handler<T, Shared, Future = BoxFuture<'static, Response>>,
+    H: Handler<T, Served, Future = BoxFuture<'static, Response>>,
 {
-    handler.call(request, context)
+    handler.call(request, served)
 }
 
 /// What permits a request.

@@ -5,13 +5,12 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use axum::http::{Extensions, Uri};
+use axum::http::Uri;
 use latchgate_core::App;
 
 use super::client::Client;
 use super::endpoint::Endpoint;
 use super::endpoints::Found;
-use super::problem::Problem;
 use super::target;
 use crate::access::Caller;
 use crate::audit::Entry;
@@ -40,12 +39,6 @@ impl Exchange {
         let has_key_in_url = target::has_api_key(uri);
         let (caller, app, record, counted, waits) = Default::default();
         Arc::new(Self { from, has_key_in_url, client, found, caller, app, record, counted, waits })
-    }
-
-    /// # Errors
-    /// Never for a request that came over a connection.
-    pub fn of(extensions: &Extensions) -> Result<&Arc<Self>, Problem> {
-        extensions.get::<Arc<Self>>().ok_or_else(Problem::defect)
     }
 
     pub fn endpoint(&self) -> &'static Endpoint {

@@ -5,9 +5,7 @@ use axum::http::request::Parts;
 use axum::http::{Request, Uri};
 use latchgate_core::{Address, Key};
 
-use super::call::Call;
-use super::context::Shared;
-use super::exchange::Exchange;
+use super::call::{Call, Served};
 use super::problem::{Code, Problem};
 
 pub const LOCKS: &str = "/v1/locks/";
@@ -15,11 +13,11 @@ pub const LOCKS: &str = "/v1/locks/";
 /// The address of the lock that a path names, which the caller may use.
 pub struct PathAddress(pub Address);
 
-impl FromRequestParts<Shared> for PathAddress {
+impl FromRequestParts<Served> for PathAddress {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
-        let call = Call::from_request_parts(parts, context).await?;
+    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+        let call = Call::from_request_parts(parts, served).await?;
         let key = call.exchange.parameter(&parts.uri);
         call.address(Key::parse(&key).map_err(|_| invalid_key(&key))?).map(Self)
     }
@@ -28,12 +26,12 @@ impl FromRequestParts<Shared> for PathAddress {
 /// The parameter of a path as text.
 pub struct PathText(pub String);
 
-impl<S: Sync> FromRequestParts<S> for PathText {
+impl FromRequestParts<Served> for PathText {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
         // `target` has refused what is not percent-encoded UTF-8.
-        Ok(Self(Exchange::of(&parts.extensions)?.parameter(&parts.uri).into_owned()))
+        Ok(Self(served.exchange.parameter(&parts.uri).into_owned()))
     }
 }
 
@@ -55,11 +53,11 @@ pub fn normalize<B>(request: &mut Request<B>, verbs: &[&str]) {
 
 fn normalized(path: &str, verbs: &[&str]) -> Option<String> {
     let rest = path.strip_prefix(LOCKS)?;
-    let (key, verb) = match rest.rsplit_once('/')? {
-        (key, verb) if verbs.contains(&verb) => (key, format!("/{verb}")),
-        _ => (rest, String::new()),
+    let key = match rest.rsplit_once('/')? {
+        (key, verb) if verbs.contains(&verb) => key,
+        _ => rest,
     };
-    key.contains('/').then(|| format!("{LOCKS}{}{verb}", key.replace('/', "%2F")))
+    key.contains('/').then(|| format!("{LOCKS}{}{}", key.replace('/', "%2F"), &rest[key.len()..]))
 }
 
 /// Whether a client may have meant a verb by the end of a key.

@@ -6,6 +6,7 @@ use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
+use super::call::Served;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem, within};
 
@@ -60,14 +61,11 @@ pub fn none(exchange: &Exchange, uri: &Uri) -> Result<(), Problem> {
 /// The query parameters of a request.
 pub struct Query<T>(pub T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Query<T> {
+impl<T: DeserializeOwned> FromRequestParts<Served> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        match Exchange::of(&parts.extensions) {
-            Ok(exchange) => parse(&without_app(exchange, &parts.uri)).map(Self),
-            Err(defect) => Err(defect),
-        }
+    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+        parse(&without_app(&served.exchange, &parts.uri)).map(Self)
     }
 }
 

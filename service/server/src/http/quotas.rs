@@ -40,7 +40,8 @@ pub async fn check_leases<'a>(
     if let Ok(reserved) = check() {
         return Ok(reserved);
     }
-    table.look(|leases| look_at_leases(call, leases)).await;
+    // Boxed, as it is rare: each request that waits would keep room for it.
+    Box::pin(table.look(|leases| look_at_leases(call, leases))).await;
     check().map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
 }
 
@@ -131,7 +132,7 @@ pub async fn reserve_operations<'a>(
     if let Ok(reserved) = table.reserve(ids, limit) {
         return Ok(Some(reserved));
     }
-    table.look(|ids| look_at_operations(call, ids)).await;
+    Box::pin(table.look(|ids| look_at_operations(call, ids))).await;
     table.reserve(ids, limit).map(Some).map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
 }
 

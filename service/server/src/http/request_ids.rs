@@ -31,7 +31,7 @@ impl RequestIds {
             return sent.clone();
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let id = [self.process.as_str(), &number.to_string()].concat();
+        let id = [&*self.process, itoa::Buffer::new().format(number)].concat();
         HeaderValue::try_from(id).unwrap_or(HeaderValue::from_static("-"))
     }
 }

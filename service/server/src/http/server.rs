@@ -8,8 +8,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::http::Request;
+use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,8 +24,8 @@ use super::connections::Connections;
 use super::endpoints::Router;
 use super::exchange::Exchange;
 use super::proxies::TrustedProxies;
-use super::request_body::RequestBody;
-use super::stack::{Answer, stack};
+use super::request_body::{Arriving, RequestBody};
+use super::stack::stack;
 use super::stack_config::StackConfig;
 use super::threads::Threads;
 use super::tls::Tls;
@@ -65,8 +65,8 @@ pub async fn serve(
     tokio::spawn(ended.clone().run_until_cancelled_owned(closing));
     let _ended = ended.drop_guard();
     let limits = Arc::new(limits);
-    let router = Arc::new(Router::new());
-    let requests = Requests { router, stack: stack(&config), limits: Arc::clone(&limits) };
+    let router = Router::new();
+    let requests = Arc::new(Requests { router, stack: stack(&config), limits: Arc::clone(&limits) });
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,
@@ -89,7 +89,7 @@ pub async fn serve(
         let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(TLS_HANDSHAKES_MAX));
         let connection = connections.add(permit, address.ip());
         let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
-        let (requests, stop) = (requests.clone(), stop.clone());
+        let (requests, stop) = (Arc::clone(&requests), stop.clone());
         // It leaves this thread, and with it the runtime that accepted it.
         let stream = stream.into_std();
         threads.next().spawn(async move {
@@ -125,10 +125,9 @@ pub async fn serve(
     }
 }
 
-/// What answers the requests of a connection. Clones share it.
-#[derive(Clone)]
+/// What answers the requests of all connections.
 struct Requests<S> {
-    router: Arc<Router>,
+    router: Router,
     stack: S,
     limits: Arc<ServerLimits>,
 }
@@ -138,21 +137,23 @@ fn serving<S>(
     stream: ClientStream,
     client: Arc<Client>,
     peer: IpAddr,
-    requests: Requests<S>,
+    requests: Arc<Requests<S>>,
 ) -> impl GracefulConnection<Error = hyper::Error> + Send + 'static
 where
-    S: Service<Request<Body>, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static,
+    S: Service<Arriving, Response = Response, Error = Infallible, Future: Send + 'static>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
 {
     // A connection has one request at a time. To clone the layers for each would count up all that they share.
-    let stack = RefCell::new(requests.stack);
+    let stack = RefCell::new(requests.stack.clone());
     let service = service_fn(move |mut request: Request<Incoming>| {
         client.begin();
         let found = requests.router.find(&mut request);
         let from = requests.limits.proxies.client(peer, request.headers());
         let exchange = Exchange::new(from, request.uri(), Arc::clone(&client), found);
-        request.extensions_mut().insert(exchange);
-        let body_client = Arc::clone(&client);
-        stack.borrow_mut().call(request.map(|body| Body::new(RequestBody::new(body, body_client))))
+        stack.borrow_mut().call(request.map(|body| RequestBody::new(Some(body), exchange)))
     });
     http1::Builder::new()
         .max_buf_size(HEADER_BYTES_MAX)

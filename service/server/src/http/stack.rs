@@ -3,55 +3,68 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::future::ready;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use axum::extract::Request;
 use axum::http::{HeaderValue, header};
 use axum::response::{IntoResponse, Response};
-use bytes::Bytes;
+use futures::FutureExt as _;
 use tower::layer::layer_fn;
 use tower::{Service, ServiceBuilder, service_fn};
-use tower_http::body::UnsyncBoxBody;
-use tower_http::catch_panic::CatchPanicLayer;
 use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::access;
 use super::endpoint::Needs;
-use super::exchange::Exchange;
 use super::layers::end;
 use super::layers::observe::{self, Panic};
 use super::problem::Problem;
+use super::request_body::Arriving;
 use super::stack_config::StackConfig;
 use super::{query, target};
-
-/// What the layers answer.
-pub type Answer = axum::http::Response<UnsyncBoxBody<Bytes, axum::BoxError>>;
 
 /// The handlers of all endpoints behind the layers.
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
 pub fn stack(
     config: &Arc<StackConfig>,
-) -> impl Service<Request, Response = Answer, Error = Infallible, Future: Send + 'static> + Clone + Send + 'static + use<>
-{
+) -> impl Service<Arriving, Response = Response, Error = Infallible, Future: Send + 'static>
++ Clone
++ Send
++ Sync
++ 'static
++ use<> {
     let [observed, of_hosts, of_access, ended] = [(); 4].map(|()| Arc::clone(config));
     ServiceBuilder::new()
         // tower-http would take any id that a client sends, of any length.
         .layer(layer_fn(move |inner| observe::layer(Arc::clone(&observed), inner)))
         .layer(SetResponseHeaderLayer::overriding(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")))
         // A panic leaves nothing inconsistent: handlers share only channels and clocks.
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
+        .layer(layer_fn(catch_panics))
+        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Arriving| {
             let (method, headers) = (request.method(), request.headers());
             let checked = of_hosts.hosts.check(method, headers, of_hosts.cors.allows(headers));
             checked.map_err(IntoResponse::into_response)
         }))
         .option_layer(config.cors.layer())
-        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
+        .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Arriving| {
             permit(&of_access, request).map_err(IntoResponse::into_response)
         }))
         // The limit of the body is where `Json` reads it.
-        .service(service_fn(move |request: Request| end::around(Arc::clone(&ended.context), request)))
+        .service(service_fn(move |request: Arriving| end::around(Arc::clone(&ended.context), request)))
+}
+
+/// tower-http's layer would put the body of each answer into a box of its own.
+fn catch_panics<S: Service<Arriving, Response = Response, Error = Infallible, Future: Send> + Clone>(
+    mut inner: S,
+) -> impl Service<Arriving, Response = Response, Error = Infallible, Future: Send> + Clone {
+    service_fn(move |request: Arriving| {
+        let or_panicked = |caught: Result<_, _>| caught.unwrap_or_else(|panic| Ok(panicked(panic)));
+        match catch_unwind(AssertUnwindSafe(|| inner.call(request))) {
+            Ok(answering) => AssertUnwindSafe(answering).catch_unwind().map(or_panicked).left_future(),
+            Err(panic) => ready(Ok(panicked(panic))).right_future(),
+        }
+    })
 }
 
 /// The message goes to the log entry of the request.
@@ -65,8 +78,8 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
 
 /// # Errors
 /// Says why the request is refused.
-fn permit(config: &StackConfig, request: &Request) -> Result<(), Problem> {
-    let exchange = Exchange::of(request.extensions())?;
+fn permit(config: &StackConfig, request: &Arriving) -> Result<(), Problem> {
+    let exchange = &request.body().exchange;
     let endpoint = exchange.endpoint();
     target::check(request.uri(), exchange.has_key_in_url)?;
     let is_open =
@@ -83,7 +96,7 @@ mod tests {
     use std::io::Write;
     use std::sync::Mutex;
 
-    use axum::body::Body;
+    use axum::http::Request;
     use clap::Parser as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
@@ -94,6 +107,8 @@ mod tests {
     use crate::http::client::Client;
     use crate::http::endpoint::{Endpoint, answering, row};
     use crate::http::endpoints::Found;
+    use crate::http::exchange::Exchange;
+    use crate::http::request_body::RequestBody;
     use crate::http::request_ids::RequestIds;
 
     #[derive(Default)]
@@ -128,9 +143,9 @@ mod tests {
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();
         let logging = tracing::subscriber::set_default(json);
 
-        let mut request = Request::builder().uri("/").header("x-request-id", "r-1").body(Body::empty()).unwrap();
+        let request = Request::builder().uri("/").header("x-request-id", "r-1").body(()).unwrap();
         let exchange = Exchange::new([127, 0, 0, 1].into(), request.uri(), Client::new(), Found::of(&PANICKING));
-        request.extensions_mut().insert(exchange);
+        let request = request.map(|()| RequestBody::new(None, exchange));
         let answer = stack.oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 500);
         drop(logging);

@@ -7,6 +7,7 @@ use latchgate_core::lock::{
     self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Terms, evaluate,
 };
 use latchgate_core::{Address, Timestamp};
+use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument as _, Span};
 
@@ -28,7 +29,7 @@ pub(super) struct Work {
     pub address: Address,
     pub commands: Vec<Command>,
     /// Waiters that joined the queue with this batch.
-    pub arrived: Vec<Rank>,
+    pub arrived: SmallVec<[Rank; 1]>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
     /// Waiters that an earlier commit may have granted the lock, with those grants.

@@ -4,18 +4,19 @@ use std::collections::BTreeMap;
 
 use latchgate_core::Address;
 use latchgate_core::lock::{Command, Rank};
+use smallvec::SmallVec;
 
 use super::call::{Failure, Reply};
 use crate::observe::traces::Origin;
 
-/// What one batch brings to one key.
+/// What one batch brings to one key. Most often it is one call, for which no list is allocated.
 #[derive(Default)]
 pub(super) struct BatchInput {
     pub commands: Vec<Command>,
     /// One for each command, in order.
-    pub replies: Vec<Reply>,
+    pub replies: SmallVec<[Reply; 1]>,
     /// Waiters that joined the queue.
-    pub arrived: Vec<Rank>,
+    pub arrived: SmallVec<[Rank; 1]>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,
     /// Why the batch was not evaluated, or its changes not written.

@@ -1,9 +1,11 @@
 //! The handle on the locks of a node, which sends each call to the shard of its key.
 
+use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use futures::future::Either;
 use latchgate_core::lock::{Command, Lease, LeaseId, Metadata, NodeId, Outcome, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -114,8 +116,37 @@ impl Locks {
 
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
-    pub async fn acquire(&self, address: &Address, request: LockRequest) -> Answer<Acquired> {
-        let mut request = request;
+    // Not `async fn`: that would keep room for the request as long as it waits.
+    pub fn acquire<'a>(
+        &'a self,
+        address: &'a Address,
+        mut request: LockRequest,
+    ) -> impl Future<Output = Answer<Acquired>> + Send + 'a {
+        let ttl_ms = request.lease.ttl_ms;
+        let sent = if ttl_ms <= self.node.store.lease_ms_allowed() {
+            Either::Left(ready(self.send_acquire(address, request)))
+        } else {
+            Either::Right(Box::pin(async move {
+                let began = Instant::now();
+                self.allow_lease(Some(ttl_ms)).await?;
+                request.wait = left_of(request.wait, began);
+                self.send_acquire(address, request)
+            }))
+        };
+        async {
+            let Sent { answer, mut leaving, ends_at_once } = sent.await?;
+            let delivery = answer.instrument(traces::call("acquire")).await;
+            leaving.is_armed = false;
+            match delivery.map_or_else(|_| Err(unanswered()), Delivery::accept) {
+                Ok(Acquired::Refused(refused)) if ends_at_once => {
+                    Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
+                }
+                answer => answer,
+            }
+        }
+    }
+
+    fn send_acquire<'a>(&'a self, address: &'a Address, mut request: LockRequest) -> Answer<Sent<'a>> {
         // While the node shuts down no caller waits: it gets a ticket at once and resumes at another node.
         let ends_at_once = self.node.closing.is_cancelled() && !request.wait.is_zero();
         if ends_at_once {
@@ -126,22 +157,11 @@ impl Locks {
         if shard.capacity() < shard.max_capacity() / 4 {
             return Err(Failure::Overloaded("too many calls wait for this key's shard"));
         }
-        let began = Instant::now();
-        self.allow_lease(Some(request.lease.ttl_ms)).await?;
-        request.wait = left_of(request.wait, began);
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
         self.send(address, Call::Acquire(call))?;
-        let mut leaving = LeaveOnDrop { shard, address, id, is_armed: true };
-        let delivery = answer.instrument(traces::call("acquire")).await;
-        leaving.is_armed = false;
-        match delivery.map_or_else(|_| Err(unanswered()), Delivery::accept) {
-            Ok(Acquired::Refused(refused)) if ends_at_once => {
-                Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
-            }
-            answer => answer,
-        }
+        Ok(Sent { answer, leaving: LeaveOnDrop { shard, address, id, is_armed: true }, ends_at_once })
     }
 
     /// `metadata`, if any, replace those of the lease.
@@ -368,6 +388,13 @@ impl Locks {
 /// What is left of a wait that has begun. Its end is answered as that of a wait even if nothing is.
 pub(super) fn left_of(wait: Duration, began: Instant) -> Duration {
     wait.saturating_sub(began.elapsed()).max(wait.min(Duration::from_millis(1)))
+}
+
+/// An acquire that its shard will answer.
+struct Sent<'a> {
+    answer: oneshot::Receiver<Delivery>,
+    leaving: LeaveOnDrop<'a>,
+    ends_at_once: bool,
 }
 
 /// Leaves the queue when the handler is dropped, because the client has gone.

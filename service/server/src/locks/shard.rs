@@ -181,7 +181,7 @@ impl Shard {
         input.must_load |= matches!(command, Command::Tick);
         input.commands.push(command);
         input.replies.push(reply);
-        input.origins.push(origin);
+        input.origins.extend(origin.if_any());
         input.is_timed = false;
     }
 

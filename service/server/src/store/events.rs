@@ -177,14 +177,12 @@ enum ModeName {
 /// Most events are no longer.
 pub(super) const EVENT_BYTES: usize = 256;
 
-/// The whole event as text: its kind, its time and its body, separated by spaces.
-pub(super) fn text_of_event(event: &Event) -> String {
-    let mut text = String::with_capacity(EVENT_BYTES);
+/// Appends the whole event as text: its kind, its time and its body, separated by spaces.
+pub(super) fn push_event(text: &mut String, event: &Event) {
     for part in [event.kind.as_str(), " ", itoa::Buffer::new().format(event.at.as_ms()), " "] {
         text.push_str(part);
     }
-    push_body(&mut text, event);
-    text
+    push_body(text, event);
 }
 
 /// Appends what is not the kind and the time.

@@ -7,29 +7,41 @@ use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
+use futures::future::BoxFuture;
 
+use crate::http::call::Served;
 use crate::http::context::Shared;
 use crate::http::endpoint::{BodyLimit, Wait};
 use crate::http::exchange::Exchange;
+use crate::http::request_body::Arriving;
 use crate::http::{access, audit, body};
 
 /// # Errors
 /// Never.
-pub async fn around(context: Shared, mut request: Request) -> Result<Response, Infallible> {
-    let exchange = match Exchange::of(request.extensions()) {
-        Ok(exchange) => Arc::clone(exchange),
-        Err(problem) => return Ok(problem.into_response()),
-    };
-    let endpoint = exchange.endpoint();
+// Not `async fn`: that would keep room for the request as long as it is answered.
+pub fn around(context: Shared, request: Arriving) -> impl Future<Output = Result<Response, Infallible>> + Send {
+    let exchange = Arc::clone(&request.body().exchange);
+    let answering = answering(Served { context, exchange: Arc::clone(&exchange) }, request.map(Body::new));
+    ended(exchange, answering)
+}
+
+fn answering(served: Served, mut request: Request) -> BoxFuture<'static, Response> {
+    let endpoint = served.exchange.endpoint();
     if endpoint.body == BodyLimit::NoBody && !request.body().is_end_stream() {
         let body = std::mem::take(request.body_mut());
-        if let Err(problem) = body::none(body, context.limits.body_timeout).await {
-            return Ok(problem.into_response());
-        }
+        return Box::pin(async move {
+            match body::none(body, served.context.limits.body_timeout).await {
+                Ok(()) => answering(served, request).await,
+                Err(problem) => problem.into_response(),
+            }
+        });
     }
-    audit::begin(endpoint, request.uri(), &exchange);
-    let answering = (endpoint.handler)(request, context);
-    let response = match (endpoint.wait, exchange.caller.get()) {
+    audit::begin(endpoint, request.uri(), &served.exchange);
+    (endpoint.handler)(request, served)
+}
+
+async fn ended(exchange: Arc<Exchange>, answering: BoxFuture<'static, Response>) -> Result<Response, Infallible> {
+    let response = match (exchange.endpoint().wait, exchange.caller.get()) {
         // A wait that is dropped leaves the queue; a lease that it may have got is given back.
         (Wait::Poll, Some(caller)) => tokio::select! {
             biased;

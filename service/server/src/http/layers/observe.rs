@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-use axum::extract::Request;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use futures::TryFutureExt;
 use opentelemetry::trace::SpanContext;
@@ -16,6 +15,7 @@ use tracing::{Instrument as _, Level, Span};
 use crate::format::ms;
 use crate::http::endpoint::Wait;
 use crate::http::exchange::Exchange;
+use crate::http::request_body::Arriving;
 use crate::http::request_ids::REQUEST_ID;
 use crate::http::stack_config::StackConfig;
 use crate::observe::traces;
@@ -24,18 +24,17 @@ use crate::observe::traces;
 pub fn layer<S, B>(
     config: Arc<StackConfig>,
     mut inner: S,
-) -> impl Service<Request, Response = Response<B>, Error = Infallible, Future: Send> + Clone
+) -> impl Service<Arriving, Response = Response<B>, Error = Infallible, Future: Send> + Clone
 where
-    S: Service<Request, Response = Response<B>, Error = Infallible, Future: Send> + Clone,
+    S: Service<Arriving, Response = Response<B>, Error = Infallible, Future: Send> + Clone,
 {
-    service_fn(move |request: Request| {
-        let observed = Exchange::of(request.extensions()).ok().cloned();
-        let observed = observed.map(|exchange| Observed::begin(Arc::clone(&config), &request, exchange));
-        let span = observed.as_ref().map_or_else(Span::none, |observed| observed.span.clone());
+    service_fn(move |request: Arriving| {
+        let observed = Observed::begin(Arc::clone(&config), &request);
+        let span = observed.span.clone();
         let answering = span.in_scope(|| inner.call(request));
         // An async block would have `answering` twice.
         answering.instrument(span).map_ok(|mut response| {
-            observed.into_iter().for_each(|observed| observed.end(&mut response));
+            observed.end(&mut response);
             response
         })
     })
@@ -58,8 +57,9 @@ struct Observed {
 }
 
 impl Observed {
-    fn begin(config: Arc<StackConfig>, request: &Request, exchange: Arc<Exchange>) -> Self {
+    fn begin(config: Arc<StackConfig>, request: &Arriving) -> Self {
         let started = Instant::now();
+        let exchange = Arc::clone(&request.body().exchange);
         let endpoint = exchange.endpoint();
         exchange.client.end_with_client(match endpoint.wait {
             Wait::No => false,

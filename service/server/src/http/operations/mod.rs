@@ -24,8 +24,7 @@ use self::requests::{
 };
 use super::answer::{json, ok};
 use super::body::Json;
-use super::call::{Answered, Call};
-use super::context::Shared;
+use super::call::{Answered, Call, Served};
 use super::problem::{Problem, within};
 use super::query::Query;
 use super::quotas;
@@ -38,12 +37,12 @@ const WAIT_MS_MAX: u64 = 86_400_000;
 /// The operation of the caller's app whose id is in a path.
 pub struct PathId(OperationAddress);
 
-impl FromRequestParts<Shared> for PathId {
+impl FromRequestParts<Served> for PathId {
     type Rejection = Problem;
 
     /// A text that cannot be an id gets the same answer as an unknown id.
-    async fn from_request_parts(parts: &mut Parts, context: &Shared) -> Result<Self, Problem> {
-        let call = Call::from_request_parts(parts, context).await?;
+    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+        let call = Call::from_request_parts(parts, served).await?;
         let id = call.exchange.parameter(&parts.uri).parse().map_err(|_| refusals::not_found())?;
         Ok(Self(OperationAddress { app: call.app().clone(), id }))
     }

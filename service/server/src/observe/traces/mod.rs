@@ -43,6 +43,11 @@ impl Origin {
         let context = Span::current().context().span().span_context().clone();
         Self(context.is_sampled().then(|| Box::new(context)))
     }
+
+    /// `None` if it is in no trace.
+    pub fn if_any(self) -> Option<Self> {
+        self.0.is_some().then_some(self)
+    }
 }
 
 /// The client's span, if the request names it in `traceparent` as W3C Trace Context says.

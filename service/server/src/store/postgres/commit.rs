@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use sqlx::Row;
-use sqlx::postgres::PgRow;
+use sqlx::postgres::{PgBindIterExt as _, PgRow};
 
-use super::rows::read_timestamp;
+use super::rows::{read_timestamp, text};
 use super::sessions::{Session, in_ms};
 use super::{events, faults, record, statements};
 use crate::store::engine_record::{Epoch, Purpose};
@@ -152,22 +152,19 @@ pub(super) async fn write(
     order.sort_unstable_by(|&a, &b| changes[a].address.cmp(&changes[b].address));
     let sorted = || order.iter().map(|&index| &changes[index]);
     let versions: Vec<Version> = changes.iter().map(|_| Version::fresh()).collect();
-    let column =
-        |value: fn(&Change) -> u64| -> Vec<i64> { sorted().map(|change| value(change).cast_signed()).collect() };
+    let column = |value: fn(&Change) -> u64| sorted().map(move |change| value(change).cast_signed()).bind_iter();
     let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
-    let states = sorted().map(|change| change.state.to_json()).collect::<Result<Vec<String>, _>>();
-    let states = states.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let logged: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
     let query = connection
         .query(statements::COMMIT)
-        .bind(sorted().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
-        .bind(sorted().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
-        .bind(order.iter().map(|&index| versions[index].number().cast_signed()).collect::<Vec<i64>>())
+        .bind(sorted().map(|change| change.address.app.as_str()).bind_iter())
+        .bind(sorted().map(|change| change.address.key.as_str()).bind_iter())
+        .bind(order.iter().map(|&index| versions[index].number().cast_signed()).bind_iter())
         .bind(column(|change| change.expected.number()))
         .bind(column(|change| change.keep_until.as_ms()))
-        .bind(sorted().map(|change| change.notice_at.map(|at| at.as_ms().cast_signed())).collect::<Vec<Option<i64>>>())
-        .bind(states)
+        .bind(sorted().map(|change| change.notice_at.map(|at| at.as_ms().cast_signed())).bind_iter())
+        .bind(sorted().map(|change| text(|text| change.state.push_json(text))).bind_iter())
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())
         .bind(epoch.number().cast_signed())

@@ -12,12 +12,12 @@ use latchgate_core::lock::Event;
 use latchgate_core::{Address, App, Key, Timestamp};
 use parking_lot::Mutex;
 use sqlx::Row;
-use sqlx::postgres::{PgArguments, PgRow};
+use sqlx::postgres::{PgArguments, PgBindIterExt as _, PgRow};
 use sqlx::query::Query;
 
-use super::rows::read_timestamp;
+use super::rows::{read_timestamp, text};
 use super::sessions::Session;
-use crate::store::events::{end_of_older, event_of_text, hash_of, text_of_event};
+use crate::store::events::{end_of_older, event_of_text, hash_of, push_event};
 use crate::store::{Epoch, EventCursor, EventQuery, LoggedEvent};
 
 /// A commit without changes, whose clock may be any.
@@ -71,17 +71,27 @@ select coalesce(sum(count), 0)::bigint from gone";
 /// Binds the events as the statements take them: three arrays of texts, one of hashes, and the time of the newest.
 pub(super) fn bind<'q>(
     query: Query<'q, sqlx::Postgres, PgArguments>,
-    events: &[(&'q Address, &'q Event)],
+    events: &'q [(&'q Address, &'q Event)],
 ) -> Result<Query<'q, sqlx::Postgres, PgArguments>, sqlx::Error> {
     if events.len() > LOGGED_MAX {
         return Err(sqlx::Error::Encode("too many events for one commit".into()));
     }
     let newest = events.iter().map(|(_, event)| event.at).max().unwrap_or_default();
     Ok(query
-        .bind(events.iter().map(|(address, _)| address.app.as_str()).collect::<Vec<_>>())
-        .bind(events.iter().map(|(address, _)| address.key.as_str()).collect::<Vec<_>>())
-        .bind(events.iter().map(|(_, event)| text_of_event(event)).collect::<Vec<_>>())
-        .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).collect::<Vec<_>>())
+        .bind(events.iter().map(|(address, _)| address.app.as_str()).bind_iter())
+        .bind(events.iter().map(|(address, _)| address.key.as_str()).bind_iter())
+        .bind(
+            events
+                .iter()
+                .map(|(_, event)| {
+                    text(|text| {
+                        push_event(text, event);
+                        Ok(())
+                    })
+                })
+                .bind_iter(),
+        )
+        .bind(events.iter().map(|(address, _)| hash_of(&address.app, &address.key)).bind_iter())
         .bind(newest.as_ms().cast_signed()))
 }
 

@@ -1,13 +1,53 @@
-//! Reads the rows that the statements return.
+//! Writes texts into the arguments of statements, and reads the rows that they return.
+
+use std::cell::Cell;
 
 use latchgate_core::lock::LockState;
 use latchgate_core::{Address, Key, Timestamp};
-use sqlx::Row;
-use sqlx::postgres::PgRow;
+use sqlx::encode::IsNull;
+use sqlx::error::BoxDynError;
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo};
+use sqlx::{Encode, Postgres, Row, Type};
 
 use crate::store::{
     Collected, CopiedState, Stored, UnreadableState, Version, address_of, decode_state, position_after,
 };
+
+thread_local! {
+    /// Texts are written here, and copied from here into the arguments.
+    static TEXT: Cell<String> = const { Cell::new(String::new()) };
+}
+
+/// An argument, or an element of one, that is a text.
+pub(super) struct Text<W>(W);
+
+/// The text that `write` appends.
+pub(super) fn text<W: Fn(&mut String) -> serde_json::Result<()>>(write: W) -> Text<W> {
+    Text(write)
+}
+
+impl<W: Fn(&mut String) -> serde_json::Result<()>> Encode<'_, Postgres> for Text<W> {
+    fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
+        let mut text = TEXT.take();
+        text.clear();
+        (self.0)(&mut text)?;
+        buffer.extend_from_slice(text.as_bytes());
+        TEXT.set(text);
+        Ok(IsNull::No)
+    }
+}
+
+impl<W> Type<Postgres> for Text<W> {
+    fn type_info() -> PgTypeInfo {
+        <str as Type<Postgres>>::type_info()
+    }
+}
+
+impl<W> PgHasArrayType for Text<W> {
+    fn array_type_info() -> PgTypeInfo {
+        <&str as PgHasArrayType>::array_type_info()
+    }
+}
 
 /// The states of a load, and the clock; `None` if the store is not in the epoch.
 pub(super) type LoadedRows = Option<(Vec<Result<Stored, UnreadableState>>, Timestamp)>;

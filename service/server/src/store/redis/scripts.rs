@@ -8,7 +8,7 @@ use redis::{Cmd, RedisWrite as _, Script, Value};
 
 use super::layout::{self, Layout, beginning};
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::events::text_of_event;
+use crate::store::events::{EVENT_BYTES, push_event};
 use crate::store::{Change, Rule, StoreError, Version};
 
 /// How many events the history of one key keeps.
@@ -102,6 +102,7 @@ impl Call<'_> {
         command.arg(CLOCK_BOUND_MS).arg(entries.len()).arg(u8::from(self.rule == Rule::AllOrNone));
         command.arg(self.locker).arg(HISTORY_MAX).arg(self.history_ms);
         command.arg(self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)));
+        let mut text = String::with_capacity(EVENT_BYTES);
         for Entry { address, write, state, events } in entries {
             layout::add_indexed(command, address);
             match write {
@@ -114,7 +115,11 @@ impl Call<'_> {
                 }
             }
             command.arg(events.len());
-            events.iter().for_each(|event| command.write_arg(text_of_event(event).as_bytes()));
+            for event in *events {
+                text.clear();
+                push_event(&mut text, event);
+                command.write_arg(text.as_bytes());
+            }
         }
     }
 }
