@@ -16,6 +16,7 @@ mod operations;
 mod proxy;
 mod store;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -38,7 +39,7 @@ pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::format::ms;
-use crate::http::RequestLimits;
+use crate::http::{Cors, RequestLimits};
 use crate::listen::Listen;
 use crate::locks::Limits;
 
@@ -211,8 +212,8 @@ impl ServeArgs {
         self.store.check()
     }
 
-    /// `connections_max` is what the limit of open files leaves of the flag's value.
-    pub fn request_limits(&self, connections_max: usize) -> RequestLimits {
+    /// `connections_max` is what the limit of open files leaves of the flag's value, and `addresses` are those that `--listen` stands for.
+    pub fn request_limits(&self, connections_max: usize, addresses: &[SocketAddr]) -> RequestLimits {
         RequestLimits {
             ttl_ms_default: self.locks.ttl_ms_default(),
             ttl_ms_max: self.locks.ttl_ms_max,
@@ -223,6 +224,9 @@ impl ServeArgs {
             body_timeout: self.http.read_timeout,
             waits_max: HttpArgs::waits_max(connections_max),
             open_metrics: self.access.open_metrics,
+            hosts: self.http.hosts(addresses),
+            cors: Cors(self.http.cors_origins.clone()),
+            access_log: self.observe.access_log,
         }
     }
 

@@ -86,7 +86,6 @@ pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct KeysQuery {
     /// Only those of this app.
     #[param(min_length = 1, max_length = 64)]

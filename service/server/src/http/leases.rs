@@ -131,7 +131,7 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
         })
     });
     let results = all(renewals.buffered(AT_ONCE).collect().await)?;
-    let (durability, forced_ms) = (call.context.durability(), call.context.forced_ms());
+    let (durability, forced_ms) = (call.context.durability(), call.context.locks.forced_ms());
     Ok(answer::ok(&RenewLeasesAnswer { results, durability, forced_ms }))
 }
 

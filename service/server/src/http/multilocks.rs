@@ -129,7 +129,7 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
                 expires_at: rfc3339(first.expires_at),
                 waited_ms: ms(waited),
                 durability: call.context.durability(),
-                forced_ms: call.context.forced_ms(),
+                forced_ms: call.context.locks.forced_ms(),
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => failed(Some(index), Acquired::Refused(refused)),

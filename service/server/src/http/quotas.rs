@@ -41,7 +41,7 @@ pub async fn check_leases<'a>(
         return Ok(reserved);
     }
     table.look(|leases| look_at_leases(call, leases)).await;
-    check().map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
+    check().map_err(|excess| call.caller.app_use.reached(excess).into())
 }
 
 /// Counts leases that were granted since [`check_leases`].
@@ -64,7 +64,7 @@ pub fn count_leases(
     let must = granted.iter().any(|(_, lease)| lease.acknowledged);
     table.begin(&begun.collect::<Vec<_>>(), limit, must).map_err(|excess| {
         granted.iter().for_each(|(address, lease)| call.context.locks.give_back(address, lease));
-        Problem::of_excess(&call.caller.app_use.reached(excess))
+        call.caller.app_use.reached(excess).into()
     })
 }
 
@@ -132,7 +132,7 @@ pub async fn reserve_operations<'a>(
         return Ok(Some(reserved));
     }
     table.look(|ids| look_at_operations(call, ids)).await;
-    table.reserve(ids, limit).map(Some).map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
+    table.reserve(ids, limit).map(Some).map_err(|excess| call.caller.app_use.reached(excess).into())
 }
 
 /// Counts an operation that has started.

@@ -21,12 +21,12 @@ use tower::Service;
 
 use super::client::{Client, ClientStream};
 use super::connections::Connections;
+use super::context::Shared;
 use super::endpoints::Router;
 use super::exchange::Exchange;
 use super::proxies::TrustedProxies;
 use super::request_body::RequestBody;
 use super::stack::{Answer, stack};
-use super::stack_config::StackConfig;
 use super::threads::Threads;
 use super::tls::Tls;
 
@@ -53,7 +53,7 @@ pub struct ServerLimits {
 /// Serves until `stop`, then lets running requests end.
 pub async fn serve(
     listener: TcpListener,
-    config: Arc<StackConfig>,
+    context: Shared,
     limits: ServerLimits,
     threads: Arc<Threads>,
     stop: CancellationToken,
@@ -66,7 +66,7 @@ pub async fn serve(
     let _ended = ended.drop_guard();
     let limits = Arc::new(limits);
     let router = Arc::new(Router::new());
-    let requests = Requests { router, stack: stack(&config), limits: Arc::clone(&limits) };
+    let requests = Requests { router, stack: stack(&context), limits: Arc::clone(&limits) };
     loop {
         let accepted = tokio::select! {
             () = stop.cancelled() => break,

@@ -110,7 +110,7 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
         expires_at: rfc3339(lease.expires_at),
         waited_ms: lease.waited_ms,
         durability: call.context.durability(),
-        forced_ms: call.context.forced_ms(),
+        forced_ms: call.context.locks.forced_ms(),
     }))
 }
 

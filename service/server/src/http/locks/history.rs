@@ -15,11 +15,10 @@ use super::fields::ModeName;
 use super::search::parse_prefix;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
-use crate::http::call::{Answered, Call};
+use crate::http::call::{Answered, Call, Waiting};
 use crate::http::path::PathAddress;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
-use crate::http::waits::Waiting;
 use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
@@ -57,7 +56,6 @@ answers! {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct HistoryQuery {
     /// Most events in the answer: 1 to 1 000; 100 if absent.
     #[param(minimum = 1, maximum = 1_000)]
@@ -79,7 +77,6 @@ answers! {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct EventsQuery {
     /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
     #[param(min_length = 1, max_length = 512)]
@@ -88,7 +85,6 @@ pub struct EventsQuery {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct AllEventsQuery {
     /// Only keys that begin with this.
     #[param(max_length = 512)]
@@ -161,8 +157,7 @@ async fn stream_of(call: &Call, watched: Watched, after: Option<&str>, headers: 
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
-    let of_app = call.caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
-    let waits = (call.context.waits.enter()?, of_app);
+    let waits = call.enter_stream()?;
     let watch = call.context.locks.watch(call.apps(), watched, after).await?;
     let stream =
         Sse::new(frames(watch, waits, call.apps().is_none())).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));

@@ -52,7 +52,6 @@ pub struct RevokeAnswer<'a> {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct ForceQuery {
     /// Why.
     #[param(min_length = 1, max_length = 512)]

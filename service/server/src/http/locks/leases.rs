@@ -75,7 +75,7 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
         expires_at: rfc3339(lease.expires_at),
         revocation: RevocationAnswer::of(&lease, now),
         durability: call.context.durability(),
-        forced_ms: call.context.forced_ms(),
+        forced_ms: call.context.locks.forced_ms(),
     }))
 }
 

@@ -23,7 +23,6 @@ const WAITS_SHOWN_MAX: usize = 100;
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct OwnerQuery {
     /// Only keys that begin with this.
     #[param(max_length = 512)]

@@ -81,7 +81,6 @@ impl From<&Waiting> for WaitingAnswer {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct ListQuery {
     /// Only keys that begin with this.
     #[param(max_length = 512)]

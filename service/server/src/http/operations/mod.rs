@@ -62,7 +62,7 @@ impl FromRequestParts<Shared> for PathId {
     )
 )]
 pub async fn pre(call: Call, Json(request): Json<PreRequest>) -> Answered {
-    let pre = request.parse(&call, "")?;
+    let pre = request.parse(&call)?;
     let _waits = call.enter_wait(pre.wait)?;
     let (id, attempt_id, wait) = (pre.fingerprint.id, pre.attempt_id.clone(), pre.wait);
     let counted = quotas::reserve_operations(&call, &[id]).await?;

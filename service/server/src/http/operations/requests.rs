@@ -1,6 +1,5 @@
 //! Bodies and queries of requests about operations, and their rules.
 
-use std::fmt::Display;
 use std::sync::Arc;
 
 use latchgate_core::gate::{
@@ -154,7 +153,6 @@ pub struct HeartbeatRequest {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct OperationQuery {
     /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
     /// other answer is that of a pre which may not proceed. Nothing is claimed.
@@ -164,7 +162,6 @@ pub struct OperationQuery {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct ForgetQuery {
     /// Delete the record even if an attempt is started or the outcome is unknown.
     pub force: bool,
@@ -172,7 +169,6 @@ pub struct ForgetQuery {
 
 #[derive(Debug, Default, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
 pub struct OperationsQuery {
     /// Only operations of this name.
     #[param(min_length = 1, max_length = 256)]
@@ -198,23 +194,21 @@ pub struct OperationsQuery {
 }
 
 impl PreRequest {
-    /// With `prefix` begin the names of fields in problems.
-    pub fn parse(self, call: &Call, prefix: &str) -> Result<PreCall, Problem> {
-        let invalid = |field, error: &dyn Display| Problem::field(&format!("{prefix}{field}"), error);
-        let operation = OperationName::parse(&self.operation).map_err(|error| invalid("operation", &error))?;
-        check_no_api_key(&format!("{prefix}operation"), operation.as_str())?;
-        let contents = parse_contents(self.contents.as_deref(), prefix)?;
-        let checked = self.checked.as_deref().map(|checked| parse_canonical(prefix, "checked", checked)).transpose()?;
-        let label = self.label.as_deref().map(|label| parse_label(label, prefix)).transpose()?;
-        let metadata = self.metadata.map(|fields| parse_metadata(&format!("{prefix}metadata"), fields)).transpose()?;
+    pub fn parse(self, call: &Call) -> Result<PreCall, Problem> {
+        let operation = parse_operation(&self.operation)?;
+        check_no_api_key("operation", operation.as_str())?;
+        let contents = parse_contents(self.contents.as_deref())?;
+        let checked = self.checked.as_deref().map(|checked| parse_canonical("checked", checked)).transpose()?;
+        let label = self.label.as_deref().map(parse_label).transpose()?;
+        let metadata = self.metadata.map(|fields| parse_metadata("metadata", fields)).transpose()?;
         let description = Description {
             label,
             metadata: metadata.map(|metadata| metadata.as_json_text().into()),
-            contents: self.keep_contents.then(|| kept(&contents, prefix)).transpose()?,
+            contents: self.keep_contents.then(|| kept(&contents)).transpose()?,
             api_key: call.caller.key_id,
         };
         let attempt_id = match self.attempt_id {
-            Some(text) => AttemptId::parse(&text).map_err(|error| invalid("attempt_id", &error))?,
+            Some(text) => AttemptId::parse(&text).map_err(|error| Problem::field("attempt_id", error))?,
             None => new_attempt_id(),
         };
         Ok(PreCall {
@@ -223,7 +217,7 @@ impl PreRequest {
             checked: checked.map(|checked| Sha256Digest::of(checked.as_bytes())),
             attempt_id: Some(attempt_id),
             lease_ms: match self.ttl_ms {
-                Some(ttl_ms) => check_ttl(&call.context, ttl_ms, prefix)?,
+                Some(ttl_ms) => check_ttl(&call.context, ttl_ms)?,
                 None => OPERATION_TTL_MS_DEFAULT.min(call.context.limits.operation_ttl_ms_max),
             },
             wait: call.context.wait(self.wait_ms),
@@ -242,19 +236,16 @@ impl BatchRequest {
         let all_or_nothing = self.all_or_nothing.unwrap_or(true);
         let mut pres: Vec<PreCall> = Vec::with_capacity(self.operations.len());
         for (index, request) in self.operations.into_iter().enumerate() {
-            let prefix = format!("operations[{index}].");
+            let in_batch = |problem: Problem| problem.in_item(&format!("operations[{index}]."));
             if request.wait_ms.is_some() {
-                return Err(Problem::field(
-                    &format!("{prefix}wait_ms"),
-                    "is not allowed in a batch, which does not wait",
-                ));
+                return Err(in_batch(Problem::field("wait_ms", "is not allowed in a batch, which does not wait")));
             }
-            let pre = request.parse(call, &prefix)?;
+            let pre = request.parse(call).map_err(in_batch)?;
             let twin = pres.iter().position(|other| other.fingerprint == pre.fingerprint);
             // One of two claims of the same operation would always refuse the whole batch.
             if let Some(twin) = twin.filter(|_| all_or_nothing) {
                 let rule = format!("are those of operations[{twin}]: name each operation once");
-                return Err(Problem::field(&format!("{prefix}contents"), rule));
+                return Err(in_batch(Problem::field("contents", rule)));
             }
             pres.push(pre);
         }
@@ -264,8 +255,7 @@ impl BatchRequest {
 
 impl PreviewRequest {
     pub fn parse(&self) -> Result<(OperationName, Canonical), Problem> {
-        let operation = OperationName::parse(&self.operation).map_err(|error| Problem::field("operation", error))?;
-        Ok((operation, parse_contents(self.contents.as_deref(), "")?))
+        Ok((parse_operation(&self.operation)?, parse_contents(self.contents.as_deref())?))
     }
 }
 
@@ -316,8 +306,7 @@ fn parse_retention(context: &Context, retention_ms: Option<u64>) -> Result<u64, 
 
 impl HeartbeatRequest {
     pub fn parse(&self, context: &Context) -> Result<(StampText, Option<u64>), Problem> {
-        let check = |ttl_ms| check_ttl(context, ttl_ms, "");
-        Ok((parse_stamp(&self.stamp)?, self.ttl_ms.map(check).transpose()?))
+        Ok((parse_stamp(&self.stamp)?, self.ttl_ms.map(|ttl_ms| check_ttl(context, ttl_ms)).transpose()?))
     }
 }
 
@@ -325,8 +314,7 @@ impl OperationsQuery {
     /// The filter, and the most operations of the page.
     pub fn parse(&self) -> Result<(Filter, usize), Problem> {
         let limit = page_limit(self.limit)?;
-        let operation = self.operation.as_deref().map(OperationName::parse).transpose();
-        let operation = operation.map_err(|error| Problem::field("operation", error))?;
+        let operation = self.operation.as_deref().map(parse_operation).transpose()?;
         if self.sort.is_some() && self.cursor.is_some() {
             return Err(Problem::field("cursor", "must be absent with sort"));
         }
@@ -336,37 +324,38 @@ impl OperationsQuery {
     }
 }
 
-fn parse_label(text: &str, prefix: &str) -> Result<Label, Problem> {
-    let field = format!("{prefix}label");
-    check_no_api_key(&field, text)?;
-    Label::parse(text).map_err(|error| Problem::field(&field, error))
+fn parse_operation(text: &str) -> Result<OperationName, Problem> {
+    OperationName::parse(text).map_err(|error| Problem::field("operation", error))
+}
+
+fn parse_label(text: &str) -> Result<Label, Problem> {
+    check_no_api_key("label", text)?;
+    Label::parse(text).map_err(|error| Problem::field("label", error))
 }
 
 /// The contents for the record. Longer ones are refused: to drop them would hide from a person what they have counted on.
-fn kept(contents: &Canonical, prefix: &str) -> Result<Arc<str>, Problem> {
+fn kept(contents: &Canonical) -> Result<Arc<str>, Problem> {
     let bytes = contents.as_bytes();
     if bytes.len() > CONTENTS_KEPT_MAX_BYTES {
         let rule = format!(
             "must be at most {CONTENTS_KEPT_MAX_BYTES} bytes of canonical JSON with keep_contents, not {}",
             bytes.len()
         );
-        return Err(Problem::field(&format!("{prefix}contents"), rule));
+        return Err(Problem::field("contents", rule));
     }
     let text = String::from_utf8_lossy(bytes);
-    check_no_api_key(&format!("{prefix}contents"), &text)?;
+    check_no_api_key("contents", &text)?;
     Ok(text.into())
 }
 
 /// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.
-fn parse_contents(contents: Option<&RawValue>, prefix: &str) -> Result<Canonical, Problem> {
-    match contents {
-        Some(contents) => parse_canonical(prefix, "contents", contents),
-        None => Err(Problem::field(&format!("{prefix}contents"), "must be a string or any JSON but null")),
-    }
+fn parse_contents(contents: Option<&RawValue>) -> Result<Canonical, Problem> {
+    let contents = contents.ok_or_else(|| Problem::field("contents", "must be a string or any JSON but null"))?;
+    parse_canonical("contents", contents)
 }
 
-fn parse_canonical(prefix: &str, field: &str, json: &RawValue) -> Result<Canonical, Problem> {
-    Canonical::parse(&format!("{prefix}{field}"), json.get().as_bytes()).map_err(refused_json)
+fn parse_canonical(field: &str, json: &RawValue) -> Result<Canonical, Problem> {
+    Canonical::parse(field, json.get().as_bytes()).map_err(refused_json)
 }
 
 fn refused_json(error: ContentsError) -> Problem {
@@ -386,8 +375,8 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
     StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp from the answer to a pre"))
 }
 
-fn check_ttl(context: &Context, ttl_ms: u64, prefix: &str) -> Result<u64, Problem> {
-    within(&format!("{prefix}ttl_ms"), ttl_ms, OPERATION_TTL_MS_MIN..=context.limits.operation_ttl_ms_max)
+fn check_ttl(context: &Context, ttl_ms: u64) -> Result<u64, Problem> {
+    within("ttl_ms", ttl_ms, OPERATION_TTL_MS_MIN..=context.limits.operation_ttl_ms_max)
 }
 
 /// Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.

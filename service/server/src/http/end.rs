@@ -8,10 +8,10 @@ use axum::extract::Request;
 use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 
-use crate::http::context::Shared;
-use crate::http::endpoint::{BodyLimit, Wait};
-use crate::http::exchange::Exchange;
-use crate::http::{access, audit, body};
+use super::context::Shared;
+use super::endpoint::{BodyLimit, Wait};
+use super::exchange::Exchange;
+use super::{access, audit, body};
 
 /// # Errors
 /// Never.
