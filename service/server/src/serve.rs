@@ -1,6 +1,7 @@
 //! The life of a node: bind the port, open the stores, serve, drain.
 
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs}
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
 use crate::engines::{EngineSpec, GateEngines, LockEngines};
 use crate::gate::{COMMAND_MAX, Operations, SecondStore};
-use crate::http::{self, Context, RequestIds, StackConfig, Threads, Tls};
+use crate::http::{self, Context, Threads, Tls};
 use crate::locks::Locks;
 use crate::observe::logs;
 use crate::observe::traces::Exporter;
@@ -50,13 +51,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let addresses = args.http.listen.resolve().await?;
     let fixed_key = args.access.fixed_key()?;
     let tls = args.http.tls().await?;
-    let is_exposed = addresses.iter().any(|address| !address.ip().is_loopback());
     // A new store has no API keys, so a node that would be refused then does not create one.
-    args.http.check_exposure(is_exposed, !fixed_key.is_none() || args.store.may_have_data()?)?;
+    args.http.check_exposure(&addresses, !fixed_key.is_none() || args.store.may_have_data()?)?;
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let context = Arc::new(context(&args, fixed_key, connections_max, is_exposed).await?);
+    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
@@ -65,18 +65,11 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
         greeting::text(scheme, address, &args.store, args.locks.history_retention, context.access.needs_key())?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
-    let config = StackConfig {
-        context: Arc::clone(&context),
-        hosts: args.http.hosts(&addresses),
-        cors: args.http.cors(),
-        ids: RequestIds::default(),
-        access_log: args.observe.access_log,
-    };
     let server_limits = args.http.server_limits(connections_max, tls.clone());
     tokio::spawn(reload_on_hangup(tls, hangup));
     let stop = CancellationToken::new();
     let threads = Threads::start(args.http.workers()).context("--workers")?;
-    let serving = http::serve(listener, Arc::new(config), server_limits, Arc::clone(&threads), stop.clone());
+    let serving = http::serve(listener, Arc::clone(&context), server_limits, Arc::clone(&threads), stop.clone());
     let mut serving = tokio::spawn(serving);
     tokio::select! {
         signal = stop_signal() => {
@@ -95,21 +88,26 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     served
 }
 
-/// Opens the stores, and starts all that requests need. `is_exposed`: other machines can reach the node.
+/// Opens the stores, and starts all that requests need. `addresses` are those that the node listens on.
 pub(crate) async fn context(
     args: &ServeArgs,
     fixed_key: FixedKey,
     connections_max: usize,
-    is_exposed: bool,
+    addresses: &[SocketAddr],
 ) -> anyhow::Result<Context> {
     let (store, gate) = open(args).await?;
-    let locks = Locks::start(store.clone(), store.node_id(), args.runtime_limits()).await?;
+    let locks = Locks::start(
+        store.clone(),
+        store.node_id(),
+        args.locks.runtime_limits(args.store.shards, args.store.store_timeout),
+    )
+    .await?;
     let clock: Clock = Arc::new({
         let locks = locks.clone();
         move || locks.now()
     });
     let access = Access::start(store.clone(), clock, fixed_key).await?;
-    args.http.check_exposure(is_exposed, access.needs_key())?;
+    args.http.check_exposure(addresses, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
     if gate.is_some() {
         check_home(args, &store).await?;
@@ -122,7 +120,7 @@ pub(crate) async fn context(
     if store.standing().is_some() {
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
-    let limits = args.request_limits(connections_max);
+    let limits = args.request_limits(connections_max, addresses);
     Ok(Context::new(locks, operations, access, http::requests(), &secret, limits))
 }
 

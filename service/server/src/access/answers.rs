@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::format::{DateTime, answers, rfc3339};
 
 answers! {
+    /// An app.
     pub struct AppAnswer {
         app: String,
         /// Its API keys are refused.
@@ -34,34 +35,26 @@ answers! {
         #[schema(required)]
         event_streams: Option<u32>,
     }
-}
 
-impl From<Quotas> for QuotasAnswer {
-    fn from(quotas: Quotas) -> Self {
-        let Quotas { requests_per_second, waiters, leases, operations, event_streams } = quotas;
-        Self { requests_per_second, waiters, leases, operations, event_streams }
-    }
-}
-
-answers! {
+    /// The app is deleted.
     pub struct DeletedAppAnswer {
         #[schema(example = "billing")]
         pub app: String,
     }
-}
 
-#[derive(Serialize, ToSchema)]
-pub struct AppsAnswer {
-    apps: Vec<AppAnswer>,
-}
+    /// All apps.
+    pub struct AppsAnswer {
+        apps: Vec<AppAnswer>,
+    }
 
-#[derive(Serialize, ToSchema)]
-#[schema(as = NewApiKeyAnswer)]
-pub struct NewKeyAnswer {
-    /// It is not shown again.
-    api_key: String,
-    #[serde(flatten)]
-    shown: KeyAnswer,
+    /// The new API key. Keep the `api_key`: it is not shown again.
+    #[schema(as = NewApiKeyAnswer)]
+    pub struct NewKeyAnswer {
+        /// It is not shown again.
+        api_key: String,
+        #[serde(flatten)]
+        shown: KeyAnswer,
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -99,16 +92,25 @@ answers! {
         used_at?: Option<DateTime>,
     }
 
+    /// The API keys of the store, and that of this node's configuration.
     #[schema(as = ApiKeysAnswer)]
     pub struct KeysAnswer {
         api_keys: Vec<KeyAnswer>,
     }
 
+    /// The API key is revoked.
     #[schema(as = RevokedApiKeyAnswer)]
     pub struct RevokedAnswer {
         pub id: String,
         /// It had been revoked before.
         pub already?: bool,
+    }
+}
+
+impl From<Quotas> for QuotasAnswer {
+    fn from(quotas: Quotas) -> Self {
+        let Quotas { requests_per_second, waiters, leases, operations, event_streams } = quotas;
+        Self { requests_per_second, waiters, leases, operations, event_streams }
     }
 }
 

@@ -7,12 +7,13 @@ use std::thread::available_parallelism;
 use std::time::Duration;
 
 use anyhow::ensure;
+use axum::http::HeaderValue;
 use clap::Args;
 use ipnet::IpNet;
 
 use super::duration::{duration, some_duration};
 use super::positive;
-use crate::http::{AllowedHost, Cors, Hosts, Origin, ServerLimits, Tls, TrustedProxies, network};
+use crate::http::{AllowedHost, ServerLimits, Tls, network, origin};
 use crate::listen::Listen;
 
 /// How many of the connections may wait for a lock, an operation or events. Further requests that would wait are refused at once, so
@@ -42,8 +43,8 @@ pub struct HttpArgs {
     pub trusted_proxies: Vec<IpNet>,
 
     /// Origins of web pages that may call this node, such as `https://console.example.com`. Other pages are refused
-    #[arg(long, value_name = "ORIGINS", value_delimiter = ',')]
-    pub cors_origins: Vec<Origin>,
+    #[arg(long, value_name = "ORIGINS", value_delimiter = ',', value_parser = origin)]
+    pub cors_origins: Vec<HeaderValue>,
 
     /// Serve HTTPS with the certificate chain in this PEM file, read again on SIGHUP
     #[arg(long, value_name = "PATH", requires = "tls_key")]
@@ -81,9 +82,9 @@ pub struct HttpArgs {
 impl HttpArgs {
     /// # Errors
     /// When other machines can reach the address, requests need no API key, and the operator has not allowed that.
-    pub fn check_exposure(&self, is_exposed: bool, needs_key: bool) -> anyhow::Result<()> {
+    pub fn check_exposure(&self, addresses: &[SocketAddr], needs_key: bool) -> anyhow::Result<()> {
         ensure!(
-            self.insecure_open || needs_key || !is_exposed,
+            self.insecure_open || needs_key || addresses.iter().all(|address| address.ip().is_loopback()),
             "other machines can reach {}, and without an API key any client that reaches it may take and end locks: make an \
              API key (latchgate api-key generate) and give it to the node as LATCHGATE_ADMIN_API_KEY, listen on loopback \
              (--listen 127.0.0.1:7070), or allow this with --insecure-open",
@@ -99,18 +100,9 @@ impl HttpArgs {
         Tls::new(cert, key).await.map(Some)
     }
 
-    pub fn cors(&self) -> Cors {
-        Cors(self.cors_origins.clone())
-    }
-
     pub fn workers(&self) -> usize {
         let of_machine = || available_parallelism().map_or(1, NonZeroUsize::get);
         self.workers.map_or_else(of_machine, usize::from)
-    }
-
-    /// `addresses` are those that `--listen` stands for.
-    pub fn hosts(&self, addresses: &[SocketAddr]) -> Hosts {
-        Hosts::new(&self.allowed_hosts, self.listen.host(), addresses)
     }
 
     /// How many of `connections_max` connections may wait.
@@ -124,7 +116,7 @@ impl HttpArgs {
             connections_max,
             header_timeout: self.read_timeout,
             drain_timeout: self.drain_timeout,
-            proxies: TrustedProxies(self.trusted_proxies.clone()),
+            trusted_proxies: self.trusted_proxies.clone(),
             tls,
         }
     }

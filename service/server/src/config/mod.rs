@@ -16,6 +16,7 @@ mod operations;
 mod proxy;
 mod store;
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
@@ -38,9 +39,8 @@ pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::format::ms;
-use crate::http::RequestLimits;
+use crate::http::{Hosts, RequestLimits};
 use crate::listen::Listen;
-use crate::locks::Limits;
 
 pub const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
@@ -211,8 +211,8 @@ impl ServeArgs {
         self.store.check()
     }
 
-    /// `connections_max` is what the limit of open files leaves of the flag's value.
-    pub fn request_limits(&self, connections_max: usize) -> RequestLimits {
+    /// `connections_max` is what the limit of open files leaves of the flag's value, and `addresses` are those that `--listen` stands for.
+    pub fn request_limits(&self, connections_max: usize, addresses: &[SocketAddr]) -> RequestLimits {
         RequestLimits {
             ttl_ms_default: self.locks.ttl_ms_default(),
             ttl_ms_max: self.locks.ttl_ms_max,
@@ -223,11 +223,10 @@ impl ServeArgs {
             body_timeout: self.http.read_timeout,
             waits_max: HttpArgs::waits_max(connections_max),
             open_metrics: self.access.open_metrics,
+            hosts: Hosts::new(&self.http.allowed_hosts, self.http.listen.host(), addresses),
+            cors_origins: self.http.cors_origins.clone(),
+            access_log: self.observe.access_log,
         }
-    }
-
-    pub fn runtime_limits(&self) -> Limits {
-        self.locks.runtime_limits(self.store.shards, self.store.store_timeout)
     }
 }
 

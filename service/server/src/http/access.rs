@@ -66,8 +66,7 @@ pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
     }
     let caller = exchange.caller.get().ok_or_else(Problem::defect)?;
     let more = u32::try_from(count).unwrap_or(u32::MAX);
-    let counted = caller.app_use.request(endpoint.is_of_holder, exchange.count(more), more);
-    counted.map_err(|excess| Problem::of_excess(&excess))
+    Ok(caller.app_use.request(endpoint.is_of_holder, exchange.count(more), more)?)
 }
 
 /// The answer to a caller without the scope, or of another app than `default`, if that must be its own.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::response::Response;
 use clap::ValueEnum as _;
 use latchgate_core::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::ok;
@@ -16,7 +16,7 @@ use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
 use crate::engines::{Engine, EngineView, Engines, EnginesOf, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
@@ -84,6 +84,12 @@ answers! {
         /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
         unreadable?: Option<u64>,
     }
+
+    /// The hold-off is in force: the store refuses grants that were evaluated without it.
+    pub struct HoldOffAnswer {
+        /// How long the hold-off lasts, in ms.
+        hold_off_ms: u64,
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -95,24 +101,35 @@ pub enum EngineKind {
     Redis,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct SwitchRequest {
-    /// The name of the engine to use from now on. If absent: the one that is not active.
-    #[schema(example = "spare", min_length = 1, max_length = 32)]
-    engine: Option<String>,
-    /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
-    /// begins.
-    #[serde(default)]
-    stopped: bool,
-    /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
-    /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
-    #[serde(default)]
-    force: bool,
-    /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
-    /// vouch that no longer lease is live. Not beside the other fields.
-    #[schema(minimum = 60_000, maximum = 31_536_000_000_u64)]
-    lease_ms_max: Option<u64>,
+requests! {
+    #[schema(example = json!({}))]
+    pub struct SwitchRequest {
+        /// The name of the engine to use from now on. If absent: the one that is not active.
+        #[schema(example = "spare", min_length = 1, max_length = 32)]
+        engine: Option<String>,
+        /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
+        /// begins.
+        #[serde(default)]
+        stopped: bool,
+        /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
+        /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
+        #[serde(default)]
+        force: bool,
+        /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
+        /// vouch that no longer lease is live. Not beside the other fields.
+        #[schema(minimum = 60_000, maximum = 31_536_000_000_u64)]
+        lease_ms_max: Option<u64>,
+    }
+
+    #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
+    pub struct HoldOffRequest {
+        /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
+        #[serde(default)]
+        of: EnginesOf,
+        /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
+        #[schema(maximum = 31_536_000_000_u64)]
+        for_ms: Option<u64>,
+    }
 }
 
 impl SwitchRequest {
@@ -136,28 +153,8 @@ impl SwitchRequest {
     }
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct HoldOffRequest {
-    /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
-    #[serde(default)]
-    of: EnginesOf,
-    /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
-    #[schema(maximum = 31_536_000_000_u64)]
-    for_ms: Option<u64>,
-}
-
-#[derive(Serialize, ToSchema)]
-pub struct HoldOffAnswer {
-    /// How long the hold-off lasts, in ms.
-    hold_off_ms: u64,
-}
-
 /// Show the engines.
-#[utoipa::path(
-    get, path = "/v1/admin/engines", tag = "admin", operation_id = "listEngines",
-    responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
-)]
+#[utoipa::path(get, path = "/v1/admin/engines", tag = "admin", responses((status = 200, body = EnginesAnswer)))]
 pub async fn engines(call: Call) -> Response {
     ok(&answer(&call.context))
 }
@@ -169,10 +166,9 @@ pub async fn engines(call: Call) -> Response {
 /// answer, say with `stopped` that it is stopped: what it holds is lost, so a hold-off begins. `force` on the active engine ends a hold-off.
 /// Returns when this node uses the engine.
 #[utoipa::path(
-    post, path = "/v1/admin/engines/{of}", tag = "admin", operation_id = "switchEngine",
+    post, path = "/v1/admin/engines/{of}", tag = "admin",
     params(("of" = inline(EnginesOf), Path, description = "Whose engine")),
-    request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
-    responses((status = 200, description = "This node uses the engine.", body = EnginesAnswer))
+    responses((status = 200, body = EnginesAnswer))
 )]
 pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<SwitchRequest>) -> Answered {
     match EnginesOf::from_str(&of, false).map_err(|_| Problem::field("of", "must be locks or gate"))? {
@@ -193,13 +189,7 @@ pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<Swit
 ///
 /// During a hold-off of the gate, an operation without a record is 409 `operation-unknown` if its pre says `on_expiry: block`; other
 /// pres go and say `possibly_repeated`.
-#[utoipa::path(
-    post, path = "/v1/admin/hold-off", tag = "admin", operation_id = "setHoldOff",
-    request_body(content = ref("#/components/schemas/HoldOffRequest"), content_type = "application/json", example = json!({"of": "locks", "for_ms": 60_000})),
-    responses(
-        (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
-    )
-)]
+#[utoipa::path(post, path = "/v1/admin/hold-off", tag = "admin", responses((status = 200, body = HoldOffAnswer)))]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(of.as_str());
@@ -212,20 +202,16 @@ pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<Hold
 }
 
 fn refused(failure: &OrderFailure) -> Problem {
-    let code = match failure {
-        OrderFailure::UnknownEngine | OrderFailure::OneEngine => Code::UnknownEngine,
-        OrderFailure::NoAnswer(_) => Code::EngineUnreachable,
-        OrderFailure::InDoubt(_) => Code::EngineInDoubt,
-        OrderFailure::NotStopped(_) => Code::EngineNotStopped,
-        OrderFailure::GivenUp(_) | OrderFailure::Contended => Code::EnginesUndecided,
-        OrderFailure::NotLower(_) => Code::InvalidRequest,
+    let (code, field) = match failure {
+        OrderFailure::UnknownEngine => (Code::UnknownEngine, Some("engine")),
+        OrderFailure::OneEngine => (Code::UnknownEngine, None),
+        OrderFailure::NoAnswer(_) => (Code::EngineUnreachable, None),
+        OrderFailure::InDoubt(_) => (Code::EngineInDoubt, None),
+        OrderFailure::NotStopped(_) => (Code::EngineNotStopped, None),
+        OrderFailure::GivenUp(_) | OrderFailure::Contended => (Code::EnginesUndecided, None),
+        OrderFailure::NotLower(_) => (Code::InvalidRequest, Some("lease_ms_max")),
     };
-    let problem = Problem::new(code, format!("{failure}."));
-    match failure {
-        OrderFailure::UnknownEngine => problem.with("field", "engine"),
-        OrderFailure::NotLower(_) => problem.with("field", "lease_ms_max"),
-        _ => problem,
-    }
+    Problem::new(code, format!("{failure}.")).with_some("field", field)
 }
 
 fn answer(context: &Context) -> EnginesAnswer {

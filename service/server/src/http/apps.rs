@@ -1,11 +1,8 @@
 //! Apps and their API keys: `/v1/admin/apps`, `/v1/admin/api-keys` and `/v1/me`.
 
-use axum::http::StatusCode;
 use axum::response::Response;
 use latchgate_core::App;
 use latchgate_core::access::Scope;
-use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{json, ok};
 use super::body::Json;
@@ -15,21 +12,19 @@ use super::problem::{Code, Problem};
 use super::query::Query;
 use crate::access::answers::{AppAnswer, AppsAnswer, DeletedAppAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::{AppChangeRequest, KeyRequest};
-use crate::format::answers;
+use crate::format::{answers, queries, requests};
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AppRequest {
-    /// 1 to 64 bytes of UTF-8 without control characters.
-    #[schema(example = "billing", max_length = 64, min_length = 1)]
-    app: String,
+requests! {
+    #[schema(example = json!({"app": "billing"}))]
+    pub struct AppRequest {
+        /// 1 to 64 bytes of UTF-8 without control characters.
+        #[schema(example = "billing", max_length = 64, min_length = 1)]
+        app: String,
+    }
 }
 
 /// List the apps.
-#[utoipa::path(
-    get, path = "/v1/admin/apps", tag = "admin", operation_id = "listApps",
-    responses((status = 200, description = "All apps.", body = AppsAnswer))
-)]
+#[utoipa::path(get, path = "/v1/admin/apps", tag = "admin", responses((status = 200, body = AppsAnswer)))]
 pub async fn list_apps(call: Call) -> Response {
     ok(&call.context.access.apps())
 }
@@ -38,8 +33,7 @@ pub async fn list_apps(call: Call) -> Response {
 ///
 /// An app is a namespace: the same key in two apps is two locks. If the app exists, it is enabled.
 #[utoipa::path(
-    post, path = "/v1/admin/apps", tag = "admin", operation_id = "createApp",
-    request_body(content = AppRequest, example = json!({"app": "billing"})),
+    post, path = "/v1/admin/apps", tag = "admin",
     responses(
         (status = 201, description = "The app is new.", body = AppAnswer),
         (status = 200, description = "The app was there. It is enabled.", body = AppAnswer),
@@ -47,17 +41,13 @@ pub async fn list_apps(call: Call) -> Response {
 )]
 pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered {
     let (app, is_new) = call.order()?.create_app(&request.app).await?;
-    Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &app))
+    Ok(json(if is_new { 201 } else { 200 }, &app))
 }
 
 /// Change an app.
 ///
 /// The change counts at this node at once, and at all others within two seconds.
-#[utoipa::path(
-    patch, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "changeApp",
-    request_body(content = ref("#/components/schemas/AppChangeRequest"), content_type = "application/json", example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000})),
-    responses((status = 200, description = "The app is changed.", body = AppAnswer))
-)]
+#[utoipa::path(patch, path = "/v1/admin/apps/{app}", tag = "admin", responses((status = 200, body = AppAnswer)))]
 pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json<AppChangeRequest>) -> Answered {
     Ok(ok(&call.order()?.change_app(&app, request).await?))
 }
@@ -65,10 +55,7 @@ pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json
 /// Delete an empty app.
 ///
 /// Without API keys (revoked ones go with it, 3 s after the revocation), locks that are in use, and operations.
-#[utoipa::path(
-    delete, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "deleteApp",
-    responses((status = 200, description = "The app is deleted.", body = DeletedAppAnswer))
-)]
+#[utoipa::path(delete, path = "/v1/admin/apps/{app}", tag = "admin", responses((status = 200, body = DeletedAppAnswer)))]
 pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
     let order = call.order()?;
     let app = App::parse(&app).map_err(|error| Problem::field("app", error))?;
@@ -84,22 +71,16 @@ pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
     Ok(ok(&DeletedAppAnswer { app: app.as_str().to_owned() }))
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct KeysQuery {
-    /// Only those of this app.
-    #[param(min_length = 1, max_length = 64)]
-    app: Option<String>,
+queries! {
+    pub struct KeysQuery {
+        /// Only those of this app.
+        #[param(min_length = 1, max_length = 64)]
+        app: Option<String>,
+    }
 }
 
 /// List the API keys, without their secrets.
-#[utoipa::path(
-    get, path = "/v1/admin/api-keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
-    responses(
-        (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
-    )
-)]
+#[utoipa::path(get, path = "/v1/admin/api-keys", tag = "admin", params(KeysQuery), responses((status = 200, body = KeysAnswer)))]
 pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
     Ok(ok(&call.context.access.api_keys(query.app.as_deref())?))
 }
@@ -107,13 +88,9 @@ pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
 /// Create an API key.
 ///
 /// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
-#[utoipa::path(
-    post, path = "/v1/admin/api-keys", tag = "admin", operation_id = "createApiKey",
-    request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
-    responses((status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer))
-)]
+#[utoipa::path(post, path = "/v1/admin/api-keys", tag = "admin", responses((status = 201, body = NewKeyAnswer)))]
 pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
-    Ok(json(StatusCode::CREATED, &call.order()?.create_key(request).await?))
+    Ok(json(201, &call.order()?.create_key(request).await?))
 }
 
 /// Revoke an API key.
@@ -121,15 +98,16 @@ pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered
 /// It is refused at this node at once, and at all others within two seconds. Its waits and event streams end. Leases that were
 /// taken with it stay until they expire.
 #[utoipa::path(
-    delete, path = "/v1/admin/api-keys/{id}", tag = "admin", operation_id = "revokeApiKey",
+    delete, path = "/v1/admin/api-keys/{id}", tag = "admin",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
-    responses((status = 200, description = "The API key is revoked.", body = RevokedAnswer))
+    responses((status = 200, body = RevokedAnswer))
 )]
 pub async fn revoke_key(call: Call, PathText(id): PathText) -> Answered {
     Ok(ok(&call.order()?.revoke_key(&id).await?))
 }
 
 answers! {
+    /// The app and the permissions of the API key.
     pub struct MeAnswer {
         app: String,
         /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
@@ -143,10 +121,7 @@ answers! {
 }
 
 /// Show what the caller may do.
-#[utoipa::path(
-    get, path = "/v1/me", tag = "access", operation_id = "getMe",
-    responses((status = 200, description = "The app and the permissions of the API key.", body = MeAnswer))
-)]
+#[utoipa::path(get, path = "/v1/me", tag = "access", responses((status = 200, body = MeAnswer)))]
 pub async fn me(call: Call) -> Response {
     let permissions = &call.caller.permissions;
     ok(&MeAnswer {

@@ -1,6 +1,7 @@
 //! A permitted request, for its handler.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::{FromRef, FromRequestParts};
@@ -8,15 +9,17 @@ use axum::http::request::Parts;
 use axum::response::Response;
 use latchgate_core::access::Scope;
 use latchgate_core::{Address, App, Key};
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::access::{self, lacks};
 use super::audit;
 use super::context::Shared;
 use super::exchange::Exchange;
 use super::problem::{Code, Problem};
-use super::waits::Waiting;
 use crate::access::Caller;
 use crate::access::operator::Order;
+use crate::access::quota::{Counted, Excess};
+use crate::failure::Failure;
 
 /// What a handler answers.
 pub type Answered = Result<Response, Problem>;
@@ -33,6 +36,9 @@ impl FromRef<Served> for Shared {
         Arc::clone(&served.context)
     }
 }
+
+/// Counts a request that waits until this is dropped: at the node, and for its app.
+pub type Waiting = (OwnedSemaphorePermit, Option<Counted>);
 
 /// A request whose caller is known. An endpoint that needs nothing has none.
 pub struct Call {
@@ -116,10 +122,27 @@ impl Call {
     /// # Errors
     /// `overloaded`, or `quota-reached`.
     pub fn enter_wait(&self, wait: Duration) -> Result<Option<Waiting>, Problem> {
-        if !wait.is_zero() {
-            self.exchange.begin_wait();
+        if wait.is_zero() {
+            return Ok(None);
         }
-        self.context.waits.enter_for(&self.caller, wait)
+        self.exchange.waits.store(true, Ordering::Relaxed);
+        self.enter(self.caller.app_use.wait()).map(Some)
+    }
+
+    /// Counts the request as an event stream, which waits for the next event, until the permit is dropped.
+    ///
+    /// # Errors
+    /// `overloaded`, or `quota-reached`.
+    pub fn enter_stream(&self) -> Result<Waiting, Problem> {
+        self.enter(self.caller.app_use.stream())
+    }
+
+    /// Requests that wait take a part of the connections only: holders must be able to renew, however many clients wait.
+    fn enter(&self, of_app: Result<Option<Counted>, Excess>) -> Result<Waiting, Problem> {
+        let (of_app, of_node) = (of_app?, Arc::clone(&self.context.waits).try_acquire_owned());
+        let full =
+            Failure::Overloaded("this node has reached its limit of waiting requests, 80 % of --connections-max");
+        Ok((of_node.map_err(|_| full)?, of_app))
     }
 
     /// Says more in the audit record of the request. It must contain no secret.

@@ -3,10 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
+use tokio::sync::Semaphore;
+
 use super::endpoint::BodyLimit;
+use super::hosts::Hosts;
 use super::locks::answers::Volatility;
 use super::locks::ticket::Tickets;
-use super::waits::WaitLimit;
 use crate::access::Access;
 use crate::audit::Failures;
 use crate::gate::Operations;
@@ -43,14 +46,15 @@ pub struct Context {
     /// Failed authentications.
     pub failures: Failures,
     pub tickets: Tickets,
-    pub waits: WaitLimit,
+    /// How many more requests may wait.
+    pub waits: Arc<Semaphore>,
     pub limits: RequestLimits,
     /// Answered requests.
     pub requests: Arc<Requests>,
     pub samples: Samples,
 }
 
-/// What one request may ask for, as the operator has set it. What nobody can choose well is a constant beside its check.
+/// What requests may, and who may send them, as the operator has set it. What nobody can choose well is a constant beside its check.
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
     pub ttl_ms_default: u64,
@@ -66,6 +70,11 @@ pub struct RequestLimits {
     pub waits_max: usize,
     /// Metrics need no API key.
     pub open_metrics: bool,
+    pub hosts: Hosts,
+    /// Of web pages that may call this node, besides its own.
+    pub cors_origins: Vec<HeaderValue>,
+    /// Log every request, not only failed ones.
+    pub access_log: bool,
 }
 
 impl Context {
@@ -79,7 +88,7 @@ impl Context {
         limits: RequestLimits,
     ) -> Self {
         let tickets = Tickets::new(secret, TICKET_MS);
-        let waits = WaitLimit::new(limits.waits_max);
+        let waits = Arc::new(Semaphore::new(limits.waits_max));
         let nodes = Nodes::start(locks.clone(), operations.clone());
         let (failures, samples) = (Failures::default(), Samples::default());
         Self { locks, operations, access, nodes, failures, tickets, waits, limits, requests, samples }
@@ -88,11 +97,6 @@ impl Context {
     /// `volatile` if the store may lose leases; answers then say so.
     pub fn durability(&self) -> Option<Volatility> {
         self.locks.is_volatile().then_some(Volatility::Volatile)
-    }
-
-    /// For how long leases of an engine that was left by force may be live yet, in ms; `None` if none are.
-    pub fn forced_ms(&self) -> Option<u64> {
-        self.locks.forced_ms()
     }
 
     pub fn body_bytes_max(&self, limit: BodyLimit) -> usize {

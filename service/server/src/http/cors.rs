@@ -1,6 +1,5 @@
 //! Web pages of other origins that the operator allows to call this node (CORS).
 
-use std::str::FromStr;
 use std::time::Duration;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, header};
@@ -13,49 +12,34 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 
 /// Scheme, host and port of a page, as browsers send them in the header `Origin`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Origin(String);
-
-impl FromStr for Origin {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let text = text.trim().to_ascii_lowercase();
-        let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
-        let is_host_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte);
-        if host.is_empty() || !host.bytes().all(is_host_byte) {
-            return Err("must be scheme, host and port of a page without a path, such as https://console.example.com, and not a \
-                        pattern"
-                .to_owned());
-        }
-        Ok(Self(text))
-    }
+///
+/// # Errors
+/// When the text is not that.
+pub fn origin(text: &str) -> Result<HeaderValue, String> {
+    let text = text.trim().to_ascii_lowercase();
+    let host = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
+    let is_host =
+        !host.is_empty() && host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
+    let rule = "must be scheme, host and port of a page without a path, such as https://console.example.com, and not a pattern";
+    HeaderValue::try_from(text).ok().filter(|_| is_host).ok_or_else(|| rule.to_owned())
 }
 
-/// The origins whose pages may call this node; none unless the operator names some.
-#[derive(Clone, Debug, Default)]
-pub struct Cors(pub Vec<Origin>);
+/// Whether the page that sends the request has one of the origins that may call this node.
+pub fn allows(origins: &[HeaderValue], headers: &HeaderMap) -> bool {
+    !origins.is_empty() && headers.get(header::ORIGIN).is_some_and(|sent| origins.contains(sent))
+}
 
-impl Cors {
-    /// Whether the page that sends the request may.
-    pub fn allows(&self, headers: &HeaderMap) -> bool {
-        let sent = (!self.0.is_empty()).then(|| headers.get(header::ORIGIN)).flatten().map(HeaderValue::as_bytes);
-        sent.is_some_and(|sent| self.0.iter().any(|origin| origin.0.as_bytes() == sent))
-    }
-
-    /// `None` if no page of another origin may. A preflight needs no API key, and changes nothing.
-    pub fn layer(&self) -> Option<CorsLayer> {
-        let origins = self.0.iter().filter_map(|origin| HeaderValue::try_from(origin.0.as_str()).ok());
-        let layer = CorsLayer::new()
-            .allow_origin(AllowOrigin::list(origins))
-            .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, LAST_EVENT_ID, REQUEST_ID])
-            .expose_headers([header::RETRY_AFTER, REQUEST_ID])
-            // A cache must not give the answer for one origin to another.
-            .vary([header::ORIGIN])
-            .max_age(MAX_AGE);
-        (!self.0.is_empty()).then_some(layer)
-    }
+/// `None` if no page of another origin may. A preflight needs no API key, and changes nothing.
+pub fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
+    let layer = CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins.iter().cloned()))
+        .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, LAST_EVENT_ID, REQUEST_ID])
+        .expose_headers([header::RETRY_AFTER, REQUEST_ID])
+        // A cache must not give the answer for one origin to another.
+        .vary([header::ORIGIN])
+        .max_age(MAX_AGE);
+    (!origins.is_empty()).then_some(layer)
 }
 
 #[cfg(test)]
@@ -65,12 +49,12 @@ mod tests {
     #[test]
     fn an_origin_is_a_scheme_and_a_host_and_no_pattern() {
         for text in ["https://console.example.com", "http://localhost:3000", "https://[::1]:8443", "HTTPS://A.B"] {
-            assert!(text.parse::<Origin>().is_ok(), "{text}");
+            assert!(origin(text).is_ok(), "{text}");
         }
         for text in
             ["", "*", "null", "console.example.com", "https://", "https://*.example.com", "https://a/b", "ftp://a"]
         {
-            assert!(text.parse::<Origin>().is_err(), "{text}");
+            assert!(origin(text).is_err(), "{text}");
         }
     }
 }

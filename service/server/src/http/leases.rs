@@ -3,8 +3,7 @@
 use futures::{StreamExt, stream};
 use latchgate_core::lock::LeaseId;
 use latchgate_core::{Address, Key};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Serialize;
 
 use super::body::Json;
 use super::call::{Answered, Call};
@@ -14,55 +13,52 @@ use super::locks::fields::parse_lease_id;
 use super::path::invalid_key;
 use super::problem::{Code, Problem, either, within};
 use super::{answer, quotas};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, requests, rfc3339};
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
 const AT_ONCE: usize = 128;
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RenewLeasesRequest {
-    /// 1 to 500, unless configured otherwise.
-    #[schema(min_items = 1, max_items = 500)]
-    #[serde(deserialize_with = "crate::objects::objects")]
-    leases: Vec<LeaseToRenew>,
-}
+requests! {
+    #[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]}))]
+    pub struct RenewLeasesRequest {
+        /// 1 to 500, unless configured otherwise.
+        #[schema(min_items = 1, max_items = 500)]
+        #[serde(deserialize_with = "crate::objects::objects")]
+        leases: Vec<LeaseToRenew>,
+    }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseToRenew {
-    /// Not percent-encoded.
-    #[schema(example = "orders/42", min_length = 1, max_length = 512)]
-    key: String,
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
-    /// The lease's new length in ms, from now; its current length if absent.
-    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
-    ttl_ms: Option<u64>,
-}
+    pub struct LeaseToRenew {
+        /// Not percent-encoded.
+        #[schema(example = "orders/42", min_length = 1, max_length = 512)]
+        key: String,
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+        /// The lease's new length in ms, from now; its current length if absent.
+        #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+        ttl_ms: Option<u64>,
+    }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReleaseLeasesRequest {
-    /// 1 to 500, unless configured otherwise.
-    #[schema(min_items = 1, max_items = 500)]
-    #[serde(deserialize_with = "crate::objects::objects")]
-    leases: Vec<LeaseToRelease>,
-}
+    #[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]}))]
+    pub struct ReleaseLeasesRequest {
+        /// 1 to 500, unless configured otherwise.
+        #[schema(min_items = 1, max_items = 500)]
+        #[serde(deserialize_with = "crate::objects::objects")]
+        leases: Vec<LeaseToRelease>,
+    }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseToRelease {
-    /// Not percent-encoded.
-    #[schema(example = "orders/42", min_length = 1, max_length = 512)]
-    key: String,
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
+    pub struct LeaseToRelease {
+        /// Not percent-encoded.
+        #[schema(example = "orders/42", min_length = 1, max_length = 512)]
+        key: String,
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+    }
 }
 
 answers! {
+    /// All leases are renewed: each now ends its `ttl_ms` from now.
     pub struct RenewLeasesAnswer {
         /// One for each lease, in the order of the request.
         results: Vec<RenewedLease>,
@@ -85,6 +81,7 @@ answers! {
         revocation: Option<RevocationAnswer>,
     }
 
+    /// All leases are released.
     pub struct ReleaseLeasesAnswer {
         /// One for each lease, in the order of the request.
         results: Vec<ReleasedLease>,
@@ -105,20 +102,10 @@ answers! {
 ///
 /// Those of a multilock are one for each key, all with its `lease_id`.
 /// 200: all are renewed. Otherwise `results` says which are, and what became of the others.
-#[utoipa::path(
-    post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
-    request_body(content = RenewLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]})),
-    responses((status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer))
-)]
+#[utoipa::path(post, path = "/v1/leases/renew", tag = "leases", responses((status = 200, body = RenewLeasesAnswer)))]
 pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answered {
-    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&call, named)?;
-    let mut renewals = Vec::with_capacity(leases.len());
-    for (index, (lease, requested)) in leases.into_iter().zip(request.leases).enumerate() {
-        let ttl_ms = requested.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose();
-        renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
-    }
-    let renewals = stream::iter(renewals).map(async |((address, lease_id), ttl_ms)| {
+    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id, lease.ttl_ms));
+    let renewals = stream::iter(named_leases(&call, named)?).map(async |(address, lease_id, ttl_ms)| {
         let renewed = quotas::renew(&call, &address, &lease_id, ttl_ms, None).await;
         let (lease, now) = renewed.map_err(|problem| of_lease(problem, &address, &lease_id))?;
         Ok(RenewedLease {
@@ -131,7 +118,7 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
         })
     });
     let results = all(renewals.buffered(AT_ONCE).collect().await)?;
-    let (durability, forced_ms) = (call.context.durability(), call.context.forced_ms());
+    let (durability, forced_ms) = (call.context.durability(), call.context.locks.forced_ms());
     Ok(answer::ok(&RenewLeasesAnswer { results, durability, forced_ms }))
 }
 
@@ -139,15 +126,10 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
 ///
 /// Those of a multilock are one for each key, all with its `lease_id`.
 /// 200: all are released. Otherwise `results` says which are, and what became of the others.
-#[utoipa::path(
-    post, path = "/v1/leases/release", tag = "leases", operation_id = "releaseLeases",
-    request_body(content = ReleaseLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]})),
-    responses((status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer))
-)]
+#[utoipa::path(post, path = "/v1/leases/release", tag = "leases", responses((status = 200, body = ReleaseLeasesAnswer)))]
 pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> Answered {
-    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&call, named)?;
-    let releases = stream::iter(leases).map(async |(address, lease_id)| {
+    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id, None));
+    let releases = stream::iter(named_leases(&call, named)?).map(async |(address, lease_id, _)| {
         let released = quotas::release(&call, &address, &lease_id).await;
         let released = released.map_err(|problem| of_lease(problem, &address, &lease_id))?;
         let (key, lease_id) = (address.key.as_str().to_owned(), lease_id.as_str().to_owned());
@@ -157,16 +139,17 @@ pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> A
     Ok(answer::ok(&ReleaseLeasesAnswer { results }))
 }
 
-/// The leases that a request names, all of which its caller may use.
+/// The leases that a request names, all of which its caller may use, and their new lengths.
 fn named_leases<'a>(
     call: &Call,
-    named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
-) -> Result<Vec<(Address, LeaseId)>, Problem> {
+    named: impl ExactSizeIterator<Item = (&'a str, &'a str, Option<u64>)>,
+) -> Result<Vec<(Address, LeaseId, Option<u64>)>, Problem> {
     within("leases", named.len(), 1..=LEASES_PER_CALL_MAX)?;
     call.count(named.len() - 1)?;
-    let parse = |(key, lease_id): (&str, &str)| {
+    let parse = |(key, lease_id, ttl_ms): (&str, &str, Option<u64>)| {
         let key = Key::parse(key).map_err(|_| invalid_key(key).with("field", "leases"))?;
-        Ok((call.address(key)?, parse_lease_id(lease_id)?))
+        let ttl_ms = ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose();
+        Ok((call.address(key)?, parse_lease_id(lease_id)?, ttl_ms?))
     };
     let with_index = |(index, lease)| parse(lease).map_err(|problem: Problem| problem.with("index", index));
     named.enumerate().map(with_index).collect()

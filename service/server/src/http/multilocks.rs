@@ -2,9 +2,7 @@
 
 use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::body::Json;
 use super::call::{Answered, Call};
@@ -18,11 +16,12 @@ use super::locks::ticket::{Requested, Resumed};
 use super::path::invalid_key;
 use super::problem::{Problem, within};
 use super::{answer, quotas};
-use crate::format::{DateTime, answers, ms, rfc3339};
+use crate::format::{DateTime, answers, ms, requests, rfc3339};
 use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
 acquire_body! {
     /// Beside `locks`, the fields are as for one lock. All leases have the same `lease_id`.
+    #[schema(example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000}))]
     pub struct MultilockRequest {
         /// 1 to 64 keys, each at most once.
         #[schema(min_items = 1, max_items = 64)]
@@ -31,25 +30,26 @@ acquire_body! {
     }
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LockedKeyRequest {
-    /// Not percent-encoded.
-    #[schema(example = "accounts/1", min_length = 1, max_length = 512)]
-    key: String,
-    mode: Option<ModeName>,
-    #[schema(minimum = 1, maximum = 1_000_000_000)]
-    permits: Option<u32>,
-    #[schema(minimum = 1, maximum = 1_000_000_000)]
-    limit: Option<u32>,
-    /// As in an acquire of one lock.
-    #[schema(min_length = 1, max_length = 256)]
-    group: Option<String>,
-    #[schema(minimum = 1, maximum = 1_000_000_000)]
-    group_limit: Option<u32>,
+requests! {
+    pub struct LockedKeyRequest {
+        /// Not percent-encoded.
+        #[schema(example = "accounts/1", min_length = 1, max_length = 512)]
+        key: String,
+        mode: Option<ModeName>,
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        permits: Option<u32>,
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        limit: Option<u32>,
+        /// As in an acquire of one lock.
+        #[schema(min_length = 1, max_length = 256)]
+        group: Option<String>,
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        group_limit: Option<u32>,
+    }
 }
 
 answers! {
+    /// All locks are yours.
     pub struct MultilockAnswer<'a> {
         /// One for each key, in the order of the request.
         locks: Vec<LockedKeyAnswer<'a>>,
@@ -84,35 +84,25 @@ answers! {
 /// Renew and release them with `/v1/leases/renew` and `/v1/leases/release`: a lease for each key, all with the same `lease_id`.
 /// 200: all locks are yours. Any other status: none is. With `wait_ms` the request waits in the queue of the first key that
 /// refuses it; meanwhile it holds no lock.
-#[utoipa::path(
-    post, path = "/v1/multilocks/acquire", tag = "multilocks", operation_id = "acquireMultilock",
-    request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
-    responses((status = 200, description = "All locks are yours.", body = MultilockAnswer))
-)]
+#[utoipa::path(post, path = "/v1/multilocks/acquire", tag = "multilocks", responses((status = 200, body = MultilockAnswer)))]
 pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answered {
     let request = request.parse(&call)?;
     call.count(request.locks.len() - 1)?;
     let _waits = call.enter_wait(request.wait)?;
-    let locks: Vec<(Address, Requested)> =
-        request.locks.iter().map(|wanted| (wanted.address.clone(), requested(wanted))).collect();
-    let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys: Vec<(&Address, Requested)> =
-        locks.iter().map(|(address, requested)| (address, requested.clone())).collect();
-    let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
+    let (locks, lease_id, wait) = (request.locks.clone(), request.lease.lease_id.clone(), request.wait);
+    let wanted: Vec<&Address> = locks.iter().map(|lock| &lock.address).collect();
     let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
     let failed = |index: Option<usize>, acquired| {
-        let problem = not_acquired(&call.context, &keys, &lease_id, wait, &acquired);
-        Err(problem.with_some("key", index.map(|index| locks[index].0.key.as_str())))
+        let problem = not_acquired(&call.context, &keys_of(&locks), &lease_id, wait, &acquired);
+        Err(problem.with_some("key", index.map(|index| locks[index].address.key.as_str())))
     };
     match call.context.locks.acquire_many(request).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
             quotas::count_leases(&call, &reserved, &granted, now)?;
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
-            let Some(first) = first else {
-                return Err(Problem::defect());
-            };
-            let keys = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| LockedKeyAnswer {
+            let first = first.ok_or_else(Problem::defect)?;
+            let keys = leases.iter().zip(&wanted).map(|((lease, limit), address)| LockedKeyAnswer {
                 key: address.key.as_str(),
                 mode: lease.mode.as_str(),
                 permits: permits(lease),
@@ -129,7 +119,7 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
                 expires_at: rfc3339(first.expires_at),
                 waited_ms: ms(waited),
                 durability: call.context.durability(),
-                forced_ms: call.context.forced_ms(),
+                forced_ms: call.context.locks.forced_ms(),
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => failed(Some(index), Acquired::Refused(refused)),
@@ -139,8 +129,9 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     }
 }
 
-fn requested(RequestedLock { mode, limit, share, .. }: &RequestedLock) -> Requested {
-    Requested { mode: *mode, limit: *limit, share: share.clone() }
+fn keys_of(locks: &[RequestedLock]) -> Vec<(&Address, Option<Requested>)> {
+    let requested = |lock: &RequestedLock| Requested { mode: lock.mode, limit: lock.limit, share: lock.share.clone() };
+    locks.iter().map(|lock| (&lock.address, Some(requested(lock)))).collect()
 }
 
 impl MultilockRequest {
@@ -170,8 +161,6 @@ impl MultilockRequest {
 
     fn resumed(&self, context: &Context, locks: &[RequestedLock]) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
-        let keys: Vec<(&Address, Option<Requested>)> =
-            locks.iter().map(|wanted| (&wanted.address, Some(requested(wanted)))).collect();
-        context.tickets.redeem(ticket, &keys, context.locks.now()).map(Some)
+        context.tickets.redeem(ticket, &keys_of(locks), context.locks.now()).map(Some)
     }
 }

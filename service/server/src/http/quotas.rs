@@ -42,7 +42,7 @@ pub async fn check_leases<'a>(
     }
     // Boxed, as it is rare: each request that waits would keep room for it.
     Box::pin(table.look(|leases| look_at_leases(call, leases))).await;
-    check().map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
+    check().map_err(|excess| call.caller.app_use.reached(excess).into())
 }
 
 /// Counts leases that were granted since [`check_leases`].
@@ -65,7 +65,7 @@ pub fn count_leases(
     let must = granted.iter().any(|(_, lease)| lease.acknowledged);
     table.begin(&begun.collect::<Vec<_>>(), limit, must).map_err(|excess| {
         granted.iter().for_each(|(address, lease)| call.context.locks.give_back(address, lease));
-        Problem::of_excess(&call.caller.app_use.reached(excess))
+        call.caller.app_use.reached(excess).into()
     })
 }
 
@@ -133,7 +133,7 @@ pub async fn reserve_operations<'a>(
         return Ok(Some(reserved));
     }
     Box::pin(table.look(|ids| look_at_operations(call, ids))).await;
-    table.reserve(ids, limit).map(Some).map_err(|excess| Problem::of_excess(&call.caller.app_use.reached(excess)))
+    table.reserve(ids, limit).map(Some).map_err(|excess| call.caller.app_use.reached(excess).into())
 }
 
 /// Counts an operation that has started.

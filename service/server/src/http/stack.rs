@@ -16,25 +16,24 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::access;
+use super::context::{Context, Shared};
 use super::endpoint::Needs;
-use super::layers::end;
-use super::layers::observe::{self, Panic};
+use super::observe::{self, Panic};
 use super::problem::Problem;
 use super::request_body::Arriving;
-use super::stack_config::StackConfig;
-use super::{query, target};
+use super::{cors, end, query, target};
 
 /// The handlers of all endpoints behind the layers.
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
 pub fn stack(
-    config: &Arc<StackConfig>,
+    context: &Shared,
 ) -> impl Service<Arriving, Response = Response, Error = Infallible, Future: Send + 'static>
 + Clone
 + Send
 + Sync
 + 'static
 + use<> {
-    let [observed, of_hosts, of_access, ended] = [(); 4].map(|()| Arc::clone(config));
+    let [observed, of_hosts, of_access, ended] = [(); 4].map(|()| Arc::clone(context));
     ServiceBuilder::new()
         // tower-http would take any id that a client sends, of any length.
         .layer(layer_fn(move |inner| observe::layer(Arc::clone(&observed), inner)))
@@ -43,15 +42,16 @@ pub fn stack(
         .layer(layer_fn(catch_panics))
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Arriving| {
             let (method, headers) = (request.method(), request.headers());
-            let checked = of_hosts.hosts.check(method, headers, of_hosts.cors.allows(headers));
+            let checked =
+                of_hosts.limits.hosts.check(method, headers, cors::allows(&of_hosts.limits.cors_origins, headers));
             checked.map_err(IntoResponse::into_response)
         }))
-        .option_layer(config.cors.layer())
+        .option_layer(cors::layer(&context.limits.cors_origins))
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Arriving| {
             permit(&of_access, request).map_err(IntoResponse::into_response)
         }))
         // The limit of the body is where `Json` reads it.
-        .service(service_fn(move |request: Arriving| end::around(Arc::clone(&ended.context), request)))
+        .service(service_fn(move |request: Arriving| end::around(Arc::clone(&ended), request)))
 }
 
 /// tower-http's layer would put the body of each answer into a box of its own.
@@ -78,14 +78,13 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
 
 /// # Errors
 /// Says why the request is refused.
-fn permit(config: &StackConfig, request: &Arriving) -> Result<(), Problem> {
+fn permit(context: &Context, request: &Arriving) -> Result<(), Problem> {
     let exchange = &request.body().exchange;
     let endpoint = exchange.endpoint();
     target::check(request.uri(), exchange.has_key_in_url)?;
-    let is_open =
-        endpoint.needs == Needs::Nothing || (endpoint.needs == Needs::Metrics && config.context.limits.open_metrics);
+    let is_open = endpoint.needs == Needs::Nothing || (endpoint.needs == Needs::Metrics && context.limits.open_metrics);
     if !is_open {
-        access::authenticate(&config.context, exchange, request)?;
+        access::authenticate(context, exchange, request)?;
     }
     access::count(exchange, 1)?;
     if endpoint.has_query { Ok(()) } else { query::none(exchange, request.uri()) }
@@ -109,7 +108,6 @@ mod tests {
     use crate::http::endpoints::Found;
     use crate::http::exchange::Exchange;
     use crate::http::request_body::RequestBody;
-    use crate::http::request_ids::RequestIds;
 
     #[derive(Default)]
     struct Log(Mutex<Vec<u8>>);
@@ -135,10 +133,8 @@ mod tests {
         let Command::Serve(args) = Cli::parse_from(["latchgate", "serve", "--locks", &locks]).command else {
             unreachable!()
         };
-        let context = Arc::new(crate::serve::context(&args, FixedKey::default(), 10, false).await.unwrap());
-        let (hosts, cors, ids) = (args.http.hosts(&[]), args.http.cors(), RequestIds::default());
-        let config = StackConfig { context, hosts, cors, ids, access_log: false };
-        let stack = stack(&Arc::new(config));
+        let context = Arc::new(crate::serve::context(&args, FixedKey::default(), 10, &[]).await.unwrap());
+        let stack = stack(&context);
         let log = Arc::new(Log::default());
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();
         let logging = tracing::subscriber::set_default(json);

@@ -19,6 +19,7 @@ use crate::http::{answer, quotas};
 use crate::locks::{Acquired, LockRequest, RefusedBecause};
 
 acquire_body! {
+    #[schema(example = json!({"owner": "billing-7", "ttl_ms": 30_000}))]
     pub struct AcquireRequest {
         /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
         mode: Option<ModeName>,
@@ -43,6 +44,7 @@ acquire_body! {
 }
 
 answers! {
+    /// The lock is yours.
     pub struct AcquireAnswer<'a> {
         #[schema(example = "orders/42")]
         key: &'a str,
@@ -78,16 +80,12 @@ answers! {
 ///
 /// 200: the lock is yours until the lease ends. Any other status: it is not. With `wait_ms` the request waits in the key's
 /// queue. A client that closes its connection leaves the queue.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/acquire", tag = "locks", operation_id = "acquireLock",
-    request_body(content = ref("#/components/schemas/AcquireRequest"), content_type = "application/json", example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
-    responses((status = 200, description = "The lock is yours.", body = AcquireAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/acquire", tag = "locks", responses((status = 200, body = AcquireAnswer)))]
 pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
     let request = request.parse(&call.context, &address)?;
     let _waits = call.enter_wait(request.wait)?;
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys = [(&address, Requested::of_lease(&request.lease))];
+    let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
     let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;
     let acquired = call.context.locks.acquire(&address, request).await;
     let granted = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
@@ -110,14 +108,14 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
         expires_at: rfc3339(lease.expires_at),
         waited_ms: lease.waited_ms,
         durability: call.context.durability(),
-        forced_ms: call.context.forced_ms(),
+        forced_ms: call.context.locks.forced_ms(),
     }))
 }
 
 /// The answer to an acquire that was not granted. After a wait, it has a ticket to continue it.
 pub fn not_acquired(
     context: &Context,
-    keys: &[(&Address, Requested)],
+    keys: &[(&Address, Option<Requested>)],
     lease_id: &LeaseId,
     wait: Duration,
     acquired: &Acquired,
@@ -167,9 +165,8 @@ impl AcquireRequest {
 
     fn resumed(&self, context: &Context, address: &Address) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
-        let is_named = self.mode.is_some() || self.permits.is_some() || self.limit.is_some();
-        let is_named = is_named || self.group.is_some() || self.group_limit.is_some();
-        let requested = if is_named { Some(self.mode_fields().parse()?) } else { None };
+        let named = Some(self.mode_fields()).filter(|fields| *fields != ModeFields::default());
+        let requested = named.map(ModeFields::parse).transpose()?;
         context.tickets.redeem(ticket, &[(address, requested)], context.locks.now()).map(Some)
     }
 }

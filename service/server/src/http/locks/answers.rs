@@ -41,11 +41,24 @@ answers! {
         metadata?: Option<Box<RawValue>>,
     }
 
+    /// The lease is released. The first waiter gets the lock.
     pub struct ReleaseAnswer {
         /// Leases of this key that the same owner still holds.
         pub still_held: u32,
         /// The lease had been released by an earlier request.
         pub already?: bool,
+    }
+
+    /// The lock has been revoked.
+    pub struct RevocationAnswer {
+        #[schema(required)]
+        reason: Option<String>,
+        #[schema(required)]
+        by: Option<String>,
+        /// When the lease ends, by the store's clock.
+        deadline: DateTime,
+        /// Time from this answer to the deadline, in ms.
+        deadline_ms: u64,
     }
 }
 
@@ -54,19 +67,6 @@ answers! {
 #[serde(rename_all = "snake_case")]
 pub enum Volatility {
     Volatile,
-}
-
-/// The lock has been revoked.
-#[derive(Serialize, ToSchema)]
-pub struct RevocationAnswer {
-    #[schema(required)]
-    reason: Option<String>,
-    #[schema(required)]
-    by: Option<String>,
-    /// When the lease ends, by the store's clock.
-    deadline: DateTime,
-    /// Time from this answer to the deadline, in ms.
-    deadline_ms: u64,
 }
 
 impl RevocationAnswer {
@@ -190,15 +190,9 @@ pub fn key_full(full: KeyFull) -> Problem {
 }
 
 pub fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
+    let by = if mismatch.is_set { "An operator has set the limit of this key to" } else { "The limit of this key is" };
     let detail = match mismatch.limit {
-        Some(limit) => {
-            let by = if mismatch.is_set {
-                "An operator has set the limit of this key to"
-            } else {
-                "The limit of this key is"
-            };
-            format!("{by} {limit}: the request names another limit or more permits.")
-        }
+        Some(limit) => format!("{by} {limit}: the request names another limit or more permits."),
         None => "This key has no limit of permits yet: send limit.".to_owned(),
     };
     Problem::new(Code::LimitMismatch, detail).with("limit", mismatch.limit)

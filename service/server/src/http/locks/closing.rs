@@ -2,12 +2,10 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Closing, Command, Outcome};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::fields::parse_note;
 use super::interventions::{command, unexpected};
-use crate::format::{DateTime, answers, parse_rfc3339, rfc3339};
+use crate::format::{DateTime, answers, parse_rfc3339, requests, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
@@ -17,18 +15,20 @@ use crate::http::problem::Problem;
 /// The latest `until`, in ms from now: a year.
 const CLOSED_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CloseRequest {
-    /// Why. Refused clients see it.
-    #[schema(min_length = 1, max_length = 512)]
-    reason: String,
-    /// When the key opens by itself, within a year: RFC 3339. If absent, it stays closed until it is opened.
-    #[schema(format = DateTime, min_length = 1, max_length = 64)]
-    until: Option<String>,
+requests! {
+    #[schema(example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"}))]
+    pub struct CloseRequest {
+        /// Why. Refused clients see it.
+        #[schema(min_length = 1, max_length = 512)]
+        reason: String,
+        /// When the key opens by itself, within a year: RFC 3339. If absent, it stays closed until it is opened.
+        #[schema(format = DateTime, min_length = 1, max_length = 64)]
+        until: Option<String>,
+    }
 }
 
 answers! {
+    /// The key is closed.
     pub struct ClosedAnswer<'a> {
         key: &'a str,
         closed: ClosingAnswer,
@@ -43,13 +43,13 @@ answers! {
         /// Time from this answer to then, in ms.
         until_ms?: Option<u64>,
     }
-}
 
-#[derive(Serialize, ToSchema)]
-pub struct OpenAnswer<'a> {
-    key: &'a str,
-    /// Whether the key was closed.
-    was_closed: bool,
+    /// The key is open.
+    pub struct OpenAnswer<'a> {
+        key: &'a str,
+        /// Whether the key was closed.
+        was_closed: bool,
+    }
 }
 
 impl ClosingAnswer {
@@ -67,11 +67,7 @@ impl ClosingAnswer {
 ///
 /// From now on no client is granted a lease of it: every acquire is answered 423 `lock-closed`, nested ones too. Holders keep their
 /// leases and can renew them; waiters keep their positions. A second call replaces the reason and the end.
-#[utoipa::path(
-    put, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "closeLock",
-    request_body(content = CloseRequest, example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"})),
-    responses((status = 200, description = "The key is closed.", body = ClosedAnswer))
-)]
+#[utoipa::path(put, path = "/v1/locks/{key}/closed", tag = "locks", responses((status = 200, body = ClosedAnswer)))]
 pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request): Json<CloseRequest>) -> Answered {
     let now = call.context.locks.now();
     let until = request.until.as_deref().map(|text| parse_until(text, now)).transpose()?;
@@ -92,10 +88,7 @@ pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request):
 /// Open a key that is closed.
 ///
 /// The first waiter gets the lock if it is free.
-#[utoipa::path(
-    delete, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "openLock",
-    responses((status = 200, description = "The key is open.", body = OpenAnswer))
-)]
+#[utoipa::path(delete, path = "/v1/locks/{key}/closed", tag = "locks", responses((status = 200, body = OpenAnswer)))]
 pub async fn open(call: Call, PathAddress(address): PathAddress) -> Answered {
     match command(&call, &address, Command::Open).await? {
         Outcome::Opened { was_closed } => {

@@ -8,18 +8,15 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::lock::EventKind;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::fields::ModeName;
 use super::search::parse_prefix;
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, queries, rfc3339};
 use crate::http::answer;
-use crate::http::call::{Answered, Call};
+use crate::http::call::{Answered, Call, Waiting};
 use crate::http::path::PathAddress;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
-use crate::http::waits::Waiting;
 use crate::locks::{Next, Watch, Watched};
 use crate::store::{EventCursor, LoggedEvent};
 
@@ -27,7 +24,7 @@ use crate::store::{EventCursor, LoggedEvent};
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 answers! {
-    /// An event of a lock.
+    /// An event of a lock; of a stream, the `data` of each event.
     pub struct EventAnswer {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
@@ -55,20 +52,35 @@ answers! {
     }
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct HistoryQuery {
-    /// Most events in the answer: 1 to 1 000; 100 if absent.
-    #[param(minimum = 1, maximum = 1_000)]
-    limit: Option<usize>,
-    /// `next_cursor` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
-    /// refused.
-    #[param(min_length = 1, max_length = 512)]
-    cursor: Option<String>,
+queries! {
+    pub struct HistoryQuery {
+        /// Most events in the answer: 1 to 1 000; 100 if absent.
+        #[param(minimum = 1, maximum = 1_000)]
+        limit: Option<usize>,
+        /// `next_cursor` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
+        /// refused.
+        #[param(min_length = 1, max_length = 512)]
+        cursor: Option<String>,
+    }
+
+    pub struct EventsQuery {
+        /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
+        #[param(min_length = 1, max_length = 512)]
+        after: Option<String>,
+    }
+
+    pub struct AllEventsQuery {
+        /// Only keys that begin with this.
+        #[param(max_length = 512)]
+        prefix: Option<String>,
+        /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
+        #[param(min_length = 1, max_length = 512)]
+        after: Option<String>,
+    }
 }
 
 answers! {
+    /// One page of events, newest first.
     pub struct HistoryAnswer {
         /// Newest first.
         events: Vec<EventAnswer>,
@@ -77,35 +89,13 @@ answers! {
     }
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct EventsQuery {
-    /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
-    #[param(min_length = 1, max_length = 512)]
-    after: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct AllEventsQuery {
-    /// Only keys that begin with this.
-    #[param(max_length = 512)]
-    prefix: Option<String>,
-    /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
-    #[param(min_length = 1, max_length = 512)]
-    after: Option<String>,
-}
-
 /// Show the history of a lock.
 ///
 /// The holders with their tokens, how long they waited and held the lock, and how each lease ended. Events are kept for a day
 /// unless configured otherwise.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}/history", tag = "events", operation_id = "getLockHistory",
-    params(HistoryQuery),
-    responses((status = 200, description = "One page, newest first.", body = HistoryAnswer))
+    get, path = "/v1/locks/{key}/history", tag = "events", params(HistoryQuery),
+    responses((status = 200, body = HistoryAnswer))
 )]
 pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
     check_kept(&call)?;
@@ -127,11 +117,9 @@ pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query)
 /// event `dropped` and goes on. Its `data` is `{id, kind, from, to, reason}`: events behind the id `from` and up to the id `to` may be
 /// missing.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}/events", tag = "events", operation_id = "watchLock",
+    get, path = "/v1/locks/{key}/events", tag = "events",
     params(EventsQuery),
-    responses(
-        (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
-    )
+    responses((status = 200, body = EventAnswer, content_type = "text/event-stream"))
 )]
 pub async fn events(
     call: Call,
@@ -144,10 +132,9 @@ pub async fn events(
 
 /// Watch all locks, or those whose keys have a prefix.
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events", operation_id = "watchLocks", params(AllEventsQuery),
-    responses(
-        (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
-    )
+    get, path = "/v1/events", tag = "events",
+    params(AllEventsQuery),
+    responses((status = 200, body = EventAnswer, content_type = "text/event-stream"))
 )]
 pub async fn all_events(call: Call, Query(query): Query<AllEventsQuery>, headers: HeaderMap) -> Answered {
     let prefix = parse_prefix(&call, query.prefix)?;
@@ -161,8 +148,7 @@ async fn stream_of(call: &Call, watched: Watched, after: Option<&str>, headers: 
         Some(id) => parse_cursor("Last-Event-ID", Some(id))?,
         None => parse_cursor("after", after)?,
     };
-    let of_app = call.caller.app_use.stream().map_err(|excess| Problem::of_excess(&excess))?;
-    let waits = (call.context.waits.enter()?, of_app);
+    let waits = call.enter_stream()?;
     let watch = call.context.locks.watch(call.apps(), watched, after).await?;
     let stream =
         Sse::new(frames(watch, waits, call.apps().is_none())).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));

@@ -1,32 +1,39 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
 use crate::http::{answer, quotas};
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct RenewRequest {
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
-    /// The lease's new length in ms, from now; its current length if absent.
-    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
-    ttl_ms: Option<u64>,
-    /// Replaces the metadata of the lease, as a whole: a JSON object of at most 1 KiB; unchanged if absent.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Map<String, Value>>,
+requests! {
+    #[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}))]
+    pub struct RenewRequest {
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+        /// The lease's new length in ms, from now; its current length if absent.
+        #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+        ttl_ms: Option<u64>,
+        /// Replaces the metadata of the lease, as a whole: a JSON object of at most 1 KiB; unchanged if absent.
+        #[schema(value_type = Option<Object>)]
+        metadata: Option<Map<String, Value>>,
+    }
+
+    #[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire"}))]
+    pub struct ReleaseRequest {
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+    }
 }
 
 answers! {
+    /// The lease now ends `ttl_ms` from now.
     pub struct RenewAnswer<'a> {
         key: &'a str,
         lease_id: &'a str,
@@ -46,20 +53,8 @@ answers! {
     }
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ReleaseRequest {
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
-}
-
 /// Renew a lease.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/renew", tag = "locks", operation_id = "renewLock",
-    request_body(content = RenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000})),
-    responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/renew", tag = "locks", responses((status = 200, body = RenewAnswer)))]
 pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request): Json<RenewRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose()?;
@@ -75,16 +70,12 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
         expires_at: rfc3339(lease.expires_at),
         revocation: RevocationAnswer::of(&lease, now),
         durability: call.context.durability(),
-        forced_ms: call.context.forced_ms(),
+        forced_ms: call.context.locks.forced_ms(),
     }))
 }
 
 /// Release a lock.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/release", tag = "locks", operation_id = "releaseLock",
-    request_body(content = ReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire"})),
-    responses((status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/release", tag = "locks", responses((status = 200, body = ReleaseAnswer)))]
 pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
     Ok(answer::ok(&quotas::release(&call, &address, &lease_id).await?))

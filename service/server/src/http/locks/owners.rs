@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 
 use latchgate_core::Address;
 use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::reading::WaitingAnswer;
 use super::search::{Found, Search};
-use crate::format::answers;
+use crate::format::{answers, queries};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathText;
@@ -21,19 +19,19 @@ use crate::locks::{Inspected, Queues};
 /// Most keys that are shown for which an owner waits.
 const WAITS_SHOWN_MAX: usize = 100;
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct OwnerQuery {
-    /// Only keys that begin with this.
-    #[param(max_length = 512)]
-    prefix: Option<String>,
-    /// `next_cursor` of the answer before.
-    #[param(min_length = 1, max_length = 2_048)]
-    cursor: Option<String>,
+queries! {
+    pub struct OwnerQuery {
+        /// Only keys that begin with this.
+        #[param(max_length = 512)]
+        prefix: Option<String>,
+        /// `next_cursor` of the answer before.
+        #[param(min_length = 1, max_length = 2_048)]
+        cursor: Option<String>,
+    }
 }
 
 answers! {
+    /// What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.
     pub struct OwnerAnswer {
         owner: String,
         /// The keys that the owner holds, among those that were looked through.
@@ -74,11 +72,9 @@ answers! {
 ///
 /// So a person sees who blocks whom. A node knows the holders of all keys, and the owners of the requests that wait at itself.
 #[utoipa::path(
-    get, path = "/v1/owners/{owner}", tag = "locks", operation_id = "getOwner",
+    get, path = "/v1/owners/{owner}", tag = "locks",
     params(("owner" = String, Path, min_length = 1, max_length = 256, description = "The owner as plain text, percent-encoded by the client", example = "billing-7"), OwnerQuery),
-    responses(
-        (status = 200, description = "What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.", body = OwnerAnswer),
-    )
+    responses((status = 200, body = OwnerAnswer))
 )]
 pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<OwnerQuery>) -> Answered {
     // Names that the server has made can be looked for, too.

@@ -4,12 +4,11 @@ use latchgate_core::key::check_name;
 use latchgate_core::lock::{LockState, OWNER_MAX_BYTES};
 use latchgate_core::{Address, Timestamp};
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::closing::ClosingAnswer;
 use super::search::{Found, Search};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, queries, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
@@ -18,6 +17,7 @@ use crate::http::query::{Query, page_limit};
 use crate::locks::Waiting;
 
 answers! {
+    /// A lock as it is now. One that was never taken is free.
     pub struct LockAnswer {
         /// Only in a listing of all apps.
         app?: Option<String>,
@@ -79,33 +79,32 @@ impl From<&Waiting> for WaitingAnswer {
     }
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-#[into_params(parameter_in = Query)]
-pub struct ListQuery {
-    /// Only keys that begin with this.
-    #[param(max_length = 512)]
-    prefix: Option<String>,
-    /// Only keys that this owner holds.
-    #[param(min_length = 1, max_length = 256)]
-    owner: Option<String>,
-    /// Only keys that are held (`true`) or free (`false`).
-    held: Option<bool>,
-    /// Only keys that are closed (`true`) or open (`false`).
-    closed: Option<bool>,
-    /// With `waiters`: only keys that requests wait for, those with the most first. With `held_since`: only held keys, in the order in which
-    /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys, and through 200 apps if `app` is `*`.
-    #[param(inline)]
-    sort: Option<Sort>,
-    /// Most keys in the answer: 1 to 1 000; 100 if absent.
-    #[param(minimum = 1, maximum = 1_000)]
-    limit: Option<usize>,
-    /// `next_cursor` of the page before.
-    #[param(min_length = 1, max_length = 2_048)]
-    cursor: Option<String>,
+queries! {
+    pub struct ListQuery {
+        /// Only keys that begin with this.
+        #[param(max_length = 512)]
+        prefix: Option<String>,
+        /// Only keys that this owner holds.
+        #[param(min_length = 1, max_length = 256)]
+        owner: Option<String>,
+        /// Only keys that are held (`true`) or free (`false`).
+        held: Option<bool>,
+        /// Only keys that are closed (`true`) or open (`false`).
+        closed: Option<bool>,
+        /// With `waiters`: only keys that requests wait for, those with the most first. With `held_since`: only held keys, in the order in which
+        /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys, and through 200 apps if `app` is `*`.
+        #[param(inline)]
+        sort: Option<Sort>,
+        /// Most keys in the answer: 1 to 1 000; 100 if absent.
+        #[param(minimum = 1, maximum = 1_000)]
+        limit: Option<usize>,
+        /// `next_cursor` of the page before.
+        #[param(min_length = 1, max_length = 2_048)]
+        cursor: Option<String>,
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
     Waiters,
@@ -113,6 +112,7 @@ pub enum Sort {
 }
 
 answers! {
+    /// One page of locks.
     pub struct ListAnswer {
         locks: Vec<LockAnswer>,
         /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`. If `app` is `*`, each
@@ -124,12 +124,7 @@ answers! {
 }
 
 /// Show a lock.
-#[utoipa::path(
-    get, path = "/v1/locks/{key}", tag = "locks", operation_id = "getLock",
-    responses(
-        (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
-    )
-)]
+#[utoipa::path(get, path = "/v1/locks/{key}", tag = "locks", responses((status = 200, body = LockAnswer)))]
 pub async fn inspect(call: Call, PathAddress(address): PathAddress) -> Answered {
     let inspected = call.context.locks.inspect(&address).await?;
     let answer = lock_answer(&address, &inspected.state, usize::MAX, inspected.waiters, inspected.now);
@@ -139,10 +134,7 @@ pub async fn inspect(call: Call, PathAddress(address): PathAddress) -> Answered 
 }
 
 /// List locks, in the order of their apps and keys, of their waiters, or of how long they are held.
-#[utoipa::path(
-    get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
-    responses((status = 200, description = "One page.", body = ListAnswer))
-)]
+#[utoipa::path(get, path = "/v1/locks", tag = "locks", params(ListQuery), responses((status = 200, body = ListAnswer)))]
 pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     if let Some(owner) = &query.owner {
         check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;

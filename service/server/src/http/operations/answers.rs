@@ -2,15 +2,13 @@
 
 use latchgate_core::App;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::{PreReply, Reply};
 use crate::http::locks::answers::Volatility;
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::Problem;
 
 answers! {
     /// The client may do the operation.
@@ -28,7 +26,7 @@ answers! {
         expires_at?: Option<DateTime>,
         /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
         /// too.
-        guarded: bool,
+        pub guarded: bool,
         /// One of the gate's two stores does not answer: the operation is claimed in the other one alone.
         degraded?: bool,
         /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
@@ -39,26 +37,19 @@ answers! {
         /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
         forced_ms?: Option<u64>,
     }
-}
 
-// The client may proceed.
-#[derive(Serialize, ToSchema)]
-pub struct BatchItem {
-    /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
-    #[schema(example = 201)]
-    pub status: u16,
-    #[serde(flatten)]
-    pub answer: PreAnswer,
-}
-
-impl BatchItem {
-    /// An earlier request of the same attempt has claimed the operation.
-    pub fn is_repeated(&self) -> bool {
-        self.status == 200 && self.answer.guarded
+    // The client may proceed.
+    pub struct BatchItem {
+        /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
+        #[schema(example = 201)]
+        pub status: u16,
+        #[serde(flatten)]
+        pub answer: PreAnswer,
     }
 }
 
 answers! {
+    /// The id, and the canonical contents that it is computed from.
     pub struct PreviewAnswer {
         /// MD5 over app, operation and contents, each preceded by its length.
         pub id: String,
@@ -69,6 +60,7 @@ answers! {
         pub canonical: String,
     }
 
+    /// The outcome is recorded.
     pub struct PostAnswer {
         id: String,
         /// As reported.
@@ -86,6 +78,7 @@ answers! {
         suspected_double_runs?: Option<u32>,
     }
 
+    /// The lease now ends `ttl_ms` from now.
     pub struct HeartbeatAnswer {
         id: String,
         attempt: u32,
@@ -96,6 +89,7 @@ answers! {
         late?: bool,
     }
 
+    /// The record is deleted.
     pub struct ForgetAnswer {
         id: String,
         /// Its state before.
@@ -152,18 +146,6 @@ pub fn post(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<PostA
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
         refused => Err(refusal(id, refused, None, *now)),
-    }
-}
-
-/// # Errors
-/// When nothing was resolved.
-pub fn resolved(id: OperationId, reply: &Reply) -> Result<PostAnswer, Problem> {
-    match &reply.outcome {
-        Outcome::OutcomeConflict { recorded } => {
-            let detail = "The operation has succeeded: that remains.";
-            Err(Problem::new(Code::OutcomeConflict, detail).with("id", id.to_string()).with("recorded", recorded))
-        }
-        _ => post(id, reply),
     }
 }
 

@@ -2,18 +2,19 @@
 
 use latchgate_core::App;
 use latchgate_core::gate::{AttemptId, OperationId};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::answers::{BatchItem, pre};
 use super::refusals::unanswered;
+use crate::format::answers;
 use crate::gate::BatchReply;
 use crate::http::problem::{Code, Problem, either};
 
-#[derive(Serialize, ToSchema)]
-pub struct BatchAnswer {
-    /// In the order of the request.
-    pub items: Vec<BatchItem>,
+answers! {
+    /// All operations are yours.
+    pub struct BatchAnswer {
+        /// In the order of the request.
+        pub items: Vec<BatchItem>,
+    }
 }
 
 /// A batch whose operations may all proceed: 201 if a claim is new.
@@ -26,8 +27,6 @@ pub fn batch(
     outcomes: BatchReply,
     all_or_nothing: bool,
 ) -> Result<(u16, BatchAnswer), Problem> {
-    let failures = outcomes.items.iter().filter_map(|item| item.as_ref().err());
-    let worst = failures.max_by_key(|failure| Problem::of_failure(failure).severity()).cloned();
     let items = requested.iter().zip(outcomes.items).map(|((id, attempt_id), item)| match item {
         Ok(outcome) => pre(app, *id, outcome),
         Err(failure) => Err(unanswered(&failure, attempt_id.as_ref()).with("id", id.to_string())),
@@ -38,12 +37,14 @@ pub fn batch(
         let status = items.iter().map(|granted| granted.status).max().unwrap_or_default();
         return Ok((status, BatchAnswer { items }));
     }
-    let is_refused = items.iter().any(|item| item.as_ref().is_err_and(|problem| !problem.is_transient()));
+    let worst = items.iter().filter_map(|item| item.as_ref().err()).max_by_key(|problem| problem.severity());
+    // Only the node or its store is the reason: the same batch may pass later.
+    let transient =
+        worst.filter(|problem| problem.is_transient()).map(|problem| problem.of_many(problem.detail().to_owned()));
     let items: Vec<_> = items.into_iter().map(|item| refused_item(item, all_or_nothing)).collect();
-    let problem = match worst {
-        // Only the node or its store is the reason: the same batch may pass later.
-        Some(failure) if !is_refused => unanswered(&failure, None),
-        _ => {
+    let problem = match transient {
+        Some(problem) => problem,
+        None => {
             let refused = items.iter().filter(|item| item.is_err()).count();
             let claimed = if all_or_nothing { "no other is claimed" } else { "the others are yours" };
             let detail = format!("{refused} of {} operations may not proceed; {claimed}.", items.len());
@@ -56,8 +57,9 @@ pub fn batch(
 /// With `all_or_nothing`, a refused batch claims no item.
 fn refused_item(item: Result<BatchItem, Problem>, all_or_nothing: bool) -> Result<BatchItem, Problem> {
     let granted = item?;
-    // A claim of an earlier request remains.
-    if all_or_nothing && !granted.is_repeated() {
+    // A claim of an earlier request of the same attempt remains.
+    let is_repeated = granted.status == 200 && granted.answer.guarded;
+    if all_or_nothing && !is_repeated {
         let detail = "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
         return Err(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id));
     }

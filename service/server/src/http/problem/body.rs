@@ -16,6 +16,7 @@ use crate::access::ChangeFailure;
 use crate::access::operator::OrderRefused;
 use crate::access::quota::Excess;
 use crate::failure::Failure;
+use crate::format::ms;
 use crate::http::answer::json_line;
 use crate::store::StoreError;
 
@@ -95,6 +96,15 @@ impl Problem {
         }
     }
 
+    /// The problem of a wrong field in an item of a list: `prefix` is where the item is in the body. Such a detail begins with the field.
+    #[must_use]
+    pub fn in_item(&self, prefix: &str) -> Self {
+        let field = self.fields.iter().find(|(name, _)| *name == "field");
+        let field = field.and_then(|(_, value)| serde_json::from_str::<String>(value.get()).ok());
+        let problem = Self::new(self.code, format!("{prefix}{}", self.detail));
+        problem.with_some("field", field.map(|field| format!("{prefix}{field}")))
+    }
+
     /// The same problem as the answer to a request for many things.
     #[must_use]
     pub fn of_many(&self, detail: String) -> Self {
@@ -112,18 +122,6 @@ impl Problem {
     /// Whether the node or its store is the reason, so that the same request may pass later.
     pub fn is_transient(&self) -> bool {
         self.code.info().status == StatusCode::SERVICE_UNAVAILABLE
-    }
-
-    /// The answer to a request that is more than its app may have.
-    pub fn of_excess(excess: &Excess) -> Self {
-        let Excess { quota, limit, remaining, retry_after } = *excess;
-        let detail = format!("This app may use {limit} {} of each node.", quota.as_str().replace('_', " "));
-        let retry_after_ms = u64::try_from(retry_after.as_millis()).unwrap_or(u64::MAX);
-        Self::new(Code::QuotaReached, detail)
-            .with("quota", quota.as_str())
-            .with("limit", limit)
-            .with("remaining", remaining)
-            .retry_after_ms(retry_after_ms.max(1))
     }
 
     /// The answer to a call that failed.
@@ -157,6 +155,18 @@ impl Problem {
 impl From<Failure> for Problem {
     fn from(failure: Failure) -> Self {
         Self::of_failure(&failure)
+    }
+}
+
+/// The answer to a request that is more than its app may have.
+impl From<Excess> for Problem {
+    fn from(Excess { quota, limit, remaining, retry_after }: Excess) -> Self {
+        let detail = format!("This app may use {limit} {} of each node.", quota.as_str().replace('_', " "));
+        Self::new(Code::QuotaReached, detail)
+            .with("quota", quota.as_str())
+            .with("limit", limit)
+            .with("remaining", remaining)
+            .retry_after_ms(ms(retry_after).max(1))
     }
 }
 

@@ -9,12 +9,12 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 
-use crate::http::call::Served;
-use crate::http::context::Shared;
-use crate::http::endpoint::{BodyLimit, Wait};
-use crate::http::exchange::Exchange;
-use crate::http::request_body::Arriving;
-use crate::http::{access, audit, body};
+use super::call::Served;
+use super::context::Shared;
+use super::endpoint::{BodyLimit, Wait};
+use super::exchange::Exchange;
+use super::request_body::Arriving;
+use super::{access, audit, body};
 
 /// # Errors
 /// Never.

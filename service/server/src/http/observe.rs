@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
@@ -12,24 +13,24 @@ use tower::{Service, service_fn};
 use tracing::level_filters::LevelFilter;
 use tracing::{Instrument as _, Level, Span};
 
+use super::context::Shared;
+use super::endpoint::Wait;
+use super::exchange::Exchange;
+use super::request_body::Arriving;
+use super::request_ids::{self, REQUEST_ID};
 use crate::format::ms;
-use crate::http::endpoint::Wait;
-use crate::http::exchange::Exchange;
-use crate::http::request_body::Arriving;
-use crate::http::request_ids::REQUEST_ID;
-use crate::http::stack_config::StackConfig;
 use crate::observe::traces;
 
 /// `inner`, observed.
 pub fn layer<S, B>(
-    config: Arc<StackConfig>,
+    context: Shared,
     mut inner: S,
 ) -> impl Service<Arriving, Response = Response<B>, Error = Infallible, Future: Send> + Clone
 where
     S: Service<Arriving, Response = Response<B>, Error = Infallible, Future: Send> + Clone,
 {
     service_fn(move |request: Arriving| {
-        let observed = Observed::begin(Arc::clone(&config), &request);
+        let observed = Observed::begin(Arc::clone(&context), &request);
         let span = observed.span.clone();
         let answering = span.in_scope(|| inner.call(request));
         // An async block would have `answering` twice.
@@ -46,7 +47,7 @@ pub struct Panic(pub String);
 
 /// A request that is being answered.
 struct Observed {
-    config: Arc<StackConfig>,
+    context: Shared,
     exchange: Arc<Exchange>,
     id: HeaderValue,
     span: Span,
@@ -57,7 +58,7 @@ struct Observed {
 }
 
 impl Observed {
-    fn begin(config: Arc<StackConfig>, request: &Arriving) -> Self {
+    fn begin(context: Shared, request: &Arriving) -> Self {
         let started = Instant::now();
         let exchange = Arc::clone(&request.body().exchange);
         let endpoint = exchange.endpoint();
@@ -67,21 +68,21 @@ impl Observed {
             Wait::Poll => endpoint.method != "GET",
             Wait::Stream => true,
         });
-        let id = config.ids.of(request.headers());
+        let id = request_ids::of(request.headers());
         let parent = traces::parent(request.headers());
         let request_id = id.to_str().unwrap_or_default();
         let span = traces::request(request.method().as_str(), endpoint.metric, request_id, parent.as_ref());
         let trace = traces::answered(&span, parent);
-        let is_logged = config.access_log || LevelFilter::current() >= Level::WARN;
+        let is_logged = context.limits.access_log || LevelFilter::current() >= Level::WARN;
         let logged = is_logged.then(|| (request.method().clone(), request.uri().clone()));
-        Self { config, exchange, id, span, trace, logged, started }
+        Self { context, exchange, id, span, trace, logged, started }
     }
 
     fn end<B>(self, response: &mut Response<B>) {
         let status = response.status();
-        let requests = &self.config.context.requests;
+        let requests = &self.context.requests;
         let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));
-        let took = Some(self.started.elapsed()).filter(|_| !self.exchange.waits());
+        let took = Some(self.started.elapsed()).filter(|_| !self.exchange.waits.load(Ordering::Relaxed));
         counted.count(self.exchange.found.route, status.as_u16(), took);
         self.record(status);
         self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));
@@ -142,7 +143,7 @@ impl Observed {
         // A node that is not ready is asked again and again, and has logged why.
         if status.is_server_error() && uri.path() != "/readyz" {
             write!(warn, "request failed");
-        } else if self.config.access_log {
+        } else if self.context.limits.access_log {
             write!(info, "request");
         } else {
             write!(debug, "request");

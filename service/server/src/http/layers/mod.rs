@@ -1,4 +1,0 @@
-//! Layers of our own for `stack.rs`.
-
-pub mod end;
-pub mod observe;
