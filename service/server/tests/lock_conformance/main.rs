@@ -134,7 +134,6 @@ every_store! {
         a_waiter_for_permits_keeps_their_limit,
         a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
         a_limit_that_was_set_stays_until_it_is_unset,
-        no_more_than_the_limit_is_ever_held,
     ];
     reentrancy: [
         the_same_owner_holds_again_under_the_same_token,
@@ -227,9 +226,6 @@ shared_stores! {
         a_wait_that_times_out_names_no_holder_that_has_released,
         fifty_waiters_on_both_are_served_in_order,
         a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other_waiters,
-    ];
-    modes: [
-        no_more_than_the_limit_is_ever_held_on_both,
     ];
     reentrancy: [
         a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters,

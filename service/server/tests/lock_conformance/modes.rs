@@ -1,11 +1,8 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use latchgate::locks::{Acquired, Answer, LockRequest, Locks, RefusedBecause};
+use latchgate::locks::{Acquired, Answer, Locks, RefusedBecause};
 use latchgate_core::lock::{Command, LimitMismatch, Outcome};
 
 use crate::calls::{
-    command, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, request, shared, take,
+    command, granted, hold, holders, inspect, join, joined, key, permits, refused, release, request, shared, take,
     until_waiting, wait,
 };
 use crate::worlds::World;
@@ -170,40 +167,4 @@ pub async fn a_limit_that_was_set_stays_until_it_is_unset(world: &World) {
     assert_eq!(mismatch(node.acquire(&key(), permits(1, 5, request("other"))).await), Some(2));
     assert_eq!(set_limit(&node, None).await, (None, 0));
     assert_eq!(take(&node, &key(), permits(5, 5, request("other"))).await.limit, Some(5));
-}
-
-const LIMIT: u32 = 4;
-
-pub async fn no_more_than_the_limit_is_ever_held(world: &World) {
-    let node = world.node().await;
-    crowd(&[node.clone(), node]).await;
-}
-
-pub async fn no_more_than_the_limit_is_ever_held_on_both(world: &World) {
-    crowd(&[world.node().await, world.node().await]).await;
-}
-
-/// Tasks on all nodes take different numbers of permits, and count them.
-async fn crowd(nodes: &[Locks]) {
-    let held = Arc::new(AtomicU32::new(0));
-    let mut tasks = Vec::new();
-    for (number, node) in nodes.iter().cycle().take(8).enumerate() {
-        let (node, held) = (node.clone(), Arc::clone(&held));
-        tasks.push(tokio::spawn(async move {
-            for round in 0..10 {
-                let name = format!("lease-{number}-{round}");
-                let weight = (number + round) as u32 % 3 + 1;
-                let request: LockRequest = permits(weight, LIMIT, wait(&name));
-                granted(node.acquire(&key(), request).await);
-                let sum = held.fetch_add(weight, Ordering::SeqCst) + weight;
-                assert!(sum <= LIMIT, "{sum} permits are held");
-                tokio::task::yield_now().await;
-                held.fetch_sub(weight, Ordering::SeqCst);
-                node.release(&key(), id(&name)).await.unwrap();
-            }
-        }));
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
 }

@@ -297,8 +297,7 @@ async fn quotas_are_checked_and_only_an_operator_changes_them() {
         ("lease", json!({ "lease": 1 })),
     ] {
         let refused = change(&operator, "billing", body).await;
-        refused.assert_problem(400, "invalid-request");
-        assert_eq!(refused.body["field"], format!("quotas.{field}"), "{}", refused.body);
+        refused.assert_names(&format!("quotas.{field}"));
     }
     let set = limit(&node, "billing", json!({ "leases": 7, "waiters": 0 })).await;
     let set = [set, limit(&node, "billing", json!({ "waiters": null, "operations": 9 })).await];

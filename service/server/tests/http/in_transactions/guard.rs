@@ -9,7 +9,7 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::world::{Caller, code_of, pair};
-use crate::client::{BIN, acquire, granted, on_postgres, release, renew, request, until_waiting, verb, waiting};
+use crate::client::{acquire, granted, on_postgres, release, renew, request, until_waiting, verb, waiting};
 
 /// A hand-off behind a guard takes less.
 const HAND_OFF_MAX: Duration = Duration::from_secs(1);
@@ -201,14 +201,4 @@ async fn while_a_node_is_frozen_its_leases_are_guarded_until_they_expire_and_no_
     assert_eq!(code_of(caller.guard("k", &held).await), pair("LG001", "expired"));
     renew(&frozen, "k", &held).await.assert_problem(410, "lease-lost");
     caller.guard("k", &next).await.unwrap();
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_stopped_half_way_leaves_no_lock_that_a_guard_waits_for() {
-    let database = shared_database().await;
-    let mut node = Node::start(BIN, &["--locks", &database]).await;
-    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
-    node.kill9();
-    let mut caller = Caller::connect(&database).await;
-    caller.guard("k", &held).await.unwrap();
 }
