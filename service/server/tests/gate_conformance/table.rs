@@ -1,9 +1,7 @@
 //! Every row of the gate's table, through the driver and over two nodes.
 
 use latchgate::store::gate::{Change, Write, Written};
-use latchgate_core::gate::{
-    AttemptId, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State, step,
-};
+use latchgate_core::gate::{AttemptId, Command, OnExpiry, Outcome, Post, Posted, Report, State, step};
 
 use crate::on_every_store;
 use crate::world::{FENCE, LEASE_MS, World, post};
@@ -13,16 +11,10 @@ on_every_store! {
     the_same_attempt_on_another_node_gets_the_same_stamp,
     a_success_is_told_to_every_later_pre_with_its_result,
     a_failure_lets_another_go_at_once,
-    an_unknown_outcome_blocks_until_it_is_resolved,
     a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told,
-    a_passed_lease_that_blocks_is_resolved_by_its_owner,
-    a_late_post_counts_when_nobody_re_entered,
     a_post_is_replayed_and_contradicting_it_is_a_conflict,
     a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
-    a_wrong_stamp_and_a_wrong_id_are_told_apart,
-    other_contents_under_one_id_and_another_checked_value_are_refused,
     a_heartbeat_keeps_the_lease,
-    what_ended_is_forgotten_and_what_runs_only_by_force,
     what_counts_as_forgotten_is_not_shown,
     giving_back_a_re_entry_restores_the_attempt_before,
     a_claim_that_arrives_after_it_was_given_back_does_nothing,
@@ -76,15 +68,6 @@ async fn a_failure_lets_another_go_at_once(world: World) {
     assert!(!posted(world.post(1, &operation, second.stamp, Report::Success).await).replayed);
 }
 
-async fn an_unknown_outcome_blocks_until_it_is_resolved(world: World) {
-    let operation = world.operation();
-    let go = world.go(0, &operation).await;
-    posted(world.post(0, &operation, go.stamp, Report::Unknown).await);
-    assert!(matches!(world.pre(1, &operation).await, Outcome::Unknown { .. }));
-    posted(world.post(1, &operation, go.stamp, Report::Success).await);
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Duplicate(_)));
-}
-
 async fn a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told(world: World) {
     let operation = world.operation();
     let first = world.passed(&operation, OnExpiry::Retry).await;
@@ -96,21 +79,6 @@ async fn a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told(world: 
     let told = world.post(0, &operation, first, Report::Success).await;
     assert_eq!(told, Outcome::Superseded { attempt: 2, double_runs: 1, counted: false });
     assert_eq!(posted(world.post(0, &operation, second.stamp, Report::Success).await).double_runs, 1);
-}
-
-async fn a_passed_lease_that_blocks_is_resolved_by_its_owner(world: World) {
-    let operation = world.operation();
-    let stamp = world.passed(&operation, OnExpiry::Block).await;
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Unknown { attempt: 1, .. }));
-    assert!(posted(world.post(1, &operation, stamp, Report::Failure).await).late);
-    world.go(0, &operation).await;
-}
-
-async fn a_late_post_counts_when_nobody_re_entered(world: World) {
-    let operation = world.operation();
-    let stamp = world.passed(&operation, OnExpiry::Retry).await;
-    assert!(posted(world.post(1, &operation, stamp, Report::Success).await).late);
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Duplicate(_)));
 }
 
 async fn a_post_is_replayed_and_contradicting_it_is_a_conflict(world: World) {
@@ -137,30 +105,6 @@ async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(
     assert!(matches!(world.pre(1, &operation).await, Outcome::Go(_)));
 }
 
-async fn a_wrong_stamp_and_a_wrong_id_are_told_apart(world: World) {
-    let (operation, stranger) = (world.operation(), world.operation());
-    let go = world.go(0, &operation).await;
-    let other = world.go(0, &world.operation()).await;
-    assert_eq!(world.post(0, &operation, other.stamp, Report::Success).await, Outcome::StampMismatch);
-    assert_eq!(world.post(0, &stranger, go.stamp, Report::Success).await, Outcome::NotFound);
-    let beat = Command::Heartbeat { stamp: other.stamp, lease_ms: None };
-    assert_eq!(world.tell(0, &operation, &beat).await, Outcome::StampMismatch);
-    assert_eq!(world.tell(0, &stranger, &beat).await, Outcome::NotFound);
-    assert_eq!(world.tell(0, &stranger, &Command::Forget { force: true }).await, Outcome::NotFound);
-}
-
-async fn other_contents_under_one_id_and_another_checked_value_are_refused(world: World) {
-    let operation = world.operation();
-    let amount = |text: &str| {
-        let digest = Sha256Digest::of(text.as_bytes());
-        operation.claim_with(|claim| claim.checked = Some(digest))
-    };
-    assert!(matches!(world.tell(0, &operation, &amount("100")).await, Outcome::Go(_)));
-    assert_eq!(world.tell(1, &operation, &amount("900")).await, Outcome::ContentsMismatch);
-    let forged = operation.claim_with(|claim| claim.sha256 = Sha256Digest::of(b"other contents"));
-    assert_eq!(world.tell(1, &operation, &forged).await, Outcome::IdCollision);
-}
-
 async fn a_heartbeat_keeps_the_lease(world: World) {
     let operation = world.operation();
     let stamp = world.passed(&operation, OnExpiry::Retry).await;
@@ -170,20 +114,6 @@ async fn a_heartbeat_keeps_the_lease(world: World) {
     assert!(matches!(world.pre(1, &operation).await, Outcome::InProgress { attempt: 1, .. }));
     let told = world.tell(1, &operation, &beat).await;
     assert!(matches!(told, Outcome::Beating { late: false, .. }), "{told:?}");
-}
-
-async fn what_ended_is_forgotten_and_what_runs_only_by_force(world: World) {
-    let operation = world.operation();
-    let (gently, by_force) = (Command::Forget { force: false }, Command::Forget { force: true });
-    let first = world.go(0, &operation).await;
-    assert!(matches!(world.tell(1, &operation, &gently).await, Outcome::StillStarted { .. }));
-    assert_eq!(world.tell(1, &operation, &by_force).await, Outcome::Forgotten { was: State::Started });
-    let second = world.go(0, &operation).await;
-    let told = world.post(0, &operation, first.stamp, Report::Success).await;
-    assert!(matches!(told, Outcome::Superseded { counted: true, .. }), "{told:?}");
-    posted(world.post(0, &operation, second.stamp, Report::Success).await);
-    assert_eq!(world.tell(1, &operation, &gently).await, Outcome::Forgotten { was: State::Succeeded });
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Go(Go { attempt: 1, .. })));
 }
 
 async fn what_counts_as_forgotten_is_not_shown(world: World) {

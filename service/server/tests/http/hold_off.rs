@@ -172,7 +172,7 @@ async fn a_node_that_was_suspended_while_longer_leases_were_needed_holds_off_for
     let url = redis.url();
     let args = ["--locks", url.as_str(), "--ttl-max", "90s"];
     let (mut one, mut other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
-    granted(&one, "k", json!({ "ttl_ms": 100 })).await;
+    granted(&one, "k", json!({ "ttl_ms": 1_000 })).await;
     one.pause();
     granted(&other, "k", json!({ "ttl_ms": 90_000, "wait_ms": 10_000 })).await;
     other.kill9();

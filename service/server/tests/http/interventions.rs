@@ -164,7 +164,7 @@ async fn permits_have_numbers_and_those_of_an_early_release_are_kept() {
 #[tokio::test]
 async fn a_refusal_during_a_lock_delay_says_how_long_it_lasts() {
     let node = embedded().await;
-    granted(&node, "k", json!({ "ttl_ms": 100, "delay_ms": 2_000 })).await;
+    granted(&node, "k", json!({ "ttl_ms": 1_000, "delay_ms": 2_000 })).await;
     let is_delayed = || async { acquire(&node, "k", json!({})).await.code() == "lock-delayed" };
     assert!(eventually(LONG, is_delayed).await);
     let refused = acquire(&node, "k", json!({})).await;
@@ -180,7 +180,7 @@ async fn a_refusal_during_a_lock_delay_says_how_long_it_lasts() {
 #[tokio::test]
 async fn a_longest_hold_is_shown_and_limits_renewals() {
     let node = embedded().await;
-    let grant = granted(&node, "k", json!({ "ttl_ms": 500, "max_hold_ms": 10_000 })).await;
+    let grant = granted(&node, "k", json!({ "ttl_ms": 1_000, "max_hold_ms": 10_000 })).await;
     let renewal = json!({ "lease_id": grant.text("lease_id"), "ttl_ms": 60_000 });
     let renewed = verb(&node, "k", "renew", renewal).await;
     assert!(renewed.body["ttl_ms"].as_u64().unwrap() <= 10_000, "{}", renewed.body);

@@ -1,8 +1,6 @@
 //! Leases, one client at a time.
 
-use std::time::Duration;
-
-use latchgate_testkit::{eventually, until};
+use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::json;
 
@@ -96,7 +94,7 @@ async fn an_owner_that_the_server_made_cannot_be_sent() {
 #[tokio::test]
 async fn an_expired_lease_is_lost_and_its_successor_is_safe_from_it() {
     let node = embedded().await;
-    let first = granted(&node, "k", json!({ "ttl_ms": 100 })).await;
+    let first = granted(&node, "k", json!({ "ttl_ms": 1_000 })).await;
     let second = granted(&node, "k", json!({ "wait_ms": 5_000 })).await;
     assert!(second.token() > first.token());
     for answer in [release(&node, "k", &first.text("lease_id")).await, renew(&node, "k", &first.text("lease_id")).await]
@@ -153,9 +151,8 @@ async fn a_listing_filters_and_pages() {
 #[tokio::test]
 async fn an_expired_lock_looks_free() {
     let node = embedded().await;
-    granted(&node, "k", json!({ "ttl_ms": 100 })).await;
-    let is_free = || async { inspect(&node, "k").await["held"] == false };
-    assert!(eventually(Duration::from_secs(5), is_free).await);
+    granted(&node, "k", json!({ "ttl_ms": 1_000 })).await;
+    until("the lease has expired", || async { inspect(&node, "k").await["held"] == false }).await;
     assert_eq!(get(&node, "/v1/locks?held=true").await.body["locks"], json!([]));
 }
 

@@ -106,16 +106,16 @@ async fn a_hang_up_does_not_end_a_node_without_tls() {
 
 #[tokio::test]
 async fn health_succeeds_only_while_the_node_answers() {
-    let health = async |listen: String| {
-        let args = ["health", "--timeout", "1s", "--listen", &listen];
+    let health = async |listen: String, timeout: &str| {
+        let args = ["health", "--timeout", timeout, "--listen", &listen];
         let ended = latchgate(&args).await;
         (ended.status.success(), String::from_utf8_lossy(&ended.stderr).into_owned())
     };
     let mut node = embedded().await;
     let port = node.port();
-    assert_eq!(health(format!("0.0.0.0:{port}")).await, (true, String::new()));
+    assert_eq!(health(format!("0.0.0.0:{port}"), "20s").await, (true, String::new()));
     node.pause();
-    let (is_healthy, said) = health(format!("127.0.0.1:{port}")).await;
+    let (is_healthy, said) = health(format!("127.0.0.1:{port}"), "1s").await;
     assert!(!is_healthy && said.contains("does not answer"), "{said}");
     node.resume();
 }

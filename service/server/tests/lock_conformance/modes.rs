@@ -108,21 +108,6 @@ fn mismatch(answer: Answer<Acquired>) -> Option<u32> {
     }
 }
 
-pub async fn another_limit_is_refused_while_the_key_has_one(world: &World) {
-    let node = world.node().await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, None, request("no-limit-yet"))).await), None);
-    take(&node, &key(), permits(1, 3, request("holder"))).await;
-    for request in [permits(1, 4, request("more")), permits(1, 2, wait("fewer")), permits(4, None, request("too-many"))]
-    {
-        assert_eq!(mismatch(node.acquire(&key(), request).await), Some(3));
-    }
-    let named_none = take(&node, &key(), permits(1, None, request("named-none"))).await;
-    assert_eq!(named_none.limit, Some(3));
-    release(&node, "holder").await;
-    release(&node, "named-none").await;
-    assert_eq!(take(&node, &key(), permits(1, 4, request("free-to-choose"))).await.limit, Some(4));
-}
-
 pub async fn a_waiter_for_permits_keeps_their_limit(world: &World) {
     let node = world.node().await;
     hold(&node, "writer").await;
@@ -157,14 +142,4 @@ pub async fn a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease(world
     assert_eq!(holders(&node).await, ["second"], "the one permit that is left is taken");
     release(&node, "second").await;
     granted(joined(third).await);
-}
-
-pub async fn a_limit_that_was_set_stays_until_it_is_unset(world: &World) {
-    let node = world.node().await;
-    set_limit(&node, Some(2)).await;
-    take(&node, &key(), permits(2, 2, request("first"))).await;
-    release(&node, "first").await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, 5, request("other"))).await), Some(2));
-    assert_eq!(set_limit(&node, None).await, (None, 0));
-    assert_eq!(take(&node, &key(), permits(5, 5, request("other"))).await.limit, Some(5));
 }

@@ -21,7 +21,7 @@ async fn leases_waiters_tickets_and_ended_leases_survive_a_switch() {
     let request = json!({ "lease_id": "third", "wait_ms": 100 });
     let ticket = acquire(&here.node, "k", request.clone()).await;
     ticket.assert_problem(423, "wait-timeout");
-    let before = granted(&here.node, "idle", json!({ "ttl_ms": 100 })).await.token();
+    let before = granted(&here.node, "idle", json!({ "ttl_ms": 1_000 })).await.token();
 
     switched(there, "one").await;
     until_serving(here, "one").await;
