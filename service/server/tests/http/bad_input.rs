@@ -137,7 +137,7 @@ async fn paths_that_do_not_exist_are_problems_too() {
 
 #[tokio::test]
 async fn headers_and_bodies_that_never_end_are_cut_off() {
-    let node = Node::start(crate::client::BIN, &["--read-timeout", "300ms"]).await;
+    let node = Node::start(crate::client::BIN, &["--read-timeout", "2s"]).await;
     let mut slow_head = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
     slow_head.write_all(b"POST /v1/locks/k/acquire HTTP/1.1\r\nhost:").await.unwrap();
     let mut slow_body = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();

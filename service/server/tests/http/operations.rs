@@ -561,6 +561,8 @@ async fn an_operation_whose_record_cannot_be_read_is_listed_apart_and_can_be_del
     assert!(metrics.as_str().unwrap().contains("latchgate_operations_unreadable_total 1"), "{metrics}");
     // An attempt may be running, so every pre is refused, and only `force` deletes the record.
     pre(&node, request("bad")).await.assert_problem(500, "state-unreadable");
+    let next = begun(&node, json!({ "operation": "charge", "contents": "next", "on_outage": "open" })).await;
+    assert_eq!(next.body["guarded"], true, "no outage: {}", next.body);
     inspect_operation(&node, &id).await.assert_problem(500, "state-unreadable");
     forget(&node, &id, "").await.assert_problem(500, "state-unreadable");
     let deleted = forget(&node, &id, "?force=true").await;

@@ -159,7 +159,7 @@ async fn a_client_that_asks_before_it_sends_is_refused_before_it_sends() {
 
 #[tokio::test]
 async fn a_body_without_end_is_not_read_without_end() {
-    let node = Node::start(crate::client::BIN, &["--read-timeout", "300ms"]).await;
+    let node = Node::start(crate::client::BIN, &["--read-timeout", "2s"]).await;
     let mut client = Raw::connect(&node).await;
     client.send("POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n ").await;
     assert_eq!(client.answer().await.unwrap().status, 404);

@@ -15,7 +15,7 @@ use crate::client::{Answer, BIN, get, granted, release, request};
 use crate::recorded::Recording;
 
 pub const LONG: Duration = Duration::from_secs(30);
-const TIMES: [&str; 2] = ["--store-timeout", "500ms"];
+const TIMES: [&str; 2] = ["--store-timeout", "2s"];
 /// The longest lease. After the loss of an engine, nothing is granted for this time.
 pub const TTL_MS_MAX: u64 = 4_000;
 
