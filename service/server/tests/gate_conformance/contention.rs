@@ -66,7 +66,8 @@ async fn after_a_failure_exactly_one_of_many_goes(world: World) {
         let operation = world.operation();
         let first = world.go(0, &operation).await;
         world.post(0, &operation, first.stamp, Report::Failure).await;
-        exactly_one_goes(&all_at_once(&world, &operation, || Command::Pre(operation.claim())).await);
+        let go = exactly_one_goes(&all_at_once(&world, &operation, || Command::Pre(operation.claim())).await);
+        assert_eq!((go.attempt, go.reentry), (1, false));
     }
 }
 

@@ -20,7 +20,7 @@ use crate::world::{EPOCH, FENCE, Operation, open_sqlite, post, postgres_config, 
 
 /// A caller that hangs does so for longer. How much sooner an answer comes is not a matter for a test on a busy machine.
 const BOUND: Duration = Duration::from_secs(20);
-const CALL_MAX: Duration = Duration::from_millis(600);
+const CALL_MAX: Duration = Duration::from_secs(2);
 const LONG: Duration = Duration::from_secs(30);
 
 async fn gate_on(store: impl GateStore) -> Gate {
@@ -54,7 +54,7 @@ impl Outage {
     }
 
     async fn grants_nothing(&self) {
-        for number in 1..10 {
+        for number in 1..4 {
             let told = pre(&self.gate, &operation(number)).await;
             assert!(told.is_err(), "{told:?} from a store that is down");
         }

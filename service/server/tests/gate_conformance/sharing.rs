@@ -20,7 +20,6 @@ use crate::world::{EPOCH, FENCE, HOUR_MS, Operation, World, post, postgres_confi
 
 on_every_store! {
     of_many_operations_at_once_each_is_answered_for_itself,
-    all_of_many_pres_of_one_operation_at_once_are_answered,
 }
 
 const OPERATIONS: usize = 300;
@@ -62,31 +61,6 @@ async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
             }
             outcome => assert!(matches!(outcome, Outcome::Go(_)) && number % 2 == 1, "{number}: {outcome:?}"),
         }
-    }
-}
-
-async fn all_of_many_pres_of_one_operation_at_once_are_answered(world: World) {
-    let world = Arc::new(world);
-    let operation = world.operation();
-    let pres = |world: Arc<World>, operation: Operation| {
-        let mut pres = JoinSet::new();
-        for _ in 0..OPERATIONS {
-            let (world, operation) = (Arc::clone(&world), operation.clone());
-            pres.spawn(async move { world.pre(0, &operation).await });
-        }
-        pres.join_all()
-    };
-    let mut first = None;
-    for outcome in pres(Arc::clone(&world), operation.clone()).await {
-        match outcome {
-            Outcome::Go(go) => assert!(first.replace(go.stamp).is_none(), "two pres go"),
-            outcome => assert!(matches!(outcome, Outcome::InProgress { .. }), "{outcome:?}"),
-        }
-    }
-    let ended = post(first.expect("one pre goes"), Report::Success);
-    assert!(matches!(world.tell(0, &operation, &Command::Post(ended)).await, Outcome::Posted(_)));
-    for outcome in pres(world, operation).await {
-        assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}");
     }
 }
 

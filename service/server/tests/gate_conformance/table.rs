@@ -1,58 +1,24 @@
-//! Every row of the gate's table, through the driver and over two nodes.
+//! The gate's table through the driver, over two nodes; all its rows are tested in latchgate-core.
 
 use latchgate::store::gate::{Change, Write, Written};
-use latchgate_core::gate::{
-    AttemptId, Command, Go, OnExpiry, Outcome, Post, Posted, Report, Sha256Digest, State, step,
-};
+use latchgate_core::gate::{Command, OnExpiry, Outcome, Post, Posted, Report, State, step};
 
 use crate::on_every_store;
 use crate::world::{FENCE, LEASE_MS, World, post};
 
 on_every_store! {
-    the_first_goes_and_the_second_is_told_that_it_runs,
-    the_same_attempt_on_another_node_gets_the_same_stamp,
     a_success_is_told_to_every_later_pre_with_its_result,
-    a_failure_lets_another_go_at_once,
-    an_unknown_outcome_blocks_until_it_is_resolved,
     a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told,
-    a_passed_lease_that_blocks_is_resolved_by_its_owner,
-    a_late_post_counts_when_nobody_re_entered,
     a_post_is_replayed_and_contradicting_it_is_a_conflict,
     a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
-    a_wrong_stamp_and_a_wrong_id_are_told_apart,
-    other_contents_under_one_id_and_another_checked_value_are_refused,
     a_heartbeat_keeps_the_lease,
-    what_ended_is_forgotten_and_what_runs_only_by_force,
     what_counts_as_forgotten_is_not_shown,
-    giving_back_a_re_entry_restores_the_attempt_before,
     a_claim_that_arrives_after_it_was_given_back_does_nothing,
 }
 
 fn posted(outcome: Outcome) -> Posted {
     let Outcome::Posted(posted) = outcome else { panic!("not posted: {outcome:?}") };
     posted
-}
-
-async fn the_first_goes_and_the_second_is_told_that_it_runs(world: World) {
-    let operation = world.operation();
-    let go = world.go(0, &operation).await;
-    assert_eq!((go.attempt, go.reentry, go.repeated), (1, false, false));
-    assert!(go.remaining_ms > LEASE_MS - 2_000 && go.remaining_ms <= LEASE_MS, "{} ms", go.remaining_ms);
-    for node in [0, 1] {
-        let told = world.pre(node, &operation).await;
-        let Outcome::InProgress { attempt: 1, remaining_ms, .. } = told else { panic!("{told:?}") };
-        assert!(remaining_ms > LEASE_MS - 2_000, "{remaining_ms} ms");
-    }
-}
-
-async fn the_same_attempt_on_another_node_gets_the_same_stamp(world: World) {
-    let operation = world.operation();
-    let named = || operation.claim_with(|claim| claim.attempt_id = Some(AttemptId::parse("job-1").unwrap()));
-    let Outcome::Go(first) = world.tell(0, &operation, &named()).await else { panic!("no go") };
-    let Outcome::Go(again) = world.tell(1, &operation, &named()).await else { panic!("no go") };
-    assert_eq!((again.stamp, again.repeated, first.repeated), (first.stamp, true, false));
-    assert!(matches!(world.pre(1, &operation).await, Outcome::InProgress { .. }));
-    assert!(!posted(world.post(1, &operation, again.stamp, Report::Success).await).replayed);
 }
 
 async fn a_success_is_told_to_every_later_pre_with_its_result(world: World) {
@@ -66,25 +32,6 @@ async fn a_success_is_told_to_every_later_pre_with_its_result(world: World) {
     }
 }
 
-async fn a_failure_lets_another_go_at_once(world: World) {
-    let operation = world.operation();
-    let first = world.go(0, &operation).await;
-    posted(world.post(0, &operation, first.stamp, Report::Failure).await);
-    let second = world.go(1, &operation).await;
-    assert_eq!((second.attempt, second.reentry), (1, false));
-    assert!(posted(world.post(0, &operation, first.stamp, Report::Failure).await).replayed);
-    assert!(!posted(world.post(1, &operation, second.stamp, Report::Success).await).replayed);
-}
-
-async fn an_unknown_outcome_blocks_until_it_is_resolved(world: World) {
-    let operation = world.operation();
-    let go = world.go(0, &operation).await;
-    posted(world.post(0, &operation, go.stamp, Report::Unknown).await);
-    assert!(matches!(world.pre(1, &operation).await, Outcome::Unknown { .. }));
-    posted(world.post(1, &operation, go.stamp, Report::Success).await);
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Duplicate(_)));
-}
-
 async fn a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told(world: World) {
     let operation = world.operation();
     let first = world.passed(&operation, OnExpiry::Retry).await;
@@ -96,21 +43,6 @@ async fn a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told(world: 
     let told = world.post(0, &operation, first, Report::Success).await;
     assert_eq!(told, Outcome::Superseded { attempt: 2, double_runs: 1, counted: false });
     assert_eq!(posted(world.post(0, &operation, second.stamp, Report::Success).await).double_runs, 1);
-}
-
-async fn a_passed_lease_that_blocks_is_resolved_by_its_owner(world: World) {
-    let operation = world.operation();
-    let stamp = world.passed(&operation, OnExpiry::Block).await;
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Unknown { attempt: 1, .. }));
-    assert!(posted(world.post(1, &operation, stamp, Report::Failure).await).late);
-    world.go(0, &operation).await;
-}
-
-async fn a_late_post_counts_when_nobody_re_entered(world: World) {
-    let operation = world.operation();
-    let stamp = world.passed(&operation, OnExpiry::Retry).await;
-    assert!(posted(world.post(1, &operation, stamp, Report::Success).await).late);
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Duplicate(_)));
 }
 
 async fn a_post_is_replayed_and_contradicting_it_is_a_conflict(world: World) {
@@ -137,30 +69,6 @@ async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(
     assert!(matches!(world.pre(1, &operation).await, Outcome::Go(_)));
 }
 
-async fn a_wrong_stamp_and_a_wrong_id_are_told_apart(world: World) {
-    let (operation, stranger) = (world.operation(), world.operation());
-    let go = world.go(0, &operation).await;
-    let other = world.go(0, &world.operation()).await;
-    assert_eq!(world.post(0, &operation, other.stamp, Report::Success).await, Outcome::StampMismatch);
-    assert_eq!(world.post(0, &stranger, go.stamp, Report::Success).await, Outcome::NotFound);
-    let beat = Command::Heartbeat { stamp: other.stamp, lease_ms: None };
-    assert_eq!(world.tell(0, &operation, &beat).await, Outcome::StampMismatch);
-    assert_eq!(world.tell(0, &stranger, &beat).await, Outcome::NotFound);
-    assert_eq!(world.tell(0, &stranger, &Command::Forget { force: true }).await, Outcome::NotFound);
-}
-
-async fn other_contents_under_one_id_and_another_checked_value_are_refused(world: World) {
-    let operation = world.operation();
-    let amount = |text: &str| {
-        let digest = Sha256Digest::of(text.as_bytes());
-        operation.claim_with(|claim| claim.checked = Some(digest))
-    };
-    assert!(matches!(world.tell(0, &operation, &amount("100")).await, Outcome::Go(_)));
-    assert_eq!(world.tell(1, &operation, &amount("900")).await, Outcome::ContentsMismatch);
-    let forged = operation.claim_with(|claim| claim.sha256 = Sha256Digest::of(b"other contents"));
-    assert_eq!(world.tell(1, &operation, &forged).await, Outcome::IdCollision);
-}
-
 async fn a_heartbeat_keeps_the_lease(world: World) {
     let operation = world.operation();
     let stamp = world.passed(&operation, OnExpiry::Retry).await;
@@ -170,20 +78,6 @@ async fn a_heartbeat_keeps_the_lease(world: World) {
     assert!(matches!(world.pre(1, &operation).await, Outcome::InProgress { attempt: 1, .. }));
     let told = world.tell(1, &operation, &beat).await;
     assert!(matches!(told, Outcome::Beating { late: false, .. }), "{told:?}");
-}
-
-async fn what_ended_is_forgotten_and_what_runs_only_by_force(world: World) {
-    let operation = world.operation();
-    let (gently, by_force) = (Command::Forget { force: false }, Command::Forget { force: true });
-    let first = world.go(0, &operation).await;
-    assert!(matches!(world.tell(1, &operation, &gently).await, Outcome::StillStarted { .. }));
-    assert_eq!(world.tell(1, &operation, &by_force).await, Outcome::Forgotten { was: State::Started });
-    let second = world.go(0, &operation).await;
-    let told = world.post(0, &operation, first.stamp, Report::Success).await;
-    assert!(matches!(told, Outcome::Superseded { counted: true, .. }), "{told:?}");
-    posted(world.post(0, &operation, second.stamp, Report::Success).await);
-    assert_eq!(world.tell(1, &operation, &gently).await, Outcome::Forgotten { was: State::Succeeded });
-    assert!(matches!(world.pre(0, &operation).await, Outcome::Go(Go { attempt: 1, .. })));
 }
 
 async fn what_counts_as_forgotten_is_not_shown(world: World) {
@@ -198,24 +92,6 @@ async fn what_counts_as_forgotten_is_not_shown(world: World) {
     let go = world.go(0, &operation).await;
     world.post(0, &operation, go.stamp, Report::Success).await;
     assert_eq!(shown().await, Some(State::Succeeded));
-}
-
-async fn giving_back_a_re_entry_restores_the_attempt_before(world: World) {
-    let operation = world.operation();
-    let first = world.passed(&operation, OnExpiry::Retry).await;
-    let claim = operation.claim();
-    let Outcome::Go(reentry) = world.tell(0, &operation, &Command::Pre(claim.clone())).await else { panic!("no go") };
-    assert_eq!((reentry.attempt, reentry.reentry), (2, true));
-    for node in [1, 0] {
-        let given_back = world.tell(node, &operation, &Command::GiveBack(Box::new(claim.clone()))).await;
-        assert_eq!(given_back, Outcome::GivenBack);
-        let shown = world.gates[node].get(FENCE, &operation.address).await.unwrap().answer.unwrap();
-        assert_eq!((shown.stamp(), shown.attempt), (Some(first), 1));
-    }
-    let next = world.go(1, &operation).await;
-    assert_eq!((next.attempt, next.reentry), (2, true));
-    let refused = world.post(0, &operation, claim.stamp, Report::Success).await;
-    assert_eq!(refused, Outcome::OutcomeConflict { recorded: Report::Failure });
 }
 
 /// The node does not know whether its claim was made, and gives it back before the store has received it.

@@ -1,12 +1,9 @@
 //! What a hostile client may try against others.
 
-use latchgate_testkit::node::Node;
 use reqwest::{Client, Method};
 use serde_json::json;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
 
-use crate::client::{BIN, embedded, granted, pre, release, request, send};
+use crate::client::{embedded, granted, pre, request};
 
 #[tokio::test]
 async fn html_of_clients_is_shown_as_json_text_that_no_browser_renders() {
@@ -37,31 +34,4 @@ async fn html_of_clients_is_shown_as_json_text_that_no_browser_renders() {
         assert!(["application/json", "application/problem+json"].contains(&kind.as_str()), "{path}: {kind}");
         assert_eq!(of("x-content-type-options"), "nosniff", "{path}");
     }
-}
-
-/// Takes a minute. `cargo test --test http ten_thousand -- --ignored`
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "it needs 10 000 open files in this process and in the node"]
-async fn ten_thousand_slow_connections_do_not_keep_others_out() {
-    let node = Node::start(BIN, &["--read-timeout", "10m"]).await;
-    let (mut slow, mut closed) = (Vec::new(), 0);
-    let head = b"POST /v1/locks/slow/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n";
-    for number in 0..11_000 {
-        let mut stream = TcpStream::connect(("127.0.0.1", node.port())).await.unwrap();
-        // Of every ten, one sends its headers and only the beginning of its body.
-        let end: &[u8] = if number % 10 == 0 { b"\r\n{" } else { b"" };
-        stream.write_all(&[&head[..], end].concat()).await.unwrap();
-        slow.push(stream);
-        if number % 500 == 0 {
-            for stream in &mut slow {
-                closed += u32::from(stream.write_all(b"x").await.is_err());
-            }
-            let client = Client::builder().pool_max_idle_per_host(0).build().unwrap();
-            let acquire = client.post(format!("{}/v1/locks/k/acquire", node.base_url()));
-            let granted = send(acquire).await;
-            assert_eq!(granted.status, 200, "with {number} slow connections: {}", granted.body);
-            assert_eq!(release(&node, "k", &granted.text("lease_id")).await.status, 200);
-        }
-    }
-    println!("{} slow connections, of which the node has closed some: {}", slow.len(), closed > 0);
 }

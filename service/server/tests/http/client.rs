@@ -55,6 +55,12 @@ impl Answer {
         assert!(self.headers.contains_key("x-request-id"));
         crate::described::check(&self.body);
     }
+
+    /// Fails unless the request was refused because of this field.
+    pub fn assert_names(&self, field: &str) {
+        self.assert_problem(400, "invalid-request");
+        assert_eq!(self.body["field"], field, "{}", self.body);
+    }
 }
 
 pub async fn send(request: reqwest::RequestBuilder) -> Answer {

@@ -62,7 +62,7 @@ async fn a_lease_granted_through_a_proxy_survives_a_crash_likewise() {
 }
 
 #[tokio::test]
-async fn a_server_that_stops_flushing_its_log_is_refused_at_once_unless_that_is_allowed() {
+async fn a_server_that_stops_flushing_its_log_is_refused_unless_that_is_allowed() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let node = on_postgres(&database).await;
@@ -71,7 +71,7 @@ async fn a_server_that_stops_flushing_its_log_is_refused_at_once_unless_that_is_
         granted(&node, &format!("{setting} on"), json!({})).await;
         set(&postgres, setting, "off").await;
         let is_refused = || async { acquire(&node, "k", json!({})).await.status == 503 };
-        assert!(eventually(Duration::from_secs(1), is_refused).await);
+        assert!(eventually(LONG, is_refused).await);
         until_ready(&node, 503).await;
         let why = get(&node, "/readyz").await.text("detail");
         assert!(why.contains(&format!("{setting} = off")), "{why}");

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, BIN, get, on_postgres, post};
+use crate::client::{self, Answer, BIN, get, post, pre};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -18,41 +18,13 @@ fn pre_at(node: &Node, body: Value) -> impl Future<Output = Answer> + use<> {
     post(format!("{}/v1/operations/pre", node.base_url()), body.to_string())
 }
 
-async fn pre(node: &Node, body: Value) -> Answer {
-    pre_at(node, body).await
-}
-
 async fn report(node: &Node, go: &Answer, outcome: &str) -> Answer {
-    let body = json!({ "stamp": go.text("stamp"), "outcome": outcome });
-    post(format!("{}/v1/operations/{}/post", node.base_url(), go.text("id")), body.to_string()).await
+    client::report(node, go, json!({ "outcome": outcome })).await
 }
 
 async fn on_redis(redis: &Redis, database: &str) -> Node {
     // Without hold-offs of the gate whenever its Redis is started again.
     Node::start(BIN, &["--locks", database, "--gate", &redis.url(), "--no-hold-off"]).await
-}
-
-#[tokio::test]
-async fn exactly_one_of_many_pres_of_one_content_over_two_nodes_may_go() {
-    let redis = Redis::start().await;
-    let (first, second) = (shared_database().await, shared_database().await);
-    let on_redis = (on_redis(&redis, &first).await, on_redis(&redis, &first).await);
-    let in_postgres = (on_postgres(&second).await, on_postgres(&second).await);
-    for (one, other) in [on_redis, in_postgres] {
-        for round in 0..20 {
-            let mut pres = JoinSet::new();
-            for number in 0..64 {
-                let node = if number % 2 == 0 { &one } else { &other };
-                pres.spawn(pre_at(node, json!({ "operation": "charge", "contents": { "order": round } })));
-            }
-            let answers = pres.join_all().await;
-            let goes = answers.iter().filter(|answer| answer.status.is_success()).count();
-            assert_eq!(goes, 1, "round {round}");
-            // On a busy machine some are not served in time.
-            let is_refused = |answer: &&Answer| answer.code() == "operation-in-progress" || answer.status == 503;
-            assert_eq!(answers.iter().filter(is_refused).count(), 63, "round {round}");
-        }
-    }
 }
 
 #[tokio::test]
@@ -241,15 +213,6 @@ async fn a_durable_operation_survives_an_emptied_redis() {
     assert_eq!(report(&node, &go, "success").await.status, 200);
     redis.start_again().await;
     pre(&node, request).await.assert_problem(409, "operation-duplicate");
-}
-
-#[tokio::test]
-async fn a_redis_that_evicts_is_refused_unless_allowed() {
-    let redis = Redis::start_with(&[("maxmemory-policy", "allkeys-lru")]).await;
-    let refused = Node::try_start(BIN, &["--gate", &redis.url()], &[]).await;
-    let log = refused.err().expect("refused").log;
-    assert!(log.contains("maxmemory-policy") && log.contains("--allow-eviction"), "{log}");
-    Node::start(BIN, &["--gate", &redis.url(), "--allow-eviction"]).await;
 }
 
 /// Sends a pre of each operation to both nodes at once, reports each run, and repeats calls without a definite answer.

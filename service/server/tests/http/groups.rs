@@ -3,12 +3,9 @@
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
-use latchgate_testkit::node::Node;
 use serde_json::{Value, json};
 
-use crate::client::{
-    Answer, acquire, embedded, granted, inspect, many, release, two_nodes, until_waiting, verb, waiting,
-};
+use crate::client::{acquire, embedded, granted, inspect, many, release, two_nodes, until_waiting, verb, waiting};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -16,40 +13,6 @@ fn member(group: &str, limit: u32, more: Value) -> Value {
     let mut request = json!({ "mode": "permits", "limit": limit, "group": group });
     request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     request
-}
-
-/// A waiter that releases at once; returns its token.
-fn waiter(node: &Node, group: &str) -> tokio::task::JoinHandle<(u64, String)> {
-    let (url, group) = (node.base_url(), group.to_owned());
-    let request = member(&group, 1, json!({ "wait_ms": 50_000 })).to_string();
-    tokio::spawn(async move {
-        let grant: Answer = crate::client::post(format!("{url}/v1/locks/k/acquire"), request).await;
-        assert_eq!(grant.status, 200, "{}", grant.body);
-        let lease = json!({ "lease_id": grant.body["lease_id"] }).to_string();
-        assert_eq!(crate::client::post(format!("{url}/v1/locks/k/release"), lease).await.status, 200);
-        (grant.token(), group)
-    })
-}
-
-#[tokio::test]
-async fn one_waiter_of_a_tenant_at_the_other_node_is_second_behind_twenty_of_another() {
-    let (one, other) = two_nodes().await;
-    let held = granted(&one, "k", json!({ "mode": "permits", "limit": 1 })).await.text("lease_id");
-    let mut waiters: Vec<_> = (0..20).map(|_| waiter(&one, "many")).collect();
-    until_waiting(&one, "k", 20).await;
-    waiters.push(waiter(&other, "one"));
-    until_waiting(&one, "k", 21).await;
-    // The last of twenty behind the other tenant, and the other tenant behind one of the twenty.
-    let refused = acquire(&one, "k", member("third", 1, json!({ "wait_ms": 1 }))).await;
-    assert_eq!((refused.code(), &refused.body["position"]), ("wait-timeout", &json!(3)), "{}", refused.body);
-    assert_eq!(release(&one, "k", &held).await.status, 200);
-    let mut served = Vec::new();
-    for waiter in waiters {
-        served.push(waiter.await.unwrap());
-    }
-    served.sort_unstable();
-    let order: Vec<&str> = served.iter().map(|(_, group)| group.as_str()).collect();
-    assert_eq!(order[..3], ["many", "one", "many"], "{order:?}");
 }
 
 #[tokio::test]
@@ -107,8 +70,7 @@ async fn wrong_groups_are_refused_with_the_name_of_the_field() {
         (member(&"g".repeat(257), 3, json!({})), "group"),
     ] {
         let refused = acquire(&node, "k", request.clone()).await;
-        refused.assert_problem(400, "invalid-request");
-        assert_eq!(refused.body["field"], field, "{request}");
+        refused.assert_names(field);
     }
     granted(&node, "k", member(&"é".repeat(128), 3, json!({ "group_limit": 3, "permits": 3 }))).await;
 }

@@ -47,7 +47,6 @@ mod restart;
 mod several_hosts;
 mod small_server;
 mod start;
-mod stories;
 mod three_nodes;
 mod tickets;
 mod tls;

@@ -1,58 +1,10 @@
 //! Notices on the event streams of apps.
 
 use reqwest::{Client, Method};
-use serde_json::{Value, json};
-use tokio::time::timeout;
+use serde_json::json;
 
-use crate::access::world::{Caller, LONG, guarded};
-
-/// An event stream, read event by event.
-pub struct Stream {
-    response: reqwest::Response,
-    unread: String,
-    last_id: String,
-}
-
-impl Stream {
-    /// Begins now, or after an earlier stream.
-    pub async fn open(caller: &Caller, after: Option<&str>) -> Self {
-        let request = Client::new().get(format!("{}/v1/events", caller.base_url)).bearer_auth(&caller.key);
-        let request = after.into_iter().fold(request, |request, id| request.header("last-event-id", id));
-        let mut stream =
-            Self { response: request.send().await.unwrap(), unread: String::new(), last_id: String::new() };
-        assert_eq!(stream.response.status(), 200);
-        // The first frame is an id alone.
-        stream.frame().await;
-        stream
-    }
-
-    async fn frame(&mut self) -> Vec<String> {
-        loop {
-            if let Some((frame, rest)) = self.unread.split_once("\n\n") {
-                let lines: Vec<String> = frame.lines().map(str::to_owned).collect();
-                self.unread = rest.to_owned();
-                if let Some(id) = lines.iter().find_map(|line| line.strip_prefix("id: ")) {
-                    self.last_id = id.to_owned();
-                }
-                return lines;
-            }
-            let chunk =
-                timeout(LONG, self.response.chunk()).await.expect("an event").unwrap().expect("the stream goes on");
-            self.unread.push_str(std::str::from_utf8(&chunk).unwrap());
-        }
-    }
-
-    /// The next event of this kind.
-    pub async fn next(&mut self, kind: &str) -> Value {
-        loop {
-            let frame = self.frame().await;
-            if frame.iter().any(|line| line == &format!("event: {kind}")) {
-                let data = frame.iter().find_map(|line| line.strip_prefix("data: ")).unwrap();
-                return serde_json::from_str(data).unwrap();
-            }
-        }
-    }
-}
+use crate::access::world::{Caller, guarded};
+use crate::history::Events;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_an_app_holds_for_too_long_is_a_notice() {
@@ -69,9 +21,12 @@ async fn a_lock_that_an_app_holds_for_too_long_is_a_notice() {
         .assert_problem(404, "unknown-app");
     let set = operator.ok(Method::PATCH, path, json!({ "warn_after_ms": 100 })).await;
     assert_eq!(set.body["warn_after_ms"], 100);
-    let mut stream = Stream::open(&caller, None).await;
+    let stream = Client::new().get(format!("{}/v1/events", caller.base_url)).bearer_auth(&caller.key);
+    let mut stream = Events::of(stream).await;
     caller.granted("k").await;
-    let long = stream.next("held_too_long").await;
+    assert_eq!(stream.next().await["kind"], "granted");
+    let long = stream.next().await;
+    assert_eq!(long["kind"], "held_too_long");
     assert_eq!((long["key"].as_str(), long["mode"].as_str()), (Some("k"), Some("exclusive")));
 
     operator.ok(Method::PATCH, path, json!({ "warn_after_ms": null })).await;

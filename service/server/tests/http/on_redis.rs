@@ -1,35 +1,18 @@
 //! Locks in Redis, also through crashes of Redis.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::redis::Redis;
 use reqwest::Client;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use crate::client::{
-    Answer, BIN, acquire, begun, embedded, get, granted, inspect, post, pre, release, renew, report, send,
-};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::client::{Answer, BIN, acquire, begun, embedded, granted, post, pre, renew, report, send};
 
 async fn on(redis: &Redis) -> Node {
     Node::start(BIN, &["--locks", &redis.url()]).await
 }
 
-fn wait_for(node: &Node, body: Value) -> impl Future<Output = Answer> + use<> {
-    post(format!("{}/v1/locks/k/acquire", node.base_url()), body.to_string())
-}
-
 async fn call(node: &Node, path: &str, body: Value) -> Answer {
     post(format!("{}/v1/{path}", node.base_url()), body.to_string()).await
-}
-
-async fn is_back(node: &Node) {
-    let answers = || async { get(node, "/readyz").await.status == 200 };
-    assert!(eventually(LONG, answers).await, "the node does not find its Redis again");
 }
 
 #[tokio::test]
@@ -47,69 +30,6 @@ async fn every_grant_and_renewal_says_that_it_may_be_lost() {
     }
     let elsewhere = granted(&embedded().await, "k", json!({})).await;
     assert!(elsewhere.body.get("durability").is_none(), "{}", elsewhere.body);
-}
-
-#[tokio::test]
-async fn waiters_survive_a_kill_9_of_redis_and_all_are_granted() {
-    const WAITERS: usize = 12;
-    let mut redis = Redis::start().await;
-    let url = redis.url();
-    let careless = ["--locks", &url, "--no-hold-off"];
-    let nodes = [Node::start(BIN, &careless).await, Node::start(BIN, &careless).await];
-    let first = granted(&nodes[0], "k", json!({ "ttl_ms": 600_000 })).await;
-    let mut waiting = JoinSet::new();
-    for number in 0..WAITERS {
-        let request = json!({ "owner": number.to_string(), "wait_ms": 50_000, "ttl_ms": 600_000, "lease_id": format!("w{number}") });
-        waiting.spawn(wait_for(&nodes[number % 2], request));
-    }
-    let all_wait = || async { inspect(&nodes[0], "k").await["waiters"] == WAITERS };
-    assert!(eventually(LONG, all_wait).await);
-
-    redis.kill9();
-    for node in &nodes {
-        let refused = || async {
-            let answer = tokio::time::timeout(LONG, acquire(node, "other", json!({}))).await.expect("no hang");
-            assert_eq!(answer.status, 503, "{}", answer.body);
-            answer.code() == "store-unavailable"
-        };
-        assert!(eventually(LONG, refused).await);
-        assert_eq!(get(node, "/healthz").await.status, 200);
-    }
-    redis.start_again().await;
-    for node in &nodes {
-        is_back(node).await;
-    }
-
-    let (mut token, mut lease_id) = (first.token(), first.text("lease_id"));
-    for round in 0..WAITERS {
-        let node = &nodes[round % 2];
-        let is_released = || async { release(node, "k", &lease_id).await.status == 200 };
-        assert!(eventually(LONG, is_released).await);
-        let grant = waiting.join_next().await.unwrap().unwrap();
-        assert_eq!(grant.status, 200, "{}", grant.body);
-        assert!(grant.token() > token);
-        (token, lease_id) = (grant.token(), grant.text("lease_id"));
-    }
-}
-
-#[tokio::test]
-async fn a_redis_that_hangs_is_503_and_not_a_hang() {
-    let mut redis = Redis::start().await;
-    let node = on(&redis).await;
-    granted(&node, "k", json!({})).await;
-    redis.pause();
-    let answer = tokio::time::timeout(LONG, acquire(&node, "other", json!({ "lease_id": "mine" }))).await;
-    assert_eq!(answer.expect("no hang").status, 503);
-    // Once a probe has found that the store is down, calls fail at once and write nothing.
-    let is_known_down = || async {
-        let answer = acquire(&node, "third", json!({})).await;
-        assert_eq!(answer.status, 503);
-        answer.code() == "store-unavailable"
-    };
-    assert!(eventually(LONG, is_known_down).await);
-    redis.resume();
-    let goes_on = || async { acquire(&node, "other", json!({ "lease_id": "mine" })).await.status == 200 };
-    assert!(eventually(LONG, goes_on).await);
 }
 
 /// As after a fail-over to an empty replica: the lease is lost, and its token is stale for the resource.
@@ -143,8 +63,7 @@ async fn the_gate_is_beside_the_locks_and_keeps_nothing_durable() {
     permanent.assert_problem(400, "invalid-request");
     assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
     let durable = pre(&node, json!({ "operation": "charge", "contents": "8", "durability": "durable" })).await;
-    durable.assert_problem(400, "invalid-request");
-    assert_eq!(durable.body["field"], "durability");
+    durable.assert_names("durability");
 }
 
 #[tokio::test]

@@ -211,20 +211,6 @@ async fn a_row_that_another_session_locks_is_no_outage_of_the_gate() {
 }
 
 #[tokio::test]
-async fn an_unreadable_record_fails_only_its_own_operation() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
-    let bad = json!({ "operation": "pay", "contents": "bad" });
-    begun(&node, bad.clone()).await;
-    let mut other = PgConnection::connect(&database).await.unwrap();
-    sqlx::query("update latchgate.operations set record = '{}'").execute(&mut other).await.unwrap();
-    pre(&node, bad).await.assert_problem(500, "state-unreadable");
-    let next = begun(&node, json!({ "operation": "pay", "contents": "good", "on_outage": "open" })).await;
-    assert_eq!(next.body["guarded"], true, "{}", next.body);
-    assert!(!node.log().contains("the gate's store is down"), "{}", node.log());
-}
-
-#[tokio::test]
 async fn a_connection_that_is_cut_off_is_no_outage() {
     let database = shared_database().await;
     let node = on_postgres(&database).await;

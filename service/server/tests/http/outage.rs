@@ -30,6 +30,7 @@ async fn a_dead_database_is_503_until_it_returns() {
     assert!(eventually(LONG, is_back).await);
     acquire(&node, "k", json!({})).await.assert_problem(423, "lock-held");
     assert_eq!(renew(&node, "k", &grant.text("lease_id")).await.token(), grant.token());
+    assert!(!node.log().contains("HOLD-OFF"), "it has its data: {}", node.log());
 }
 
 #[tokio::test]

@@ -3,9 +3,12 @@
 use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::recorded::Options;
+use latchgate_testkit::recorder::Args;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, begun, get, granted, leases, post, pre, release, renew, report};
+use crate::recorded::Recording;
 
 #[tokio::test]
 async fn two_nodes_behind_it_are_one_service() {
@@ -48,26 +51,7 @@ async fn many_clients_on_few_keys_never_find_two_holders() {
     let proxied = pgbouncer.in_front_of(&direct);
     let args = ["--locks", proxied.as_str(), "--locks-direct", direct.as_str()];
     let (one, other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
-    let mut clients = tokio::task::JoinSet::new();
-    for number in 0..24 {
-        let node = if number % 2 == 0 { one.base_url() } else { other.base_url() };
-        let lock = format!("{node}/v1/locks/shared-{}", number % 3);
-        clients.spawn(async move {
-            let mut tokens = Vec::new();
-            while tokens.len() < 5 {
-                let request = json!({ "wait_ms": 30_000, "ttl_ms": 60_000 }).to_string();
-                let grant = post(format!("{lock}/acquire"), request).await;
-                assert_eq!(grant.status, 200, "{}", grant.body);
-                let body = json!({ "lease_id": grant.text("lease_id") }).to_string();
-                assert_eq!(post(format!("{lock}/release"), body).await.status, 200);
-                tokens.push((number % 3, grant.token()));
-            }
-            tokens
-        });
-    }
-    // If leases had overlapped, a release would have failed. No token was granted twice.
-    let mut tokens: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
-    tokens.sort_unstable();
-    tokens.dedup();
-    assert_eq!(tokens.len(), 24 * 5);
+    let load = Recording::start([&one, &other], |args| Args { keys: 3, ..args });
+    load.goes_on(150).await;
+    load.checked(&Options::default()).await;
 }

@@ -20,16 +20,20 @@ use crate::three_nodes::three_nodes;
 const LONG: Duration = Duration::from_secs(60);
 
 /// A recording that goes on until the test ends it.
-struct Recording {
+pub struct Recording {
     dir: TempDir,
     end: oneshot::Sender<()>,
     running: JoinHandle<anyhow::Result<()>>,
 }
 
 impl Recording {
-    fn start(nodes: &[Node], choose: impl FnOnce(recorder::Args) -> recorder::Args) -> Self {
+    pub fn start<'a>(
+        nodes: impl IntoIterator<Item = &'a Node>,
+        choose: impl FnOnce(recorder::Args) -> recorder::Args,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let args = choose(recorder::Args::new(nodes.iter().map(Node::base_url).collect(), dir.path().join("history")));
+        let urls = nodes.into_iter().map(Node::base_url).collect();
+        let args = choose(recorder::Args::new(urls, dir.path().join("history")));
         let (end, ended) = oneshot::channel::<()>();
         let running = tokio::spawn(async move { recorder::until(async { drop(ended.await) }, &args).await });
         Self { dir, end, running }
@@ -46,12 +50,19 @@ impl Recording {
         recorded::check(&recorded::read(whole.as_bytes()).unwrap())
     }
 
-    async fn until(&self, what: &str, is_enough: impl Fn(&Report) -> bool) {
+    pub async fn until(&self, what: &str, is_enough: impl Fn(&Report) -> bool) {
         assert!(eventually(LONG, || async { is_enough(&self.report()) }).await, "{what}: {:?}", self.report());
     }
 
+    /// Returns after so many more grants or goes.
+    pub async fn goes_on(&self, count: usize) {
+        let seen = |report: &Report| report.grants + report.attempts;
+        let before = seen(&self.report());
+        self.until("clients go on", |report| seen(report) >= before + count).await;
+    }
+
     /// All calls and events, without a broken promise.
-    async fn checked(self, options: &Options) -> (Vec<Call>, Report) {
+    pub async fn checked(self, options: &Options) -> (Vec<Call>, Report) {
         let file = self.file();
         drop(self.end);
         self.running.await.unwrap().unwrap();
@@ -68,13 +79,11 @@ async fn recorded_while(nodes: &mut [Node], goes: impl AsyncFn(&mut Node)) -> Re
     // Of an abandoned lease, the next client waits for the end.
     let (mix, readers) = (Workload::value_variants().to_vec(), 1);
     let choose = |args| recorder::Args { mix, readers, keys: 4, ttl_ms: 1_000, abandon_one_in: 20, ..args };
-    let recording = Recording::start(nodes, choose);
+    let recording = Recording::start(&*nodes, choose);
     for node in nodes {
-        let before = recording.report().grants;
-        recording.until("all nodes grant", |report| report.grants > before + 50).await;
+        recording.goes_on(50).await;
         goes(node).await;
-        let before = recording.report().grants;
-        recording.until("two nodes do without the third", |report| report.grants > before + 10).await;
+        recording.goes_on(10).await;
         node.start_again().await;
     }
     let (_, report) = recording.checked(&Options::default()).await;

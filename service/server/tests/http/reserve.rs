@@ -5,18 +5,13 @@ use std::time::Duration;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::{Postgres, shared_database};
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, BIN, get, granted, leases, on_postgres, post, release, renew};
+use crate::client::{BIN, get, granted, leases, many, on_postgres, post, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
-
-async fn many(node: &Node, verb: &str, body: Value) -> Answer {
-    let of = if verb == "acquire" { "multilocks" } else { "leases" };
-    post(format!("{}/v1/{of}/{verb}", node.base_url()), body.to_string()).await
-}
 
 #[tokio::test]
 async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {

@@ -1,11 +1,10 @@
 //! Three nodes, and clients that use any of them, as behind a load balancer: many waiters, and lost notifications.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use latchgate_core::CLOCK_BOUND_MS;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
@@ -13,7 +12,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tokio::task::JoinSet;
 
-use crate::client::{Answer, granted, inspect, on_postgres, post, release};
+use crate::client::{granted, inspect, on_postgres, post, release};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -34,9 +33,8 @@ impl Inside {
     }
 }
 
-/// Queues `count` waiters at all nodes behind a holder. Each releases at another node than it was granted at. Returns the
-/// arrival times in the order of the tokens.
-async fn crowd(nodes: &[Node], count: usize) -> Vec<(usize, u64)> {
+/// Queues `count` waiters at all nodes behind a holder. Each releases at another node than it was granted at.
+async fn crowd(nodes: &[Node], count: usize) {
     let holder = granted(&nodes[0], "k", json!({ "ttl_ms": 300_000 })).await;
     let inside: Arc<Inside> = Arc::default();
     let mut waiting = JoinSet::new();
@@ -50,39 +48,15 @@ async fn crowd(nodes: &[Node], count: usize) -> Vec<(usize, u64)> {
             inside.visit().await;
             let lease = json!({ "lease_id": grant.body["lease_id"] }).to_string();
             assert_eq!(post(format!("{there}/v1/locks/k/release"), lease).await.status, 200);
-            (grant.token(), (number % 3, arrived_at_ms(&grant)))
+            grant.token()
         });
     }
     let has_all = || async { inspect(&nodes[1], "k").await["waiters"].as_u64().is_some_and(|n| n >= count as u64) };
     // A node knows the waiters of other nodes as of their last refresh.
     assert!(eventually(LONG, has_all).await, "{}", inspect(&nodes[1], "k").await);
     assert_eq!(release(&nodes[2], "k", &holder.text("lease_id")).await.status, 200);
-    let served: BTreeMap<u64, (usize, u64)> = waiting.join_all().await.into_iter().collect();
+    let served: BTreeSet<u64> = waiting.join_all().await.into_iter().collect();
     assert_eq!(served.len(), count, "every waiter was served, each with its own token");
-    served.into_values().collect()
-}
-
-/// The arrival by the store's clock. A token is the time of its grant in 1024ths of a ms, unless grants are faster than that.
-fn arrived_at_ms(grant: &Answer) -> u64 {
-    (grant.token() >> 10) - grant.body["waited_ms"].as_u64().unwrap()
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_hundred_waiters_over_three_nodes_are_all_served_in_the_order_of_their_arrival() {
-    let postgres = Postgres::start().await;
-    let nodes = three_nodes(&postgres.create_database().await).await;
-    let served = crowd(&nodes, 300).await;
-    for (place, (later_node, later)) in served.iter().enumerate() {
-        for (earlier_node, earlier) in &served[place + 1..] {
-            // `earlier` was served after `later`. Each node's clock may be off by the bound, and rounding may lose a ms.
-            let allowed_ms = if later_node == earlier_node { 2 } else { 2 * CLOCK_BOUND_MS + 2 };
-            let overtaken_ms = later.saturating_sub(*earlier);
-            assert!(
-                overtaken_ms <= allowed_ms,
-                "overtaken by a request that arrived {overtaken_ms} ms later: {served:?}"
-            );
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +78,7 @@ async fn with_every_notification_lost_all_waiters_are_served() {
             }
         }
     });
-    assert_eq!(crowd(&nodes, 300).await.len(), 300);
+    crowd(&nodes, 300).await;
     is_over.store(true, Ordering::SeqCst);
     killing.await.unwrap();
     assert!(killed.load(Ordering::SeqCst) > 0, "no listener was found");

@@ -11,11 +11,6 @@ async fn bare(node: &Node, method: Method, path: &str) -> Answer {
     send(Client::new().request(method, format!("{}{path}", node.base_url()))).await
 }
 
-fn assert_names(answer: &Answer, field: &str) {
-    answer.assert_problem(400, "invalid-request");
-    assert_eq!(answer.body["field"], field, "{}", answer.body);
-}
-
 #[tokio::test]
 async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_method() {
     let node = embedded().await;
@@ -50,8 +45,8 @@ async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_
         (Method::GET, "/readyz".to_owned()),
         (Method::GET, "/metrics".to_owned()),
     ] {
-        assert_names(&bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await, "ttl_ms");
-        assert_names(&bare(&node, method, &format!("{path}?dry%20run")).await, "dry run");
+        bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await.assert_names("ttl_ms");
+        bare(&node, method, &format!("{path}?dry%20run")).await.assert_names("dry run");
     }
     assert_eq!(inspect(&node, "k").await["last_token"], 0);
     assert_eq!(bare(&node, Method::POST, "/v1/locks/k/acquire?").await.status, 200);
@@ -82,7 +77,7 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
         for body in [r#"{"reason":"stuck"}"#, "{}", " "] {
             let url = format!("{}{path}", node.base_url());
             let answer = send(Client::new().request(method.clone(), url).body(body)).await;
-            assert_names(&answer, "body");
+            answer.assert_names("body");
         }
     }
     assert_eq!(inspect(&node, "k").await["held"], true);
@@ -106,7 +101,7 @@ async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
             bare(&node, method, &path).await.assert_problem(400, "invalid-key");
         }
         for path in ["/v1/operations", "/errors", "/nowhere"] {
-            assert_names(&get(&node, &format!("{path}/{key}")).await, "path");
+            get(&node, &format!("{path}/{key}")).await.assert_names("path");
         }
         for (query, field) in [
             (format!("/v1/locks?prefix={key}"), "prefix"),
@@ -114,7 +109,7 @@ async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
             (format!("/v1/operations?operation={key}"), "operation"),
             (format!("/v1/locks/k/acquire?ttl_ms={key}"), "ttl_ms"),
         ] {
-            assert_names(&bare(&node, Method::GET, &query).await, field);
+            bare(&node, Method::GET, &query).await.assert_names(field);
         }
     }
     for prefix in ["a%2Fb", "a+b", "%F0%9F%94%92", "ü"] {
@@ -164,7 +159,7 @@ async fn a_client_that_asks_before_it_sends_is_refused_before_it_sends() {
 
 #[tokio::test]
 async fn a_body_without_end_is_not_read_without_end() {
-    let node = Node::start(crate::client::BIN, &["--read-timeout", "300ms"]).await;
+    let node = Node::start(crate::client::BIN, &["--read-timeout", "2s"]).await;
     let mut client = Raw::connect(&node).await;
     client.send("POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 3000000\r\n\r\n ").await;
     assert_eq!(client.answer().await.unwrap().status, 404);

@@ -48,7 +48,7 @@ pub async fn a_lease_that_expires_without_waiters_has_an_event(world: &World) {
     let store = world.store().await;
     let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
     let node = start_with(store.clone(), limits).await;
-    take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 100)).await;
+    take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 1_000)).await;
     let is_written = || async { history(&*store).await == [EventKind::Expired, EventKind::Granted] };
     assert!(eventually(PATIENCE, is_written).await);
 }
@@ -59,7 +59,7 @@ pub async fn without_a_history_no_event_is_kept(world: &World) {
     let node = start_with(store.clone(), limits).await;
     hold(&node, "me").await;
     release(&node, "me").await;
-    take(&node, &key(), with(request("again"), |terms| terms.ttl_ms = 100)).await;
+    take(&node, &key(), with(request("again"), |terms| terms.ttl_ms = 1_000)).await;
     // The next acquire ends the expired lease.
     let is_over = || async { matches!(node.acquire(&key(), request("next")).await, Ok(Acquired::Granted(_))) };
     assert!(eventually(PATIENCE, is_over).await);

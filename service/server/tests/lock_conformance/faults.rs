@@ -54,7 +54,7 @@ async fn waiters_are_not_overtaken_when_the_stores_clock_is_set_back() {
     hold(&node, "holder").await;
     let first = join(&node, wait("first")).await;
     until_waiting(&node, 1).await;
-    store.offset_ms.store(-90_000, Ordering::SeqCst);
+    store.memory.step_clock(-90_000);
     let second = join(&node, wait("second")).await;
     until_waiting(&node, 2).await;
     // By now the node has noticed the new clock.
@@ -75,10 +75,10 @@ async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "first").await;
-    for offset_ms in [5_000, -5_000, 3_600_000] {
-        let before_ms = store.offset_ms.swap(offset_ms, Ordering::SeqCst);
-        let name = format!("lease{offset_ms}");
-        if offset_ms > before_ms {
+    for step_ms in [5_000, -10_000, 3_600_000] {
+        store.memory.step_clock(step_ms);
+        let name = format!("lease{step_ms}");
+        if step_ms > 0 {
             let held_off = refused(node.acquire(&at("another key"), request(&name)).await);
             assert!(matches!(held_off.why, RefusedBecause::HeldOff(_)), "{held_off:?}");
             node.engines().order_hold_off(Some(0)).await.unwrap();

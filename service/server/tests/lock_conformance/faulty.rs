@@ -1,7 +1,7 @@
-//! A store in memory with a wrong clock, lost answers and the like, as a test orders them.
+//! A store in memory that is slow, loses answers and the like, as a test orders them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
@@ -21,8 +21,6 @@ use crate::worlds::PATIENCE;
 #[derive(Default)]
 pub struct Faulty {
     pub memory: MemoryStore,
-    /// How far its clock is wrong, in ms.
-    pub offset_ms: AtomicI64,
     /// Commits are answered once its clock is past this.
     pub answers_after: AtomicU64,
     /// How many of the next commits lose their answer, or are lost themselves.
@@ -81,14 +79,6 @@ impl LockedStates for Locked {
 }
 
 impl Faulty {
-    fn shown(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.offset_ms.load(Ordering::SeqCst)))
-    }
-
-    fn meant(&self, now: Timestamp) -> Timestamp {
-        Timestamp::from_ms(now.as_ms().saturating_add_signed(-self.offset_ms.load(Ordering::SeqCst)))
-    }
-
     fn check_up(&self) -> Result<(), StoreError> {
         if self.is_down.load(Ordering::SeqCst) {
             return Err(StoreError::Unavailable("down".to_owned()));
@@ -97,8 +87,8 @@ impl Faulty {
     }
 
     async fn until_it_answers(&self) {
-        let now = || async { self.shown(self.memory.ping().await.unwrap()) };
-        let answers = || async { now().await.as_ms() > self.answers_after.load(Ordering::SeqCst) };
+        let now = || async { self.memory.ping().await.unwrap().as_ms() };
+        let answers = || async { now().await > self.answers_after.load(Ordering::SeqCst) };
         assert!(eventually(PATIENCE, answers).await);
     }
 }
@@ -114,8 +104,7 @@ impl RecordStore for Faulty {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        let reading = self.memory.read_record().await?;
-        Ok(Reading { now: self.shown(reading.now), ..reading })
+        self.memory.read_record().await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
@@ -124,7 +113,7 @@ impl RecordStore for Faulty {
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {
         self.check_up()?;
-        Ok(self.shown(self.memory.ping().await?))
+        self.memory.ping().await
     }
 }
 
@@ -150,8 +139,7 @@ impl LockStore for Faulty {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         self.check_up()?;
         self.loads.fetch_add(addresses.len() as u64, Ordering::SeqCst);
-        let loaded = self.memory.load(epoch, addresses).await?;
-        Ok(Loaded { now: self.shown(loaded.now), ..loaded })
+        self.memory.load(epoch, addresses).await
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
@@ -159,7 +147,7 @@ impl LockStore for Faulty {
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
-        let committed = self.memory.commit(self.meant(now), changes).await?;
+        let committed = self.memory.commit(now, changes).await?;
         if let CommitResult::Checked(_) = committed.result
             && take_one(&self.lost_answers)
         {
@@ -170,7 +158,7 @@ impl LockStore for Faulty {
             return Ok(Committed { result: CommitResult::Checked(vec![None; changes.len()]), ..committed });
         }
         self.until_it_answers().await;
-        Ok(Committed { now: self.shown(self.memory.ping().await?), ..committed })
+        Ok(Committed { now: self.memory.ping().await?, ..committed })
     }
 
     async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {

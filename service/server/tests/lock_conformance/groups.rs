@@ -72,10 +72,6 @@ async fn the_other_group_is_second(nodes: &[Locks]) {
     assert_eq!(inspect(&nodes[0]).await.state.turns(), []);
 }
 
-pub async fn a_waiter_of_another_group_behind_twenty_of_one_is_second(world: &World) {
-    the_other_group_is_second(&[world.node().await]).await;
-}
-
 pub async fn a_waiter_of_another_group_on_the_other_node_is_second(world: &World) {
     the_other_group_is_second(&[world.node().await, world.node().await]).await;
 }

@@ -1,14 +1,14 @@
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, RefusedBecause, Released};
+use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, RefusedBecause};
 use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
-use latchgate_core::lock::{EndReason, LockState, Metadata, RECENT_MAX, STATE_BYTES_MAX};
+use latchgate_core::lock::{LockState, Metadata, STATE_BYTES_MAX};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    acquire_lost, granted, hold, id, inspect, join, joined, key, refused, release, release_one, request, shared, take,
-    until_waiting, wait, with,
+    granted, hold, inspect, join, joined, key, refused, release, release_one, request, shared, take, until_waiting,
+    wait, with,
 };
 use crate::many::all;
 use crate::worlds::{PATIENCE, World, patient, start_with};
@@ -113,19 +113,4 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
     assert_eq!(inspect(&node).await.state.holders().len(), held);
     release_one(&node, "lease-0").await;
     take(&node, &key(), long("next")).await;
-}
-
-/// The client does not know that its release was carried out.
-pub async fn a_repeated_release_on_a_busy_key_is_already_done(world: &World) {
-    let node = world.node().await;
-    hold(&node, "me").await;
-    release(&node, "me").await;
-    for number in 1..RECENT_MAX {
-        let name = format!("other-{number}");
-        hold(&node, &name).await;
-        release(&node, &name).await;
-    }
-    assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Released));
-    let again = node.release(&key(), id("me")).await.unwrap();
-    assert!(matches!(again, Released::Released { still_held: 0, already: true }), "{again:?}");
 }

@@ -74,17 +74,14 @@ every_store! {
     verbs: [
         a_free_lock_is_granted_and_shown,
         a_held_lock_is_refused_with_its_holder,
-        a_released_lock_is_free_and_its_tokens_rise,
         a_second_release_is_already_done,
         a_renewal_restarts_the_lease,
-        an_unknown_lease_id_is_lost_for_no_known_reason,
         a_lease_id_of_another_key_is_unknown,
         locks_are_listed_by_prefix,
     ];
     expiry: [
         a_waiter_gets_the_lock_when_the_lease_expires,
         an_expired_lease_cannot_renew_or_release_its_successor,
-        an_expired_lock_is_granted_without_waiting,
         a_renewed_lease_outlives_its_first_expiry,
         a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answer_and_event,
         a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed,
@@ -122,7 +119,6 @@ every_store! {
         a_collected_key_goes_on_with_higher_tokens,
         idle_keys_behind_many_others_are_collected_without_an_interval_for_each_step,
         a_key_without_space_refuses_more_leases_for_good,
-        a_repeated_release_on_a_busy_key_is_already_done,
     ];
     modes: [
         readers_hold_together_and_writers_alone,
@@ -130,47 +126,29 @@ every_store! {
         consecutive_waiting_readers_are_admitted_together,
         a_semaphore_admits_as_many_as_it_has_permits,
         a_small_request_does_not_overtake_a_large_one,
-        another_limit_is_refused_while_the_key_has_one,
         a_waiter_for_permits_keeps_their_limit,
         a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
-        a_limit_that_was_set_stays_until_it_is_unset,
-        no_more_than_the_limit_is_ever_held,
     ];
     reentrancy: [
-        the_same_owner_holds_again_under_the_same_token,
-        a_second_lease_is_refused_without_reentrant,
         a_nested_lease_is_granted_ahead_of_waiters,
-        leases_of_one_owner_end_separately,
         a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_released,
         the_only_sharer_can_upgrade,
-        an_upgrade_that_other_sharers_block_is_refused_at_once,
         two_sharers_that_upgrade_do_not_wait_for_each_other,
-        permits_of_one_owner_add_up,
     ];
     terms: [
-        a_barging_request_overtakes_the_queue_but_not_the_holder,
         a_lock_delay_refuses_every_request_until_it_ends,
-        a_waiter_is_granted_after_the_lock_delay,
-        a_lease_that_is_released_leaves_no_delay,
         a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
         a_renewal_replaces_the_metadata_if_it_has_some,
         renewals_never_exceed_the_longest_hold,
-        a_longest_hold_below_the_length_of_the_lease_shortens_it,
         a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace,
-        a_holder_that_releases_in_its_grace_has_released_the_lock,
-        a_revocation_can_name_one_lease_and_only_move_to_an_earlier_deadline,
         a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases,
-        forcing_a_free_lock_ends_nothing,
     ];
     numbers: [
         permits_have_the_lowest_free_numbers_until_their_lease_ends,
-        a_number_above_a_lowered_limit_stays_until_its_lease_ends,
         a_multilock_has_numbers_too,
         a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_waiter,
-        no_more_starts_than_permits_in_any_window,
     ];
     groups: [
-        a_waiter_of_another_group_behind_twenty_of_one_is_second,
         a_group_never_has_more_permits_than_its_limit_and_does_not_stop_others,
         a_multilock_counts_for_its_group_and_waits_for_it,
     ];
@@ -178,12 +156,6 @@ every_store! {
         a_closed_key_keeps_its_holders_and_its_waiters_and_opens_for_the_first,
         a_closing_ends_by_itself_and_the_waiter_is_granted,
         a_multilock_waits_for_a_closed_key_as_for_a_held_one,
-    ];
-    fence: [
-        the_latest_token_passes_until_the_next_grant,
-        a_holder_that_was_paused_past_its_lease_does_not_pass,
-        tokens_of_concurrent_readers_all_pass,
-        a_token_that_was_never_granted_does_not_pass,
     ];
     tickets: [
         a_returning_ticket_holder_is_served_before_later_arrivals,
@@ -204,7 +176,6 @@ every_store! {
         a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing,
         a_grant_that_was_repeated_stays_when_its_first_client_goes,
         a_repetition_behind_other_waiters_gets_the_same_leases,
-        opposite_orders_of_keys_do_not_block_each_other,
         each_key_has_its_own_mode,
         a_request_that_can_never_be_granted_is_refused_at_once_and_holds_nothing,
         a_multilock_that_can_no_longer_be_granted_leaves_the_queue,
@@ -222,14 +193,10 @@ shared_stores! {
         a_waiter_on_one_node_gets_a_lock_released_on_the_other,
         a_higher_priority_on_one_comes_before_the_other,
         a_repeated_acquire_on_the_other_has_the_same_grant,
-        a_repetition_behind_waiters_of_the_other_node_gets_the_same_grant,
         a_repetition_at_another_node_is_never_refused,
         a_wait_that_times_out_names_no_holder_that_has_released,
         fifty_waiters_on_both_are_served_in_order,
         a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other_waiters,
-    ];
-    modes: [
-        no_more_than_the_limit_is_ever_held_on_both,
     ];
     reentrancy: [
         a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters,

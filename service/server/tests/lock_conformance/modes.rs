@@ -1,11 +1,8 @@
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
-use latchgate::locks::{Acquired, Answer, LockRequest, Locks, RefusedBecause};
+use latchgate::locks::{Acquired, Answer, Locks, RefusedBecause};
 use latchgate_core::lock::{Command, LimitMismatch, Outcome};
 
 use crate::calls::{
-    command, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, request, shared, take,
+    command, granted, hold, holders, inspect, join, joined, key, permits, refused, release, request, shared, take,
     until_waiting, wait,
 };
 use crate::worlds::World;
@@ -111,21 +108,6 @@ fn mismatch(answer: Answer<Acquired>) -> Option<u32> {
     }
 }
 
-pub async fn another_limit_is_refused_while_the_key_has_one(world: &World) {
-    let node = world.node().await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, None, request("no-limit-yet"))).await), None);
-    take(&node, &key(), permits(1, 3, request("holder"))).await;
-    for request in [permits(1, 4, request("more")), permits(1, 2, wait("fewer")), permits(4, None, request("too-many"))]
-    {
-        assert_eq!(mismatch(node.acquire(&key(), request).await), Some(3));
-    }
-    let named_none = take(&node, &key(), permits(1, None, request("named-none"))).await;
-    assert_eq!(named_none.limit, Some(3));
-    release(&node, "holder").await;
-    release(&node, "named-none").await;
-    assert_eq!(take(&node, &key(), permits(1, 4, request("free-to-choose"))).await.limit, Some(4));
-}
-
 pub async fn a_waiter_for_permits_keeps_their_limit(world: &World) {
     let node = world.node().await;
     hold(&node, "writer").await;
@@ -160,50 +142,4 @@ pub async fn a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease(world
     assert_eq!(holders(&node).await, ["second"], "the one permit that is left is taken");
     release(&node, "second").await;
     granted(joined(third).await);
-}
-
-pub async fn a_limit_that_was_set_stays_until_it_is_unset(world: &World) {
-    let node = world.node().await;
-    set_limit(&node, Some(2)).await;
-    take(&node, &key(), permits(2, 2, request("first"))).await;
-    release(&node, "first").await;
-    assert_eq!(mismatch(node.acquire(&key(), permits(1, 5, request("other"))).await), Some(2));
-    assert_eq!(set_limit(&node, None).await, (None, 0));
-    assert_eq!(take(&node, &key(), permits(5, 5, request("other"))).await.limit, Some(5));
-}
-
-const LIMIT: u32 = 4;
-
-pub async fn no_more_than_the_limit_is_ever_held(world: &World) {
-    let node = world.node().await;
-    crowd(&[node.clone(), node]).await;
-}
-
-pub async fn no_more_than_the_limit_is_ever_held_on_both(world: &World) {
-    crowd(&[world.node().await, world.node().await]).await;
-}
-
-/// Tasks on all nodes take different numbers of permits, and count them.
-async fn crowd(nodes: &[Locks]) {
-    let held = Arc::new(AtomicU32::new(0));
-    let mut tasks = Vec::new();
-    for (number, node) in nodes.iter().cycle().take(8).enumerate() {
-        let (node, held) = (node.clone(), Arc::clone(&held));
-        tasks.push(tokio::spawn(async move {
-            for round in 0..10 {
-                let name = format!("lease-{number}-{round}");
-                let weight = (number + round) as u32 % 3 + 1;
-                let request: LockRequest = permits(weight, LIMIT, wait(&name));
-                granted(node.acquire(&key(), request).await);
-                let sum = held.fetch_add(weight, Ordering::SeqCst) + weight;
-                assert!(sum <= LIMIT, "{sum} permits are held");
-                tokio::task::yield_now().await;
-                held.fetch_sub(weight, Ordering::SeqCst);
-                node.release(&key(), id(&name)).await.unwrap();
-            }
-        }));
-    }
-    for task in tasks {
-        task.await.unwrap();
-    }
 }

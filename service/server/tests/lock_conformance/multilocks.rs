@@ -171,24 +171,6 @@ pub async fn a_repetition_behind_other_waiters_gets_the_same_leases(world: &Worl
     all_granted(all_joined(behind).await);
 }
 
-pub async fn opposite_orders_of_keys_do_not_block_each_other(world: &World) {
-    let node = world.node().await;
-    let mut tasks = Vec::new();
-    for (name, keys) in [("to", ["a", "b", "c"]), ("fro", ["c", "b", "a"]), ("across", ["b", "c", "a"])] {
-        let node = node.clone();
-        tasks.push(tokio::spawn(async move {
-            for round in 0..15 {
-                let name = format!("{name}-{round}");
-                all_granted(node.acquire_many(waiting(all(&name, &keys))).await);
-                release_all(&node, &name, &keys).await;
-            }
-        }));
-    }
-    for task in tasks {
-        tokio::time::timeout(2 * PATIENCE, task).await.expect("every request is granted in time").unwrap();
-    }
-}
-
 pub async fn each_key_has_its_own_mode(world: &World) {
     let node = world.node().await;
     let mixed = |lease: &str, permits: u32| LockManyRequest {

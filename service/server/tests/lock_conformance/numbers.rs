@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
 use latchgate::locks::{AcquiredMany, Granted, LockRequest, Locks, RefusedBecause, Released};
-use latchgate_core::Timestamp;
 use latchgate_core::lock::{Command, EndReason, Mode, Outcome};
 
 use crate::calls::{
@@ -41,18 +40,6 @@ pub async fn permits_have_the_lowest_free_numbers_until_their_lease_ends(world: 
     assert_eq!(shown, [2, 0, 1, 3]);
 }
 
-pub async fn a_number_above_a_lowered_limit_stays_until_its_lease_ends(world: &World) {
-    let node = world.node().await;
-    take(&node, &key(), permits(1, 2, request("low"))).await;
-    assert_eq!(numbers(&take(&node, &key(), permits(1, 2, request("high"))).await), [1]);
-    command(&node, Command::SetLimit(Some(1))).await;
-    release(&node, "low").await;
-    assert_eq!(refused(node.acquire(&key(), permits(1, None, request("other"))).await).why, RefusedBecause::Held);
-    assert_eq!(renew(&node, "high", None).await.slots.iter().collect::<Vec<_>>(), [1]);
-    release(&node, "high").await;
-    assert_eq!(numbers(&take(&node, &key(), permits(1, None, request("other"))).await), [0]);
-}
-
 pub async fn a_multilock_has_numbers_too(world: &World) {
     let node = world.node().await;
     take(&node, &at("pool"), permits(1, 3, request("first"))).await;
@@ -85,32 +72,6 @@ pub async fn a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_wai
     let next = granted(joined(waiting).await);
     assert!(next.lease.granted_at >= early.granted_at.plus_ms(SHORTEST_MS), "{early:?}, {next:?}");
     assert_eq!(numbers(&next), [0]);
-}
-
-/// Callers that release at once, as fast as they can.
-pub async fn no_more_starts_than_permits_in_any_window(world: &World) {
-    const LIMIT: u32 = 3;
-    let node = world.node().await;
-    let starts: Arc<Mutex<Vec<Timestamp>>> = Arc::default();
-    let mut callers = Vec::new();
-    for number in 0..4 {
-        let (node, starts) = (node.clone(), Arc::clone(&starts));
-        callers.push(tokio::spawn(async move {
-            for round in 0..2 {
-                let lease = format!("caller-{number}-{round}");
-                let granted = take(&node, &key(), start(&lease, LIMIT, wait)).await;
-                starts.lock().unwrap().push(granted.lease.granted_at);
-                node.release(&key(), id(&lease)).await.unwrap();
-            }
-        }));
-    }
-    for caller in callers {
-        caller.await.unwrap();
-    }
-    let mut starts = starts.lock().unwrap().clone();
-    starts.sort_unstable();
-    let apart = |first: Timestamp, fourth: Timestamp| fourth.ms_since(first) >= SHORTEST_MS;
-    assert!(starts.windows(LIMIT as usize + 1).all(|window| apart(window[0], window[LIMIT as usize])), "{starts:?}");
 }
 
 pub async fn two_nodes_never_give_one_number_twice(world: &World) {

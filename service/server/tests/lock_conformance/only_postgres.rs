@@ -33,8 +33,7 @@ async fn a_multilock_that_is_refused_opens_no_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down() {
-    let (statement_timeout, row_wait) = (Duration::from_secs(1), Duration::from_millis(50));
-    let config = PostgresConfig { statement_timeout, row_wait, ..postgres_config().await };
+    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config().await };
     let node = start(Arc::new(PostgresStore::open(&config).await.unwrap())).await;
     take(&node, &at("b"), request("holder")).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();

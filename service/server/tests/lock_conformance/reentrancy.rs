@@ -1,37 +1,10 @@
 use latchgate::locks::{Acquired, LockRequest, RefusedBecause};
-use latchgate_core::lock::EndReason;
-use latchgate_testkit::eventually;
 
 use crate::calls::{
-    again, by, granted, hold, holders, id, inspect, join, joined, key, permits, refused, release, release_lost,
-    release_one, renew, request, send, shared, take, until_past, until_waiting, wait, with,
+    again, by, granted, hold, holders, inspect, join, joined, key, refused, release, release_one, request, send,
+    shared, take, until_past, until_waiting, wait, with,
 };
-use crate::worlds::{PATIENCE, World};
-
-pub async fn the_same_owner_holds_again_under_the_same_token(world: &World) {
-    let node = world.node().await;
-    let outer = take(&node, &key(), again("me", request("outer"))).await.lease;
-    let inner = take(&node, &key(), again("me", request("inner"))).await.lease;
-    assert_eq!((inner.token, inner.owner.as_str()), (outer.token, "me"));
-    assert_ne!(inner.lease_id, outer.lease_id);
-    assert_eq!(release_one(&node, "inner").await, 1);
-    assert_eq!(refused(node.acquire(&key(), request("other")).await).holders, std::slice::from_ref(&outer));
-    assert_eq!(release_one(&node, "outer").await, 0);
-    assert!(hold(&node, "other").await.lease.token > outer.token);
-}
-
-pub async fn a_second_lease_is_refused_without_reentrant(world: &World) {
-    let node = world.node().await;
-    let outer = take(&node, &key(), by("me", request("outer"))).await.lease;
-    assert_eq!(refused(node.acquire(&key(), by("me", request("inner"))).await).why, RefusedBecause::Held);
-    let waiting = join(&node, by("me", wait("inner"))).await;
-    until_waiting(&node, 1).await;
-    assert_eq!(holders(&node).await, ["me"]);
-    // A repetition is not a second lease.
-    assert_eq!(take(&node, &key(), by("me", request("outer"))).await.lease.token, outer.token);
-    assert_eq!(release_one(&node, "outer").await, 0);
-    assert!(granted(joined(waiting).await).lease.token > outer.token);
-}
+use crate::worlds::World;
 
 pub async fn a_nested_lease_is_granted_ahead_of_waiters(world: &World) {
     let node = world.node().await;
@@ -46,17 +19,6 @@ pub async fn a_nested_lease_is_granted_ahead_of_waiters(world: &World) {
         assert_eq!(release_one(&node, lease).await, left);
     }
     granted(joined(other).await);
-}
-
-pub async fn leases_of_one_owner_end_separately(world: &World) {
-    let node = world.node().await;
-    take(&node, &key(), again("me", request("outer"))).await;
-    let inner = take(&node, &key(), again("me", with(request("inner"), |terms| terms.ttl_ms = 150))).await.lease;
-    let has_ended = || async { inspect(&node).await.state.holders().len() == 1 };
-    assert!(eventually(PATIENCE, has_ended).await);
-    assert_eq!(release_lost(node.release(&key(), id("inner")).await), Some(EndReason::Expired));
-    assert_eq!(renew(&node, "outer", None).await.token, inner.token);
-    assert_eq!(refused(node.acquire(&key(), request("other")).await).why, RefusedBecause::Held);
 }
 
 pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_released(world: &World) {
@@ -88,19 +50,6 @@ pub async fn the_only_sharer_can_upgrade(world: &World) {
     granted(joined(writer).await);
 }
 
-pub async fn an_upgrade_that_other_sharers_block_is_refused_at_once(world: &World) {
-    let node = world.node().await;
-    take(&node, &key(), again("me", shared(request("mine")))).await;
-    take(&node, &key(), shared(request("other"))).await;
-    for request in [again("me", request("alone")), again("me", wait("alone"))] {
-        // If the request waited, this test would time out.
-        let answer = tokio::time::timeout(PATIENCE, node.acquire(&key(), request)).await.expect("an answer at once");
-        assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
-    }
-    assert_eq!(holders(&node).await, ["me", "other"]);
-    assert_eq!(inspect(&node).await.waiters, 0);
-}
-
 pub async fn two_sharers_that_upgrade_do_not_wait_for_each_other(world: &World) {
     let node = world.node().await;
     for name in ["first", "second"] {
@@ -120,23 +69,14 @@ pub async fn two_sharers_that_upgrade_do_not_wait_for_each_other(world: &World) 
     assert_eq!(holders(&node).await, ["second", "second"]);
 }
 
-pub async fn permits_of_one_owner_add_up(world: &World) {
-    let node = world.node().await;
-    let first = take(&node, &key(), again("me", permits(1, 2, request("one")))).await.lease;
-    let second = take(&node, &key(), again("me", permits(1, 2, request("two")))).await.lease;
-    assert!(second.token > first.token);
-    let third = node.acquire(&key(), again("me", permits(1, 2, request("three")))).await;
-    assert_eq!(refused(third).why, RefusedBecause::Held);
-    assert_eq!(release_one(&node, "one").await, 1);
-}
-
 /// The other node has a waiter, and in its memory an earlier holder.
 pub async fn a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     hold(&one, "holder").await;
     let mine = join(&one, again("me", wait("outer"))).await;
     until_waiting(&other, 1).await;
-    until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
+    // The arrivals must differ by more than the nodes' estimates of the clock.
+    until_past(&other, inspect(&one).await.now.plus_ms(250)).await;
     let behind = join(&other, wait("behind")).await;
     until_waiting(&one, 2).await;
     release(&one, "holder").await;

@@ -43,7 +43,7 @@ pub async fn a_lease_id_that_was_released_is_lost(world: &World) {
 
 pub async fn a_lease_id_that_expired_is_lost(world: &World) {
     let node = world.node().await;
-    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 150)).await.lease;
+    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 1_000)).await.lease;
     until_past(&node, lease.expires_at.plus_ms(250)).await;
     assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Expired));
     hold(&node, "next").await;

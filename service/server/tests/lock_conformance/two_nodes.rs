@@ -64,24 +64,6 @@ pub async fn a_repeated_acquire_on_the_other_has_the_same_grant(world: &World) {
     release(&one, "me").await;
 }
 
-/// The answer to the first acquire is lost. The client repeats it at a node with other waiters.
-pub async fn a_repetition_behind_waiters_of_the_other_node_gets_the_same_grant(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
-    hold(&one, "holder").await;
-    let first = join(&one, wait("me")).await;
-    until_waiting(&other, 1).await;
-    // The arrivals must differ by more than the nodes' estimates of the clock.
-    until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
-    let behind = join(&other, wait("behind")).await;
-    until_waiting(&one, 2).await;
-    release(&one, "holder").await;
-    let first = granted(joined(first).await).lease;
-    let again = granted(joined(join(&other, wait("me")).await).await).lease;
-    assert_eq!(first.token, again.token);
-    release(&other, "me").await;
-    granted(joined(behind).await);
-}
-
 pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {
     const WAITERS: usize = 50;
     let nodes = [world.node().await, world.node().await];
@@ -164,12 +146,13 @@ pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other
 /// The first answer is lost, or the client does not wait for it.
 pub async fn a_repetition_at_another_node_is_never_refused(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
-    for round in 0..20 {
+    for round in 0..10 {
         let (holder, me, behind) = (format!("holder-{round}"), format!("me-{round}"), format!("behind-{round}"));
         hold(&one, &holder).await;
         let first = join(&one, wait(&me)).await;
         until_waiting(&other, 1).await;
-        until_past(&other, inspect(&one).await.now.plus_ms(10)).await;
+        // The arrivals must differ by more than the nodes' estimates of the clock.
+        until_past(&other, inspect(&one).await.now.plus_ms(250)).await;
         let behind = (join(&other, wait(&behind)).await, behind);
         until_waiting(&one, 2).await;
         release(&one, &holder).await;

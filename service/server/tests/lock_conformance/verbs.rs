@@ -36,20 +36,6 @@ pub async fn a_held_lock_is_refused_with_its_holder(world: &World) {
     assert_eq!(holder(&node).await.as_deref(), Some("first"));
 }
 
-pub async fn a_released_lock_is_free_and_its_tokens_rise(world: &World) {
-    let node = world.node().await;
-    let mut token = 0;
-    for round in 0..5 {
-        let lease = format!("lease-{round}");
-        let granted = hold(&node, &lease).await;
-        assert!(granted.lease.token > token);
-        token = granted.lease.token;
-        release(&node, &lease).await;
-        assert_eq!(holder(&node).await, None);
-    }
-    assert_eq!(inspect(&node).await.state.token(), token);
-}
-
 pub async fn a_second_release_is_already_done(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
@@ -79,16 +65,6 @@ async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lea
         Ok(Renewed::Renewed { lease, .. }) => lease,
         other => panic!("not renewed: {other:?}"),
     }
-}
-
-pub async fn an_unknown_lease_id_is_lost_for_no_known_reason(world: &World) {
-    let node = world.node().await;
-    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None, None).await), None);
-    assert_eq!(release_lost(node.release(&key(), id("unknown")).await), None);
-    hold(&node, "me").await;
-    assert_eq!(renew_lost(node.renew(&key(), id("unknown"), None, None).await), None);
-    assert_eq!(release_lost(node.release(&key(), id("unknown")).await), None);
-    assert_eq!(holder(&node).await.as_deref(), Some("me"));
 }
 
 pub async fn a_lease_id_of_another_key_is_unknown(world: &World) {

@@ -1,7 +1,6 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use futures::poll;
 use latchgate::store::{Change, CommitResult, Stored, Version};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 
@@ -146,40 +145,4 @@ pub async fn a_change_of_a_collected_row_is_refused(world: &World) {
     assert!(versions[0].is_none() && versions[1].is_some(), "{versions:?}");
     assert_eq!(world.load(&key).await, Stored::default());
     assert_eq!(world.load(&other).await.state, state(3));
-}
-
-pub async fn a_commit_dropped_half_way_leaves_the_store_usable(world: &World) {
-    let key = at("key");
-    world.write(&key, state(1), FOREVER).await;
-    for polls in 0..40 {
-        let stored = world.load(&key).await;
-        let changes = [change(&key, stored.version, state(1_000 + polls))];
-        let now = world.now().await;
-        let mut commit = world.store.commit(now, &changes);
-        for _ in 0..polls {
-            if poll!(&mut commit).is_ready() {
-                break;
-            }
-            tokio::task::yield_now().await;
-        }
-        drop(commit);
-        // The dropped commit may or may not have been made. In both cases the next commit succeeds and stays.
-        assert_eq!(write_patiently(world, &key, 2_000 + polls).await, Ok(()));
-        assert_eq!(world.load(&key).await.state, state(2_000 + polls));
-    }
-}
-
-async fn write_patiently(world: &World, key: &Address, number: u64) -> Result<(), String> {
-    loop {
-        let expected = world.load(key).await.version;
-        let now = world.now().await;
-        match world.store.commit(now, &[change(key, expected, state(number))]).await {
-            Ok(committed) => {
-                if matches!(&committed.result, CommitResult::Checked(versions) if versions[0].is_some()) {
-                    return Ok(());
-                }
-            }
-            Err(error) => return Err(error.to_string()),
-        }
-    }
 }

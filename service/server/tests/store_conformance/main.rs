@@ -64,7 +64,6 @@ every_store! {
         awkward_keys_and_metadata_come_back_byte_for_byte,
         one_key_in_two_apps_is_two_states,
         a_change_of_a_collected_row_is_refused,
-        a_commit_dropped_half_way_leaves_the_store_usable,
     ];
     locking: [
         locked_states_are_loaded_in_the_order_of_the_request,

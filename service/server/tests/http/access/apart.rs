@@ -1,7 +1,5 @@
 //! An app sees and touches only what is its own. What belongs to another app is answered as what does not exist.
 
-use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::redis::Redis;
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -9,23 +7,8 @@ use super::world::{Caller, guarded};
 use crate::client::{Answer, leases};
 
 #[tokio::test]
-async fn on_sqlite() {
-    apart(&[]).await;
-}
-
-#[tokio::test]
-async fn on_postgres() {
-    apart(&["--locks", &shared_database().await]).await;
-}
-
-#[tokio::test]
-async fn on_redis() {
-    let redis = Redis::start().await;
-    apart(&["--locks", &redis.url()]).await;
-}
-
-async fn apart(args: &[&str]) {
-    let node = guarded(args).await;
+async fn two_apps_are_apart() {
+    let node = guarded(&[]).await;
     let (mine, theirs) = (Caller::of_app(&node, "a").await, Caller::of_app(&node, "b").await);
     locks_of_two_apps_are_apart(&mine, &theirs).await;
     tickets_and_multilocks_of_two_apps_are_apart(&mine, &theirs).await;

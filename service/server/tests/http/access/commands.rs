@@ -92,6 +92,7 @@ async fn a_public_address_is_served_once_the_store_has_an_api_key() {
     let refused = run(&["serve", "--listen", &listen], &env).await;
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && said.contains("latchgate api-key generate"), "{said}");
+    assert!(said.contains("--insecure-open"), "{said}");
 
     let node = Node::start_with(BIN, &["--locks", &database], OPERATOR).await;
     let url = node.base_url();

@@ -51,7 +51,7 @@ async fn an_app_gets_as_many_leases_as_its_quota_and_more_once_some_have_ended()
 
     assert_eq!(release(&billing, "a", &first).await.status, 200);
     assert_reached(&billing.post("/v1/multilocks/acquire", both.clone()).await, "leases", 2, 1);
-    let short = billing.ok(Method::POST, "/v1/locks/a/acquire", json!({ "ttl_ms": 300, "lease_id": "short" })).await;
+    let short = billing.ok(Method::POST, "/v1/locks/a/acquire", json!({ "ttl_ms": 1_000, "lease_id": "short" })).await;
     assert_eq!(short.text("lease_id"), "short");
     until("the short lease to expire", || async {
         billing.acquire("e", json!({ "lease_id": "e" })).await.status == 200
@@ -297,8 +297,7 @@ async fn quotas_are_checked_and_only_an_operator_changes_them() {
         ("lease", json!({ "lease": 1 })),
     ] {
         let refused = change(&operator, "billing", body).await;
-        refused.assert_problem(400, "invalid-request");
-        assert_eq!(refused.body["field"], format!("quotas.{field}"), "{}", refused.body);
+        refused.assert_names(&format!("quotas.{field}"));
     }
     let set = limit(&node, "billing", json!({ "leases": 7, "waiters": 0 })).await;
     let set = [set, limit(&node, "billing", json!({ "waiters": null, "operations": 9 })).await];

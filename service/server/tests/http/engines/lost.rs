@@ -6,7 +6,7 @@ use latchgate_testkit::eventually;
 use serde_json::json;
 
 use super::world::{
-    LONG, Load, TTL_MS_MAX, World, hold_off, status, switch, switched, token, until_granting, until_serving,
+    LONG, TTL_MS_MAX, World, check, hold_off, load, status, switch, switched, token, until_granting, until_serving,
 };
 use crate::client::{acquire, granted, renew, verb};
 
@@ -14,7 +14,7 @@ use crate::client::{acquire, granted, renew, verb};
 async fn an_operator_can_switch_from_a_dead_engine_and_its_leases_are_waited_for() {
     let mut world = World::start(1).await;
     let nodes = world.nodes(2, &["one", "pg"], &[]).await;
-    let load = Load::start(&nodes, 22);
+    let load = load(&nodes);
     until_granting(&nodes[0]).await;
     let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": TTL_MS_MAX })).await;
     world.redis[0].kill9();
@@ -38,7 +38,7 @@ async fn an_operator_can_switch_from_a_dead_engine_and_its_leases_are_waited_for
     switched(&nodes[0], "one").await;
     until_granting(&nodes[1]).await;
     assert!(token(&nodes[1], "other").await > 0);
-    load.checked().await;
+    check(load).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +104,7 @@ async fn a_node_that_starts_after_the_loss_of_the_engine_in_use_waits_for_its_le
 async fn the_next_commit_notices_an_emptied_redis_and_begins_a_hold_off() {
     let world = World::start(1).await;
     let nodes = world.nodes(2, &["one", "pg"], &[]).await;
-    let load = Load::start(&nodes, 16);
+    let load = load(&nodes);
     until_granting(&nodes[0]).await;
     granted(&nodes[0].node, "k", json!({ "ttl_ms": TTL_MS_MAX })).await;
     for _ in 0..3 {
@@ -118,7 +118,7 @@ async fn the_next_commit_notices_an_emptied_redis_and_begins_a_hold_off() {
         let longest = std::time::Duration::from_millis(TTL_MS_MAX);
         assert!(emptied.elapsed() >= longest, "granted {:?} after the loss", emptied.elapsed());
     }
-    load.checked().await;
+    check(load).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

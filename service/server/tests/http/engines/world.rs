@@ -1,23 +1,21 @@
 //! Several engines, and nodes that each connect to them through their own proxies.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::proxy::Proxy;
-use latchgate_testkit::recorded::{self, Options, Report, read_file};
+use latchgate_testkit::recorded::Options;
 use latchgate_testkit::recorder;
 use latchgate_testkit::redis::Redis;
 use serde_json::{Value, json};
-use tempfile::TempDir;
-use tokio::task::JoinHandle;
 
 use crate::client::{Answer, BIN, get, granted, release, request};
+use crate::recorded::Recording;
 
 pub const LONG: Duration = Duration::from_secs(30);
-const TIMES: [&str; 2] = ["--store-timeout", "500ms"];
+const TIMES: [&str; 2] = ["--store-timeout", "2s"];
 /// The longest lease. After the loss of an engine, nothing is granted for this time.
 pub const TTL_MS_MAX: u64 = 4_000;
 
@@ -141,37 +139,19 @@ impl World {
     }
 }
 
-/// Clients that take locks at all nodes, and the record of their calls.
-pub struct Load {
-    dir: TempDir,
-    running: JoinHandle<anyhow::Result<()>>,
+/// Clients that take locks at all nodes.
+pub fn load(nodes: &[Wired]) -> Recording {
+    let choose = |args| recorder::Args { keys: 6, clients: 18, ttl_ms: 2_000, abandon_one_in: 100, ..args };
+    Recording::start(nodes.iter().map(|wired| &wired.node), choose)
 }
 
-impl Load {
-    pub fn start(nodes: &[Wired], seconds: u64) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let urls = nodes.iter().map(|wired| wired.node.base_url()).collect();
-        let defaults = recorder::Args::new(urls, dir.path().join("history"));
-        let args = recorder::Args { keys: 6, clients: 18, seconds, ttl_ms: 2_000, abandon_one_in: 100, ..defaults };
-        let running = tokio::spawn(async move { recorder::run(&args).await });
-        Self { dir, running }
-    }
-
-    fn file(&self) -> PathBuf {
-        self.dir.path().join("history")
-    }
-
-    /// Stops the clients and checks their record: no lock may have broken a promise.
-    pub async fn checked(self) -> Report {
-        let file = self.file();
-        self.running.await.unwrap().unwrap();
-        // An engine that is left by force has leases that the next one does not have, and each has its own clock.
-        let options = Options { may_lose: true, clocks_differ: true, ..Options::default() };
-        let report = recorded::check_with(&read_file(&file).unwrap(), &options);
-        assert!(report.violations.is_empty(), "{}", report.violations[0]);
-        assert!(report.handovers > 20, "too little was seen: {report:?}");
-        report
-    }
+/// Stops the clients after some more grants: no lock may have broken a promise.
+pub async fn check(load: Recording) {
+    load.goes_on(50).await;
+    // An engine that is left by force has leases that the next one does not have, and each has its own clock.
+    let options = Options { may_lose: true, clocks_differ: true, ..Options::default() };
+    let (_, report) = load.checked(&options).await;
+    assert!(report.handovers > 20, "too little was seen: {report:?}");
 }
 
 pub async fn switch(wired: &Wired, body: Value) -> Answer {

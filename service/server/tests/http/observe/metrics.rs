@@ -51,7 +51,7 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
     assert_eq!(value(&page(&node).await, "latchgate_waiters"), 1.0);
     assert_eq!(release(&node, "secret-key", &held.text("lease_id")).await.status, 200);
     assert_eq!(waits.await.unwrap().status, 200);
-    granted(&node, "another", json!({ "ttl_ms": 100 })).await;
+    granted(&node, "another", json!({ "ttl_ms": 1_000 })).await;
     let first = begun(&node, json!({ "operation": "pay", "contents": 1 })).await;
     pre(&node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(409, "operation-in-progress");
     assert_eq!(report(&node, &first, json!({ "outcome": "success" })).await.status, 200);

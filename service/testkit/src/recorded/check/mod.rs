@@ -32,7 +32,7 @@ pub struct Options {
     /// Stores may lose leases that were acknowledged: they are only counted
     #[arg(long)]
     pub may_lose: bool,
-    /// Stores have clocks of their own, or were set during the run: do not compare the expiries that they gave
+    /// Stores have clocks of their own, or were set during the run: do not compare their expiries, nor arrivals at several nodes
     #[arg(long)]
     pub clocks_differ: bool,
     /// Longest time in ms for which a free lock with a waiter may not be granted. 0: any, for runs with hold-offs

@@ -17,7 +17,7 @@ pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], options: &Options, rep
     if options.granted_within_ms > 0 {
         check_progress(leases, options.granted_within_ms * 1_000, report);
     }
-    check_order(leases, calls, report);
+    check_order(leases, calls, options, report);
 }
 
 /// While the lock was certainly free, no request may have waited for longer than the bound.
@@ -81,7 +81,7 @@ struct Wait<'a> {
     is_resumed: bool,
 }
 
-fn check_order(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
+fn check_order(leases: &[Lease<'_>], calls: &[Call], options: &Options, report: &mut Report) {
     let mut granted: Vec<&Lease<'_>> =
         leases.iter().filter(|lease| lease.token().is_some() && is_queued(lease)).collect();
     granted.sort_by_key(|lease| lease.token());
@@ -96,8 +96,13 @@ fn check_order(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
                 None => granted.partition_point(|other| other.from_us + MARGIN_US <= wait.to_us),
             };
             let during = granted[..end].iter().rev().take_while(|other| other.from_us >= published_us);
+            // A switch leaves out what nodes have published, and counts arrivals with another clock.
+            let is_comparable = |other: &Lease<'_>| {
+                !options.clocks_differ || other.grant.is_some_and(|grant| grant.url == wait.call.url)
+            };
             let overtakes = |other: &&&Lease<'_>| {
-                other.requested_us() > wait.arrived_us + ARRIVAL_US
+                is_comparable(other)
+                    && other.requested_us() > wait.arrived_us + ARRIVAL_US
                     && other.may.is_some_and(|(from_us, _)| from_us > published_us)
                     && other.asked().priority.max(1) <= wait.call.asked.priority.max(1)
                     && (grant_of_wait.is_some() || other.from_us + MARGIN_US <= wait.to_us)
