@@ -32,19 +32,20 @@ impl Quota {
     }
 }
 
-/// The limits of one app at each node; `None` is no limit.
+/// How much the app may use of each node; null is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = QuotasAnswer))]
 #[serde(deny_unknown_fields, default)]
 pub struct Quotas {
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub requests_per_second: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub waiters: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub leases: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub operations: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(required))]
     pub event_streams: Option<u32>,
 }
 

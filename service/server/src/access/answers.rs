@@ -8,6 +8,7 @@ use utoipa::ToSchema;
 use crate::format::{DateTime, answers, rfc3339};
 
 answers! {
+    /// An app.
     pub struct AppAnswer {
         app: String,
         /// Its API keys are refused.
@@ -18,43 +19,23 @@ answers! {
         warn_after_ms?: Option<u64>,
         /// How many API keys of it are accepted.
         api_keys: usize,
-        quotas: QuotasAnswer,
+        quotas: Quotas,
     }
 
-    /// How much the app may use of each node; null is no limit.
-    pub struct QuotasAnswer {
-        #[schema(required)]
-        requests_per_second: Option<u32>,
-        #[schema(required)]
-        waiters: Option<u32>,
-        #[schema(required)]
-        leases: Option<u32>,
-        #[schema(required)]
-        operations: Option<u32>,
-        #[schema(required)]
-        event_streams: Option<u32>,
-    }
-}
-
-impl From<Quotas> for QuotasAnswer {
-    fn from(quotas: Quotas) -> Self {
-        let Quotas { requests_per_second, waiters, leases, operations, event_streams } = quotas;
-        Self { requests_per_second, waiters, leases, operations, event_streams }
-    }
-}
-
-answers! {
+    /// The app is deleted.
     pub struct DeletedAppAnswer {
         #[schema(example = "billing")]
         pub app: String,
     }
 }
 
+/// All apps.
 #[derive(Serialize, ToSchema)]
 pub struct AppsAnswer {
     apps: Vec<AppAnswer>,
 }
 
+/// The new API key. Keep the `api_key`: it is not shown again.
 #[derive(Serialize, ToSchema)]
 #[schema(as = NewApiKeyAnswer)]
 pub struct NewKeyAnswer {
@@ -99,11 +80,13 @@ answers! {
         used_at?: Option<DateTime>,
     }
 
+    /// The API keys of the store, and that of this node's configuration.
     #[schema(as = ApiKeysAnswer)]
     pub struct KeysAnswer {
         api_keys: Vec<KeyAnswer>,
     }
 
+    /// The API key is revoked.
     #[schema(as = RevokedApiKeyAnswer)]
     pub struct RevokedAnswer {
         pub id: String,
@@ -131,7 +114,7 @@ impl AppAnswer {
             warn_after_ms: entry.and_then(|entry| entry.warn_after_ms),
             created_at: entry.filter(|_| *app != App::default()).map(|entry| rfc3339(entry.created_at)),
             api_keys: document.keys.values().filter(is_accepted).count(),
-            quotas: entry.map_or_else(Quotas::default, |entry| entry.quotas).into(),
+            quotas: entry.map_or_else(Quotas::default, |entry| entry.quotas),
         }
     }
 }

@@ -40,6 +40,7 @@ impl OrderRefused {
 /// A field that is absent changes nothing.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000}))]
 pub struct AppChangeRequest {
     /// Whether its API keys are refused. Its locks and operations stay.
     disabled: Option<bool>,
@@ -104,7 +105,7 @@ fn some<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Resu
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-#[schema(as = ApiKeyRequest)]
+#[schema(as = ApiKeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]}))]
 pub struct KeyRequest {
     /// The app that the API key belongs to; `default` if absent.
     #[schema(example = "billing", min_length = 1, max_length = 64)]

@@ -97,6 +97,7 @@ pub enum EngineKind {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({}))]
 pub struct SwitchRequest {
     /// The name of the engine to use from now on. If absent: the one that is not active.
     #[schema(example = "spare", min_length = 1, max_length = 32)]
@@ -138,6 +139,7 @@ impl SwitchRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
 pub struct HoldOffRequest {
     /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
     #[serde(default)]
@@ -147,6 +149,7 @@ pub struct HoldOffRequest {
     for_ms: Option<u64>,
 }
 
+/// The hold-off is in force: the store refuses grants that were evaluated without it.
 #[derive(Serialize, ToSchema)]
 pub struct HoldOffAnswer {
     /// How long the hold-off lasts, in ms.
@@ -154,10 +157,7 @@ pub struct HoldOffAnswer {
 }
 
 /// Show the engines.
-#[utoipa::path(
-    get, path = "/v1/admin/engines", tag = "admin", operation_id = "listEngines",
-    responses((status = 200, description = "As this node sees it.", body = EnginesAnswer))
-)]
+#[utoipa::path(get, path = "/v1/admin/engines", tag = "admin", responses((status = 200, body = EnginesAnswer)))]
 pub async fn engines(call: Call) -> Response {
     ok(&answer(&call.context))
 }
@@ -169,10 +169,9 @@ pub async fn engines(call: Call) -> Response {
 /// answer, say with `stopped` that it is stopped: what it holds is lost, so a hold-off begins. `force` on the active engine ends a hold-off.
 /// Returns when this node uses the engine.
 #[utoipa::path(
-    post, path = "/v1/admin/engines/{of}", tag = "admin", operation_id = "switchEngine",
+    post, path = "/v1/admin/engines/{of}", tag = "admin",
     params(("of" = inline(EnginesOf), Path, description = "Whose engine")),
-    request_body(content = ref("#/components/schemas/SwitchRequest"), content_type = "application/json", example = json!({})),
-    responses((status = 200, description = "This node uses the engine.", body = EnginesAnswer))
+    responses((status = 200, body = EnginesAnswer))
 )]
 pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<SwitchRequest>) -> Answered {
     match EnginesOf::from_str(&of, false).map_err(|_| Problem::field("of", "must be locks or gate"))? {
@@ -193,13 +192,7 @@ pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<Swit
 ///
 /// During a hold-off of the gate, an operation without a record is 409 `operation-unknown` if its pre says `on_expiry: block`; other
 /// pres go and say `possibly_repeated`.
-#[utoipa::path(
-    post, path = "/v1/admin/hold-off", tag = "admin", operation_id = "setHoldOff",
-    request_body(content = ref("#/components/schemas/HoldOffRequest"), content_type = "application/json", example = json!({"of": "locks", "for_ms": 60_000})),
-    responses(
-        (status = 200, description = "In force: the store refuses grants that were evaluated without it.", body = HoldOffAnswer),
-    )
-)]
+#[utoipa::path(post, path = "/v1/admin/hold-off", tag = "admin", responses((status = 200, body = HoldOffAnswer)))]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(of.as_str());
@@ -212,20 +205,16 @@ pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<Hold
 }
 
 fn refused(failure: &OrderFailure) -> Problem {
-    let code = match failure {
-        OrderFailure::UnknownEngine | OrderFailure::OneEngine => Code::UnknownEngine,
-        OrderFailure::NoAnswer(_) => Code::EngineUnreachable,
-        OrderFailure::InDoubt(_) => Code::EngineInDoubt,
-        OrderFailure::NotStopped(_) => Code::EngineNotStopped,
-        OrderFailure::GivenUp(_) | OrderFailure::Contended => Code::EnginesUndecided,
-        OrderFailure::NotLower(_) => Code::InvalidRequest,
+    let (code, field) = match failure {
+        OrderFailure::UnknownEngine => (Code::UnknownEngine, Some("engine")),
+        OrderFailure::OneEngine => (Code::UnknownEngine, None),
+        OrderFailure::NoAnswer(_) => (Code::EngineUnreachable, None),
+        OrderFailure::InDoubt(_) => (Code::EngineInDoubt, None),
+        OrderFailure::NotStopped(_) => (Code::EngineNotStopped, None),
+        OrderFailure::GivenUp(_) | OrderFailure::Contended => (Code::EnginesUndecided, None),
+        OrderFailure::NotLower(_) => (Code::InvalidRequest, Some("lease_ms_max")),
     };
-    let problem = Problem::new(code, format!("{failure}."));
-    match failure {
-        OrderFailure::UnknownEngine => problem.with("field", "engine"),
-        OrderFailure::NotLower(_) => problem.with("field", "lease_ms_max"),
-        _ => problem,
-    }
+    Problem::new(code, format!("{failure}.")).with_some("field", field)
 }
 
 fn answer(context: &Context) -> EnginesAnswer {

@@ -19,6 +19,7 @@ use crate::format::answers;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"app": "billing"}))]
 pub struct AppRequest {
     /// 1 to 64 bytes of UTF-8 without control characters.
     #[schema(example = "billing", max_length = 64, min_length = 1)]
@@ -26,10 +27,7 @@ pub struct AppRequest {
 }
 
 /// List the apps.
-#[utoipa::path(
-    get, path = "/v1/admin/apps", tag = "admin", operation_id = "listApps",
-    responses((status = 200, description = "All apps.", body = AppsAnswer))
-)]
+#[utoipa::path(get, path = "/v1/admin/apps", tag = "admin", responses((status = 200, body = AppsAnswer)))]
 pub async fn list_apps(call: Call) -> Response {
     ok(&call.context.access.apps())
 }
@@ -38,8 +36,7 @@ pub async fn list_apps(call: Call) -> Response {
 ///
 /// An app is a namespace: the same key in two apps is two locks. If the app exists, it is enabled.
 #[utoipa::path(
-    post, path = "/v1/admin/apps", tag = "admin", operation_id = "createApp",
-    request_body(content = AppRequest, example = json!({"app": "billing"})),
+    post, path = "/v1/admin/apps", tag = "admin",
     responses(
         (status = 201, description = "The app is new.", body = AppAnswer),
         (status = 200, description = "The app was there. It is enabled.", body = AppAnswer),
@@ -53,11 +50,7 @@ pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered
 /// Change an app.
 ///
 /// The change counts at this node at once, and at all others within two seconds.
-#[utoipa::path(
-    patch, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "changeApp",
-    request_body(content = ref("#/components/schemas/AppChangeRequest"), content_type = "application/json", example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000})),
-    responses((status = 200, description = "The app is changed.", body = AppAnswer))
-)]
+#[utoipa::path(patch, path = "/v1/admin/apps/{app}", tag = "admin", responses((status = 200, body = AppAnswer)))]
 pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json<AppChangeRequest>) -> Answered {
     Ok(ok(&call.order()?.change_app(&app, request).await?))
 }
@@ -65,10 +58,7 @@ pub async fn change_app(call: Call, PathText(app): PathText, Json(request): Json
 /// Delete an empty app.
 ///
 /// Without API keys (revoked ones go with it, 3 s after the revocation), locks that are in use, and operations.
-#[utoipa::path(
-    delete, path = "/v1/admin/apps/{app}", tag = "admin", operation_id = "deleteApp",
-    responses((status = 200, description = "The app is deleted.", body = DeletedAppAnswer))
-)]
+#[utoipa::path(delete, path = "/v1/admin/apps/{app}", tag = "admin", responses((status = 200, body = DeletedAppAnswer)))]
 pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
     let order = call.order()?;
     let app = App::parse(&app).map_err(|error| Problem::field("app", error))?;
@@ -93,12 +83,7 @@ pub struct KeysQuery {
 }
 
 /// List the API keys, without their secrets.
-#[utoipa::path(
-    get, path = "/v1/admin/api-keys", tag = "admin", operation_id = "listApiKeys", params(KeysQuery),
-    responses(
-        (status = 200, description = "Those of the store, and those of this node's configuration.", body = KeysAnswer),
-    )
-)]
+#[utoipa::path(get, path = "/v1/admin/api-keys", tag = "admin", params(KeysQuery), responses((status = 200, body = KeysAnswer)))]
 pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
     Ok(ok(&call.context.access.api_keys(query.app.as_deref())?))
 }
@@ -106,11 +91,7 @@ pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
 /// Create an API key.
 ///
 /// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
-#[utoipa::path(
-    post, path = "/v1/admin/api-keys", tag = "admin", operation_id = "createApiKey",
-    request_body(content = KeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]})),
-    responses((status = 201, description = "Keep the `api_key`: it is not shown again.", body = NewKeyAnswer))
-)]
+#[utoipa::path(post, path = "/v1/admin/api-keys", tag = "admin", responses((status = 201, body = NewKeyAnswer)))]
 pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
     Ok(json(StatusCode::CREATED, &call.order()?.create_key(request).await?))
 }
@@ -120,15 +101,16 @@ pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered
 /// It is refused at this node at once, and at all others within two seconds. Its waits and event streams end. Leases that were
 /// taken with it stay until they expire.
 #[utoipa::path(
-    delete, path = "/v1/admin/api-keys/{id}", tag = "admin", operation_id = "revokeApiKey",
+    delete, path = "/v1/admin/api-keys/{id}", tag = "admin",
     params(("id" = String, Path, min_length = 1, max_length = 64, description = "The part of the API key that is not secret", example = "3f9a1c20b7d4")),
-    responses((status = 200, description = "The API key is revoked.", body = RevokedAnswer))
+    responses((status = 200, body = RevokedAnswer))
 )]
 pub async fn revoke_key(call: Call, PathText(id): PathText) -> Answered {
     Ok(ok(&call.order()?.revoke_key(&id).await?))
 }
 
 answers! {
+    /// The app and the permissions of the API key.
     pub struct MeAnswer {
         app: String,
         /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
@@ -142,10 +124,7 @@ answers! {
 }
 
 /// Show what the caller may do.
-#[utoipa::path(
-    get, path = "/v1/me", tag = "access", operation_id = "getMe",
-    responses((status = 200, description = "The app and the permissions of the API key.", body = MeAnswer))
-)]
+#[utoipa::path(get, path = "/v1/me", tag = "access", responses((status = 200, body = MeAnswer)))]
 pub async fn me(call: Call) -> Response {
     let permissions = &call.caller.permissions;
     ok(&MeAnswer {

@@ -21,6 +21,7 @@ const AT_ONCE: usize = 128;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]}))]
 pub struct RenewLeasesRequest {
     /// 1 to 500, unless configured otherwise.
     #[schema(min_items = 1, max_items = 500)]
@@ -44,6 +45,7 @@ pub struct LeaseToRenew {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]}))]
 pub struct ReleaseLeasesRequest {
     /// 1 to 500, unless configured otherwise.
     #[schema(min_items = 1, max_items = 500)]
@@ -63,6 +65,7 @@ pub struct LeaseToRelease {
 }
 
 answers! {
+    /// All leases are renewed: each now ends its `ttl_ms` from now.
     pub struct RenewLeasesAnswer {
         /// One for each lease, in the order of the request.
         results: Vec<RenewedLease>,
@@ -85,6 +88,7 @@ answers! {
         revocation: Option<RevocationAnswer>,
     }
 
+    /// All leases are released.
     pub struct ReleaseLeasesAnswer {
         /// One for each lease, in the order of the request.
         results: Vec<ReleasedLease>,
@@ -105,20 +109,10 @@ answers! {
 ///
 /// Those of a multilock are one for each key, all with its `lease_id`.
 /// 200: all are renewed. Otherwise `results` says which are, and what became of the others.
-#[utoipa::path(
-    post, path = "/v1/leases/renew", tag = "leases", operation_id = "renewLeases",
-    request_body(content = RenewLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]})),
-    responses((status = 200, description = "Each lease now ends its `ttl_ms` from now.", body = RenewLeasesAnswer))
-)]
+#[utoipa::path(post, path = "/v1/leases/renew", tag = "leases", responses((status = 200, body = RenewLeasesAnswer)))]
 pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answered {
-    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&call, named)?;
-    let mut renewals = Vec::with_capacity(leases.len());
-    for (index, (lease, requested)) in leases.into_iter().zip(request.leases).enumerate() {
-        let ttl_ms = requested.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose();
-        renewals.push((lease, ttl_ms.map_err(|problem| problem.with("index", index))?));
-    }
-    let renewals = stream::iter(renewals).map(async |((address, lease_id), ttl_ms)| {
+    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id, lease.ttl_ms));
+    let renewals = stream::iter(named_leases(&call, named)?).map(async |(address, lease_id, ttl_ms)| {
         let renewed = quotas::renew(&call, &address, &lease_id, ttl_ms, None).await;
         let (lease, now) = renewed.map_err(|problem| of_lease(problem, &address, &lease_id))?;
         Ok(RenewedLease {
@@ -139,15 +133,10 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
 ///
 /// Those of a multilock are one for each key, all with its `lease_id`.
 /// 200: all are released. Otherwise `results` says which are, and what became of the others.
-#[utoipa::path(
-    post, path = "/v1/leases/release", tag = "leases", operation_id = "releaseLeases",
-    request_body(content = ReleaseLeasesRequest, example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]})),
-    responses((status = 200, description = "All leases are released.", body = ReleaseLeasesAnswer))
-)]
+#[utoipa::path(post, path = "/v1/leases/release", tag = "leases", responses((status = 200, body = ReleaseLeasesAnswer)))]
 pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> Answered {
-    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id));
-    let leases = named_leases(&call, named)?;
-    let releases = stream::iter(leases).map(async |(address, lease_id)| {
+    let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id, None));
+    let releases = stream::iter(named_leases(&call, named)?).map(async |(address, lease_id, _)| {
         let released = quotas::release(&call, &address, &lease_id).await;
         let released = released.map_err(|problem| of_lease(problem, &address, &lease_id))?;
         let (key, lease_id) = (address.key.as_str().to_owned(), lease_id.as_str().to_owned());
@@ -157,16 +146,17 @@ pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> A
     Ok(answer::ok(&ReleaseLeasesAnswer { results }))
 }
 
-/// The leases that a request names, all of which its caller may use.
+/// The leases that a request names, all of which its caller may use, and their new lengths.
 fn named_leases<'a>(
     call: &Call,
-    named: impl ExactSizeIterator<Item = (&'a str, &'a str)>,
-) -> Result<Vec<(Address, LeaseId)>, Problem> {
+    named: impl ExactSizeIterator<Item = (&'a str, &'a str, Option<u64>)>,
+) -> Result<Vec<(Address, LeaseId, Option<u64>)>, Problem> {
     within("leases", named.len(), 1..=LEASES_PER_CALL_MAX)?;
     call.count(named.len() - 1)?;
-    let parse = |(key, lease_id): (&str, &str)| {
+    let parse = |(key, lease_id, ttl_ms): (&str, &str, Option<u64>)| {
         let key = Key::parse(key).map_err(|_| invalid_key(key).with("field", "leases"))?;
-        Ok((call.address(key)?, parse_lease_id(lease_id)?))
+        let ttl_ms = ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose();
+        Ok((call.address(key)?, parse_lease_id(lease_id)?, ttl_ms?))
     };
     let with_index = |(index, lease)| parse(lease).map_err(|problem: Problem| problem.with("index", index));
     named.enumerate().map(with_index).collect()

@@ -19,10 +19,10 @@ use crate::observe::traces::spans_dropped;
 
 const NODE: HeaderName = HeaderName::from_static("x-latchgate-node");
 
-/// Metrics of this node.
+/// Metrics of this node, for Prometheus.
 #[utoipa::path(
-    get, path = "/metrics", tag = "probes", operation_id = "getMetrics",
-    responses((status = 200, description = "OpenMetrics text, for Prometheus.", body = String, content_type = "application/openmetrics-text"))
+    get, path = "/metrics", tag = "probes",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text"))
 )]
 pub async fn metrics(State(context): State<Shared>) -> Response {
     // Behind a load balancer, a browser gets those of several nodes by turns.
@@ -45,10 +45,7 @@ answers! {
 }
 
 /// The last quarter of an hour of this node, for charts.
-#[utoipa::path(
-    get, path = "/metrics/samples", tag = "probes", operation_id = "getSamples",
-    responses((status = 200, description = "Some of the metrics, since the node was started.", body = SamplesAnswer))
-)]
+#[utoipa::path(get, path = "/metrics/samples", tag = "probes", responses((status = 200, body = SamplesAnswer)))]
 pub async fn samples(State(context): State<Shared>) -> Response {
     let (ages_ms, series) = context.samples.all();
     ok(&SamplesAnswer { node: context.locks.node_id().as_str().to_owned(), ages_ms, series })

@@ -23,6 +23,7 @@ use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MA
 
 acquire_body! {
     /// Beside `locks`, the fields are as for one lock. All leases have the same `lease_id`.
+    #[schema(example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000}))]
     pub struct MultilockRequest {
         /// 1 to 64 keys, each at most once.
         #[schema(min_items = 1, max_items = 64)]
@@ -50,6 +51,7 @@ pub struct LockedKeyRequest {
 }
 
 answers! {
+    /// All locks are yours.
     pub struct MultilockAnswer<'a> {
         /// One for each key, in the order of the request.
         locks: Vec<LockedKeyAnswer<'a>>,
@@ -84,11 +86,7 @@ answers! {
 /// Renew and release them with `/v1/leases/renew` and `/v1/leases/release`: a lease for each key, all with the same `lease_id`.
 /// 200: all locks are yours. Any other status: none is. With `wait_ms` the request waits in the queue of the first key that
 /// refuses it; meanwhile it holds no lock.
-#[utoipa::path(
-    post, path = "/v1/multilocks/acquire", tag = "multilocks", operation_id = "acquireMultilock",
-    request_body(content = MultilockRequest, example = json!({"locks": [{"key": "accounts/1"}, {"key": "accounts/2", "mode": "shared"}], "ttl_ms": 30_000})),
-    responses((status = 200, description = "All locks are yours.", body = MultilockAnswer))
-)]
+#[utoipa::path(post, path = "/v1/multilocks/acquire", tag = "multilocks", responses((status = 200, body = MultilockAnswer)))]
 pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answered {
     let request = request.parse(&call)?;
     call.count(request.locks.len() - 1)?;

@@ -1,6 +1,6 @@
 //! The address of a client behind proxies. Only proxies that the operator trusts are believed.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, SocketAddr};
 
 use axum::http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
@@ -47,14 +47,9 @@ impl TrustedProxies {
 
 /// Some proxies add the port.
 fn address_of(entry: &str) -> Option<IpAddr> {
-    if let Ok(address) = entry.parse::<IpAddr>() {
-        return Some(address.to_canonical());
-    }
-    if let Some((address, _)) = entry.strip_prefix('[').and_then(|entry| entry.split_once(']')) {
-        return address.parse::<Ipv6Addr>().ok().map(|address| IpAddr::V6(address).to_canonical());
-    }
-    let (address, _) = entry.split_once(':')?;
-    address.parse().ok()
+    let bare = entry.strip_prefix('[').and_then(|entry| entry.strip_suffix(']')).unwrap_or(entry);
+    let address = bare.parse().ok().or_else(|| Some(entry.parse::<SocketAddr>().ok()?.ip()));
+    address.map(|address: IpAddr| address.to_canonical())
 }
 
 #[cfg(test)]

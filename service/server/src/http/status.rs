@@ -7,7 +7,7 @@ use super::context::Shared;
 use super::problem::{Code, Problem};
 
 /// Whether the process is alive.
-#[utoipa::path(get, path = "/healthz", tag = "probes", operation_id = "checkHealth", responses((status = 200, description = "The process answers.", body = String, content_type = "text/plain")))]
+#[utoipa::path(get, path = "/healthz", tag = "probes", responses((status = 200, body = String, content_type = "text/plain")))]
 pub async fn healthz() -> &'static str {
     "ok\n"
 }
@@ -15,10 +15,7 @@ pub async fn healthz() -> &'static str {
 /// Whether the node can serve.
 ///
 /// It can while its store takes commits and keeps them, and it is not shutting down. `detail` says why it cannot.
-#[utoipa::path(
-    get, path = "/readyz", tag = "probes", operation_id = "checkReadiness",
-    responses((status = 200, description = "The node can serve.", body = String, content_type = "text/plain"))
-)]
+#[utoipa::path(get, path = "/readyz", tag = "probes", responses((status = 200, body = String, content_type = "text/plain")))]
 pub async fn readyz(State(context): State<Shared>) -> Response {
     let risk = || context.operations.risk().filter(|risk| !risk.is_accepted).map(|risk| risk.what);
     match context.locks.trouble().or_else(risk) {

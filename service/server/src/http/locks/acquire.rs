@@ -19,6 +19,7 @@ use crate::http::{answer, quotas};
 use crate::locks::{Acquired, LockRequest, RefusedBecause};
 
 acquire_body! {
+    #[schema(example = json!({"owner": "billing-7", "ttl_ms": 30_000}))]
     pub struct AcquireRequest {
         /// `exclusive`, `shared` or `permits`; `exclusive` if absent.
         mode: Option<ModeName>,
@@ -43,6 +44,7 @@ acquire_body! {
 }
 
 answers! {
+    /// The lock is yours.
     pub struct AcquireAnswer<'a> {
         #[schema(example = "orders/42")]
         key: &'a str,
@@ -78,11 +80,7 @@ answers! {
 ///
 /// 200: the lock is yours until the lease ends. Any other status: it is not. With `wait_ms` the request waits in the key's
 /// queue. A client that closes its connection leaves the queue.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/acquire", tag = "locks", operation_id = "acquireLock",
-    request_body(content = ref("#/components/schemas/AcquireRequest"), content_type = "application/json", example = json!({"owner": "billing-7", "ttl_ms": 30_000})),
-    responses((status = 200, description = "The lock is yours.", body = AcquireAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/acquire", tag = "locks", responses((status = 200, body = AcquireAnswer)))]
 pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request): Json<AcquireRequest>) -> Answered {
     let request = request.parse(&call.context, &address)?;
     let _waits = call.enter_wait(request.wait)?;

@@ -41,6 +41,7 @@ answers! {
         metadata?: Option<Box<RawValue>>,
     }
 
+    /// The lease is released. The first waiter gets the lock.
     pub struct ReleaseAnswer {
         /// Leases of this key that the same owner still holds.
         pub still_held: u32,

@@ -19,6 +19,7 @@ const CLOSED_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"}))]
 pub struct CloseRequest {
     /// Why. Refused clients see it.
     #[schema(min_length = 1, max_length = 512)]
@@ -29,6 +30,7 @@ pub struct CloseRequest {
 }
 
 answers! {
+    /// The key is closed.
     pub struct ClosedAnswer<'a> {
         key: &'a str,
         closed: ClosingAnswer,
@@ -45,6 +47,7 @@ answers! {
     }
 }
 
+/// The key is open.
 #[derive(Serialize, ToSchema)]
 pub struct OpenAnswer<'a> {
     key: &'a str,
@@ -67,11 +70,7 @@ impl ClosingAnswer {
 ///
 /// From now on no client is granted a lease of it: every acquire is answered 423 `lock-closed`, nested ones too. Holders keep their
 /// leases and can renew them; waiters keep their positions. A second call replaces the reason and the end.
-#[utoipa::path(
-    put, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "closeLock",
-    request_body(content = CloseRequest, example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"})),
-    responses((status = 200, description = "The key is closed.", body = ClosedAnswer))
-)]
+#[utoipa::path(put, path = "/v1/locks/{key}/closed", tag = "locks", responses((status = 200, body = ClosedAnswer)))]
 pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request): Json<CloseRequest>) -> Answered {
     let now = call.context.locks.now();
     let until = request.until.as_deref().map(|text| parse_until(text, now)).transpose()?;
@@ -92,10 +91,7 @@ pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request):
 /// Open a key that is closed.
 ///
 /// The first waiter gets the lock if it is free.
-#[utoipa::path(
-    delete, path = "/v1/locks/{key}/closed", tag = "locks", operation_id = "openLock",
-    responses((status = 200, description = "The key is open.", body = OpenAnswer))
-)]
+#[utoipa::path(delete, path = "/v1/locks/{key}/closed", tag = "locks", responses((status = 200, body = OpenAnswer)))]
 pub async fn open(call: Call, PathAddress(address): PathAddress) -> Answered {
     match command(&call, &address, Command::Open).await? {
         Outcome::Opened { was_closed } => {

@@ -73,9 +73,7 @@ impl ModeFields<'_> {
             }
         }
     }
-}
 
-impl ModeFields<'_> {
     fn share(self, permits: u32) -> Result<Option<Share>, Problem> {
         let Some(group) = self.group else {
             return match self.group_limit {
@@ -169,11 +167,8 @@ pub fn parse_note(reason: Option<&str>, by: Option<&str>) -> Result<Note, Proble
 
 /// The ticket's lease id, else the client's, else a new one.
 pub fn lease_id(resumed: Option<&Resumed>, proposed: Option<&str>) -> Result<LeaseId, Problem> {
-    match (resumed, proposed) {
-        (Some(resumed), _) => Ok(resumed.lease_id.clone()),
-        (None, Some(lease_id)) => parse_lease_id(lease_id),
-        (None, None) => Ok(new_lease_id()),
-    }
+    let of_ticket = resumed.map(|resumed| Ok(resumed.lease_id.clone()));
+    of_ticket.or(proposed.map(parse_lease_id)).unwrap_or_else(|| Ok(new_lease_id()))
 }
 
 /// A ticket continues one wait. It is not valid for another request, nor for a higher priority.
@@ -192,9 +187,9 @@ pub fn check_unchanged(resumed: Option<&Resumed>, lease_id: Option<&str>, priori
 /// A body of an acquire: its own fields, then those that all acquires have. A new field is written here only.
 macro_rules! acquire_body {
     ($(#[$meta:meta])* pub struct $name:ident { $($own:tt)* }) => {
-        $(#[$meta])*
         #[derive(Debug, serde::Deserialize, utoipa::ToSchema)]
         #[serde(deny_unknown_fields)]
+        $(#[$meta])*
         pub struct $name {
             $($own)*
             /// Refused clients see it. If absent, the server makes one, which begins with `anonymous-`.

@@ -26,7 +26,7 @@ use crate::store::{EventCursor, LoggedEvent};
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 answers! {
-    /// An event of a lock.
+    /// An event of a lock; of a stream, the `data` of each event.
     pub struct EventAnswer {
         /// Opaque. `Last-Event-ID` of a stream or `cursor` of a history continue from it.
         id: String,
@@ -67,6 +67,7 @@ pub struct HistoryQuery {
 }
 
 answers! {
+    /// One page of events, newest first.
     pub struct HistoryAnswer {
         /// Newest first.
         events: Vec<EventAnswer>,
@@ -99,9 +100,8 @@ pub struct AllEventsQuery {
 /// The holders with their tokens, how long they waited and held the lock, and how each lease ended. Events are kept for a day
 /// unless configured otherwise.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}/history", tag = "events", operation_id = "getLockHistory",
-    params(HistoryQuery),
-    responses((status = 200, description = "One page, newest first.", body = HistoryAnswer))
+    get, path = "/v1/locks/{key}/history", tag = "events", params(HistoryQuery),
+    responses((status = 200, body = HistoryAnswer))
 )]
 pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
     check_kept(&call)?;
@@ -123,11 +123,9 @@ pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query)
 /// event `dropped` and goes on. Its `data` is `{id, kind, from, to, reason}`: events behind the id `from` and up to the id `to` may be
 /// missing.
 #[utoipa::path(
-    get, path = "/v1/locks/{key}/events", tag = "events", operation_id = "watchLock",
+    get, path = "/v1/locks/{key}/events", tag = "events",
     params(EventsQuery),
-    responses(
-        (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
-    )
+    responses((status = 200, body = EventAnswer, content_type = "text/event-stream"))
 )]
 pub async fn events(
     call: Call,
@@ -140,10 +138,9 @@ pub async fn events(
 
 /// Watch all locks, or those whose keys have a prefix.
 #[utoipa::path(
-    get, path = "/v1/events", tag = "events", operation_id = "watchLocks", params(AllEventsQuery),
-    responses(
-        (status = 200, description = "Events as they happen. The `data` of each is this object.", body = EventAnswer, content_type = "text/event-stream"),
-    )
+    get, path = "/v1/events", tag = "events",
+    params(AllEventsQuery),
+    responses((status = 200, body = EventAnswer, content_type = "text/event-stream"))
 )]
 pub async fn all_events(call: Call, Query(query): Query<AllEventsQuery>, headers: HeaderMap) -> Answered {
     let prefix = parse_prefix(&call, query.prefix)?;

@@ -24,6 +24,7 @@ const GRACE_MS_MIN: u64 = 1_000;
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"reason": "deploy", "grace_ms": 10_000}))]
 pub struct RevokeRequest {
     /// Why. The holder reads it in the answer to its next renewal.
     #[schema(min_length = 1, max_length = 512)]
@@ -40,6 +41,7 @@ pub struct RevokeRequest {
     token: Option<u64>,
 }
 
+/// The leases are revoked, and end after the grace period.
 #[derive(Serialize, ToSchema)]
 pub struct RevokeAnswer<'a> {
     key: &'a str,
@@ -61,6 +63,7 @@ pub struct ForceQuery {
     by: Option<String>,
 }
 
+/// All leases have ended.
 #[derive(Serialize, ToSchema)]
 pub struct ForceAnswer<'a> {
     key: &'a str,
@@ -70,6 +73,7 @@ pub struct ForceAnswer<'a> {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"limit": 5}))]
 pub struct LimitRequest {
     /// How many permits the key has from now on. With null, the next acquire that names a limit sets it.
     #[serde(deserialize_with = "Option::deserialize")]
@@ -77,6 +81,7 @@ pub struct LimitRequest {
     limit: Option<u32>,
 }
 
+/// The limit is set.
 #[derive(Serialize, ToSchema)]
 pub struct LimitAnswer<'a> {
     key: &'a str,
@@ -89,12 +94,14 @@ pub struct LimitAnswer<'a> {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"token": 1_784_000_000_000_000_u64}))]
 pub struct FenceRequest {
     /// From the answer to acquire.
     #[schema(maximum = 9_007_199_254_740_991_u64)]
     token: u64,
 }
 
+/// The token is up to date.
 #[derive(Serialize, ToSchema)]
 pub struct FenceAnswer<'a> {
     key: &'a str,
@@ -104,11 +111,7 @@ pub struct FenceAnswer<'a> {
 /// Revoke a lock.
 ///
 /// The holders learn it from their next renewal and have the grace period to end their work.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/revoke", tag = "locks", operation_id = "revokeLock",
-    request_body(content = ref("#/components/schemas/RevokeRequest"), content_type = "application/json", example = json!({"reason": "deploy", "grace_ms": 10_000})),
-    responses((status = 200, description = "Revoked. The leases end after the grace period.", body = RevokeAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/revoke", tag = "locks", responses((status = 200, body = RevokeAnswer)))]
 pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request): Json<RevokeRequest>) -> Answered {
     let grace_ms = request.grace_ms.unwrap_or(GRACE_MS_DEFAULT);
     let grace_ms = within("grace_ms", grace_ms, 0..=call.context.limits.ttl_ms_max)?;
@@ -132,9 +135,8 @@ pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request)
 ///
 /// The holders learn it from their next renewal or release. The first waiter gets the lock.
 #[utoipa::path(
-    delete, path = "/v1/locks/{key}", tag = "locks", operation_id = "forceLock",
-    params(ForceQuery),
-    responses((status = 200, description = "All leases have ended.", body = ForceAnswer))
+    delete, path = "/v1/locks/{key}", tag = "locks", params(ForceQuery),
+    responses((status = 200, body = ForceAnswer))
 )]
 pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): Query<ForceQuery>) -> Answered {
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
@@ -152,11 +154,7 @@ pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): 
 ///
 /// Holders keep their permits when the limit is lowered; new grants wait until enough are released. The limit stays until it
 /// is changed.
-#[utoipa::path(
-    put, path = "/v1/locks/{key}/limit", tag = "locks", operation_id = "setLockLimit",
-    request_body(content = LimitRequest, example = json!({"limit": 5})),
-    responses((status = 200, description = "The limit is set.", body = LimitAnswer))
-)]
+#[utoipa::path(put, path = "/v1/locks/{key}/limit", tag = "locks", responses((status = 200, body = LimitAnswer)))]
 pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(request): Json<LimitRequest>) -> Answered {
     if call.app() != call.caller.app() {
         audit::begin_action(&call, Action::SetLimit, address.key.as_str());
@@ -175,11 +173,7 @@ pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(reque
 ///
 /// For resources that cannot store the highest token themselves. 200: the token's lease is live, or no higher token has been
 /// granted or presented for this key.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/fence", tag = "locks", operation_id = "checkLockToken",
-    request_body(content = FenceRequest, example = json!({"token": 1_784_000_000_000_000_u64})),
-    responses((status = 200, description = "The token is up to date.", body = FenceAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/fence", tag = "locks", responses((status = 200, body = FenceAnswer)))]
 pub async fn fence(
     call: Call,
     PathAddress(address): PathAddress,

@@ -14,6 +14,7 @@ use crate::http::{answer, quotas};
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}))]
 pub struct RenewRequest {
     /// From the answer to acquire.
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
@@ -27,6 +28,7 @@ pub struct RenewRequest {
 }
 
 answers! {
+    /// The lease now ends `ttl_ms` from now.
     pub struct RenewAnswer<'a> {
         key: &'a str,
         lease_id: &'a str,
@@ -48,6 +50,7 @@ answers! {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire"}))]
 pub struct ReleaseRequest {
     /// From the answer to acquire.
     #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
@@ -55,11 +58,7 @@ pub struct ReleaseRequest {
 }
 
 /// Renew a lease.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/renew", tag = "locks", operation_id = "renewLock",
-    request_body(content = RenewRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000})),
-    responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = RenewAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/renew", tag = "locks", responses((status = 200, body = RenewAnswer)))]
 pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request): Json<RenewRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose()?;
@@ -80,11 +79,7 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
 }
 
 /// Release a lock.
-#[utoipa::path(
-    post, path = "/v1/locks/{key}/release", tag = "locks", operation_id = "releaseLock",
-    request_body(content = ReleaseRequest, example = json!({"lease_id": "the-lease_id-of-the-acquire"})),
-    responses((status = 200, description = "Released. The first waiter gets the lock.", body = ReleaseAnswer))
-)]
+#[utoipa::path(post, path = "/v1/locks/{key}/release", tag = "locks", responses((status = 200, body = ReleaseAnswer)))]
 pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
     Ok(answer::ok(&quotas::release(&call, &address, &lease_id).await?))

@@ -33,6 +33,7 @@ pub struct OwnerQuery {
 }
 
 answers! {
+    /// What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.
     pub struct OwnerAnswer {
         owner: String,
         /// The keys that the owner holds, among those that were looked through.
@@ -73,11 +74,9 @@ answers! {
 ///
 /// So a person sees who blocks whom. A node knows the holders of all keys, and the owners of the requests that wait at itself.
 #[utoipa::path(
-    get, path = "/v1/owners/{owner}", tag = "locks", operation_id = "getOwner",
+    get, path = "/v1/owners/{owner}", tag = "locks",
     params(("owner" = String, Path, min_length = 1, max_length = 256, description = "The owner as plain text, percent-encoded by the client", example = "billing-7"), OwnerQuery),
-    responses(
-        (status = 200, description = "What this node knows of the owner. One that it knows nothing of holds nothing and waits for nothing.", body = OwnerAnswer),
-    )
+    responses((status = 200, body = OwnerAnswer))
 )]
 pub async fn owner(call: Call, PathText(owner): PathText, Query(query): Query<OwnerQuery>) -> Answered {
     // Names that the server has made can be looked for, too.

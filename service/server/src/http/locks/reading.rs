@@ -18,6 +18,7 @@ use crate::http::query::{Query, page_limit};
 use crate::locks::Waiting;
 
 answers! {
+    /// A lock as it is now. One that was never taken is free.
     pub struct LockAnswer {
         /// Only in a listing of all apps.
         app?: Option<String>,
@@ -112,6 +113,7 @@ pub enum Sort {
 }
 
 answers! {
+    /// One page of locks.
     pub struct ListAnswer {
         locks: Vec<LockAnswer>,
         /// Keys between those of `locks` whose state in the store cannot be read: see the error `state-unreadable`. If `app` is `*`, each
@@ -123,12 +125,7 @@ answers! {
 }
 
 /// Show a lock.
-#[utoipa::path(
-    get, path = "/v1/locks/{key}", tag = "locks", operation_id = "getLock",
-    responses(
-        (status = 200, description = "The lock as it is now. A lock that was never taken is free.", body = LockAnswer),
-    )
-)]
+#[utoipa::path(get, path = "/v1/locks/{key}", tag = "locks", responses((status = 200, body = LockAnswer)))]
 pub async fn inspect(call: Call, PathAddress(address): PathAddress) -> Answered {
     let inspected = call.context.locks.inspect(&address).await?;
     let answer = lock_answer(&address, &inspected.state, usize::MAX, inspected.waiters, inspected.now);
@@ -138,10 +135,7 @@ pub async fn inspect(call: Call, PathAddress(address): PathAddress) -> Answered 
 }
 
 /// List locks, in the order of their apps and keys, of their waiters, or of how long they are held.
-#[utoipa::path(
-    get, path = "/v1/locks", tag = "locks", operation_id = "listLocks", params(ListQuery),
-    responses((status = 200, description = "One page.", body = ListAnswer))
-)]
+#[utoipa::path(get, path = "/v1/locks", tag = "locks", params(ListQuery), responses((status = 200, body = ListAnswer)))]
 pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
     if let Some(owner) = &query.owner {
         check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;

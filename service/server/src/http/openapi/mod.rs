@@ -15,14 +15,14 @@ use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
+use utoipa::openapi::request_body::RequestBody;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Type};
+use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type};
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
 use super::endpoint::{Endpoint, NamedApps, Needs};
 use super::problem::Code;
-use super::{admin, locks};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -44,14 +44,7 @@ use super::{admin, locks};
         (name = "admin", description = "For operators of the service"),
         (name = "probes", description = "For load balancers and monitoring"),
     ),
-    components(schemas(
-        problem::Problem,
-        locks::acquire::AcquireRequest,
-        locks::interventions::RevokeRequest,
-        admin::SwitchRequest,
-        admin::HoldOffRequest,
-        crate::access::operator::AppChangeRequest,
-    )),
+    components(schemas(problem::Problem)),
     servers((url = "/", description = "This node")),
 )]
 struct Api;
@@ -100,19 +93,42 @@ fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
             components.parameters.insert((*component).to_owned(), parameter.build().into());
         }
     }
-    for item in api.paths.paths.values_mut() {
+    for endpoint in endpoints {
+        let Some(item) = api.paths.paths.get_mut(endpoint.path) else { continue };
         let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
-        for operation in operations.into_iter().flatten() {
-            let id = operation.operation_id.as_deref();
-            if let Some(endpoint) = endpoints.iter().find(|endpoint| id == Some(endpoint.id)) {
-                complete_operation(endpoint, operation);
-            }
+        let methods = ["GET", "PUT", "POST", "PATCH", "DELETE"].into_iter().zip(operations);
+        for operation in methods.filter(|(method, _)| *method == endpoint.method).filter_map(|(_, of)| of.as_mut()) {
+            complete_operation(endpoint, operation, &components.schemas);
         }
     }
 }
 
-/// Says which API key an operation needs, which of the shared parameters it has, and which problems it may answer.
-fn complete_operation(endpoint: &Endpoint, operation: &mut Operation) {
+type Schemas = BTreeMap<String, RefOr<Schema>>;
+
+/// Whether a request without this body is the same as one with an empty object.
+fn may_be_absent(body: &RequestBody, schemas: &Schemas) -> bool {
+    let Some(RefOr::T(Content { schema: Some(RefOr::Ref(named)), .. })) = body.content.values().next() else {
+        return false;
+    };
+    let schema = named.ref_location.rsplit('/').next().and_then(|name| schemas.get(name));
+    matches!(schema, Some(RefOr::T(Schema::Object(object))) if object.required.is_empty())
+}
+
+/// Says which API key an operation needs, which of the shared parameters it has, whether its body may be absent, and what it answers.
+fn complete_operation(endpoint: &Endpoint, operation: &mut Operation, schemas: &Schemas) {
+    operation.operation_id = Some(endpoint.id.to_owned());
+    if let Some(RefOr::T(body)) = &mut operation.request_body
+        && may_be_absent(body, schemas)
+    {
+        body.required = None;
+    }
+    for answer in operation.responses.responses.values_mut() {
+        if let RefOr::T(answer) = answer
+            && answer.description.is_empty()
+        {
+            answer.description = operation.summary.clone().unwrap_or_default();
+        }
+    }
     let needs = endpoint.needs;
     let scope = needs.scope();
     let security = (needs != Needs::Nothing)

@@ -10,7 +10,7 @@ use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::{PreReply, Reply};
 use crate::http::locks::answers::Volatility;
-use crate::http::problem::{Code, Problem};
+use crate::http::problem::Problem;
 
 answers! {
     /// The client may do the operation.
@@ -59,6 +59,7 @@ impl BatchItem {
 }
 
 answers! {
+    /// The id, and the canonical contents that it is computed from.
     pub struct PreviewAnswer {
         /// MD5 over app, operation and contents, each preceded by its length.
         pub id: String,
@@ -69,6 +70,7 @@ answers! {
         pub canonical: String,
     }
 
+    /// The outcome is recorded.
     pub struct PostAnswer {
         id: String,
         /// As reported.
@@ -86,6 +88,7 @@ answers! {
         suspected_double_runs?: Option<u32>,
     }
 
+    /// The lease now ends `ttl_ms` from now.
     pub struct HeartbeatAnswer {
         id: String,
         attempt: u32,
@@ -96,6 +99,7 @@ answers! {
         late?: bool,
     }
 
+    /// The record is deleted.
     pub struct ForgetAnswer {
         id: String,
         /// Its state before.
@@ -152,18 +156,6 @@ pub fn post(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<PostA
             suspected_double_runs: Some(posted.double_runs).filter(|runs| *runs > 0),
         }),
         refused => Err(refusal(id, refused, None, *now)),
-    }
-}
-
-/// # Errors
-/// When nothing was resolved.
-pub fn resolved(id: OperationId, reply: &Reply) -> Result<PostAnswer, Problem> {
-    match &reply.outcome {
-        Outcome::OutcomeConflict { recorded } => {
-            let detail = "The operation has succeeded: that remains.";
-            Err(Problem::new(Code::OutcomeConflict, detail).with("id", id.to_string()).with("recorded", recorded))
-        }
-        _ => post(id, reply),
     }
 }
 

@@ -26,8 +26,6 @@ pub fn batch(
     outcomes: BatchReply,
     all_or_nothing: bool,
 ) -> Result<(u16, BatchAnswer), Problem> {
-    let failures = outcomes.items.iter().filter_map(|item| item.as_ref().err());
-    let worst = failures.max_by_key(|failure| Problem::of_failure(failure).severity()).cloned();
     let items = requested.iter().zip(outcomes.items).map(|((id, attempt_id), item)| match item {
         Ok(outcome) => pre(app, *id, outcome),
         Err(failure) => Err(unanswered(&failure, attempt_id.as_ref()).with("id", id.to_string())),
@@ -38,12 +36,14 @@ pub fn batch(
         let status = items.iter().map(|granted| granted.status).max().unwrap_or_default();
         return Ok((status, BatchAnswer { items }));
     }
-    let is_refused = items.iter().any(|item| item.as_ref().is_err_and(|problem| !problem.is_transient()));
+    let worst = items.iter().filter_map(|item| item.as_ref().err()).max_by_key(|problem| problem.severity());
+    // Only the node or its store is the reason: the same batch may pass later.
+    let transient =
+        worst.filter(|problem| problem.is_transient()).map(|problem| problem.of_many(problem.detail().to_owned()));
     let items: Vec<_> = items.into_iter().map(|item| refused_item(item, all_or_nothing)).collect();
-    let problem = match worst {
-        // Only the node or its store is the reason: the same batch may pass later.
-        Some(failure) if !is_refused => unanswered(&failure, None),
-        _ => {
+    let problem = match transient {
+        Some(problem) => problem,
+        None => {
             let refused = items.iter().filter(|item| item.is_err()).count();
             let claimed = if all_or_nothing { "no other is claimed" } else { "the others are yours" };
             let detail = format!("{refused} of {} operations may not proceed; {claimed}.", items.len());

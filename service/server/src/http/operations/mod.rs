@@ -54,8 +54,7 @@ impl FromRequestParts<Shared> for PathId {
 /// 2xx: do the operation, then post the outcome with the `stamp`. Any other status: do not do it. With `wait_ms` the request
 /// waits while another attempt runs: if that attempt fails, one waiting request may proceed; if it succeeds, all get its result.
 #[utoipa::path(
-    post, path = "/v1/operations/pre", tag = "operations", operation_id = "startOperation",
-    request_body(content = PreRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
+    post, path = "/v1/operations/pre", tag = "operations",
     responses(
         (status = 201, description = "Proceed: the operation is yours until the lease ends.", body = PreAnswer),
         (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp. Or, with `guarded` false: proceed, but other clients may do the operation, too.", body = PreAnswer),
@@ -82,11 +81,7 @@ fn proceed(status: u16, answer: &impl Serialize) -> Response {
 /// 2xx: all operations are yours. Any other status: not all are; `items` has the answer to each. With `all_or_nothing`, the
 /// default, nothing is claimed then, unless an item is `outcome-unknown`. Without it, the items with status 200 or 201 are yours.
 #[utoipa::path(
-    post, path = "/v1/operations/pre/batch", tag = "operations", operation_id = "startOperations",
-    request_body(content = BatchRequest, example = json!({"operations": [
-        {"operation": "charge", "contents": {"order": 43, "amount": "5.00"}},
-        {"operation": "send-mail", "contents": "order-43-confirmation"},
-    ]})),
+    post, path = "/v1/operations/pre/batch", tag = "operations",
     responses(
         (status = 201, description = "Proceed with all operations.", body = BatchAnswer),
         (status = 200, description = "Proceed with all operations; earlier requests had claimed them.", body = BatchAnswer),
@@ -109,13 +104,7 @@ pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answere
 /// Show the id that an operation would have.
 ///
 /// Stores nothing.
-#[utoipa::path(
-    post, path = "/v1/operations/preview", tag = "operations", operation_id = "previewOperation",
-    request_body(content = PreviewRequest, example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}})),
-    responses(
-        (status = 200, description = "The id, and the canonical contents that it is computed from.", body = PreviewAnswer),
-    )
-)]
+#[utoipa::path(post, path = "/v1/operations/preview", tag = "operations", responses((status = 200, body = PreviewAnswer)))]
 pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answered {
     let (operation, canonical) = request.parse()?;
     let fingerprint = Fingerprint::of(call.app(), &operation, &canonical);
@@ -130,11 +119,7 @@ pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answere
 ///
 /// A success is kept, and later requests for the operation get its result. After a failure the next pre may proceed at once. It
 /// is safe to repeat the request with the same outcome.
-#[utoipa::path(
-    post, path = "/v1/operations/{id}/post", tag = "operations", operation_id = "finishOperation",
-    request_body(content = PostRequest, example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}})),
-    responses((status = 200, description = "Recorded.", body = PostAnswer))
-)]
+#[utoipa::path(post, path = "/v1/operations/{id}/post", tag = "operations", responses((status = 200, body = PostAnswer)))]
 pub async fn post(call: Call, PathId(address): PathId, Json(request): Json<PostRequest>) -> Answered {
     let (stamp, post) = request.parse(&call.context)?;
     let posted = answers::post(address.id, &call.context.operations.post(&address, &stamp, post).await?)?;
@@ -146,9 +131,8 @@ pub async fn post(call: Call, PathId(address): PathId, Json(request): Json<PostR
 ///
 /// 409 `operation-superseded`: another attempt has taken over, so stop.
 #[utoipa::path(
-    post, path = "/v1/operations/{id}/heartbeat", tag = "operations", operation_id = "heartbeatOperation",
-    request_body(content = HeartbeatRequest, example = json!({"stamp": "the stamp that the pre gave"})),
-    responses((status = 200, description = "The lease now ends `ttl_ms` from now.", body = HeartbeatAnswer))
+    post, path = "/v1/operations/{id}/heartbeat", tag = "operations",
+    responses((status = 200, body = HeartbeatAnswer))
 )]
 pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<HeartbeatRequest>) -> Answered {
     let (stamp, ttl_ms) = request.parse(&call.context)?;
@@ -162,9 +146,8 @@ pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<
 /// With `wait_ms` the request waits for the outcome and claims nothing: it is answered 200 only if the operation has succeeded. After a
 /// failure there is no record: 404.
 #[utoipa::path(
-    get, path = "/v1/operations/{id}", tag = "operations", operation_id = "getOperation",
-    params(OperationQuery),
-    responses((status = 200, description = "The operation as it is now.", body = OperationAnswer))
+    get, path = "/v1/operations/{id}", tag = "operations", params(OperationQuery),
+    responses((status = 200, body = OperationAnswer))
 )]
 pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: Result<PathId, Problem>) -> Answered {
     let wait_ms = query.wait_ms.map(|wait_ms| within("wait_ms", wait_ms, 0..=WAIT_MS_MAX)).transpose()?;
@@ -198,11 +181,7 @@ async fn succeeded(call: &Call, address: &OperationAddress, wait: Duration) -> R
 /// An operator calls this when the attempt has posted `unknown`, or has let its lease pass, and its real outcome has been checked. After
 /// `success` every later request gets the result; after `failure` the next pre may proceed. An attempt that still runs is not resolved:
 /// 409 `operation-in-progress`.
-#[utoipa::path(
-    post, path = "/v1/operations/{id}/resolve", tag = "operations", operation_id = "resolveOperation",
-    request_body(content = ResolveRequest, example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"})),
-    responses((status = 200, description = "Recorded.", body = PostAnswer))
-)]
+#[utoipa::path(post, path = "/v1/operations/{id}/resolve", tag = "operations", responses((status = 200, body = PostAnswer)))]
 pub async fn resolve(call: Call, PathId(address): PathId, Json(request): Json<ResolveRequest>) -> Answered {
     let resolve = request.parse(&call)?;
     call.detail(|| {
@@ -210,7 +189,7 @@ pub async fn resolve(call: Call, PathId(address): PathId, Json(request): Json<Re
         let by = resolve.resolution.by.as_deref().map(|by| format!(", by: {by}")).unwrap_or_default();
         format!("{outcome}, reason: {}{by}", resolve.resolution.reason)
     });
-    let resolved = answers::resolved(address.id, &call.context.operations.resolve(&address, resolve).await?)?;
+    let resolved = answers::post(address.id, &call.context.operations.resolve(&address, resolve).await?)?;
     quotas::end_operation(&call, address.id);
     Ok(ok(&resolved))
 }
@@ -220,9 +199,8 @@ pub async fn resolve(call: Call, PathId(address): PathId, Json(request): Json<Re
 /// The next pre may proceed then. While an attempt is started, even if its lease has passed, while the outcome is unknown, or if the
 /// record cannot be read, this needs `force=true` and the scope `admin`.
 #[utoipa::path(
-    delete, path = "/v1/operations/{id}", tag = "operations", operation_id = "forgetOperation",
-    params(ForgetQuery),
-    responses((status = 200, description = "The record is deleted.", body = ForgetAnswer))
+    delete, path = "/v1/operations/{id}", tag = "operations", params(ForgetQuery),
+    responses((status = 200, body = ForgetAnswer))
 )]
 pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { force }): Query<ForgetQuery>) -> Answered {
     call.detail(|| format!("force: {force}"));
@@ -239,8 +217,8 @@ pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { for
 ///
 /// Without results; in the store's own order, or by time.
 #[utoipa::path(
-    get, path = "/v1/operations", tag = "operations", operation_id = "listOperations", params(OperationsQuery),
-    responses((status = 200, description = "One page.", body = OperationsAnswer))
+    get, path = "/v1/operations", tag = "operations", params(OperationsQuery),
+    responses((status = 200, body = OperationsAnswer))
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;

@@ -70,6 +70,7 @@ answers! {
         api_key?: Option<String>,
     }
 
+    /// One page of operations.
     pub struct OperationsAnswer {
         pub operations: Vec<OperationAnswer>,
         /// The ids of operations between those whose record in the store cannot be read: see the error `state-unreadable`. If `app` is `*`,

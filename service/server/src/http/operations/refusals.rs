@@ -73,7 +73,7 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             problem(Code::ContentsMismatch, detail).with("field", "checked")
         }
         Outcome::OutcomeConflict { recorded } => {
-            problem(Code::OutcomeConflict, "This attempt has already posted another outcome, which remains.")
+            problem(Code::OutcomeConflict, "Another outcome is recorded already, and remains.")
                 .with("recorded", recorded)
         }
         Outcome::Superseded { attempt, double_runs, counted } => {

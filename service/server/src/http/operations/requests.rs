@@ -27,6 +27,7 @@ pub const BATCH_MAX: usize = 100;
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
 pub struct PreRequest {
     /// The kind of work. Part of the id.
     #[schema(example = "charge", max_length = 256, min_length = 1)]
@@ -74,6 +75,10 @@ pub struct PreRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"operations": [
+    {"operation": "charge", "contents": {"order": 43, "amount": "5.00"}},
+    {"operation": "send-mail", "contents": "order-43-confirmation"},
+]}))]
 pub struct BatchRequest {
     /// 1 to 100 pres, without `wait_ms`.
     #[schema(min_items = 1, max_items = 100)]
@@ -85,6 +90,7 @@ pub struct BatchRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
 pub struct PreviewRequest {
     #[schema(example = "charge", max_length = 256, min_length = 1)]
     operation: String,
@@ -96,6 +102,7 @@ pub struct PreviewRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}}))]
 pub struct PostRequest {
     /// From the answer to pre.
     #[schema(min_length = 1, max_length = 2048)]
@@ -115,6 +122,7 @@ pub struct PostRequest {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"}))]
 pub struct ResolveRequest {
     /// What you have found out: `success`, the work was done; or `failure`, it was not, and the next pre may proceed.
     outcome: FoundOut,
@@ -142,6 +150,7 @@ pub enum FoundOut {
 
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"stamp": "the stamp that the pre gave"}))]
 pub struct HeartbeatRequest {
     /// From the answer to pre.
     #[schema(min_length = 1, max_length = 2048)]
