@@ -18,45 +18,6 @@ const FIELD_CHARS_MAX: usize = 1_024;
 const FAILURES_EVERY: Duration = Duration::from_secs(5);
 const FAILURES_MAX: usize = 8;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    Force,
-    Revoke,
-    Close,
-    Open,
-    SetLimit,
-    ForgetOperation,
-    ResolveOperation,
-    SwitchEngine,
-    HoldOff,
-    CreateApp,
-    ChangeApp,
-    DeleteApp,
-    CreateKey,
-    RevokeKey,
-}
-
-impl Action {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Force => "force",
-            Self::Revoke => "revoke",
-            Self::Close => "close",
-            Self::Open => "open",
-            Self::SetLimit => "set-limit",
-            Self::ForgetOperation => "forget-operation",
-            Self::ResolveOperation => "resolve-operation",
-            Self::SwitchEngine => "switch-engine",
-            Self::HoldOff => "hold-off",
-            Self::CreateApp => "create-app",
-            Self::ChangeApp => "change-app",
-            Self::DeleteApp => "delete-app",
-            Self::CreateKey => "create-key",
-            Self::RevokeKey => "revoke-key",
-        }
-    }
-}
-
 /// The client that acts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Actor {
@@ -77,7 +38,7 @@ pub const COMMAND: &str = "command";
 pub struct Entry(Arc<Open>);
 
 struct Open {
-    action: Action,
+    action: &'static str,
     actor: Actor,
     text: Mutex<Option<Text>>,
 }
@@ -88,8 +49,8 @@ struct Text {
 }
 
 impl Entry {
-    /// `resource` is what is acted on.
-    pub fn begin(action: Action, actor: Actor, resource: &str) -> Self {
+    /// `action` is one of those in docs/OPERATIONS.md, and `resource` is what is acted on.
+    pub fn begin(action: &'static str, actor: Actor, resource: &str) -> Self {
         let text = Text { resource: resource.to_owned(), detail: None };
         Self(Arc::new(Open { action, actor, text: Mutex::new(Some(text)) }))
     }
@@ -117,7 +78,7 @@ impl Open {
     fn end(&self, outcome: &str) {
         let text = self.text.lock().take();
         if let Some(Text { resource, detail }) = text {
-            log(self.action.as_str(), &self.actor, Some(&resource), outcome, detail.as_deref(), None);
+            log(self.action, &self.actor, Some(&resource), outcome, detail.as_deref(), None);
         }
     }
 }

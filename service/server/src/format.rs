@@ -28,6 +28,28 @@ macro_rules! answers {
 }
 pub(crate) use answers;
 
+/// Bodies of requests. A field that is not one of theirs is refused: a typo must not silently mean the default.
+macro_rules! requests {
+    ($($(#[$about:meta])* pub struct $name:ident { $($fields:tt)* })+) => {$(
+        #[derive(Debug, serde::Deserialize, utoipa::ToSchema)]
+        #[serde(deny_unknown_fields)]
+        $(#[$about])*
+        pub struct $name { $($fields)* }
+    )+};
+}
+pub(crate) use requests;
+
+/// As [`requests`], for queries. Each parameter may be absent.
+macro_rules! queries {
+    ($($(#[$about:meta])* pub struct $name:ident { $($fields:tt)* })+) => {$(
+        #[derive(Debug, Default, serde::Deserialize, utoipa::IntoParams)]
+        #[serde(deny_unknown_fields, default)]
+        $(#[$about])*
+        pub struct $name { $($fields)* }
+    )+};
+}
+pub(crate) use queries;
+
 /// What a field with a question mark can be.
 pub trait Absent {
     fn is_absent(&self) -> bool;

@@ -27,22 +27,20 @@ answers! {
         #[schema(example = "billing")]
         pub app: String,
     }
-}
 
-/// All apps.
-#[derive(Serialize, ToSchema)]
-pub struct AppsAnswer {
-    apps: Vec<AppAnswer>,
-}
+    /// All apps.
+    pub struct AppsAnswer {
+        apps: Vec<AppAnswer>,
+    }
 
-/// The new API key. Keep the `api_key`: it is not shown again.
-#[derive(Serialize, ToSchema)]
-#[schema(as = NewApiKeyAnswer)]
-pub struct NewKeyAnswer {
-    /// It is not shown again.
-    api_key: String,
-    #[serde(flatten)]
-    shown: KeyAnswer,
+    /// The new API key. Keep the `api_key`: it is not shown again.
+    #[schema(as = NewApiKeyAnswer)]
+    pub struct NewKeyAnswer {
+        /// It is not shown again.
+        api_key: String,
+        #[serde(flatten)]
+        shown: KeyAnswer,
+    }
 }
 
 #[derive(Serialize, ToSchema)]

@@ -15,6 +15,7 @@ use utoipa::ToSchema;
 use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use super::{Access, Caller, ChangeFailure};
 use crate::audit::Entry;
+use crate::format::requests;
 
 /// Longest life of an API key that expires, and longest time before a notice, in ms.
 const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
@@ -37,21 +38,41 @@ impl OrderRefused {
     }
 }
 
-/// A field that is absent changes nothing.
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000}))]
-pub struct AppChangeRequest {
-    /// Whether its API keys are refused. Its locks and operations stay.
-    disabled: Option<bool>,
-    /// After what time, in ms, a held lock of the app makes the event `held_too_long`, however often it was renewed; null: never. It
-    /// counts for leases that are granted from now on.
-    #[serde(default, deserialize_with = "some")]
-    #[schema(value_type = Option<u64>, example = 600_000, minimum = 1, maximum = 315_360_000_000_u64)]
-    warn_after_ms: Option<Option<u64>>,
-    /// How much the app may use of each node. Each node enforces them for itself.
-    #[serde(default, deserialize_with = "crate::objects::object")]
-    quotas: Option<QuotasRequest>,
+requests! {
+    /// A field that is absent changes nothing.
+    #[schema(example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000}))]
+    pub struct AppChangeRequest {
+        /// Whether its API keys are refused. Its locks and operations stay.
+        disabled: Option<bool>,
+        /// After what time, in ms, a held lock of the app makes the event `held_too_long`, however often it was renewed; null: never. It
+        /// counts for leases that are granted from now on.
+        #[serde(default, deserialize_with = "some")]
+        #[schema(value_type = Option<u64>, example = 600_000, minimum = 1, maximum = 315_360_000_000_u64)]
+        warn_after_ms: Option<Option<u64>>,
+        /// How much the app may use of each node. Each node enforces them for itself.
+        #[serde(default, deserialize_with = "crate::objects::object")]
+        quotas: Option<QuotasRequest>,
+    }
+
+    #[schema(as = ApiKeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]}))]
+    pub struct KeyRequest {
+        /// The app that the API key belongs to; `default` if absent.
+        #[schema(example = "billing", min_length = 1, max_length = 64)]
+        app: Option<String>,
+        /// At least one. No scope includes another one.
+        #[schema(value_type = Vec<Scope>, min_items = 1, max_items = 16)]
+        scopes: Vec<Scope>,
+        /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
+        #[serde(default)]
+        #[schema(max_items = 16)]
+        prefixes: Vec<String>,
+        /// What it is for, as operators see it. 1 to 64 bytes without control characters.
+        #[schema(example = "billing workers", min_length = 1, max_length = 64)]
+        name: Option<String>,
+        /// When the API key expires, in ms from now; never if absent.
+        #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
+        expires_in_ms: Option<u64>,
+    }
 }
 
 /// By its own name: clap takes an `Option` in an `Option` for a flag whose value may be left out.
@@ -101,28 +122,6 @@ pub struct QuotasRequest {
 /// A field that is there, even if it is null.
 fn some<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(field: D) -> Result<Option<Option<T>>, D::Error> {
     Option::deserialize(field).map(Some)
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(as = ApiKeyRequest, example = json!({"scopes": ["read", "locks", "operations", "admin"]}))]
-pub struct KeyRequest {
-    /// The app that the API key belongs to; `default` if absent.
-    #[schema(example = "billing", min_length = 1, max_length = 64)]
-    app: Option<String>,
-    /// At least one. No scope includes another one.
-    #[schema(value_type = Vec<Scope>, min_items = 1, max_items = 16)]
-    scopes: Vec<Scope>,
-    /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
-    #[serde(default)]
-    #[schema(max_items = 16)]
-    prefixes: Vec<String>,
-    /// What it is for, as operators see it. 1 to 64 bytes without control characters.
-    #[schema(example = "billing workers", min_length = 1, max_length = 64)]
-    name: Option<String>,
-    /// When the API key expires, in ms from now; never if absent.
-    #[schema(minimum = 1, maximum = 315_360_000_000_u64)]
-    expires_in_ms: Option<u64>,
 }
 
 /// An operator and the audit record of its order.

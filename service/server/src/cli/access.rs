@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, anyhow};
 use axum::http::Method;
-use clap::Subcommand;
 use latchgate_client::{Error, encode};
 use latchgate_core::access::{ApiKey, Quota, Scope};
 use serde_json::{Value, json};
@@ -14,36 +13,36 @@ use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCom
 /// # Errors
 /// Says why the command was refused, or could not be carried out.
 pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
-    let is_json = args.show.json;
+    let (is_json, node) = (args.show.json, &args.show.node);
     match &args.command {
         AppCommand::Create { app } => {
-            let answer = call(args, Method::POST, "/v1/admin/apps", Some(json!({ "app": app }))).await?;
+            let answer = call(node, Method::POST, "/v1/admin/apps", Some(json!({ "app": app }))).await?;
             said(is_json, &answer, || format!("The app {app:?} is there."));
         }
         AppCommand::Disable { app } => {
-            let answer = call(args, Method::PATCH, &app_path(app), Some(json!({ "disabled": true }))).await?;
+            let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "disabled": true }))).await?;
             said(is_json, &answer, || format!("The app {app:?} is disabled: its API keys are refused."));
         }
         AppCommand::Delete { app } => {
-            let answer = call(args, Method::DELETE, &app_path(app), None).await?;
+            let answer = call(node, Method::DELETE, &app_path(app), None).await?;
             said(is_json, &answer, || format!("The app {app:?} is deleted."));
         }
         AppCommand::WarnAfter { app, after } => {
-            let answer = call(args, Method::PATCH, &app_path(app), Some(json!({ "warn_after_ms": after }))).await?;
+            let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "warn_after_ms": after }))).await?;
             said(is_json, &answer, || match after {
                 Some(ms) => format!("A lock of the app {app:?} that is held for {ms} ms gets the event held_too_long."),
                 None => format!("However long a lock of the app {app:?} is held, it gets no event held_too_long."),
             });
         }
         AppCommand::List => {
-            let answer = call(args, Method::GET, "/v1/admin/apps", None).await?;
+            let answer = call(node, Method::GET, "/v1/admin/apps", None).await?;
             list(is_json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
                 vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), shown(app)]
             });
         }
         AppCommand::Quota { app, quotas } => {
-            let answer = call(args, Method::PATCH, &app_path(app), Some(json!({ "quotas": quotas }))).await?;
+            let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "quotas": quotas }))).await?;
             said(is_json, &answer, || format!("{app}\t{}", shown(&answer)));
         }
     }
@@ -61,27 +60,27 @@ fn shown(app: &Value) -> String {
 /// # Errors
 /// As [`app`].
 pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
-    let is_json = args.show.json;
+    let (is_json, node) = (args.show.json, &args.show.node);
     match &args.command {
         KeyCommand::Create(key) => create(args, key).await?,
         KeyCommand::Revoke { id } => {
-            let answer = call(args, Method::DELETE, &key_path(&id.to_string()), None).await?;
+            let answer = call(node, Method::DELETE, &key_path(&id.to_string()), None).await?;
             said(is_json, &answer, || format!("The API key {id} is revoked."));
         }
         KeyCommand::List { app } => {
             let of_app = app.as_ref().map(|app| format!("?app={}", encode(app))).unwrap_or_default();
-            let answer = call(args, Method::GET, &format!("/v1/admin/api-keys{of_app}"), None).await?;
+            let answer = call(node, Method::GET, &format!("/v1/admin/api-keys{of_app}"), None).await?;
             let columns =
                 ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "EXPIRES", "USED IN THE HOUR FROM", "NAME", "CREATED BY"];
             list(is_json, items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
-                let (prefixes, name) = (or(all("prefixes"), "-"), or(text(&key["name"]), "-"));
-                let (expires_at, used_at) = (or(text(&key["expires_at"]), "never"), or(text(&key["used_at"]), "never"));
-                let created_by = or(text(&key["created_by"]), "-");
-                let (id, app, scopes, state) =
-                    (text(&key["id"]), text(&key["app"]), all("scopes"), text(&key["state"]));
-                vec![id, app, scopes, prefixes, state, expires_at, used_at, name, created_by]
+                let [id, app, state, name, created_by, expires_at, used_at] =
+                    ["id", "app", "state", "name", "created_by", "expires_at", "used_at"]
+                        .map(|field| text(&key[field]));
+                let (prefixes, name, created_by) = (or(all("prefixes"), "-"), or(name, "-"), or(created_by, "-"));
+                let (expires_at, used_at) = (or(expires_at, "never"), or(used_at, "never"));
+                vec![id, app, all("scopes"), prefixes, state, expires_at, used_at, name, created_by]
             });
         }
         KeyCommand::Generate => out(ApiKey::of_random(rand::random(), rand::random()).as_str()),
@@ -91,16 +90,16 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
 
 /// Prints the API key alone, or the answer with --json, so that a script can take it.
 async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyhow::Result<()> {
+    let node = &args.show.node;
     let scopes: Vec<&str> = key.scope.iter().map(|scope: &Scope| scope.as_str()).collect();
     let body = json!({ "app": key.app, "scopes": scopes, "prefixes": key.prefix, "name": key.name, "expires_in_ms": key.expires });
-    let answer = call(args, Method::POST, "/v1/admin/api-keys", Some(body)).await?;
+    let answer = call(node, Method::POST, "/v1/admin/api-keys", Some(body)).await?;
     let shown = if args.show.json { answer.to_string() } else { text(&answer["api_key"]) };
     if let Err(error) = printed(shown) {
         // No person has it. If it is the first one, a node refuses every call without it: so it revokes itself.
         let (id, created) = (text(&answer["id"]), text(&answer["api_key"]));
-        let node = &args.show.node;
         let with_key = NodeArgs { key: node.key.clone().or(Some(created)), ..node.clone() };
-        let revoked = call_with(&with_key, Method::DELETE, &key_path(&id), None).await;
+        let revoked = call(&with_key, Method::DELETE, &key_path(&id), None).await;
         revoked
             .with_context(|| format!("the API key {id} could not be printed ({error}), and could not be revoked"))?;
         complain(format_args!("the API key {id} could not be printed, and is revoked"));
@@ -111,16 +110,7 @@ async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyh
 }
 
 /// The answer of the node.
-async fn call<C: Subcommand>(
-    command: &OperatorCommand<C>,
-    method: Method,
-    path: &str,
-    body: Option<Value>,
-) -> anyhow::Result<Value> {
-    call_with(&command.show.node, method, path, body).await
-}
-
-async fn call_with(node: &NodeArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
+async fn call(node: &NodeArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
     client(node)?.call(method, path, body.as_ref()).await.map_err(|error| match error {
         Error::Unreachable(reason) => anyhow!("cannot call the node at {}: {reason}", node.places()),
         error => error.into(),

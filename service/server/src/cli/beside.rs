@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::progress::shown;
-use crate::audit::{Action, Actor, COMMAND, Entry};
+use crate::audit::{Actor, COMMAND, Entry};
 use crate::config::BesideArgs;
 use crate::engines::open::GateEngine;
 use crate::engines::{Engine, Engines, EnginesOf, GateEngines, LockEngines, SwitchOrder};
@@ -38,7 +38,7 @@ pub async fn hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> 
     start_log()?;
     let ordered = order_hold_off(args, of, for_ms).await;
     let detail = for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}"));
-    record(Action::HoldOff, of, &detail, ordered.is_ok());
+    record("hold-off", of, &detail, ordered.is_ok());
     Ok(json!({ "hold_off_ms": ordered? }))
 }
 
@@ -66,7 +66,7 @@ pub async fn switch(args: &BesideArgs, of: EnginesOf, order: &SwitchOrder) -> an
             switch_engines(&gate, order).await
         }
     };
-    record(Action::SwitchEngine, of, &order.to_string(), switched.is_ok());
+    record("switch-engine", of, &order.to_string(), switched.is_ok());
     Ok(json!({ "active": switched? }))
 }
 
@@ -82,7 +82,7 @@ async fn switch_engines<E: ?Sized + Engine>(engines: &Engines<E>, order: &Switch
 }
 
 /// Logs the audit record of a command that was carried out beside the store.
-fn record(action: Action, of: EnginesOf, detail: &str, is_done: bool) {
+fn record(action: &'static str, of: EnginesOf, detail: &str, is_done: bool) {
     let actor = Actor { app: Some(App::default()), from: Some(COMMAND.to_owned()), ..Actor::default() };
     let entry = Entry::begin(action, actor, of.as_str());
     entry.detail(detail);

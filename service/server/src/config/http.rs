@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::duration::{duration, some_duration};
 use super::positive;
-use crate::http::{AllowedHost, Hosts, ServerLimits, Tls, TrustedProxies, network, origin};
+use crate::http::{AllowedHost, ServerLimits, Tls, TrustedProxies, network, origin};
 use crate::listen::Listen;
 
 /// How many of the connections may wait for a lock, an operation or events. Further requests that would wait are refused at once, so
@@ -103,11 +103,6 @@ impl HttpArgs {
     pub fn workers(&self) -> usize {
         let of_machine = || available_parallelism().map_or(1, NonZeroUsize::get);
         self.workers.map_or_else(of_machine, usize::from)
-    }
-
-    /// `addresses` are those that `--listen` stands for.
-    pub fn hosts(&self, addresses: &[SocketAddr]) -> Hosts {
-        Hosts::new(&self.allowed_hosts, self.listen.host(), addresses)
     }
 
     /// How many of `connections_max` connections may wait.

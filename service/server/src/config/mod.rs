@@ -39,9 +39,8 @@ pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::format::ms;
-use crate::http::{Cors, RequestLimits};
+use crate::http::{Cors, Hosts, RequestLimits};
 use crate::listen::Listen;
-use crate::locks::Limits;
 
 pub const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
@@ -224,14 +223,10 @@ impl ServeArgs {
             body_timeout: self.http.read_timeout,
             waits_max: HttpArgs::waits_max(connections_max),
             open_metrics: self.access.open_metrics,
-            hosts: self.http.hosts(addresses),
+            hosts: Hosts::new(&self.http.allowed_hosts, self.http.listen.host(), addresses),
             cors: Cors(self.http.cors_origins.clone()),
             access_log: self.observe.access_log,
         }
-    }
-
-    pub fn runtime_limits(&self) -> Limits {
-        self.locks.runtime_limits(self.store.shards, self.store.store_timeout)
     }
 }
 

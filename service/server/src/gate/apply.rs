@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument as _;
 
-use crate::observe::metrics::{Histogram, of_durations};
+use crate::observe::metrics::{Durations, Histogram};
 use crate::observe::traces;
 use crate::store::StoreError;
 use crate::store::engine_record::Purpose;
@@ -37,7 +37,7 @@ pub struct Gate {
     clock: StoreClock,
     /// How long the store may take for a command, all its calls together.
     command_max: Duration,
-    call_seconds: Histogram,
+    call_seconds: Durations,
     /// When the last probe of the store ended, and whether it passed. Held during a probe.
     probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// What this node has claimed last: a post or a heartbeat begins with it, without a load. That is safe because a replacement checks
@@ -73,7 +73,7 @@ pub fn fresh_stamp() -> Stamp {
 impl Gate {
     pub fn new(store: Arc<dyn GateStore>, command_max: Duration) -> Self {
         let claims = LruCache::new(NonZeroUsize::new(CLAIMS_MAX).unwrap_or(NonZeroUsize::MIN));
-        let (clock, call_seconds) = (StoreClock::default(), of_durations());
+        let (clock, call_seconds) = (StoreClock::default(), Durations::default());
         Self {
             store,
             clock,

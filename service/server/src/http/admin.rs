@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::response::Response;
 use clap::ValueEnum as _;
 use latchgate_core::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::answer::ok;
@@ -16,7 +16,7 @@ use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
 use crate::engines::{Engine, EngineView, Engines, EnginesOf, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
@@ -84,6 +84,12 @@ answers! {
         /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
         unreadable?: Option<u64>,
     }
+
+    /// The hold-off is in force: the store refuses grants that were evaluated without it.
+    pub struct HoldOffAnswer {
+        /// How long the hold-off lasts, in ms.
+        hold_off_ms: u64,
+    }
 }
 
 #[derive(Serialize, ToSchema)]
@@ -95,25 +101,35 @@ pub enum EngineKind {
     Redis,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({}))]
-pub struct SwitchRequest {
-    /// The name of the engine to use from now on. If absent: the one that is not active.
-    #[schema(example = "spare", min_length = 1, max_length = 32)]
-    engine: Option<String>,
-    /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
-    /// begins.
-    #[serde(default)]
-    stopped: bool,
-    /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
-    /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
-    #[serde(default)]
-    force: bool,
-    /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
-    /// vouch that no longer lease is live. Not beside the other fields.
-    #[schema(minimum = 60_000, maximum = 31_536_000_000_u64)]
-    lease_ms_max: Option<u64>,
+requests! {
+    #[schema(example = json!({}))]
+    pub struct SwitchRequest {
+        /// The name of the engine to use from now on. If absent: the one that is not active.
+        #[schema(example = "spare", min_length = 1, max_length = 32)]
+        engine: Option<String>,
+        /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
+        /// begins.
+        #[serde(default)]
+        stopped: bool,
+        /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
+        /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
+        #[serde(default)]
+        force: bool,
+        /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
+        /// vouch that no longer lease is live. Not beside the other fields.
+        #[schema(minimum = 60_000, maximum = 31_536_000_000_u64)]
+        lease_ms_max: Option<u64>,
+    }
+
+    #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
+    pub struct HoldOffRequest {
+        /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
+        #[serde(default)]
+        of: EnginesOf,
+        /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
+        #[schema(maximum = 31_536_000_000_u64)]
+        for_ms: Option<u64>,
+    }
 }
 
 impl SwitchRequest {
@@ -135,25 +151,6 @@ impl SwitchRequest {
         };
         carried_out.map_err(|failure| refused(&failure))
     }
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
-pub struct HoldOffRequest {
-    /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
-    #[serde(default)]
-    of: EnginesOf,
-    /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
-    #[schema(maximum = 31_536_000_000_u64)]
-    for_ms: Option<u64>,
-}
-
-/// The hold-off is in force: the store refuses grants that were evaluated without it.
-#[derive(Serialize, ToSchema)]
-pub struct HoldOffAnswer {
-    /// How long the hold-off lasts, in ms.
-    hold_off_ms: u64,
 }
 
 /// Show the engines.

@@ -1,11 +1,8 @@
 //! Apps and their API keys: `/v1/admin/apps`, `/v1/admin/api-keys` and `/v1/me`.
 
-use axum::http::StatusCode;
 use axum::response::Response;
 use latchgate_core::App;
 use latchgate_core::access::Scope;
-use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
 
 use super::answer::{json, ok};
 use super::body::Json;
@@ -15,15 +12,15 @@ use super::problem::{Code, Problem};
 use super::query::Query;
 use crate::access::answers::{AppAnswer, AppsAnswer, DeletedAppAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::{AppChangeRequest, KeyRequest};
-use crate::format::answers;
+use crate::format::{answers, queries, requests};
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"app": "billing"}))]
-pub struct AppRequest {
-    /// 1 to 64 bytes of UTF-8 without control characters.
-    #[schema(example = "billing", max_length = 64, min_length = 1)]
-    app: String,
+requests! {
+    #[schema(example = json!({"app": "billing"}))]
+    pub struct AppRequest {
+        /// 1 to 64 bytes of UTF-8 without control characters.
+        #[schema(example = "billing", max_length = 64, min_length = 1)]
+        app: String,
+    }
 }
 
 /// List the apps.
@@ -44,7 +41,7 @@ pub async fn list_apps(call: Call) -> Response {
 )]
 pub async fn create_app(call: Call, Json(request): Json<AppRequest>) -> Answered {
     let (app, is_new) = call.order()?.create_app(&request.app).await?;
-    Ok(json(if is_new { StatusCode::CREATED } else { StatusCode::OK }, &app))
+    Ok(json(if is_new { 201 } else { 200 }, &app))
 }
 
 /// Change an app.
@@ -74,12 +71,12 @@ pub async fn delete_app(call: Call, PathText(app): PathText) -> Answered {
     Ok(ok(&DeletedAppAnswer { app: app.as_str().to_owned() }))
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct KeysQuery {
-    /// Only those of this app.
-    #[param(min_length = 1, max_length = 64)]
-    app: Option<String>,
+queries! {
+    pub struct KeysQuery {
+        /// Only those of this app.
+        #[param(min_length = 1, max_length = 64)]
+        app: Option<String>,
+    }
 }
 
 /// List the API keys, without their secrets.
@@ -93,7 +90,7 @@ pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
 /// It is accepted at this node at once, and at all others within two seconds. Once there is an API key, every request needs one.
 #[utoipa::path(post, path = "/v1/admin/api-keys", tag = "admin", responses((status = 201, body = NewKeyAnswer)))]
 pub async fn create_key(call: Call, Json(request): Json<KeyRequest>) -> Answered {
-    Ok(json(StatusCode::CREATED, &call.order()?.create_key(request).await?))
+    Ok(json(201, &call.order()?.create_key(request).await?))
 }
 
 /// Revoke an API key.

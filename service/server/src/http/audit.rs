@@ -9,7 +9,7 @@ use super::endpoint::Endpoint;
 use super::exchange::Exchange;
 use super::problem::Code;
 use crate::access::Caller;
-use crate::audit::{Action, Actor, Entry};
+use crate::audit::{Actor, Entry};
 
 /// Begins the record of a request to this endpoint, if it leaves one.
 pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) {
@@ -19,7 +19,7 @@ pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) {
 }
 
 /// Begins the record of what only the handler recognises as an action that leaves one.
-pub fn begin_action(call: &Call, action: Action, resource: &str) {
+pub fn begin_action(call: &Call, action: &'static str, resource: &str) {
     let resource = in_app(resource, &call.exchange, &call.caller);
     let _ = call.exchange.record.set(Entry::begin(action, actor(&call.exchange, &call.caller), &resource));
 }
@@ -40,11 +40,11 @@ pub fn forbidden(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &C
 }
 
 /// What is acted on is in the path, or the handler says it.
-fn entry(action: Action, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &Caller) -> Entry {
+fn entry(action: &'static str, endpoint: &Endpoint, uri: &Uri, exchange: &Exchange, caller: &Caller) -> Entry {
     let parameter = endpoint.parameter(uri.path());
     let resource = match action {
         // Not a whole API key, whose secret would be recorded.
-        Action::RevokeKey => parameter.parse().map_or_else(|_| String::new(), |id: KeyId| id.to_string()),
+        "revoke-key" => parameter.parse().map_or_else(|_| String::new(), |id: KeyId| id.to_string()),
         _ => parameter.into_owned(),
     };
     Entry::begin(action, actor(exchange, caller), &in_app(&resource, exchange, caller))

@@ -1,6 +1,7 @@
 //! A permitted request, for its handler.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
@@ -110,7 +111,7 @@ impl Call {
         if wait.is_zero() {
             return Ok(None);
         }
-        self.exchange.begin_wait();
+        self.exchange.waits.store(true, Ordering::Relaxed);
         self.enter(self.caller.app_use.wait()).map(Some)
     }
 

@@ -10,7 +10,6 @@ use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
 
 use super::context::Shared;
-use crate::audit::Action;
 
 pub struct Endpoint {
     pub method: &'static str,
@@ -32,7 +31,7 @@ pub struct Endpoint {
     /// The label `route` in the metrics, and the name of the span.
     pub metric: &'static str,
     /// Requests leave an audit record.
-    pub action: Option<Action>,
+    pub action: Option<&'static str>,
     pub handler: Answering,
 }
 
@@ -153,7 +152,7 @@ impl Endpoint {
         Self { is_of_holder: true, ..self }
     }
 
-    pub const fn audit(self, action: Action) -> Self {
+    pub const fn audit(self, action: &'static str) -> Self {
         Self { action: Some(action), ..self }
     }
 

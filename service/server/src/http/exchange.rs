@@ -32,7 +32,7 @@ pub struct Exchange {
     /// As how many requests it has been counted, against the rate of its app.
     counted: AtomicU32,
     /// The request may wait for other clients, so its time says nothing about the node.
-    waits: AtomicBool,
+    pub waits: AtomicBool,
 }
 
 impl Exchange {
@@ -55,14 +55,6 @@ impl Exchange {
     /// The parameter of the request's path; empty if its endpoint has none.
     pub fn parameter<'a>(&self, uri: &'a Uri) -> Cow<'a, str> {
         self.endpoint().parameter(uri.path())
-    }
-
-    pub fn begin_wait(&self) {
-        self.waits.store(true, Ordering::Relaxed);
-    }
-
-    pub fn waits(&self) -> bool {
-        self.waits.load(Ordering::Relaxed)
     }
 
     /// Counts the request as so many more. Returns as how many it was counted before.

@@ -95,7 +95,10 @@ impl Hosts {
         name.eq_ignore_ascii_case(&self.listen)
             || (!name.contains(['.', '[']))
             || name.parse::<Ipv4Addr>().is_ok()
-            || is_bracketed(name)
+            || name
+                .strip_prefix('[')
+                .and_then(|rest| rest.strip_suffix(']'))
+                .is_some_and(|v6| v6.parse::<Ipv6Addr>().is_ok())
             || ends_with(name, ".localhost")
             || self.is_allowed(name, true)
     }
@@ -145,11 +148,6 @@ fn without_port(authority: &str) -> &str {
         _ => authority,
     };
     name.strip_suffix('.').unwrap_or(name)
-}
-
-fn is_bracketed(name: &str) -> bool {
-    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
-    address.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
 fn ends_with(name: &str, end: &str) -> bool {

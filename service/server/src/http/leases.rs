@@ -3,8 +3,7 @@
 use futures::{StreamExt, stream};
 use latchgate_core::lock::LeaseId;
 use latchgate_core::{Address, Key};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use serde::Serialize;
 
 use super::body::Json;
 use super::call::{Answered, Call};
@@ -14,54 +13,48 @@ use super::locks::fields::parse_lease_id;
 use super::path::invalid_key;
 use super::problem::{Code, Problem, either, within};
 use super::{answer, quotas};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, requests, rfc3339};
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
 const AT_ONCE: usize = 128;
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]}))]
-pub struct RenewLeasesRequest {
-    /// 1 to 500, unless configured otherwise.
-    #[schema(min_items = 1, max_items = 500)]
-    #[serde(deserialize_with = "crate::objects::objects")]
-    leases: Vec<LeaseToRenew>,
-}
+requests! {
+    #[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}]}))]
+    pub struct RenewLeasesRequest {
+        /// 1 to 500, unless configured otherwise.
+        #[schema(min_items = 1, max_items = 500)]
+        #[serde(deserialize_with = "crate::objects::objects")]
+        leases: Vec<LeaseToRenew>,
+    }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseToRenew {
-    /// Not percent-encoded.
-    #[schema(example = "orders/42", min_length = 1, max_length = 512)]
-    key: String,
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
-    /// The lease's new length in ms, from now; its current length if absent.
-    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
-    ttl_ms: Option<u64>,
-}
+    pub struct LeaseToRenew {
+        /// Not percent-encoded.
+        #[schema(example = "orders/42", min_length = 1, max_length = 512)]
+        key: String,
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+        /// The lease's new length in ms, from now; its current length if absent.
+        #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+        ttl_ms: Option<u64>,
+    }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]}))]
-pub struct ReleaseLeasesRequest {
-    /// 1 to 500, unless configured otherwise.
-    #[schema(min_items = 1, max_items = 500)]
-    #[serde(deserialize_with = "crate::objects::objects")]
-    leases: Vec<LeaseToRelease>,
-}
+    #[schema(example = json!({"leases": [{"key": "orders", "lease_id": "the-lease_id-of-the-acquire"}]}))]
+    pub struct ReleaseLeasesRequest {
+        /// 1 to 500, unless configured otherwise.
+        #[schema(min_items = 1, max_items = 500)]
+        #[serde(deserialize_with = "crate::objects::objects")]
+        leases: Vec<LeaseToRelease>,
+    }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseToRelease {
-    /// Not percent-encoded.
-    #[schema(example = "orders/42", min_length = 1, max_length = 512)]
-    key: String,
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
+    pub struct LeaseToRelease {
+        /// Not percent-encoded.
+        #[schema(example = "orders/42", min_length = 1, max_length = 512)]
+        key: String,
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+    }
 }
 
 answers! {

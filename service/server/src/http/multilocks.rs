@@ -2,9 +2,7 @@
 
 use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::body::Json;
 use super::call::{Answered, Call};
@@ -18,7 +16,7 @@ use super::locks::ticket::{Requested, Resumed};
 use super::path::invalid_key;
 use super::problem::{Problem, within};
 use super::{answer, quotas};
-use crate::format::{DateTime, answers, ms, rfc3339};
+use crate::format::{DateTime, answers, ms, requests, rfc3339};
 use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
 acquire_body! {
@@ -32,22 +30,22 @@ acquire_body! {
     }
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct LockedKeyRequest {
-    /// Not percent-encoded.
-    #[schema(example = "accounts/1", min_length = 1, max_length = 512)]
-    key: String,
-    mode: Option<ModeName>,
-    #[schema(minimum = 1, maximum = 1_000_000_000)]
-    permits: Option<u32>,
-    #[schema(minimum = 1, maximum = 1_000_000_000)]
-    limit: Option<u32>,
-    /// As in an acquire of one lock.
-    #[schema(min_length = 1, max_length = 256)]
-    group: Option<String>,
-    #[schema(minimum = 1, maximum = 1_000_000_000)]
-    group_limit: Option<u32>,
+requests! {
+    pub struct LockedKeyRequest {
+        /// Not percent-encoded.
+        #[schema(example = "accounts/1", min_length = 1, max_length = 512)]
+        key: String,
+        mode: Option<ModeName>,
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        permits: Option<u32>,
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        limit: Option<u32>,
+        /// As in an acquire of one lock.
+        #[schema(min_length = 1, max_length = 256)]
+        group: Option<String>,
+        #[schema(minimum = 1, maximum = 1_000_000_000)]
+        group_limit: Option<u32>,
+    }
 }
 
 answers! {

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use axum::extract::Request;
@@ -81,7 +82,7 @@ impl Observed {
         let status = response.status();
         let requests = &self.context.requests;
         let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));
-        let took = Some(self.started.elapsed()).filter(|_| !self.exchange.waits());
+        let took = Some(self.started.elapsed()).filter(|_| !self.exchange.waits.load(Ordering::Relaxed));
         counted.count(self.exchange.found.route, status.as_u16(), took);
         self.record(status);
         self.log(status, response.extensions().get().map(|Panic(message)| message.as_str()));

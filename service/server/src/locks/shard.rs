@@ -278,7 +278,7 @@ impl Shard {
         }
         if !works.is_empty() {
             let calls = works.iter().map(|work| work.commands.len() + work.arrived.len()).sum::<usize>();
-            self.node.metrics.batch_calls.observe(calls as f64);
+            self.node.metrics.batch_calls().observe(calls as f64);
             let (queues, no_waiters) = (&self.queues, WaitQueue::default());
             let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
             let served = batch::run(&self.node, works, queue_of).await;

@@ -72,11 +72,12 @@ impl fmt::Display for Epoch {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = EngineStateName)]
 pub enum EngineState {
     /// Ready to become active; what it holds does not count.
+    #[default]
     Standby,
     /// Copiers write the states of the other engine into it.
     Filling,
@@ -119,7 +120,7 @@ impl Purpose {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineRecord {
     pub state: EngineState,
     pub epoch: Epoch,
@@ -180,23 +181,7 @@ const HOLD_OFF_MARGIN_MS: u64 = 2 * latchgate_core::CLOCK_BOUND_MS;
 
 impl EngineRecord {
     pub fn new(state: EngineState, epoch: Epoch, pair: &[String], lease_ms_max: u64) -> Self {
-        Self {
-            state,
-            epoch,
-            pair: pair.to_vec(),
-            hold_off_until: Timestamp::default(),
-            forced_until: Timestamp::default(),
-            jumped_ms: 0,
-            lease_ms_max,
-            lowered: Epoch::NONE,
-            copied: 0,
-            unreadable: 0,
-            since: Epoch::NONE,
-            lost: Epoch::NONE,
-            founded: Epoch::NONE,
-            beside: Epoch::NONE,
-            lost_beside: false,
-        }
+        Self { state, epoch, pair: pair.to_vec(), lease_ms_max, ..Self::default() }
     }
 
     /// The same in another state and epoch.

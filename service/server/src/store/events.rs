@@ -155,7 +155,7 @@ pub(super) fn end_of_older(
 #[serde(default)]
 struct Body {
     owner: Option<Owner>,
-    mode: ModeName,
+    mode: Option<String>,
     permits: u64,
     token: u64,
     waited_ms: u64,
@@ -163,15 +163,6 @@ struct Body {
     expires_at: Option<Timestamp>,
     reason: Option<Arc<str>>,
     by: Option<Owner>,
-}
-
-#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum ModeName {
-    #[default]
-    Exclusive,
-    Shared,
-    Permits,
 }
 
 /// Most events are no longer.
@@ -216,10 +207,11 @@ pub(super) fn event_from(kind: &str, at: Timestamp, body: &str) -> Option<Event>
     let kind = EventKind::ALL.into_iter().find(|known| known.as_str() == kind)?;
     let Body { owner, mode, permits, token, waited_ms, held_ms, expires_at, reason, by } =
         serde_json::from_str(body).ok()?;
-    let mode = match mode {
-        ModeName::Exclusive => Mode::Exclusive,
-        ModeName::Shared => Mode::Shared,
-        ModeName::Permits => Mode::Permits(permits.try_into().ok()?),
+    let mode = match mode.as_deref() {
+        None | Some("exclusive") => Mode::Exclusive,
+        Some("shared") => Mode::Shared,
+        Some("permits") => Mode::Permits(permits.try_into().ok()?),
+        Some(_) => return None,
     };
     let note = Note { reason, by };
     Some(Event { kind, at, owner, mode, token, waited_ms, held_ms, expires_at, note })

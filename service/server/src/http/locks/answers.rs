@@ -48,6 +48,18 @@ answers! {
         /// The lease had been released by an earlier request.
         pub already?: bool,
     }
+
+    /// The lock has been revoked.
+    pub struct RevocationAnswer {
+        #[schema(required)]
+        reason: Option<String>,
+        #[schema(required)]
+        by: Option<String>,
+        /// When the lease ends, by the store's clock.
+        deadline: DateTime,
+        /// Time from this answer to the deadline, in ms.
+        deadline_ms: u64,
+    }
 }
 
 /// The store may lose what it acknowledged, in a crash or a fail-over (Redis). Absent otherwise.
@@ -55,19 +67,6 @@ answers! {
 #[serde(rename_all = "snake_case")]
 pub enum Volatility {
     Volatile,
-}
-
-/// The lock has been revoked.
-#[derive(Serialize, ToSchema)]
-pub struct RevocationAnswer {
-    #[schema(required)]
-    reason: Option<String>,
-    #[schema(required)]
-    by: Option<String>,
-    /// When the lease ends, by the store's clock.
-    deadline: DateTime,
-    /// Time from this answer to the deadline, in ms.
-    deadline_ms: u64,
 }
 
 impl RevocationAnswer {

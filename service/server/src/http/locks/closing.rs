@@ -2,12 +2,10 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Closing, Command, Outcome};
-use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
 
 use super::fields::parse_note;
 use super::interventions::{command, unexpected};
-use crate::format::{DateTime, answers, parse_rfc3339, rfc3339};
+use crate::format::{DateTime, answers, parse_rfc3339, requests, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
@@ -17,16 +15,16 @@ use crate::http::problem::Problem;
 /// The latest `until`, in ms from now: a year.
 const CLOSED_MS_MAX: u64 = 365 * 24 * 3_600_000;
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"}))]
-pub struct CloseRequest {
-    /// Why. Refused clients see it.
-    #[schema(min_length = 1, max_length = 512)]
-    reason: String,
-    /// When the key opens by itself, within a year: RFC 3339. If absent, it stays closed until it is opened.
-    #[schema(format = DateTime, min_length = 1, max_length = 64)]
-    until: Option<String>,
+requests! {
+    #[schema(example = json!({"reason": "release weekend", "until": "2026-11-23T06:00:00Z"}))]
+    pub struct CloseRequest {
+        /// Why. Refused clients see it.
+        #[schema(min_length = 1, max_length = 512)]
+        reason: String,
+        /// When the key opens by itself, within a year: RFC 3339. If absent, it stays closed until it is opened.
+        #[schema(format = DateTime, min_length = 1, max_length = 64)]
+        until: Option<String>,
+    }
 }
 
 answers! {
@@ -45,14 +43,13 @@ answers! {
         /// Time from this answer to then, in ms.
         until_ms?: Option<u64>,
     }
-}
 
-/// The key is open.
-#[derive(Serialize, ToSchema)]
-pub struct OpenAnswer<'a> {
-    key: &'a str,
-    /// Whether the key was closed.
-    was_closed: bool,
+    /// The key is open.
+    pub struct OpenAnswer<'a> {
+        key: &'a str,
+        /// Whether the key was closed.
+        was_closed: bool,
+    }
 }
 
 impl ClosingAnswer {

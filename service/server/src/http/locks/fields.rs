@@ -140,10 +140,6 @@ pub fn parse_lease_id(text: &str) -> Result<LeaseId, Problem> {
     LeaseId::parse(text).map_err(|error| Problem::field("lease_id", error))
 }
 
-pub fn new_lease_id() -> LeaseId {
-    LeaseId::parse(&uuid::Uuid::new_v4().to_string()).expect("a UUID is a lease id")
-}
-
 pub fn parse_metadata(field: &str, metadata: Map<String, Value>) -> Result<Metadata, Problem> {
     let text = Value::Object(metadata).to_string();
     if text.len() > METADATA_MAX_BYTES {
@@ -168,7 +164,7 @@ pub fn parse_note(reason: Option<&str>, by: Option<&str>) -> Result<Note, Proble
 /// The ticket's lease id, else the client's, else a new one.
 pub fn lease_id(resumed: Option<&Resumed>, proposed: Option<&str>) -> Result<LeaseId, Problem> {
     let of_ticket = resumed.map(|resumed| Ok(resumed.lease_id.clone()));
-    of_ticket.or(proposed.map(parse_lease_id)).unwrap_or_else(|| Ok(new_lease_id()))
+    of_ticket.or(proposed.map(parse_lease_id)).unwrap_or_else(|| parse_lease_id(&uuid::Uuid::new_v4().to_string()))
 }
 
 /// A ticket continues one wait. It is not valid for another request, nor for a higher priority.

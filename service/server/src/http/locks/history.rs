@@ -8,12 +8,10 @@ use axum::response::IntoResponse;
 use axum::response::sse::{Event as Frame, KeepAlive, Sse};
 use futures::{Stream, StreamExt, stream};
 use latchgate_core::lock::EventKind;
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::fields::ModeName;
 use super::search::parse_prefix;
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, queries, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call, Waiting};
 use crate::http::path::PathAddress;
@@ -54,16 +52,31 @@ answers! {
     }
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct HistoryQuery {
-    /// Most events in the answer: 1 to 1 000; 100 if absent.
-    #[param(minimum = 1, maximum = 1_000)]
-    limit: Option<usize>,
-    /// `next_cursor` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
-    /// refused.
-    #[param(min_length = 1, max_length = 512)]
-    cursor: Option<String>,
+queries! {
+    pub struct HistoryQuery {
+        /// Most events in the answer: 1 to 1 000; 100 if absent.
+        #[param(minimum = 1, maximum = 1_000)]
+        limit: Option<usize>,
+        /// `next_cursor` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
+        /// refused.
+        #[param(min_length = 1, max_length = 512)]
+        cursor: Option<String>,
+    }
+
+    pub struct EventsQuery {
+        /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
+        #[param(min_length = 1, max_length = 512)]
+        after: Option<String>,
+    }
+
+    pub struct AllEventsQuery {
+        /// Only keys that begin with this.
+        #[param(max_length = 512)]
+        prefix: Option<String>,
+        /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
+        #[param(min_length = 1, max_length = 512)]
+        after: Option<String>,
+    }
 }
 
 answers! {
@@ -74,25 +87,6 @@ answers! {
         /// Send it as `cursor` for the next page; absent on the last.
         next_cursor?: Option<String>,
     }
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct EventsQuery {
-    /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
-    #[param(min_length = 1, max_length = 512)]
-    after: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct AllEventsQuery {
-    /// Only keys that begin with this.
-    #[param(max_length = 512)]
-    prefix: Option<String>,
-    /// The `id` of the last event received, as in `Last-Event-ID`. If absent, the stream begins now.
-    #[param(min_length = 1, max_length = 512)]
-    after: Option<String>,
 }
 
 /// Show the history of a lock.

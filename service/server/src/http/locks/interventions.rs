@@ -2,13 +2,10 @@
 
 use latchgate_core::Address;
 use latchgate_core::lock::{Command, Force, Note, Outcome, Refusal, Revoke};
-use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
 
 use super::answers::key_full;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
-use crate::audit::Action;
-use crate::format::{DateTime, rfc3339};
+use crate::format::{DateTime, answers, queries, requests, rfc3339};
 use crate::http::answer;
 use crate::http::audit;
 use crate::http::body::Json;
@@ -22,90 +19,84 @@ const GRACE_MS_DEFAULT: u64 = 10_000;
 /// A shorter grace ends another client's lease before it can learn of it, which needs the scope `admin`.
 const GRACE_MS_MIN: u64 = 1_000;
 
-#[derive(Debug, Default, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"reason": "deploy", "grace_ms": 10_000}))]
-pub struct RevokeRequest {
-    /// Why. The holder reads it in the answer to its next renewal.
-    #[schema(min_length = 1, max_length = 512)]
-    reason: Option<String>,
-    /// The name of the client or operator that revokes.
-    #[schema(min_length = 1, max_length = 256)]
-    by: Option<String>,
-    /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends. Less than 1 000
-    /// needs the scope `admin`.
-    #[schema(maximum = 31_536_000_000_u64)]
-    grace_ms: Option<u64>,
-    /// Only the leases with this token; all if absent.
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    token: Option<u64>,
+requests! {
+    #[schema(example = json!({"reason": "deploy", "grace_ms": 10_000}))]
+    pub struct RevokeRequest {
+        /// Why. The holder reads it in the answer to its next renewal.
+        #[schema(min_length = 1, max_length = 512)]
+        reason: Option<String>,
+        /// The name of the client or operator that revokes.
+        #[schema(min_length = 1, max_length = 256)]
+        by: Option<String>,
+        /// How long the holder may keep the lease, in ms: up to the longest lease; 10 000 if absent. Then the lease ends. Less than 1 000
+        /// needs the scope `admin`.
+        #[schema(maximum = 31_536_000_000_u64)]
+        grace_ms: Option<u64>,
+        /// Only the leases with this token; all if absent.
+        #[schema(maximum = 9_007_199_254_740_991_u64)]
+        token: Option<u64>,
+    }
+
+    #[schema(example = json!({"limit": 5}))]
+    pub struct LimitRequest {
+        /// How many permits the key has from now on. With null, the next acquire that names a limit sets it.
+        #[serde(deserialize_with = "Option::deserialize")]
+        #[schema(required, minimum = 1, maximum = 1_000_000_000)]
+        limit: Option<u32>,
+    }
+
+    #[schema(example = json!({"token": 1_784_000_000_000_000_u64}))]
+    pub struct FenceRequest {
+        /// From the answer to acquire.
+        #[schema(maximum = 9_007_199_254_740_991_u64)]
+        token: u64,
+    }
 }
 
-/// The leases are revoked, and end after the grace period.
-#[derive(Serialize, ToSchema)]
-pub struct RevokeAnswer<'a> {
-    key: &'a str,
-    /// How many leases are revoked.
-    leases: u32,
-    /// When the last of them ends; null if the lock was free.
-    #[schema(required)]
-    deadline: Option<DateTime>,
+answers! {
+    /// The leases are revoked, and end after the grace period.
+    pub struct RevokeAnswer<'a> {
+        key: &'a str,
+        /// How many leases are revoked.
+        leases: u32,
+        /// When the last of them ends; null if the lock was free.
+        #[schema(required)]
+        deadline: Option<DateTime>,
+    }
+
+    /// All leases have ended.
+    pub struct ForceAnswer<'a> {
+        key: &'a str,
+        /// How many leases were ended.
+        ended: u32,
+    }
+
+    /// The limit is set.
+    pub struct LimitAnswer<'a> {
+        key: &'a str,
+        /// The limit in force; null if the next acquire of permits sets it.
+        #[schema(required)]
+        limit: Option<u32>,
+        /// Permits that are held, with those that are kept because of `min_hold_ms`. They may exceed a lowered limit until they are free.
+        permits_held: u32,
+    }
+
+    /// The token is up to date.
+    pub struct FenceAnswer<'a> {
+        key: &'a str,
+        token: u64,
+    }
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct ForceQuery {
-    /// Why.
-    #[param(min_length = 1, max_length = 512)]
-    reason: Option<String>,
-    /// The name of the client or operator that ends the leases.
-    #[param(min_length = 1, max_length = 256)]
-    by: Option<String>,
-}
-
-/// All leases have ended.
-#[derive(Serialize, ToSchema)]
-pub struct ForceAnswer<'a> {
-    key: &'a str,
-    /// How many leases were ended.
-    ended: u32,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"limit": 5}))]
-pub struct LimitRequest {
-    /// How many permits the key has from now on. With null, the next acquire that names a limit sets it.
-    #[serde(deserialize_with = "Option::deserialize")]
-    #[schema(required, minimum = 1, maximum = 1_000_000_000)]
-    limit: Option<u32>,
-}
-
-/// The limit is set.
-#[derive(Serialize, ToSchema)]
-pub struct LimitAnswer<'a> {
-    key: &'a str,
-    /// The limit in force; null if the next acquire of permits sets it.
-    #[schema(required)]
-    limit: Option<u32>,
-    /// Permits that are held, with those that are kept because of `min_hold_ms`. They may exceed a lowered limit until they are free.
-    permits_held: u32,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"token": 1_784_000_000_000_000_u64}))]
-pub struct FenceRequest {
-    /// From the answer to acquire.
-    #[schema(maximum = 9_007_199_254_740_991_u64)]
-    token: u64,
-}
-
-/// The token is up to date.
-#[derive(Serialize, ToSchema)]
-pub struct FenceAnswer<'a> {
-    key: &'a str,
-    token: u64,
+queries! {
+    pub struct ForceQuery {
+        /// Why.
+        #[param(min_length = 1, max_length = 512)]
+        reason: Option<String>,
+        /// The name of the client or operator that ends the leases.
+        #[param(min_length = 1, max_length = 256)]
+        by: Option<String>,
+    }
 }
 
 /// Revoke a lock.
@@ -157,7 +148,7 @@ pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): 
 #[utoipa::path(put, path = "/v1/locks/{key}/limit", tag = "locks", responses((status = 200, body = LimitAnswer)))]
 pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(request): Json<LimitRequest>) -> Answered {
     if call.app() != call.caller.app() {
-        audit::begin_action(&call, Action::SetLimit, address.key.as_str());
+        audit::begin_action(&call, "set-limit", address.key.as_str());
     }
     let limit = request.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
     call.detail(|| format!("limit: {}", limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())));

@@ -1,30 +1,35 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
-use serde::Deserialize;
 use serde_json::{Map, Value};
-use utoipa::ToSchema;
 
 use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
 use crate::http::{answer, quotas};
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}))]
-pub struct RenewRequest {
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
-    /// The lease's new length in ms, from now; its current length if absent.
-    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
-    ttl_ms: Option<u64>,
-    /// Replaces the metadata of the lease, as a whole: a JSON object of at most 1 KiB; unchanged if absent.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Map<String, Value>>,
+requests! {
+    #[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}))]
+    pub struct RenewRequest {
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+        /// The lease's new length in ms, from now; its current length if absent.
+        #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+        ttl_ms: Option<u64>,
+        /// Replaces the metadata of the lease, as a whole: a JSON object of at most 1 KiB; unchanged if absent.
+        #[schema(value_type = Option<Object>)]
+        metadata: Option<Map<String, Value>>,
+    }
+
+    #[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire"}))]
+    pub struct ReleaseRequest {
+        /// From the answer to acquire.
+        #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
+        lease_id: String,
+    }
 }
 
 answers! {
@@ -46,15 +51,6 @@ answers! {
         /// After a forced switch, for how many ms other clients may hold leases of the old engine.
         forced_ms?: Option<u64>,
     }
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire"}))]
-pub struct ReleaseRequest {
-    /// From the answer to acquire.
-    #[schema(min_length = 1, max_length = 64, pattern = "^[A-Za-z0-9._:-]+$")]
-    lease_id: String,
 }
 
 /// Renew a lease.

@@ -4,13 +4,11 @@ use std::collections::BTreeSet;
 
 use latchgate_core::Address;
 use latchgate_core::lock::{Blocked, Lease, LockState, Owner};
-use serde::Deserialize;
-use utoipa::IntoParams;
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::reading::WaitingAnswer;
 use super::search::{Found, Search};
-use crate::format::answers;
+use crate::format::{answers, queries};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathText;
@@ -21,15 +19,15 @@ use crate::locks::{Inspected, Queues};
 /// Most keys that are shown for which an owner waits.
 const WAITS_SHOWN_MAX: usize = 100;
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct OwnerQuery {
-    /// Only keys that begin with this.
-    #[param(max_length = 512)]
-    prefix: Option<String>,
-    /// `next_cursor` of the answer before.
-    #[param(min_length = 1, max_length = 2_048)]
-    cursor: Option<String>,
+queries! {
+    pub struct OwnerQuery {
+        /// Only keys that begin with this.
+        #[param(max_length = 512)]
+        prefix: Option<String>,
+        /// `next_cursor` of the answer before.
+        #[param(min_length = 1, max_length = 2_048)]
+        cursor: Option<String>,
+    }
 }
 
 answers! {

@@ -4,12 +4,11 @@ use latchgate_core::key::check_name;
 use latchgate_core::lock::{LockState, OWNER_MAX_BYTES};
 use latchgate_core::{Address, Timestamp};
 use serde::Deserialize;
-use utoipa::{IntoParams, ToSchema};
 
 use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::closing::ClosingAnswer;
 use super::search::{Found, Search};
-use crate::format::{DateTime, answers, rfc3339};
+use crate::format::{DateTime, answers, queries, rfc3339};
 use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
@@ -80,32 +79,32 @@ impl From<&Waiting> for WaitingAnswer {
     }
 }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct ListQuery {
-    /// Only keys that begin with this.
-    #[param(max_length = 512)]
-    prefix: Option<String>,
-    /// Only keys that this owner holds.
-    #[param(min_length = 1, max_length = 256)]
-    owner: Option<String>,
-    /// Only keys that are held (`true`) or free (`false`).
-    held: Option<bool>,
-    /// Only keys that are closed (`true`) or open (`false`).
-    closed: Option<bool>,
-    /// With `waiters`: only keys that requests wait for, those with the most first. With `held_since`: only held keys, in the order in which
-    /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys, and through 200 apps if `app` is `*`.
-    #[param(inline)]
-    sort: Option<Sort>,
-    /// Most keys in the answer: 1 to 1 000; 100 if absent.
-    #[param(minimum = 1, maximum = 1_000)]
-    limit: Option<usize>,
-    /// `next_cursor` of the page before.
-    #[param(min_length = 1, max_length = 2_048)]
-    cursor: Option<String>,
+queries! {
+    pub struct ListQuery {
+        /// Only keys that begin with this.
+        #[param(max_length = 512)]
+        prefix: Option<String>,
+        /// Only keys that this owner holds.
+        #[param(min_length = 1, max_length = 256)]
+        owner: Option<String>,
+        /// Only keys that are held (`true`) or free (`false`).
+        held: Option<bool>,
+        /// Only keys that are closed (`true`) or open (`false`).
+        closed: Option<bool>,
+        /// With `waiters`: only keys that requests wait for, those with the most first. With `held_since`: only held keys, in the order in which
+        /// their oldest leases were granted. The order is that of one page: a page looks through 1 000 keys, and through 200 apps if `app` is `*`.
+        #[param(inline)]
+        sort: Option<Sort>,
+        /// Most keys in the answer: 1 to 1 000; 100 if absent.
+        #[param(minimum = 1, maximum = 1_000)]
+        limit: Option<usize>,
+        /// `next_cursor` of the page before.
+        #[param(min_length = 1, max_length = 2_048)]
+        cursor: Option<String>,
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Sort {
     Waiters,

@@ -2,8 +2,6 @@
 
 use latchgate_core::App;
 use latchgate_core::gate::{OperationId, Outcome, Report, State};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
@@ -28,7 +26,7 @@ answers! {
         expires_at?: Option<DateTime>,
         /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
         /// too.
-        guarded: bool,
+        pub guarded: bool,
         /// One of the gate's two stores does not answer: the operation is claimed in the other one alone.
         degraded?: bool,
         /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
@@ -39,22 +37,14 @@ answers! {
         /// For how long records of operations may be missing, in ms: an operator has ended the hold-off early.
         forced_ms?: Option<u64>,
     }
-}
 
-// The client may proceed.
-#[derive(Serialize, ToSchema)]
-pub struct BatchItem {
-    /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
-    #[schema(example = 201)]
-    pub status: u16,
-    #[serde(flatten)]
-    pub answer: PreAnswer,
-}
-
-impl BatchItem {
-    /// An earlier request of the same attempt has claimed the operation.
-    pub fn is_repeated(&self) -> bool {
-        self.status == 200 && self.answer.guarded
+    // The client may proceed.
+    pub struct BatchItem {
+        /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
+        #[schema(example = 201)]
+        pub status: u16,
+        #[serde(flatten)]
+        pub answer: PreAnswer,
     }
 }
 

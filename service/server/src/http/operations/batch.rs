@@ -2,18 +2,19 @@
 
 use latchgate_core::App;
 use latchgate_core::gate::{AttemptId, OperationId};
-use serde::Serialize;
-use utoipa::ToSchema;
 
 use super::answers::{BatchItem, pre};
 use super::refusals::unanswered;
+use crate::format::answers;
 use crate::gate::BatchReply;
 use crate::http::problem::{Code, Problem, either};
 
-#[derive(Serialize, ToSchema)]
-pub struct BatchAnswer {
-    /// In the order of the request.
-    pub items: Vec<BatchItem>,
+answers! {
+    /// All operations are yours.
+    pub struct BatchAnswer {
+        /// In the order of the request.
+        pub items: Vec<BatchItem>,
+    }
 }
 
 /// A batch whose operations may all proceed: 201 if a claim is new.
@@ -56,8 +57,9 @@ pub fn batch(
 /// With `all_or_nothing`, a refused batch claims no item.
 fn refused_item(item: Result<BatchItem, Problem>, all_or_nothing: bool) -> Result<BatchItem, Problem> {
     let granted = item?;
-    // A claim of an earlier request remains.
-    if all_or_nothing && !granted.is_repeated() {
+    // A claim of an earlier request of the same attempt remains.
+    let is_repeated = granted.status == 200 && granted.answer.guarded;
+    if all_or_nothing && !is_repeated {
         let detail = "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
         return Err(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id));
     }

@@ -9,11 +9,8 @@ pub(super) mod requests;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
-use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::response::Response;
 use latchgate_core::gate::{Fingerprint, OperationAddress, Outcome};
-use serde::Serialize;
 
 use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
@@ -69,11 +66,7 @@ pub async fn pre(call: Call, Json(request): Json<PreRequest>) -> Answered {
     quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(call.app(), id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
-    Ok(proceed(granted.status, &granted.answer))
-}
-
-fn proceed(status: u16, answer: &impl Serialize) -> Response {
-    json(StatusCode::from_u16(status).unwrap_or_default(), answer)
+    Ok(json(granted.status, &granted.answer))
 }
 
 /// Claim several operations.
@@ -98,7 +91,7 @@ pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answere
         wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
     }
     let (status, answer) = batch::batch(call.app(), &ids, answer, all_or_nothing)?;
-    Ok(proceed(status, &answer))
+    Ok(json(status, &answer))
 }
 
 /// Show the id that an operation would have.

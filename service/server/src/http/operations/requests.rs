@@ -10,9 +10,9 @@ use latchgate_core::lock::Note;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
-use utoipa::{IntoParams, ToSchema};
 
 use crate::config::YEAR_MS;
+use crate::format::{queries, requests};
 use crate::gate::{ByTime, OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
@@ -25,181 +25,167 @@ use crate::store::gate::Filter;
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
-pub struct PreRequest {
-    /// The kind of work. Part of the id.
-    #[schema(example = "charge", max_length = 256, min_length = 1)]
-    operation: String,
-    /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys.
-    #[serde(default)]
-    #[schema(value_type = Value)]
-    contents: Option<Box<RawValue>>,
-    /// Any JSON that must be equal in every pre of this operation but is not part of its id, for example an amount.
-    #[schema(value_type = Option<Value>)]
-    checked: Option<Box<RawValue>>,
-    /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
-    /// it as secret as the stamp. The server makes one if absent.
-    #[schema(max_length = 256, min_length = 1)]
-    attempt_id: Option<String>,
-    /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it.
-    #[schema(example = "billing-7: invoice 42", max_length = 256, min_length = 1)]
-    label: Option<String>,
-    /// A JSON object of at most 1 KiB about this attempt, kept with the record and shown with it.
-    #[schema(value_type = Option<Object>)]
-    metadata: Option<Map<String, Value>>,
-    /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
-    /// app with the scope `read`.
-    #[serde(default)]
-    keep_contents: bool,
-    /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
-    /// configured otherwise; 60 000 if absent.
-    #[schema(example = 60_000, minimum = 1, maximum = 31_536_000_000_u64)]
-    ttl_ms: Option<u64>,
-    /// How long to wait for the end of another attempt, in ms: up to 50 000 unless configured otherwise. 0, the default, does
-    /// not wait. Not allowed in a batch.
-    #[schema(example = 0, maximum = 86_400_000)]
-    wait_ms: Option<u64>,
-    /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
-    /// that is slower than its lease. Work that may be repeated says `retry`.
-    #[serde(default)]
-    on_expiry: OnExpiry,
-    /// How durable the claim is.
-    #[serde(default)]
-    durability: Durability,
-    /// What to do when the gate's store does not answer.
-    #[serde(default)]
-    on_outage: OnOutage,
+requests! {
+    #[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
+    pub struct PreRequest {
+        /// The kind of work. Part of the id.
+        #[schema(example = "charge", max_length = 256, min_length = 1)]
+        operation: String,
+        /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys.
+        #[serde(default)]
+        #[schema(value_type = Value)]
+        contents: Option<Box<RawValue>>,
+        /// Any JSON that must be equal in every pre of this operation but is not part of its id, for example an amount.
+        #[schema(value_type = Option<Value>)]
+        checked: Option<Box<RawValue>>,
+        /// A new random id for this attempt. If the answer is lost, a repeated request with the same id gets the same stamp. Keep
+        /// it as secret as the stamp. The server makes one if absent.
+        #[schema(max_length = 256, min_length = 1)]
+        attempt_id: Option<String>,
+        /// A line about this attempt for people: who runs it and what it does. Kept with the record and shown with it.
+        #[schema(example = "billing-7: invoice 42", max_length = 256, min_length = 1)]
+        label: Option<String>,
+        /// A JSON object of at most 1 KiB about this attempt, kept with the record and shown with it.
+        #[schema(value_type = Option<Object>)]
+        metadata: Option<Map<String, Value>>,
+        /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
+        /// app with the scope `read`.
+        #[serde(default)]
+        keep_contents: bool,
+        /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
+        /// configured otherwise; 60 000 if absent.
+        #[schema(example = 60_000, minimum = 1, maximum = 31_536_000_000_u64)]
+        ttl_ms: Option<u64>,
+        /// How long to wait for the end of another attempt, in ms: up to 50 000 unless configured otherwise. 0, the default, does
+        /// not wait. Not allowed in a batch.
+        #[schema(example = 0, maximum = 86_400_000)]
+        wait_ms: Option<u64>,
+        /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
+        /// that is slower than its lease. Work that may be repeated says `retry`.
+        #[serde(default)]
+        on_expiry: OnExpiry,
+        /// How durable the claim is.
+        #[serde(default)]
+        durability: Durability,
+        /// What to do when the gate's store does not answer.
+        #[serde(default)]
+        on_outage: OnOutage,
+    }
+
+    #[schema(example = json!({"operations": [
+        {"operation": "charge", "contents": {"order": 43, "amount": "5.00"}},
+        {"operation": "send-mail", "contents": "order-43-confirmation"},
+    ]}))]
+    pub struct BatchRequest {
+        /// 1 to 100 pres, without `wait_ms`.
+        #[schema(min_items = 1, max_items = 100)]
+        #[serde(deserialize_with = "crate::objects::objects")]
+        operations: Vec<PreRequest>,
+        /// Claim all operations or none; true if absent.
+        all_or_nothing: Option<bool>,
+    }
+
+    #[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
+    pub struct PreviewRequest {
+        #[schema(example = "charge", max_length = 256, min_length = 1)]
+        operation: String,
+        /// A string or any JSON but null.
+        #[serde(default)]
+        #[schema(value_type = Value)]
+        contents: Option<Box<RawValue>>,
+    }
+
+    #[schema(example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}}))]
+    pub struct PostRequest {
+        /// From the answer to pre.
+        #[schema(min_length = 1, max_length = 2048)]
+        stamp: String,
+        outcome: Report,
+        /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
+        /// than 64 KiB is dropped, and `result_omitted` is true.
+        #[schema(value_type = Option<Value>)]
+        result: Option<Box<RawValue>>,
+        /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
+        #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
+        retention_ms: Option<u64>,
+        /// Keep a success forever.
+        #[serde(default)]
+        permanent: bool,
+    }
+
+    #[schema(example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"}))]
+    pub struct ResolveRequest {
+        /// What you have found out: `success`, the work was done; or `failure`, it was not, and the next pre may proceed.
+        outcome: FoundOut,
+        /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Only with a success. A result longer than 64 KiB
+        /// is dropped, and `result_omitted` is true.
+        #[schema(value_type = Option<Value>)]
+        result: Option<Box<RawValue>>,
+        /// How you know it. Kept with a success, and in the audit record.
+        #[schema(example = "the bank has the transfer", max_length = 512, min_length = 1)]
+        reason: String,
+        /// Your name.
+        #[schema(example = "ann", max_length = 256, min_length = 1)]
+        by: Option<String>,
+        /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
+        #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
+        retention_ms: Option<u64>,
+    }
+
+    #[schema(example = json!({"stamp": "the stamp that the pre gave"}))]
+    pub struct HeartbeatRequest {
+        /// From the answer to pre.
+        #[schema(min_length = 1, max_length = 2048)]
+        stamp: String,
+        /// The lease's length in ms, from now; its current length if absent. A lease is never shortened.
+        #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
+        ttl_ms: Option<u64>,
+    }
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"operations": [
-    {"operation": "charge", "contents": {"order": 43, "amount": "5.00"}},
-    {"operation": "send-mail", "contents": "order-43-confirmation"},
-]}))]
-pub struct BatchRequest {
-    /// 1 to 100 pres, without `wait_ms`.
-    #[schema(min_items = 1, max_items = 100)]
-    #[serde(deserialize_with = "crate::objects::objects")]
-    operations: Vec<PreRequest>,
-    /// Claim all operations or none; true if absent.
-    all_or_nothing: Option<bool>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
-pub struct PreviewRequest {
-    #[schema(example = "charge", max_length = 256, min_length = 1)]
-    operation: String,
-    /// A string or any JSON but null.
-    #[serde(default)]
-    #[schema(value_type = Value)]
-    contents: Option<Box<RawValue>>,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}}))]
-pub struct PostRequest {
-    /// From the answer to pre.
-    #[schema(min_length = 1, max_length = 2048)]
-    stamp: String,
-    outcome: Report,
-    /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
-    /// than 64 KiB is dropped, and `result_omitted` is true.
-    #[schema(value_type = Option<Value>)]
-    result: Option<Box<RawValue>>,
-    /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
-    #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
-    retention_ms: Option<u64>,
-    /// Keep a success forever.
-    #[serde(default)]
-    permanent: bool,
-}
-
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"}))]
-pub struct ResolveRequest {
-    /// What you have found out: `success`, the work was done; or `failure`, it was not, and the next pre may proceed.
-    outcome: FoundOut,
-    /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Only with a success. A result longer than 64 KiB
-    /// is dropped, and `result_omitted` is true.
-    #[schema(value_type = Option<Value>)]
-    result: Option<Box<RawValue>>,
-    /// How you know it. Kept with a success, and in the audit record.
-    #[schema(example = "the bank has the transfer", max_length = 512, min_length = 1)]
-    reason: String,
-    /// Your name.
-    #[schema(example = "ann", max_length = 256, min_length = 1)]
-    by: Option<String>,
-    /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
-    #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
-    retention_ms: Option<u64>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum FoundOut {
     Success,
     Failure,
 }
 
-#[derive(Debug, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-#[schema(example = json!({"stamp": "the stamp that the pre gave"}))]
-pub struct HeartbeatRequest {
-    /// From the answer to pre.
-    #[schema(min_length = 1, max_length = 2048)]
-    stamp: String,
-    /// The lease's length in ms, from now; its current length if absent. A lease is never shortened.
-    #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
-    ttl_ms: Option<u64>,
-}
+queries! {
+    pub struct OperationQuery {
+        /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
+        /// other answer is that of a pre which may not proceed. Nothing is claimed.
+        #[param(maximum = 86_400_000)]
+        pub wait_ms: Option<u64>,
+    }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct OperationQuery {
-    /// Wait while an attempt runs, at most for this long in ms; as `wait_ms` of a pre. Then 200 only if the operation has succeeded; any
-    /// other answer is that of a pre which may not proceed. Nothing is claimed.
-    #[param(maximum = 86_400_000)]
-    pub wait_ms: Option<u64>,
-}
+    pub struct ForgetQuery {
+        /// Delete the record even if an attempt is started or the outcome is unknown.
+        pub force: bool,
+    }
 
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct ForgetQuery {
-    /// Delete the record even if an attempt is started or the outcome is unknown.
-    pub force: bool,
-}
-
-#[derive(Debug, Default, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields, default)]
-pub struct OperationsQuery {
-    /// Only operations of this name.
-    #[param(min_length = 1, max_length = 256)]
-    operation: Option<String>,
-    /// Only operations in this state.
-    #[param(inline)]
-    state: Option<State>,
-    /// Only operations with a suspected double run.
-    suspect: bool,
-    /// Only operations whose present state began at least so many ms ago.
-    #[param(minimum = 0, maximum = 31_536_000_000_u64)]
-    older_than_ms: Option<u64>,
-    /// By the time at which their present state began: `oldest` or `newest` first. One page, without a cursor. If absent: all of them in
-    /// the store's own order, page by page.
-    #[param(inline)]
-    pub sort: Option<ByTime>,
-    /// Most operations in the answer: 1 to 1 000; 100 if absent.
-    #[param(minimum = 1, maximum = 1_000)]
-    limit: Option<usize>,
-    /// `next_cursor` of the page before. Not with `sort`.
-    #[param(min_length = 1, max_length = 2_048)]
-    pub cursor: Option<String>,
+    pub struct OperationsQuery {
+        /// Only operations of this name.
+        #[param(min_length = 1, max_length = 256)]
+        operation: Option<String>,
+        /// Only operations in this state.
+        #[param(inline)]
+        state: Option<State>,
+        /// Only operations with a suspected double run.
+        suspect: bool,
+        /// Only operations whose present state began at least so many ms ago.
+        #[param(minimum = 0, maximum = 31_536_000_000_u64)]
+        older_than_ms: Option<u64>,
+        /// By the time at which their present state began: `oldest` or `newest` first. One page, without a cursor. If absent: all of them in
+        /// the store's own order, page by page.
+        #[param(inline)]
+        pub sort: Option<ByTime>,
+        /// Most operations in the answer: 1 to 1 000; 100 if absent.
+        #[param(minimum = 1, maximum = 1_000)]
+        limit: Option<usize>,
+        /// `next_cursor` of the page before. Not with `sort`.
+        #[param(min_length = 1, max_length = 2_048)]
+        pub cursor: Option<String>,
+    }
 }
 
 impl PreRequest {
@@ -216,10 +202,9 @@ impl PreRequest {
             contents: self.keep_contents.then(|| kept(&contents)).transpose()?,
             api_key: call.caller.key_id,
         };
-        let attempt_id = match self.attempt_id {
-            Some(text) => AttemptId::parse(&text).map_err(|error| Problem::field("attempt_id", error))?,
-            None => new_attempt_id(),
-        };
+        // Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
+        let attempt_id = self.attempt_id.unwrap_or_else(|| uuid::Uuid::new_v4().simple().to_string());
+        let attempt_id = AttemptId::parse(&attempt_id).map_err(|error| Problem::field("attempt_id", error))?;
         Ok(PreCall {
             fingerprint: Fingerprint::of(call.app(), &operation, &contents),
             operation,
@@ -386,9 +371,4 @@ fn parse_stamp(text: &str) -> Result<StampText, Problem> {
 
 fn check_ttl(context: &Context, ttl_ms: u64) -> Result<u64, Problem> {
     within("ttl_ms", ttl_ms, OPERATION_TTL_MS_MIN..=context.limits.operation_ttl_ms_max)
-}
-
-/// Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
-fn new_attempt_id() -> AttemptId {
-    AttemptId::parse(&uuid::Uuid::new_v4().simple().to_string()).expect("a UUID is an attempt id")
 }

@@ -9,7 +9,7 @@ use latchgate_core::lock::{Event, EventKind, LockState};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 
-use super::count::{of_durations, of_sizes};
+use super::count::{Durations, of_sizes};
 use super::live::LiveLeases;
 use super::page::{Page, label_values};
 
@@ -30,13 +30,13 @@ pub enum Retry {
     Contended,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct LockMetrics {
-    pub wait_seconds: Histogram,
-    pub handoff_seconds: Histogram,
-    pub shard_queue_seconds: Histogram,
-    pub batch_calls: Histogram,
-    commit_seconds: [OnceLock<Histogram>; STORES.len()],
+    pub wait_seconds: Durations,
+    pub handoff_seconds: Durations,
+    pub shard_queue_seconds: Durations,
+    batch_calls: OnceLock<Histogram>,
+    commit_seconds: [OnceLock<Durations>; STORES.len()],
     granted: Counter,
     ended: [Counter; ENDS.len()],
     live: LiveLeases,
@@ -50,31 +50,6 @@ pub struct LockMetrics {
     pub wake_ups_sent: Counter,
     pub wake_ups_lost: Counter,
     pub found_by_timer: Counter,
-}
-
-impl Default for LockMetrics {
-    fn default() -> Self {
-        Self {
-            wait_seconds: of_durations(),
-            handoff_seconds: of_durations(),
-            shard_queue_seconds: of_durations(),
-            batch_calls: of_sizes(),
-            commit_seconds: Default::default(),
-            granted: Counter::default(),
-            ended: Default::default(),
-            live: LiveLeases::default(),
-            lost_races: Counter::default(),
-            clock_jumps: Counter::default(),
-            retries: Default::default(),
-            cache_hits: Counter::default(),
-            cache_misses: Counter::default(),
-            events_dropped: Counter::default(),
-            events_unreadable: Counter::default(),
-            wake_ups_sent: Counter::default(),
-            wake_ups_lost: Counter::default(),
-            found_by_timer: Counter::default(),
-        }
-    }
 }
 
 /// Grants and ends of leases in a change that is not committed yet.
@@ -113,8 +88,13 @@ impl LockMetrics {
     /// A commit to this kind of store took so long.
     pub fn commit_took(&self, store: &str, time: Duration) {
         if let Some(index) = STORES.iter().position(|kind| *kind == store) {
-            self.commit_seconds[index].get_or_init(of_durations).observe(time.as_secs_f64());
+            self.commit_seconds[index].get_or_init(Durations::default).observe(time.as_secs_f64());
         }
+    }
+
+    /// How many calls a batch of a shard has.
+    pub fn batch_calls(&self) -> &Histogram {
+        self.batch_calls.get_or_init(of_sizes)
     }
 
     pub fn retried(&self, why: Retry, keys: usize) {
@@ -135,7 +115,7 @@ impl LockMetrics {
         page.gauge("latchgate_leases_live", help, self.live.get(now));
         let help = "Time that calls wait for their shard.";
         page.histogram("latchgate_shard_queue_seconds", help, &self.shard_queue_seconds);
-        page.histogram("latchgate_batch_calls", "Calls in a batch of a shard.", &self.batch_calls);
+        page.histogram("latchgate_batch_calls", "Calls in a batch of a shard.", self.batch_calls());
         let mut commits = page.histograms("latchgate_commit_seconds", "Time of a commit of lock states.");
         for (store, seconds) in STORES.iter().zip(&self.commit_seconds) {
             if let Some(seconds) = seconds.get() {

@@ -12,7 +12,7 @@ mod samples;
 pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::histogram::Histogram;
 
-pub use self::count::of_durations;
+pub use self::count::Durations;
 pub use self::gate::{Degraded, GateMetrics, GateOutcome};
 pub use self::locks::{LockMetrics, Retry, Uncounted};
 pub use self::page::{CONTENT_TYPE, Page, page};

@@ -22,24 +22,20 @@ impl Process {
         let cpu_s = (field(14) + field(15)) / TICKS_PER_SECOND;
         page.counters("process_cpu_seconds", "CPU time of this process.").count(&[], cpu_s);
         page.gauge("process_threads", "Threads.", field(20));
-        let started_s = boot_s() + field(22) / TICKS_PER_SECOND;
+        // The machine was started at `btime`, in Unix time.
+        let started_s = value_in("/proc/stat", "btime") + field(22) / TICKS_PER_SECOND;
         page.gauge("process_start_time_seconds", "When this process was started, in Unix time.", started_s);
         page.gauge("process_virtual_memory_bytes", "Virtual memory.", field(23));
-        page.gauge("process_resident_memory_bytes", "Memory in use.", resident_bytes());
+        page.gauge(
+            "process_resident_memory_bytes",
+            "Memory in use.",
+            value_in("/proc/self/status", "VmRSS:") * 1_024.0,
+        );
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
         page.gauge("process_open_fds", "Open file descriptors.", open);
         let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
         page.gauge("process_max_fds", "Most file descriptors that may be open.", limit);
     }
-}
-
-/// When the machine was started, in Unix time.
-fn boot_s() -> f64 {
-    value_in("/proc/stat", "btime")
-}
-
-fn resident_bytes() -> f64 {
-    value_in("/proc/self/status", "VmRSS:") * 1_024.0
 }
 
 /// The number behind `name` at the beginning of a line.

@@ -7,9 +7,8 @@ use std::time::Duration;
 use latchgate_core::App;
 use parking_lot::RwLock;
 use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::histogram::Histogram;
 
-use super::count::of_durations;
+use super::count::Durations;
 use super::page::Page;
 
 /// Apps with figures of their own. The others are counted together, under `other`.
@@ -37,7 +36,7 @@ pub struct OfApp {
     /// By route and status.
     answers: Vec<[Counter; STATUSES.len()]>,
     /// By route.
-    seconds: Vec<OnceLock<Histogram>>,
+    seconds: Vec<OnceLock<Durations>>,
 }
 
 impl Requests {
@@ -109,7 +108,7 @@ impl OfApp {
         let status = STATUSES.iter().position(|known| *known == status).unwrap_or(STATUSES.len() - 1);
         self.answers[route][status].inc();
         if let Some(took) = took {
-            self.seconds[route].get_or_init(of_durations).observe(took.as_secs_f64());
+            self.seconds[route].get_or_init(Durations::default).observe(took.as_secs_f64());
         }
     }
 }
