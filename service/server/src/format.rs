@@ -44,6 +44,7 @@ macro_rules! queries {
     ($($(#[$about:meta])* pub struct $name:ident { $($fields:tt)* })+) => {$(
         #[derive(Debug, Default, serde::Deserialize, utoipa::IntoParams)]
         #[serde(deny_unknown_fields, default)]
+        #[into_params(parameter_in = Query)]
         $(#[$about])*
         pub struct $name { $($fields)* }
     )+};

@@ -32,20 +32,19 @@ impl Quota {
     }
 }
 
-/// How much the app may use of each node; null is no limit.
+/// The limits of one app at each node; `None` is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = QuotasAnswer))]
 #[serde(deny_unknown_fields, default)]
 pub struct Quotas {
-    #[cfg_attr(feature = "openapi", schema(required))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub requests_per_second: Option<u32>,
-    #[cfg_attr(feature = "openapi", schema(required))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u32>,
-    #[cfg_attr(feature = "openapi", schema(required))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub leases: Option<u32>,
-    #[cfg_attr(feature = "openapi", schema(required))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub operations: Option<u32>,
-    #[cfg_attr(feature = "openapi", schema(required))]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub event_streams: Option<u32>,
 }
 

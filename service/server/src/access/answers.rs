@@ -19,7 +19,21 @@ answers! {
         warn_after_ms?: Option<u64>,
         /// How many API keys of it are accepted.
         api_keys: usize,
-        quotas: Quotas,
+        quotas: QuotasAnswer,
+    }
+
+    /// How much the app may use of each node; null is no limit.
+    pub struct QuotasAnswer {
+        #[schema(required)]
+        requests_per_second: Option<u32>,
+        #[schema(required)]
+        waiters: Option<u32>,
+        #[schema(required)]
+        leases: Option<u32>,
+        #[schema(required)]
+        operations: Option<u32>,
+        #[schema(required)]
+        event_streams: Option<u32>,
     }
 
     /// The app is deleted.
@@ -93,6 +107,13 @@ answers! {
     }
 }
 
+impl From<Quotas> for QuotasAnswer {
+    fn from(quotas: Quotas) -> Self {
+        let Quotas { requests_per_second, waiters, leases, operations, event_streams } = quotas;
+        Self { requests_per_second, waiters, leases, operations, event_streams }
+    }
+}
+
 impl AppsAnswer {
     pub fn of(document: &Document, now: Timestamp) -> Self {
         let default = App::default();
@@ -112,7 +133,7 @@ impl AppAnswer {
             warn_after_ms: entry.and_then(|entry| entry.warn_after_ms),
             created_at: entry.filter(|_| *app != App::default()).map(|entry| rfc3339(entry.created_at)),
             api_keys: document.keys.values().filter(is_accepted).count(),
-            quotas: entry.map_or_else(Quotas::default, |entry| entry.quotas),
+            quotas: entry.map_or_else(Quotas::default, |entry| entry.quotas).into(),
         }
     }
 }

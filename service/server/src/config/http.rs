@@ -13,7 +13,7 @@ use ipnet::IpNet;
 
 use super::duration::{duration, some_duration};
 use super::positive;
-use crate::http::{AllowedHost, ServerLimits, Tls, TrustedProxies, network, origin};
+use crate::http::{AllowedHost, ServerLimits, Tls, network, origin};
 use crate::listen::Listen;
 
 /// How many of the connections may wait for a lock, an operation or events. Further requests that would wait are refused at once, so
@@ -116,7 +116,7 @@ impl HttpArgs {
             connections_max,
             header_timeout: self.read_timeout,
             drain_timeout: self.drain_timeout,
-            proxies: TrustedProxies(self.trusted_proxies.clone()),
+            trusted_proxies: self.trusted_proxies.clone(),
             tls,
         }
     }

@@ -39,7 +39,7 @@ pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::store::{LocksSource, StoreArgs};
 use crate::format::ms;
-use crate::http::{Cors, Hosts, RequestLimits};
+use crate::http::{Hosts, RequestLimits};
 use crate::listen::Listen;
 
 pub const YEAR_MS: u64 = 365 * 24 * 3_600_000;
@@ -224,7 +224,7 @@ impl ServeArgs {
             waits_max: HttpArgs::waits_max(connections_max),
             open_metrics: self.access.open_metrics,
             hosts: Hosts::new(&self.http.allowed_hosts, self.http.listen.host(), addresses),
-            cors: Cors(self.http.cors_origins.clone()),
+            cors_origins: self.http.cors_origins.clone(),
             access_log: self.observe.access_log,
         }
     }

@@ -528,6 +528,4 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
 }
 
 #[cfg(test)]
-mod search;
-#[cfg(test)]
 mod tests;

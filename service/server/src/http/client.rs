@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::io::{AsyncRead, AsyncWrite, Join, ReadBuf, join};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Most bytes that are read ahead while a request is served.
 const AHEAD_BYTES_MAX: usize = 64 * 1_024;
@@ -93,7 +93,7 @@ impl Client {
         // The time for the first request begins after the handshake.
         state.idle = None;
         drop(state);
-        ClientStream { client: Arc::clone(self), output: Box::new(output), linger: None }
+        join(ClientReader(Arc::clone(self)), Box::new(output))
     }
 
     /// Whether the handshake of TLS is under way, and is not about to end.
@@ -127,6 +127,22 @@ impl Client {
             }
         })
         .await;
+    }
+
+    /// Called after the last answer: reads and drops what the client still sends, if the node did not read a body.
+    pub async fn linger(&self) {
+        let dropping = async {
+            let (mut bytes, mut dropped) = ([0; 8 * 1_024], 0);
+            while dropped < LINGER_BYTES_MAX {
+                let mut buffer = ReadBuf::new(&mut bytes);
+                let read = poll_fn(|cx| self.state.lock().poll_read(cx, &mut buffer)).await;
+                if read.is_err() || buffer.filled().is_empty() {
+                    break;
+                }
+                dropped += buffer.filled().len();
+            }
+        };
+        let _ = timeout(LINGER_MAX, dropping).await;
     }
 
     /// A request has arrived. Its body may follow.
@@ -230,70 +246,12 @@ impl State {
 }
 
 /// The connection as the server reads and writes it.
-pub struct ClientStream {
-    client: Arc<Client>,
-    output: Box<dyn AsyncWrite + Send + Unpin>,
-    /// Set while what the client still sends is read and dropped: until when, and how much more.
-    linger: Option<(Pin<Box<Sleep>>, usize)>,
-}
+pub type ClientStream = Join<ClientReader, Box<dyn AsyncWrite + Send + Unpin>>;
 
-impl ClientStream {
-    /// Ready when the client has closed the connection, or has had its time to read the answer.
-    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.client.state.lock();
-        if !state.is_body_refused {
-            return Poll::Ready(());
-        }
-        let (over, bytes_left) = self.linger.get_or_insert_with(|| (Box::pin(sleep(LINGER_MAX)), LINGER_BYTES_MAX));
-        let mut bytes = [0; 8 * 1_024];
-        while *bytes_left > 0 {
-            let mut buffer = ReadBuf::new(&mut bytes);
-            match state.poll_read(cx, &mut buffer) {
-                Poll::Pending => return over.as_mut().poll(cx),
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    *bytes_left = bytes_left.saturating_sub(buffer.filled().len());
-                }
-                Poll::Ready(_) => break,
-            }
-        }
-        Poll::Ready(())
-    }
-}
+pub struct ClientReader(Arc<Client>);
 
-impl AsyncRead for ClientStream {
+impl AsyncRead for ClientReader {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        self.client.state.lock().poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for ClientStream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.output).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.output).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.linger.is_none() {
-            match Pin::new(&mut self.output).poll_shutdown(cx) {
-                Poll::Ready(Ok(())) => {}
-                other => return other,
-            }
-        }
-        self.poll_linger(cx).map(Ok)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.output).poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.output.is_write_vectored()
+        self.0.state.lock().poll_read(cx, buffer)
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::http::HeaderValue;
 use tokio::sync::Semaphore;
 
-use super::cors::Cors;
 use super::endpoint::BodyLimit;
 use super::hosts::Hosts;
 use super::locks::answers::Volatility;
@@ -71,7 +71,8 @@ pub struct RequestLimits {
     /// Metrics need no API key.
     pub open_metrics: bool,
     pub hosts: Hosts,
-    pub cors: Cors,
+    /// Of web pages that may call this node, besides its own.
+    pub cors_origins: Vec<HeaderValue>,
     /// Log every request, not only failed ones.
     pub access_log: bool,
 }

@@ -24,28 +24,22 @@ pub fn origin(text: &str) -> Result<HeaderValue, String> {
     HeaderValue::try_from(text).ok().filter(|_| is_host).ok_or_else(|| rule.to_owned())
 }
 
-/// The origins whose pages may call this node; none unless the operator names some.
-#[derive(Clone, Debug, Default)]
-pub struct Cors(pub Vec<HeaderValue>);
+/// Whether the page that sends the request has one of the origins that may call this node.
+pub fn allows(origins: &[HeaderValue], headers: &HeaderMap) -> bool {
+    !origins.is_empty() && headers.get(header::ORIGIN).is_some_and(|sent| origins.contains(sent))
+}
 
-impl Cors {
-    /// Whether the page that sends the request may.
-    pub fn allows(&self, headers: &HeaderMap) -> bool {
-        !self.0.is_empty() && headers.get(header::ORIGIN).is_some_and(|sent| self.0.contains(sent))
-    }
-
-    /// `None` if no page of another origin may. A preflight needs no API key, and changes nothing.
-    pub fn layer(&self) -> Option<CorsLayer> {
-        let layer = CorsLayer::new()
-            .allow_origin(AllowOrigin::list(self.0.iter().cloned()))
-            .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
-            .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, LAST_EVENT_ID, REQUEST_ID])
-            .expose_headers([header::RETRY_AFTER, REQUEST_ID])
-            // A cache must not give the answer for one origin to another.
-            .vary([header::ORIGIN])
-            .max_age(MAX_AGE);
-        (!self.0.is_empty()).then_some(layer)
-    }
+/// `None` if no page of another origin may. A preflight needs no API key, and changes nothing.
+pub fn layer(origins: &[HeaderValue]) -> Option<CorsLayer> {
+    let layer = CorsLayer::new()
+        .allow_origin(AllowOrigin::list(origins.iter().cloned()))
+        .allow_methods([Method::GET, Method::HEAD, Method::POST, Method::PUT, Method::PATCH, Method::DELETE])
+        .allow_headers([header::AUTHORIZATION, header::CONTENT_TYPE, LAST_EVENT_ID, REQUEST_ID])
+        .expose_headers([header::RETRY_AFTER, REQUEST_ID])
+        // A cache must not give the answer for one origin to another.
+        .vary([header::ORIGIN])
+        .max_age(MAX_AGE);
+    (!origins.is_empty()).then_some(layer)
 }
 
 #[cfg(test)]

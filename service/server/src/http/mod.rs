@@ -42,11 +42,11 @@ mod threads;
 mod tls;
 
 pub use self::context::{Context, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN, RequestLimits, TTL_MS_MIN};
-pub use self::cors::{Cors, origin};
+pub use self::cors::origin;
 pub use self::endpoints::{openapi_json, requests};
 pub use self::hosts::{AllowedHost, Hosts};
 pub use self::metrics::keep_samples;
-pub use self::proxies::{TrustedProxies, network};
+pub use self::proxies::network;
 pub use self::server::{ServerLimits, serve};
 pub use self::threads::Threads;
 pub use self::tls::Tls;

@@ -89,26 +89,20 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     let request = request.parse(&call)?;
     call.count(request.locks.len() - 1)?;
     let _waits = call.enter_wait(request.wait)?;
-    let locks: Vec<(Address, Requested)> =
-        request.locks.iter().map(|wanted| (wanted.address.clone(), requested(wanted))).collect();
-    let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys: Vec<(&Address, Requested)> =
-        locks.iter().map(|(address, requested)| (address, requested.clone())).collect();
-    let wanted: Vec<&Address> = locks.iter().map(|(address, _)| address).collect();
+    let (locks, lease_id, wait) = (request.locks.clone(), request.lease.lease_id.clone(), request.wait);
+    let wanted: Vec<&Address> = locks.iter().map(|lock| &lock.address).collect();
     let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
     let failed = |index: Option<usize>, acquired| {
-        let problem = not_acquired(&call.context, &keys, &lease_id, wait, &acquired);
-        Err(problem.with_some("key", index.map(|index| locks[index].0.key.as_str())))
+        let problem = not_acquired(&call.context, &keys_of(&locks), &lease_id, wait, &acquired);
+        Err(problem.with_some("key", index.map(|index| locks[index].address.key.as_str())))
     };
     match call.context.locks.acquire_many(request).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
             let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
             quotas::count_leases(&call, &reserved, &granted, now)?;
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
-            let Some(first) = first else {
-                return Err(Problem::defect());
-            };
-            let keys = leases.iter().zip(&locks).map(|((lease, limit), (address, _))| LockedKeyAnswer {
+            let first = first.ok_or_else(Problem::defect)?;
+            let keys = leases.iter().zip(&wanted).map(|((lease, limit), address)| LockedKeyAnswer {
                 key: address.key.as_str(),
                 mode: lease.mode.as_str(),
                 permits: permits(lease),
@@ -135,8 +129,9 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     }
 }
 
-fn requested(RequestedLock { mode, limit, share, .. }: &RequestedLock) -> Requested {
-    Requested { mode: *mode, limit: *limit, share: share.clone() }
+fn keys_of(locks: &[RequestedLock]) -> Vec<(&Address, Option<Requested>)> {
+    let requested = |lock: &RequestedLock| Requested { mode: lock.mode, limit: lock.limit, share: lock.share.clone() };
+    locks.iter().map(|lock| (&lock.address, Some(requested(lock)))).collect()
 }
 
 impl MultilockRequest {
@@ -166,8 +161,6 @@ impl MultilockRequest {
 
     fn resumed(&self, context: &Context, locks: &[RequestedLock]) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
-        let keys: Vec<(&Address, Option<Requested>)> =
-            locks.iter().map(|wanted| (&wanted.address, Some(requested(wanted)))).collect();
-        context.tickets.redeem(ticket, &keys, context.locks.now()).map(Some)
+        context.tickets.redeem(ticket, &keys_of(locks), context.locks.now()).map(Some)
     }
 }

@@ -15,34 +15,25 @@ pub fn network(text: &str) -> Result<IpNet, String> {
     network.map_err(|_| "must be an address or a network, such as 10.0.0.0/8 or fd00::/8".to_owned())
 }
 
-/// The proxies whose header `X-Forwarded-For` counts.
-#[derive(Clone, Debug, Default)]
-pub struct TrustedProxies(pub Vec<IpNet>);
-
-impl TrustedProxies {
-    /// Where a request comes from, as far as this node can know. Each proxy appends the address of its own client. So the right-most
-    /// address that is not a trusted proxy is the client; what stands left of it, the client may have made up.
-    pub fn client(&self, peer: IpAddr, headers: &HeaderMap) -> IpAddr {
-        let mut client = peer.to_canonical();
-        if !self.trusts(client) {
-            return client;
-        }
-        let forwarded = headers.get_all(FORWARDED_FOR).iter().rev();
-        let entries = forwarded.flat_map(|value| value.to_str().unwrap_or("?").rsplit(','));
-        for entry in entries {
-            // The proxy before it is all that is known.
-            let Some(address) = address_of(entry.trim()) else { break };
-            client = address;
-            if !self.trusts(client) {
-                break;
-            }
-        }
-        client
+/// Where a request comes from, as far as this node can know. Each proxy appends the address of its own client. So the right-most
+/// address that is not a trusted proxy is the client; what stands left of it, the client may have made up.
+pub fn client(trusted: &[IpNet], peer: IpAddr, headers: &HeaderMap) -> IpAddr {
+    let is_trusted = |address: IpAddr| trusted.iter().any(|network| network.contains(&address));
+    let mut client = peer.to_canonical();
+    if !is_trusted(client) {
+        return client;
     }
-
-    fn trusts(&self, address: IpAddr) -> bool {
-        self.0.iter().any(|network| network.contains(&address))
+    let forwarded = headers.get_all(FORWARDED_FOR).iter().rev();
+    let entries = forwarded.flat_map(|value| value.to_str().unwrap_or("?").rsplit(','));
+    for entry in entries {
+        // The proxy before it is all that is known.
+        let Some(address) = address_of(entry.trim()) else { break };
+        client = address;
+        if !is_trusted(client) {
+            break;
+        }
     }
+    client
 }
 
 /// Some proxies add the port.
@@ -54,7 +45,7 @@ fn address_of(entry: &str) -> Option<IpAddr> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{FORWARDED_FOR, HeaderMap, IpAddr, IpNet, network};
 
     fn client(trusted: &[&str], peer: &str, forwarded: &[&str]) -> String {
         let networks: Vec<IpNet> = trusted.iter().map(|text| network(text).unwrap()).collect();
@@ -62,7 +53,7 @@ mod tests {
         for value in forwarded {
             headers.append(FORWARDED_FOR, value.parse().unwrap());
         }
-        TrustedProxies(networks).client(peer.parse().unwrap(), &headers).to_string()
+        super::client(&networks, peer.parse().unwrap(), &headers).to_string()
     }
 
     #[test]

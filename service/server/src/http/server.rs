@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
+use ipnet::IpNet;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -24,7 +25,7 @@ use super::connections::Connections;
 use super::context::Shared;
 use super::endpoints::Router;
 use super::exchange::Exchange;
-use super::proxies::TrustedProxies;
+use super::proxies;
 use super::request_body::RequestBody;
 use super::stack::{Answer, stack};
 use super::threads::Threads;
@@ -45,7 +46,8 @@ pub struct ServerLimits {
     pub header_timeout: Duration,
     /// Longest time for running requests to end at a shutdown.
     pub drain_timeout: Duration,
-    pub proxies: TrustedProxies,
+    /// Whose `X-Forwarded-For` names the client.
+    pub trusted_proxies: Vec<IpNet>,
     /// If clients speak TLS.
     pub tls: Option<Tls>,
 }
@@ -88,7 +90,7 @@ pub async fn serve(
         let _ = stream.set_nodelay(true);
         let handshake = limits.tls.as_ref().map(|_| connections.begin_handshake(TLS_HANDSHAKES_MAX));
         let connection = connections.add(permit, address.ip());
-        let (client, watcher) = (Arc::clone(&connection.client), graceful.watcher());
+        let (client, watcher, ending) = (Arc::clone(&connection.client), graceful.watcher(), graceful.watcher());
         let (requests, stop) = (requests.clone(), stop.clone());
         // It leaves this thread, and with it the runtime that accepted it.
         let stream = stream.into_std();
@@ -115,6 +117,11 @@ pub async fn serve(
                 };
                 drop(handshake);
                 let _ = watcher.watch(serving(stream, Arc::clone(&client), address.ip(), requests)).await;
+                if client.is_body_refused() {
+                    // Boxed: the task would keep room for what is dropped.
+                    Box::pin(client.linger()).await;
+                }
+                drop(ending);
             });
             connection.client.serve(serving).await;
         });
@@ -148,7 +155,7 @@ where
     let service = service_fn(move |mut request: Request<Incoming>| {
         client.begin();
         let found = requests.router.find(&mut request);
-        let from = requests.limits.proxies.client(peer, request.headers());
+        let from = proxies::client(&requests.limits.trusted_proxies, peer, request.headers());
         let exchange = Exchange::new(from, request.uri(), Arc::clone(&client), found);
         request.extensions_mut().insert(exchange);
         let body_client = Arc::clone(&client);

@@ -22,7 +22,7 @@ use super::endpoint::Needs;
 use super::exchange::Exchange;
 use super::observe::{self, Panic};
 use super::problem::Problem;
-use super::{end, query, target};
+use super::{cors, end, query, target};
 
 /// What the layers answer.
 pub type Answer = axum::http::Response<UnsyncBoxBody<Bytes, axum::BoxError>>;
@@ -42,10 +42,11 @@ pub fn stack(
         .layer(CatchPanicLayer::custom(panicked))
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
             let (method, headers) = (request.method(), request.headers());
-            let checked = of_hosts.limits.hosts.check(method, headers, of_hosts.limits.cors.allows(headers));
+            let checked =
+                of_hosts.limits.hosts.check(method, headers, cors::allows(&of_hosts.limits.cors_origins, headers));
             checked.map_err(IntoResponse::into_response)
         }))
-        .option_layer(context.limits.cors.layer())
+        .option_layer(cors::layer(&context.limits.cors_origins))
         .layer(ValidateRequestHeaderLayer::custom(move |request: &mut Request| {
             permit(&of_access, request).map_err(IntoResponse::into_response)
         }))

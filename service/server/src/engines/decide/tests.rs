@@ -1,3 +1,5 @@
+mod search;
+
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);

@@ -85,7 +85,7 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let request = request.parse(&call.context, &address)?;
     let _waits = call.enter_wait(request.wait)?;
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys = [(&address, Requested::of_lease(&request.lease))];
+    let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
     let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;
     let acquired = call.context.locks.acquire(&address, request).await;
     let granted = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
@@ -115,7 +115,7 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
 /// The answer to an acquire that was not granted. After a wait, it has a ticket to continue it.
 pub fn not_acquired(
     context: &Context,
-    keys: &[(&Address, Requested)],
+    keys: &[(&Address, Option<Requested>)],
     lease_id: &LeaseId,
     wait: Duration,
     acquired: &Acquired,
@@ -165,9 +165,8 @@ impl AcquireRequest {
 
     fn resumed(&self, context: &Context, address: &Address) -> Result<Option<Resumed>, Problem> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
-        let is_named = self.mode.is_some() || self.permits.is_some() || self.limit.is_some();
-        let is_named = is_named || self.group.is_some() || self.group_limit.is_some();
-        let requested = if is_named { Some(self.mode_fields().parse()?) } else { None };
+        let named = Some(self.mode_fields()).filter(|fields| *fields != ModeFields::default());
+        let requested = named.map(ModeFields::parse).transpose()?;
         context.tickets.redeem(ticket, &[(address, requested)], context.locks.now()).map(Some)
     }
 }

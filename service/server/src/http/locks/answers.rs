@@ -183,15 +183,9 @@ pub fn key_full(full: KeyFull) -> Problem {
 }
 
 pub fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
+    let by = if mismatch.is_set { "An operator has set the limit of this key to" } else { "The limit of this key is" };
     let detail = match mismatch.limit {
-        Some(limit) => {
-            let by = if mismatch.is_set {
-                "An operator has set the limit of this key to"
-            } else {
-                "The limit of this key is"
-            };
-            format!("{by} {limit}: the request names another limit or more permits.")
-        }
+        Some(limit) => format!("{by} {limit}: the request names another limit or more permits."),
         None => "This key has no limit of permits yet: send limit.".to_owned(),
     };
     Problem::new(Code::LimitMismatch, detail).with("limit", mismatch.limit)

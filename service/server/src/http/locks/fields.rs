@@ -35,7 +35,7 @@ pub enum ModeName {
 }
 
 /// How one key is requested.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ModeFields<'a> {
     pub mode: Option<ModeName>,
     pub permits: Option<u32>,

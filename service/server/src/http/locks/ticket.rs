@@ -77,12 +77,12 @@ impl Tickets {
     /// For a wait for these keys that has ended at `now`.
     pub fn issue(
         &self,
-        keys: &[(&Address, Requested)],
+        keys: &[(&Address, Option<Requested>)],
         lease_id: &LeaseId,
         position: Position,
         now: Timestamp,
     ) -> String {
-        let one = if let [(_, requested)] = keys { Some(requested) } else { None };
+        let one = if let [(_, requested)] = keys { requested.as_ref() } else { None };
         let requested = one.map(|one| (one.mode, one.limit));
         let share = one.and_then(|one| one.share.clone());
         let ticket = Ticket { about: about(keys), lease_id: lease_id.clone(), requested, share, position, at: now };
@@ -101,9 +101,7 @@ impl Tickets {
         let opened = if text.len() > TICKET_MAX_BYTES { None } else { self.sealer.open(PURPOSE, text) };
         let ticket: Option<Ticket> = opened.and_then(|opened| serde_json::from_slice(&opened).ok());
         let ticket = ticket.ok_or_else(|| invalid("This is not a ticket of this cluster."))?;
-        let keys_now: Vec<(&Address, Requested)> =
-            keys.iter().map(|(address, requested)| (*address, requested.clone().unwrap_or_default())).collect();
-        if ticket.about != about(&keys_now) {
+        if ticket.about != about(keys) {
             return Err(invalid("This ticket is for another key, or for several with other modes or permits."));
         }
         if now > ticket.at.plus_ms(self.valid_ms) {
@@ -120,7 +118,7 @@ impl Tickets {
 }
 
 /// Of several keys, the requests are a part of it.
-fn about(keys: &[(&Address, Requested)]) -> String {
+fn about(keys: &[(&Address, Option<Requested>)]) -> String {
     let mut digest = Sha256::new();
     digest.update((keys.len() as u64).to_be_bytes());
     for (address, requested) in keys {
@@ -129,7 +127,7 @@ fn about(keys: &[(&Address, Requested)]) -> String {
             digest.update(part);
         }
         if keys.len() > 1 {
-            let Requested { mode, limit, share } = requested;
+            let Requested { mode, limit, share } = requested.clone().unwrap_or_default();
             digest.update(serde_json::to_vec(&(mode, limit)).unwrap_or_default());
             digest.update(share.as_ref().and_then(|share| serde_json::to_vec(share).ok()).unwrap_or_default());
         }
@@ -159,7 +157,7 @@ mod tests {
     fn ticket(tickets: &Tickets, address: &Address) -> String {
         let position = Position { priority: 3, arrival: NOW, serial: 7 };
         let lease_id = LeaseId::parse(&"l".repeat(64)).unwrap();
-        tickets.issue(&[(address, requested(2))], &lease_id, position, NOW)
+        tickets.issue(&[(address, Some(requested(2)))], &lease_id, position, NOW)
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{AttemptId, Duplicate, OperationId, Outcome, UnknownCause};
+use latchgate_core::gate::{AttemptId, OperationId, Outcome, UnknownCause};
 
 use super::records::{ResolutionAnswer, raw};
 use crate::format::{ms, rfc3339};
@@ -44,7 +44,16 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         Outcome::Duplicate(duplicate) => {
             let detail =
                 format!("The operation succeeded at {}, in attempt {}.", rfc3339(duplicate.at), duplicate.attempt);
-            with_result(problem(Code::OperationDuplicate, &detail), duplicate, now)
+            let kept_until = duplicate.keep_until;
+            problem(Code::OperationDuplicate, &detail)
+                .with("attempt", duplicate.attempt)
+                .with("at", rfc3339(duplicate.at))
+                .with("result", raw(duplicate.result.as_deref()))
+                .with_some("resolved", duplicate.resolved.as_deref().map(ResolutionAnswer::from))
+                .with_some("result_omitted", duplicate.result_omitted.then_some(true))
+                .with_some("expires_at", kept_until.map(rfc3339))
+                .with_some("ttl_ms", kept_until.map(|until| until.ms_since(now)))
+                .with_some("permanent", kept_until.is_none().then_some(true))
         }
         Outcome::Unknown { attempt, cause } => {
             let of_attempt = |why, at, detail| {
@@ -105,17 +114,4 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
             Problem::defect()
         }
     }
-}
-
-fn with_result(problem: Problem, duplicate: &Duplicate, now: Timestamp) -> Problem {
-    let kept_until = duplicate.keep_until;
-    problem
-        .with("attempt", duplicate.attempt)
-        .with("at", rfc3339(duplicate.at))
-        .with("result", raw(duplicate.result.as_deref()))
-        .with_some("resolved", duplicate.resolved.as_deref().map(ResolutionAnswer::from))
-        .with_some("result_omitted", duplicate.result_omitted.then_some(true))
-        .with_some("expires_at", kept_until.map(rfc3339))
-        .with_some("ttl_ms", kept_until.map(|until| until.ms_since(now)))
-        .with_some("permanent", kept_until.is_none().then_some(true))
 }

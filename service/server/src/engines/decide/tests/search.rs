@@ -8,7 +8,7 @@ mod orders;
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::*;
+use super::super::*;
 
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 /// How many steps from the beginning; `SEARCH_DEPTH` is another one.
