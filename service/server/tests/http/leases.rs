@@ -65,7 +65,8 @@ async fn two_callers_of_one_owner_do_not_both_proceed() {
 async fn the_example_of_the_api_description_does_not_grant_a_lock_twice() {
     let node = embedded().await;
     let api = get(&node, "/openapi.json").await.body;
-    for (path, body) in [("/v1/locks/{key}/acquire", "AcquireRequest"), ("/v1/multilocks/acquire", "MultilockRequest")] {
+    for (path, body) in [("/v1/locks/{key}/acquire", "AcquireRequest"), ("/v1/multilocks/acquire", "MultilockRequest")]
+    {
         let example = &api["components"]["schemas"][body]["example"];
         assert!(example.is_object(), "{path}");
         let url = format!("{}{}", node.base_url(), path.replace("{key}", "k"));
