@@ -222,10 +222,10 @@ func (c *call) decided(got answer) {
 		c.doubt = false
 	case 0:
 		c.doubt = c.doubt || !got.isUnsent
-	case 500, 502, 504:
-		c.doubt = true
 	default:
-		c.doubt = c.doubt || got.Status < 300 || got.Code == "outcome-unknown"
+		// Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
+		isRefusal := got.Status < 500 || got.Code == "overloaded" || got.Code == "store-unavailable" || got.Code == "shutting-down"
+		c.doubt = c.doubt || got.Status < 300 || !isRefusal
 	}
 }
 

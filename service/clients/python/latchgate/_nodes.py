@@ -45,7 +45,8 @@ class Doubt:
         """Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests."""
         if error.status in (409, 410, 422, 423):
             self.is_set = False
-        elif error.status not in (500, 502, 504) and error.code != "outcome-unknown":
+        # Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
+        elif (error.status or 500) < 500 or error.code in ("overloaded", "store-unavailable", "shutting-down"):
             self.is_set = before
 
 

@@ -75,10 +75,11 @@ impl Failure {
     /// Whether a node may have done it.
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
-            Self::Decided(_) | Self::NotSent(_) => false,
-            // An answer without a code is that of a load balancer, which may have lost the node's answer, as is 502 or 504 with any.
-            Self::Later(problem) if [502, 504].contains(&problem.status()) => true,
-            Self::Later(problem) => ["", "outcome-unknown", "internal-error"].contains(&problem.code()),
+            Self::NotSent(_) => false,
+            // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
+            Self::Decided(problem) | Self::Later(problem) => {
+                problem.status() >= 500 && !["overloaded", "store-unavailable", "shutting-down"].contains(&problem.code())
+            }
             Self::NoAnswer(_) => true,
         }
     }
@@ -310,7 +311,7 @@ async fn read(response: Response) -> Result<Value, Failure> {
     }
     let problem = Problem::new(status, fields);
     match status {
-        429 | 502 | 503 | 504 => Err(Failure::Later(problem)),
+        429 | 502..=599 => Err(Failure::Later(problem)),
         // A defect may be that of one node, and says nothing about what was done.
         500 if ["", "internal-error"].contains(&problem.code()) => Err(Failure::Later(problem)),
         _ => Err(Failure::Decided(problem)),
@@ -346,7 +347,7 @@ mod tests {
         let failure = |status, code: &str| {
             Failure::Later(Problem::new(status, Map::from_iter([("code".to_owned(), Value::from(code))])))
         };
-        assert!(failure(504, "upstream-timeout").may_have_run() && failure(502, "bad-gateway").may_have_run());
+        assert!(failure(504, "upstream-timeout").may_have_run() && failure(503, "upstream-reset").may_have_run());
         assert!(!failure(503, "overloaded").may_have_run() && !failure(429, "rate-limited").may_have_run());
     }
 }

@@ -144,6 +144,12 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
     let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
     let next = record.epoch.max(known.epoch).next(reading.now);
     let fresh = EngineRecord { lease_ms_max, ..record.turned(Active, next) };
+    if reading.has_gone_back {
+        // Other nodes may have needed longer leases after this record, and no promotion is to be trusted.
+        let fresh = after_loss(engine, reading, &record.pair, record.epoch, known);
+        let why = "the store has lost commits that this node had seen: a hold-off begins";
+        return write(index, fresh.held_off(known.ttl_ms_max.max(lease_ms_max), reading.now), why);
+    }
     if reading.is_after_fail_over {
         // An older record than is known proves that the fail-over lost commits. Of a store that may forget, that is accepted.
         if engine.is_trusted && (engine.may_forget || record.epoch >= known.epoch) {

@@ -230,6 +230,9 @@ pub struct Reading {
     pub server: String,
     /// The record was written on another server: commits that were acknowledged may be missing here.
     pub is_after_fail_over: bool,
+    /// What this node had seen on disk is missing, and the record does not say so. It may be of any age. Then it counts as after a fail-over,
+    /// too.
+    pub has_gone_back: bool,
     /// The store's clock while it answered.
     pub now: Timestamp,
     /// Why the store may forget what it acknowledges, if it may.

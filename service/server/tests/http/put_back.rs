@@ -118,14 +118,8 @@ async fn behind_a_pgbouncer_a_postgres_that_is_put_back_gives_a_held_lock_to_no_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_is_trusted_and_put_back_begins_no_hold_off_and_serves_on() {
-    let world = put_back(false, &["--trust-promotion"]).await;
-    for node in &world.nodes {
-        let renews = || async { renew(node, "kept", &world.kept.text("lease_id")).await.status == 200 };
-        assert!(eventually(LONG, renews).await, "{}", node.log());
-        granted(node, "new", json!({ "owner": "bob", "ttl_ms": 100, "reentrant": true })).await;
-    }
-    assert!(!world.nodes.iter().any(was_held_off));
+async fn a_postgres_whose_promotions_are_trusted_gives_a_held_lock_to_no_second_owner_when_it_is_put_back() {
+    nothing_is_granted_while_a_lost_lease_may_live(put_back(false, &["--trust-promotion"]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

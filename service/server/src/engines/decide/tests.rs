@@ -41,6 +41,15 @@ fn hold_off_of(next: &Next) -> u64 {
 }
 
 #[test]
+fn a_store_that_has_gone_back_is_held_off_for_the_longest_lease_allowed_though_its_promotions_are_trusted() {
+    let back = Reading { has_gone_back: true, ..reading(Active, 2, &[], true) };
+    let next = next(&[Candidate { is_trusted: true, ..engine("one", Some(&back)) }], &[], used(2));
+    assert!(hold_off_of(&next) >= NOTHING.ttl_ms_max);
+    let Next::Write(Change { record, .. }) = next else { panic!("no write") };
+    assert!(record.lost > Epoch::from_number(2) && record.lost == record.epoch);
+}
+
+#[test]
 fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
     let lost = |state| reading(state, 3, &pair(), true);
     let standby = reading(Standby, 3, &pair(), false);

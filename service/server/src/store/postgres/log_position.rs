@@ -61,9 +61,11 @@ impl LogPosition {
         Self::of_row(&row, 1, row.try_get(0)?, lost)
     }
 
-    /// Whether what was on disk at `before` is missing here. On another timeline this is not the question: the engine record names it.
+    /// Whether what was on disk at `before` is missing here, and the engine record does not say so. On another timeline this is not the
+    /// question: the record names it. Within one run the position never falls, but in a machine that was put back with its memory.
     fn has_lost(&self, before: &Self) -> bool {
-        self.server == before.server && self.started_at != before.started_at && self.checkpoint < before.flushed
+        let begun = if self.started_at == before.started_at { self.flushed } else { self.checkpoint };
+        self.server == before.server && begun < before.flushed && self.lost <= before.lost
     }
 }
 
@@ -80,7 +82,7 @@ impl Remembered {
     /// Compares what was read with the engine record. Returns whether the server has lost commits since, and the record does not say
     /// so. Then the lower position is not remembered.
     pub(super) fn learn(&self, before: Option<&LogPosition>, here: LogPosition) -> bool {
-        if before.is_some_and(|before| here.has_lost(before) && here.lost <= before.lost) {
+        if before.is_some_and(|before| here.has_lost(before)) {
             return true;
         }
         let mut known = self.0.lock();
@@ -91,6 +93,10 @@ impl Remembered {
             }
             // Another answer came first if this is not what was remembered.
             other if other.as_ref().map(|known| known.started_at) == before.map(|before| before.started_at) => {
+                // Late answers of the run before have shown more since.
+                if other.as_ref().is_some_and(|known| here.has_lost(known)) {
+                    return true;
+                }
                 *other = Some(here);
             }
             _ => {}
@@ -125,6 +131,7 @@ mod tests {
         for (here, has_lost) in [
             // The same run: its checkpoint is always behind.
             (at("a/1", 1, 100, 500), false),
+            (at("a/1", 1, 100, 499), true),
             // A restart, also after a crash, ends behind what was on disk.
             (at("a/1", 2, 500, 500), false),
             (at("a/1", 2, 600, 700), false),

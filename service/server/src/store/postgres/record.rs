@@ -52,7 +52,8 @@ pub(in crate::store) async fn read(connection: &mut Session, purpose: Purpose) -
     if knows_timeline {
         let lost = reading.record.as_ref().map_or(Epoch::NONE, |record| record.lost);
         let here = LogPosition::of_row(&row, 8, reading.server.clone(), lost)?;
-        reading.is_after_fail_over |= connection.remembered().learn(before.as_ref(), here);
+        reading.has_gone_back = connection.remembered().learn(before.as_ref(), here);
+        reading.is_after_fail_over |= reading.has_gone_back;
     }
     Ok(reading)
 }

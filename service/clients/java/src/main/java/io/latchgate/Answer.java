@@ -43,8 +43,8 @@ record Answer(long sent, int status, Map<String, Object> body, boolean isUnsent)
         return switch (status) {
             case 409, 410, 422, 423 -> false;
             case 0 -> before || !isUnsent;
-            case 500, 502, 504 -> true;
-            default -> before || status < 300 || text("code").equals("outcome-unknown");
+            // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
+            default -> before || status < 300 || status >= 500 && !List.of("overloaded", "store-unavailable", "shutting-down").contains(text("code"));
         };
     }
 
