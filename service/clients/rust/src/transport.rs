@@ -78,7 +78,8 @@ impl Failure {
             Self::NotSent(_) => false,
             // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
             Self::Decided(problem) | Self::Later(problem) => {
-                problem.status() >= 500 && !["overloaded", "store-unavailable", "shutting-down"].contains(&problem.code())
+                problem.status() >= 500
+                    && !["overloaded", "store-unavailable", "shutting-down"].contains(&problem.code())
             }
             Self::NoAnswer(_) => true,
         }
