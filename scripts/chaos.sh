@@ -12,6 +12,7 @@
 #               Postgres and Redis as a pair of engines; ha: the stores of `make cluster-ha`. One after the other (cluster,sqlite,pair)
 #
 #   CLUSTER_BINARY, TESTKIT_BINARY   a built `latchgate` and `latchgate-testkit`; if absent, cargo builds them
+#                                    `cargo build -p latchgate --features latchgate/broken` builds one that has the faults `crash-point …`
 #   OLD_BINARY                       the release before: each target begins with it, and is upgraded first (`old binary`)
 #   KEEP_LOGS                        a directory that gets logs and histories of a run that fails
 #
@@ -121,7 +122,7 @@ start_node() {
         ha) use_ha_stores "$1" && settings=(LATCHGATE_LOCKS="$LATCHGATE_LOCKS" LATCHGATE_GATE="$LATCHGATE_GATE") ;;
     esac
     ln -sfn "$(realpath "${UPGRADE:-$CLUSTER_BINARY}")" "$ROOM/$1.binary"
-    start_http "$1" env "${settings[@]}" "$ROOM/$1.binary" serve
+    start_http "$1" env "${settings[@]}" TEST_CRASH="$ROOM/$1.crash" "$ROOM/$1.binary" serve
 }
 
 start_nginx() {
@@ -297,6 +298,7 @@ plan() {
             continue
         fi
         if [[ $name == "old binary" && -z ${OLD_BINARY-} ]]; then say "left out: $name (OLD_BINARY is not set)" && continue; fi
+        if [[ $name == crash-point* ]] && ! grep -qa TEST_CRASH "$CLUSTER_BINARY"; then continue; fi
         if [[ $name == "disk full" ]] && ! mountpoint -q "$DATA"; then say "left out: $name (no file system can be mounted)" && continue; fi
         if [[ $name == "old binary" ]]; then UPGRADE=$OLD_BINARY; else TO_DO+=("$name"); fi
     done

@@ -49,6 +49,25 @@ crash() {
     for part in "${PARTS_HIT[@]}"; do until_up "$part"; done
 }
 
+# A node that ends at such a moment of its work (core/src/broken.rs), in a build with the feature `broken`.
+fault 9/9 all "crash-point before-commit"
+fault 9/9 all "crash-point after-commit"
+fault 9/9 all "crash-point before-notify"
+fault 9/9 all "crash-point before-commit-of-many"
+fault 9/9 all "crash-point after-commit-of-many"
+fault 9/9 all "crash-point before-write"
+fault 9/9 all "crash-point after-write"
+fault 9/9 all "crash-point before-answer"
+crash-point() {
+    local pid
+    a_part node
+    pid=$(pid_of "$PARTS_HIT")
+    echo "$1" >"$ROOM/$PARTS_HIT.crash"
+    while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    note_operations
+    until_up "$PARTS_HIT"
+}
+
 # Leases last for 3 s at most.
 fault 14/14 all "freeze node"
 fault 3/3 all "freeze clients"

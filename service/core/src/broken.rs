@@ -138,6 +138,23 @@ pub fn is(defect: Defect) -> bool {
     *CHOSEN == Some(defect)
 }
 
+/// A moment at which a process can end, as by `kill -9`. Without the feature it never does.
+#[cfg(not(feature = "broken"))]
+#[inline(always)]
+pub const fn crash(_: &'static str) {}
+
+/// Ends the process if the file that `TEST_CRASH` names has the name of this moment, and removes the file.
+#[cfg(feature = "broken")]
+pub fn crash(moment: &'static str) {
+    static FILE: std::sync::LazyLock<Option<std::ffi::OsString>> =
+        std::sync::LazyLock::new(|| std::env::var_os("TEST_CRASH"));
+    let Some(file) = &*FILE else { return };
+    let is_named = std::fs::read_to_string(file).is_ok_and(|named| named.trim_end() == moment);
+    if is_named && std::fs::remove_file(file).is_ok() {
+        std::process::abort();
+    }
+}
+
 /// The text of a statement or a script of this build.
 #[cfg(not(feature = "broken"))]
 #[inline(always)]

@@ -18,6 +18,8 @@ use super::endpoint::Wait;
 use super::exchange::Exchange;
 use super::request_body::Arriving;
 use super::request_ids::{self, REQUEST_ID};
+use latchgate_core::broken;
+
 use crate::format::ms;
 use crate::observe::traces;
 
@@ -79,6 +81,7 @@ impl Observed {
     }
 
     fn end<B>(self, response: &mut Response<B>) {
+        broken::crash("before-answer");
         let status = response.status();
         let requests = &self.context.requests;
         let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));

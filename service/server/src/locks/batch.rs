@@ -398,6 +398,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             let before = work.base.as_ref().map_or(&absent, |base| &base.state);
             self.node.metrics.committed(uncounted, before, &change.state, now);
             if !broken::is(Defect::NotifyBeforeCommit) {
+                broken::crash("before-notify");
                 self.node.notify_next(&change.address, &change.state, now);
             }
             has_events |= !change.events.is_empty();
@@ -443,8 +444,10 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         used: &UsedLocks,
         commit: impl Future<Output = Result<Committed, StoreError>>,
     ) -> Result<Committed, StoreError> {
+        broken::crash("before-commit");
         let sent = Instant::now();
         let committed = self.timed(used, commit, |committed| committed.now).await;
+        broken::crash("after-commit");
         self.node.metrics.commit_took(self.node.store.name(), sent.elapsed());
         committed
     }
