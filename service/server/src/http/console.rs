@@ -21,7 +21,8 @@ pub async fn index(headers: HeaderMap) -> Response {
 }
 
 pub async fn file(PathText(path): PathText, headers: HeaderMap) -> Response {
-    match FILES.get_file(&path) {
+    // Another way to write the same path would break the relative links in the file.
+    match FILES.get_file(&path).filter(|file| file.path().as_os_str() == path.as_str()) {
         Some(file) => answer(&path, file.contents(), &headers),
         None => Problem::new(Code::NotFound, "The console has no such file.").into_response(),
     }
@@ -32,8 +33,10 @@ fn answer(name: &str, file: &'static [u8], headers: &HeaderMap) -> Response {
     let entity_tag = format!("\"{}\"", hex::encode(&Sha256::digest(file)[..8]));
     let kept = headers.get(header::IF_NONE_MATCH).and_then(|tags| tags.to_str().ok());
     let is_kept = kept.is_some_and(|tags| tags.split(',').any(|tag| tag.trim().trim_start_matches("W/") == entity_tag));
+    let content_type = mime_guess::from_path(name).first_or_text_plain();
+    let charset = if content_type.type_() == mime_guess::mime::TEXT { "; charset=utf-8" } else { "" };
     let headers = [
-        (header::CONTENT_TYPE, format!("{}; charset=utf-8", mime_guess::from_path(name).first_or_text_plain())),
+        (header::CONTENT_TYPE, format!("{content_type}{charset}")),
         (header::CACHE_CONTROL, "no-cache".to_owned()),
         (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY.to_owned()),
         (header::REFERRER_POLICY, "no-referrer".to_owned()),

@@ -3,6 +3,7 @@
 use reqwest::Client;
 
 use crate::client::{embedded, get, send};
+use crate::raw::{Raw, getting};
 
 #[tokio::test]
 async fn every_problem_type_is_a_page() {
@@ -95,5 +96,17 @@ async fn every_answer_ends_with_a_newline_for_the_next_prompt() {
     ] {
         let text = reqwest::get(format!("{}{path}", node.base_url())).await.unwrap().text().await.unwrap();
         assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{path}: {text:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_file_of_the_console_has_one_path() {
+    let node = embedded().await;
+    assert_eq!(reqwest::get(format!("{}/console/app.js", node.base_url())).await.unwrap().status(), 200);
+    for path in ["app.js/", "app.js/.", "pages//lock.js", "pages/./lock.js"] {
+        // reqwest would shorten the path.
+        let mut raw = Raw::connect(&node).await;
+        raw.send(getting(&format!("/console/{path}"))).await;
+        assert_eq!(raw.answer().await.unwrap().status, 404, "{path}");
     }
 }

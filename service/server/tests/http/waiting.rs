@@ -39,3 +39,13 @@ async fn a_wait_that_is_longer_than_allowed_is_shortened_and_the_answer_says_so(
     assert!(short.code() == "wait-timeout" && short.body.get("wait_ms_max").is_none(), "{}", short.body);
     assert_eq!(acquire(&node, "free", json!({ "wait_ms": 20_000 })).await.status, 200);
 }
+
+#[tokio::test]
+async fn a_free_permit_is_reserved_for_the_first_waiter_unless_a_caller_barges() {
+    let node = Node::start(crate::client::BIN, &[]).await;
+    granted(&node, "k", json!({ "permits": 2, "mode": "permits", "limit": 3 })).await;
+    let _waiting = waiting(&node, "k", json!({ "permits": 2, "mode": "permits", "limit": 3, "wait_ms": 50_000 }));
+    until_waiting(&node, "k", 1).await;
+    acquire(&node, "k", json!({ "mode": "permits", "limit": 3 })).await.assert_problem(423, "lock-reserved");
+    granted(&node, "k", json!({ "mode": "permits", "limit": 3, "barge": true })).await;
+}

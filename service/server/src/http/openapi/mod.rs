@@ -17,7 +17,7 @@ use serde_json::ser::PrettyFormatter;
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
 use utoipa::openapi::request_body::RequestBody;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
-use utoipa::openapi::{Content, Header, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type};
+use utoipa::openapi::{Content, Header, Object, ObjectBuilder, Ref, RefOr, Required, ResponseBuilder, Schema, Type};
 use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
@@ -105,13 +105,18 @@ fn complete(api: &mut openapi::OpenApi, endpoints: &[Endpoint]) {
 
 type Schemas = BTreeMap<String, RefOr<Schema>>;
 
+/// The object that a body is.
+fn object_of<'a>(content: Option<&RefOr<Content>>, schemas: &'a Schemas) -> Option<&'a Object> {
+    let Some(RefOr::T(Content { schema: Some(RefOr::Ref(named)), .. })) = content else { return None };
+    match named.ref_location.rsplit('/').next().and_then(|name| schemas.get(name)) {
+        Some(RefOr::T(Schema::Object(object))) => Some(object),
+        _ => None,
+    }
+}
+
 /// Whether a request without this body is the same as one with an empty object.
 fn may_be_absent(body: &RequestBody, schemas: &Schemas) -> bool {
-    let Some(RefOr::T(Content { schema: Some(RefOr::Ref(named)), .. })) = body.content.values().next() else {
-        return false;
-    };
-    let schema = named.ref_location.rsplit('/').next().and_then(|name| schemas.get(name));
-    matches!(schema, Some(RefOr::T(Schema::Object(object))) if object.required.is_empty())
+    object_of(body.content.values().next(), schemas).is_some_and(|object| object.required.is_empty())
 }
 
 /// Says which API key an operation needs, which of the shared parameters it has, whether its body may be absent, and what it answers.
@@ -126,7 +131,8 @@ fn complete_operation(endpoint: &Endpoint, operation: &mut Operation, schemas: &
         if let RefOr::T(answer) = answer
             && answer.description.is_empty()
         {
-            answer.description = operation.summary.clone().unwrap_or_default();
+            let meaning = object_of(answer.content.values().next(), schemas).and_then(|body| body.description.clone());
+            answer.description = meaning.or_else(|| operation.summary.clone()).unwrap_or_default();
         }
     }
     let needs = endpoint.needs;

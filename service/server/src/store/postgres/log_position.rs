@@ -88,7 +88,9 @@ impl Remembered {
         let mut known = self.0.lock();
         match &mut *known {
             Some(known) if known.server == here.server && known.started_at == here.started_at => {
-                known.flushed = known.flushed.max(here.flushed);
+                // A loss that the record names is over: the lower position counts.
+                let is_over = here.lost > known.lost;
+                known.flushed = if is_over { here.flushed } else { known.flushed.max(here.flushed) };
                 known.lost = known.lost.max(here.lost);
             }
             // Another answer came first if this is not what was remembered.
@@ -146,6 +148,7 @@ mod tests {
             // It is reported until the record says so.
             assert_eq!(remembered.learn(remembered.get().as_ref(), here.clone()), has_lost, "{here:?}");
             let declared = LogPosition { lost: Epoch::from_number(2), ..here };
+            assert!(!remembered.learn(remembered.get().as_ref(), declared.clone()));
             assert!(!remembered.learn(remembered.get().as_ref(), declared));
         }
     }

@@ -13,6 +13,9 @@ use crate::store::{
     Collected, CopiedState, Stored, UnreadableState, Version, address_of, decode_state, position_after,
 };
 
+/// A buffer for texts is not kept if it has grown longer than this.
+const KEPT_BYTES_MAX: usize = 64 * 1_024;
+
 thread_local! {
     /// Texts are written here, and copied from here into the arguments.
     static TEXT: Cell<String> = const { Cell::new(String::new()) };
@@ -32,7 +35,9 @@ impl<W: Fn(&mut String) -> serde_json::Result<()>> Encode<'_, Postgres> for Text
         text.clear();
         (self.0)(&mut text)?;
         buffer.extend_from_slice(text.as_bytes());
-        TEXT.set(text);
+        if text.capacity() <= KEPT_BYTES_MAX {
+            TEXT.set(text);
+        }
         Ok(IsNull::No)
     }
 }
