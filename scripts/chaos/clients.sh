@@ -209,9 +209,12 @@ clocks_differ() { touch "$SCRATCH/clocks-differ"; }
 
 # check_histories: fails if a lock or an operation broke a promise. Sets SEEN to the sums.
 check_histories() {
-    local file seen all=() options=()
-    [[ ! -e $SCRATCH/clocks-differ ]] || options=(--clocks-differ)
+    local file seen all=() of_all=() options
+    [[ ! -e $SCRATCH/clocks-differ ]] || of_all=(--clocks-differ)
     for file in "$HISTORY"*; do
+        options=("${of_all[@]}")
+        # Some faults kill the other clients.
+        [[ $file == "$HISTORY" ]] || options+=(--killed)
         # A client that was killed may have left half a line.
         [[ -z $(tail -c 1 "$file") ]] || sed -i '$d' "$file"
         seen=$("$TESTKIT_BINARY" check "$file" "$SCRATCH/lost-leases" "${options[@]}" --handovers-min "$([[ $file == "$HISTORY" ]] && echo 100 || echo 0)") ||

@@ -39,8 +39,9 @@ fn check_expiries(granted: &[(&Lease<'_>, u64)], report: &mut Report) {
 
 /// Unless the client or an operator may have ended it before.
 fn expires_at_ms(lease: &Lease<'_>) -> Option<u64> {
-    let is_left =
-        lease.cut_us.is_none() && !lease.calls.iter().any(|call| call.verb == Verb::Release || call.is_lost());
+    let is_left = lease.cut_us.is_none()
+        && !lease.may_be_released
+        && !lease.calls.iter().any(|call| call.verb == Verb::Release || call.is_lost());
     lease.calls.iter().filter(|call| is_left && call.is_success()).filter_map(|call| call.expires_at_ms).max()
 }
 

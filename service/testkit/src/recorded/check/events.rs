@@ -149,7 +149,10 @@ fn contradicts(lease: &Lease<'_>, event: &Call) -> bool {
         kept.map(|call| call.expires_us()).max().unwrap_or(0)
     };
     match kind(event) {
-        "released" => !lease.calls.iter().any(|call| call.verb == Verb::Release && call.sent_us < event.received_us),
+        "released" => {
+            let mut releases = lease.calls.iter().filter(|call| call.verb == Verb::Release);
+            !lease.may_be_released && !releases.any(|call| call.sent_us < event.received_us)
+        }
         "expired" => event.received_us + LATE_US < expires_us(),
         "revoked" | "forced" => lease.cut_us.is_none_or(|cut_us| event.received_us < cut_us),
         "given_back" => true,

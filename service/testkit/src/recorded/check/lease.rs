@@ -27,8 +27,27 @@ pub(super) struct Lease<'a> {
     pub may_appear_until_us: u64,
     /// An operator may have ended it by then.
     pub cut_us: Option<u64>,
+    /// Its client may have released it after its last line.
+    pub may_be_released: bool,
     /// The calls that show when it was held.
     shown_by: Vec<&'a Call>,
+}
+
+/// The recorder was killed: the last lease of each client may have been released after its last line.
+pub(super) fn without_last_lines(leases: &mut [Lease<'_>]) {
+    let last_us = |lease: &Lease<'_>| lease.calls.last().map_or(0, |call| call.received_us);
+    let mut last: HashMap<u64, u64> = HashMap::new();
+    for lease in &*leases {
+        let known_us = last.entry(lease.client()).or_default();
+        *known_us = last_us(lease).max(*known_us);
+    }
+    for lease in leases {
+        let ended_us = last_us(lease);
+        if last[&lease.client()] == ended_us {
+            lease.may_be_released = true;
+            lease.to_us = lease.to_us.min(ended_us);
+        }
+    }
 }
 
 impl<'a> Lease<'a> {
@@ -70,7 +89,17 @@ impl<'a> Lease<'a> {
         }
         let (may, may_appear_until_us) = may_be_held(&calls, grant, released.or(lost));
         let from_us = grant.map_or(u64::MAX, |call| call.received_us);
-        Self { grant, from_us, to_us, may, may_appear_until_us, cut_us: cut.map(cut_us), shown_by, calls }
+        Self {
+            grant,
+            from_us,
+            to_us,
+            may,
+            may_appear_until_us,
+            cut_us: cut.map(cut_us),
+            may_be_released: false,
+            shown_by,
+            calls,
+        }
     }
 
     /// Whether it was certainly held for some time.

@@ -35,6 +35,9 @@ pub struct Options {
     /// Stores have clocks of their own, or were set during the run: do not compare their expiries, nor arrivals at several nodes
     #[arg(long)]
     pub clocks_differ: bool,
+    /// The recorder was killed: what each client did last may have no line
+    #[arg(long)]
+    pub killed: bool,
     /// Longest time in ms for which a free lock with a waiter may not be granted. 0: any, for runs with hold-offs
     #[arg(long, default_value_t = 0)]
     pub granted_within_ms: u64,
@@ -140,7 +143,10 @@ impl Checker {
             return self.streams.open(of(Verb::Event));
         }
         gate::check(calls, &self.losses, &mut self.report);
-        let leases = Lease::all(calls);
+        let mut leases = Lease::all(calls);
+        if self.options.killed {
+            lease::without_last_lines(&mut leases);
+        }
         self.count(&leases);
         let (report, options) = (&mut self.report, &self.options);
         effects::check(&leases, calls, report);

@@ -247,3 +247,20 @@ fn a_violation_is_shown_with_its_lines() {
     assert!(text.starts_with("two leases of one key were held at once:\n  {\"client\":1,"), "{text}");
     assert!(text.contains("\n  {\"client\":2,\"verb\":\"acquire\",\"key\":\"k\",\"lease_id\":\"b\","), "{text}");
 }
+
+#[test]
+fn of_a_recorder_that_was_killed_the_last_release_may_be_missing() {
+    let one = by_clock_of(acquired(1, "a", (0, 10), 1), 5);
+    let other = by_clock_of(acquired(2, "b", (20, 30), 2), 25);
+    let history = [one.clone(), other.clone()];
+    let options = Options { may_lose: true, killed: true, ..Options::default() };
+    assert!(broken(&history).contains(&Rule::OneHolder));
+    assert_eq!(broken_with(&history, &options), []);
+    // These clients went on: they had not released their leases.
+    let went_on = [one, other, renewed(1, "a", (40, 50), 1), renewed(2, "b", (40, 50), 2)];
+    assert!(broken_with(&went_on, &options).contains(&Rule::OneHolder));
+}
+
+fn by_clock_of(grant: Call, granted_at_ms: u64) -> Call {
+    Call { expires_at_ms: Some(granted_at_ms + TTL_MS), ..grant }
+}
