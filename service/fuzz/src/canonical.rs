@@ -40,8 +40,10 @@ fn of_number(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }
-    // The shortest digits that are read as this number.
-    let scientific = format!("{:e}", number.abs());
+    // As many digits as the shortest that are read as this number; of those the nearest, and of two equally near the even one.
+    let shortest = format!("{:e}", number.abs());
+    let count = shortest.split('e').next().expect("digits").replace('.', "").len();
+    let scientific = format!("{:.*e}", count - 1, number.abs());
     let (mantissa, exponent) = scientific.split_once('e').expect("an exponent");
     let digits = mantissa.replace('.', "");
     let (k, n) = (i32::try_from(digits.len()).expect("few digits"), exponent.parse::<i32>().expect("a number") + 1);

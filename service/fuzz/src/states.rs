@@ -13,7 +13,7 @@ use crate::bytes::Bytes;
 
 pub fn state(input: &[u8]) {
     let (json, mut bytes) = Bytes::split(input);
-    let Ok(mut state) = serde_json::from_slice::<LockState>(json) else { return };
+    let Ok(mut state) = LockState::from_json(json) else { return };
     let mut now = Timestamp::from_ms(bytes.number());
     for _ in 0..64 {
         if bytes.is_empty() {
@@ -27,7 +27,7 @@ pub fn state(input: &[u8]) {
             assert!(grant.lease.token <= state.token(), "{command:?}");
         }
         let text = state.to_json().expect("a state is JSON");
-        let read: LockState = serde_json::from_str(&text).expect("what was written can be read");
+        let read = LockState::from_json(text.as_bytes()).expect("what was written can be read");
         assert_eq!(read, state);
         let _ = (state.idle_from(), state.next_notice(), state.limit_in_force(), state.clone().is_in_use(now));
     }

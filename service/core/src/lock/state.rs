@@ -73,6 +73,18 @@ pub(super) struct Limit {
 const NEVER: Timestamp = Timestamp::from_ms(253_402_300_799_000);
 
 impl LockState {
+    /// The state that a store keeps as this JSON.
+    ///
+    /// # Errors
+    /// When it is none. Tokens would not rise after a lease that has a higher one than its key.
+    pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
+        let state: Self = serde_json::from_slice(json)?;
+        if state.holders.iter().any(|lease| lease.token > state.token) {
+            return Err(serde_json::Error::custom("a lease has a higher token than its key"));
+        }
+        Ok(state)
+    }
+
     /// The state in JSON, as stores keep it: beginning with its token, and without what says nothing.
     ///
     /// # Errors
@@ -190,6 +202,14 @@ impl LockState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lease_with_a_higher_token_than_its_key_is_no_state() {
+        let lease = r#"{"lease_id":"l","owner":"o","token":8,"ttl_ms":30000,"granted_at":1,"expires_at":30001}"#;
+        let state = |token: u64| LockState::from_json(format!(r#"{{"token":{token},"holders":[{lease}]}}"#).as_bytes());
+        assert!(state(8).is_ok());
+        assert!(state(7).unwrap_err().to_string().contains("a higher token"));
+    }
 
     #[test]
     fn a_state_says_its_version_and_one_of_an_unknown_version_is_not_read() {

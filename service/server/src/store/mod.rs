@@ -212,7 +212,7 @@ pub(crate) fn address_of(app: &str, key: &str) -> Option<Address> {
 
 /// Decodes a state that is stored as JSON.
 pub(crate) fn decode_state(json: &[u8]) -> Result<LockState, UnreadableState> {
-    serde_json::from_slice(json).map_err(|error| UnreadableState(error.to_string()))
+    LockState::from_json(json).map_err(|error| UnreadableState(error.to_string()))
 }
 
 /// Notifies a node that it should look at a key.
