@@ -392,6 +392,8 @@ fault 50/50 ha "primary frozen" single
 fault 20/20 ha "primary switch-over" single
 primary() {
     local n
+    # Without a synchronous standby none may take the primary's place.
+    until [[ -n $(synchronous_now) ]]; do sleep 0.2; done
     n=$(primary_now)
     [[ -n $n ]] || die "there is no primary"
     case $1 in
@@ -407,10 +409,16 @@ primary() {
 }
 
 # primary_now: the number of the server that is the primary, and nothing if there is none.
-primary_now() {
+primary_now() { patroni_with primary; }
+
+# synchronous_now: the same of the synchronous standby.
+synchronous_now() { patroni_with synchronous; }
+
+# patroni_with ROLE: the number of the first server whose Patroni says that it has this role.
+patroni_with() {
     local n
     for n in 1 2 3; do
-        if curl -fs -m 0.5 -o /dev/null "127.0.0.1:${PORTS[patroni-$n]}/primary"; then echo "$n" && return; fi
+        if curl -fs -m 0.5 -o /dev/null "127.0.0.1:${PORTS[patroni-$n]}/$1"; then echo "$n" && return; fi
     done
 }
 
@@ -420,9 +428,8 @@ postmaster_of() { head -n 1 "$ROOM/servers/patroni-$1/data/postmaster.pid"; }
 fault 20/20 ha "standby" single
 standby() {
     local n
-    for n in 1 2 3; do
-        if curl -fs -m 2 -o /dev/null "127.0.0.1:${PORTS[patroni-$n]}/synchronous"; then break; fi
-    done
+    n=$(synchronous_now)
+    n=${n:-3}
     kill -KILL "$(postmaster_of "$n")"
     keep_down "patroni-$n"
     some_time 8 4
