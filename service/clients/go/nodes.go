@@ -215,6 +215,9 @@ func (n *nodes) times(c *call) (timeout, wait time.Duration) {
 	return most(least(n.timeout, left/3, left-wait), timeoutMin), wait
 }
 
+// nothingDone has the codes of 500 and above with which a node says that it has done nothing.
+var nothingDone = map[string]bool{"overloaded": true, "store-unavailable": true, "shutting-down": true, "state-unreadable": true}
+
 // decided: only a decision about this very call ends a doubt. A refusal for another reason says nothing about earlier requests.
 func (c *call) decided(got answer) {
 	switch got.Status {
@@ -224,8 +227,7 @@ func (c *call) decided(got answer) {
 		c.doubt = c.doubt || !got.isUnsent
 	default:
 		// Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
-		isRefusal := got.Status < 500 || got.Code == "overloaded" || got.Code == "store-unavailable" || got.Code == "shutting-down"
-		c.doubt = c.doubt || got.Status < 300 || !isRefusal
+		c.doubt = c.doubt || got.Status < 300 || got.Status >= 500 && !nothingDone[got.Code]
 	}
 }
 

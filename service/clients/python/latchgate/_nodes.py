@@ -46,7 +46,7 @@ class Doubt:
         if error.status in (409, 410, 422, 423):
             self.is_set = False
         # Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
-        elif (error.status or 500) < 500 or error.code in ("overloaded", "store-unavailable", "shutting-down"):
+        elif (error.status or 500) < 500 or error.code in ("overloaded", "store-unavailable", "shutting-down", "state-unreadable"):
             self.is_set = before
 
 

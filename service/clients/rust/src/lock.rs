@@ -273,12 +273,13 @@ impl LockRequest {
                 }
                 Err(failure) => failure,
             };
+            let may_be_granted = might_be_granted || failure.may_have_run();
             match failure {
                 Failure::Decided(problem) => {
                     was_answered = true;
                     let was_in_doubt = silent_since.take().is_some();
                     // Another refusal, such as that of an API key, says nothing about an earlier call without an answer.
-                    pending.is_in_doubt = was_in_doubt && ![409, 410, 423].contains(&problem.status());
+                    pending.is_in_doubt = may_be_granted && ![409, 410, 423].contains(&problem.status());
                     pause = self.pause();
                     match problem.code() {
                         _ if problem.status() == 423 && wait_until.has_passed() => {
@@ -311,7 +312,7 @@ impl LockRequest {
                     {
                         ticket = problem.field("ticket").clone();
                     }
-                    pending.is_in_doubt = might_be_granted || failure.may_have_run();
+                    pending.is_in_doubt = may_be_granted;
                     silent_since.get_or_insert(sent);
                     if !pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
                         return Err(failure.into_error());

@@ -277,7 +277,7 @@ impl Operation {
             pending.is_in_doubt = match &answer {
                 Ok(_) => false,
                 // Only the gate's decision about this attempt says that an earlier call did not claim.
-                Err(Failure::Decided(problem)) => was_in_doubt && !is_about_attempt(problem),
+                Err(Failure::Decided(problem)) if is_about_attempt(problem) => false,
                 Err(failure) => was_in_doubt || failure.may_have_run(),
             };
             match answer {

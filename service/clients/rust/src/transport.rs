@@ -79,7 +79,8 @@ impl Failure {
             // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
             Self::Decided(problem) | Self::Later(problem) => {
                 problem.status() >= 500
-                    && !["overloaded", "store-unavailable", "shutting-down"].contains(&problem.code())
+                    && !["overloaded", "store-unavailable", "shutting-down", "state-unreadable"]
+                        .contains(&problem.code())
             }
             Self::NoAnswer(_) => true,
         }
@@ -349,6 +350,8 @@ mod tests {
             Failure::Later(Problem::new(status, Map::from_iter([("code".to_owned(), Value::from(code))])))
         };
         assert!(failure(504, "upstream-timeout").may_have_run() && failure(503, "upstream-reset").may_have_run());
+        let decided = Problem::new(500, Map::from_iter([("code".to_owned(), Value::from("of-a-gateway"))]));
+        assert!(Failure::Decided(decided).may_have_run() && !failure(500, "state-unreadable").may_have_run());
         assert!(!failure(503, "overloaded").may_have_run() && !failure(429, "rate-limited").may_have_run());
     }
 }

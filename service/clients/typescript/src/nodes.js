@@ -146,7 +146,7 @@ export class Nodes {
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
         if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
         // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
-        else if (status < 500 || ["overloaded", "store-unavailable", "shutting-down"].includes(error.code)) doubt.isSet = wasInDoubt;
+        else if (status < 500 || ["overloaded", "store-unavailable", "shutting-down", "state-unreadable"].includes(error.code)) doubt.isSet = wasInDoubt;
         // A wait that ended leaves a ticket, with which the next request returns to its position.
         if (answer.body.ticket) body.ticket = answer.body.ticket;
         if (error.code === "invalid-ticket" && body.ticket) {

@@ -54,7 +54,8 @@ pub struct Context {
     pub samples: Samples,
 }
 
-/// What requests may, and who may send them, as the operator has set it. What nobody can choose well is a constant beside its check.
+/// The limits of requests, and which pages and hosts may send them, as the operator sets them. A limit that no operator can choose well is a
+/// constant beside its check.
 #[derive(Clone, Debug)]
 pub struct RequestLimits {
     pub ttl_ms_default: u64,

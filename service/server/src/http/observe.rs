@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use futures::TryFutureExt;
+use latchgate_core::broken;
 use opentelemetry::trace::SpanContext;
 use tower::{Service, service_fn};
 use tracing::level_filters::LevelFilter;
@@ -18,8 +19,6 @@ use super::endpoint::Wait;
 use super::exchange::Exchange;
 use super::request_body::Arriving;
 use super::request_ids::{self, REQUEST_ID};
-use latchgate_core::broken;
-
 use crate::format::ms;
 use crate::observe::traces;
 

@@ -113,7 +113,10 @@ impl Remembered {
 
     /// Whether the session may be used: it is one to the server as it is remembered, or that has been started since and has lost nothing.
     pub(super) async fn allows(&self, session: &mut Session) -> Result<bool, sqlx::Error> {
-        let Some(before) = self.get().filter(|known| known.started_at != session.started_at()) else { return Ok(true) };
+        // Each transaction asks: nothing is copied if the server is as it was.
+        let is_other = |known: &&LogPosition| known.started_at != session.started_at();
+        let before = self.0.lock().as_ref().filter(is_other).cloned();
+        let Some(before) = before else { return Ok(true) };
         let here = LogPosition::here(session, before.lost).await?;
         Ok(!self.learn(Some(&before), here))
     }

@@ -37,6 +37,9 @@ record Answer(long sent, int status, Map<String, Object> body, boolean isUnsent)
         return all;
     }
 
+    /** Codes of 500 and above with which a node says that it has done nothing. */
+    private static final List<String> NOTHING_DONE = List.of("overloaded", "store-unavailable", "shutting-down", "state-unreadable");
+
     /** Whether a node may have carried out the call, though no answer says so. Only a decision about this very call ends a doubt: a refusal
      * for another reason says nothing about earlier requests. */
     boolean leavesDoubt(boolean before) {
@@ -44,7 +47,7 @@ record Answer(long sent, int status, Map<String, Object> body, boolean isUnsent)
             case 409, 410, 422, 423 -> false;
             case 0 -> before || !isUnsent;
             // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
-            default -> before || status < 300 || status >= 500 && !List.of("overloaded", "store-unavailable", "shutting-down").contains(text("code"));
+            default -> before || status < 300 || status >= 500 && !NOTHING_DONE.contains(text("code"));
         };
     }
 
