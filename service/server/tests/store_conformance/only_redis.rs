@@ -208,10 +208,10 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
             let script = "
                 local function next() return string.format('%.0f', redis.call('INCR', KEYS[1])) end
                 local number = next()
-                redis.call('XADD', KEYS[2], number .. '-0', number, ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3])
-                redis.call('XADD', KEYS[3], number .. '-0', 'e', ARGV[3])
+                local name = number .. ' ' .. (redis.call('SET', KEYS[3], number, 'GET') or '0')
+                redis.call('XADD', KEYS[2], number .. '-0', name, ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3])
                 redis.call('XADD', KEYS[2], next() .. '-7', 'another', 'program')";
-            let keys = ["event", "events", "h:7:default:key"].map(|name| format!("{}:{name}", config.prefix));
+            let keys = ["event", "events", "e:7:default:key"].map(|name| format!("{}:{name}", config.prefix));
             let arguments = [key.app.as_str(), key.key.as_str(), damaged];
             let command = ["eval", script, "3"].into_iter().chain(keys.iter().map(String::as_str)).chain(arguments);
             let answer = redis.ask(&command.collect::<Vec<_>>());
@@ -219,7 +219,7 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
         };
         crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(&world, write_damaged).await;
         world.trim(FOREVER, 4).await;
-        redis.ask(&["del", &format!("{}:h:7:default:key", config.prefix)]);
+        redis.ask(&["del", &format!("{}:e:7:default:key", config.prefix)]);
     }
 }
 

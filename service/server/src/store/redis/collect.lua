@@ -1,7 +1,8 @@
 -- Removes states that need not be kept any longer and whose token is lower than all new ones, and index entries without a state. Returns
 -- how many entries it has removed, the highest token that is not lower, and the positions of the states that are due.
--- KEYS: the index; the engine record; the states. ARGV: 1 how the record must begin, before the run id of this server; 2 the lowest new
--- token; the address of each state; the run id.
+-- From then on, the history of a key without a state is kept for so long.
+-- KEYS: the index; the engine record; the states; the number of the last event of each of their keys. ARGV: 1 how the record must begin,
+-- before the run id of this server; 2 the lowest new token; the address of each state; how long histories are kept, in ms; the run id.
 local required = ARGV[1] .. ARGV[#ARGV] .. ' '
 if redis.call('GETRANGE', KEYS[2], 0, #required - 1) ~= required then
     return redis.error_reply('EPOCHOVER this epoch is over')
@@ -9,7 +10,8 @@ end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local removed, token_kept, due = 0, false, {}
-for i = 3, #ARGV - 1 do
+local count = #ARGV - 4
+for i = 3, count + 2 do
     local value = redis.pcall('GET', KEYS[i])
     if type(value) == 'table' then value = value.err end
     local keep, notice, locked_until, token
@@ -24,6 +26,7 @@ for i = 3, #ARGV - 1 do
         else
             redis.call('DEL', KEYS[i])
             redis.call('ZREM', KEYS[1], ARGV[i])
+            redis.call('PEXPIRE', KEYS[i + count], ARGV[#ARGV - 1])
             removed = removed + 1
         end
     end

@@ -1,10 +1,10 @@
 -- Writes the changes whose expected version is the current one (or all, or none), logs their events, and unlocks states.
 --
--- KEYS: the index, the stream of events, the number of the last event, the engine record; then for each change its state and its
--- history; then the states to unlock.
+-- KEYS: the index, the stream of events, the number of the last event, the engine record; then for each change its state and the number
+-- of its key's last event; then the states to unlock.
 -- ARGV: 1 the caller's clock in ms, or '' for no check; 2 how far it may be off; 3 the number of changes; 4 whether to write all
--- or none; 5 the locker whose own locks do not count; 6, 7 the length of a history, and how long it is kept, in ms; 8 how the
--- engine record must begin, before the run id of this server, or ''. Then for each change: its address; the expected version, or '' to
+-- or none; 5 the locker whose own locks do not count; 6 how long a history is kept, in ms; 7 how the engine record must begin, before
+-- the run id of this server, or ''. Then for each change: its address; the expected version, or '' to
 -- log events only; the new value; the number of events; the events.
 -- The last one is the run id of this server.
 local time = redis.call('TIME')
@@ -13,7 +13,7 @@ local count, own = tonumber(ARGV[3]), ARGV[5]
 local SHARED = 4
 
 -- Where the arguments of each change begin. A table for each would take longer.
-local begins, at = {}, 9
+local begins, at = {}, 8
 for i = 1, count do
     begins[i] = at
     at = at + 4 + ARGV[at + 3]
@@ -43,47 +43,8 @@ local function holds(i)
     return version == expected and (locked_by == own or tonumber(locked_until) <= now)
 end
 
-local function write(i)
-    local at = begins[i]
-    if ARGV[at + 1] == '' then return end
-    redis.call('SET', state_of(i), ARGV[at + 2])
-    if ARGV[at + 1] == '0' then redis.call('ZADD', KEYS[1], 0, ARGV[at]) end
-end
-
--- The stream that all locks share gets one entry for many events: its id has the number of the last one, and its fields are the
--- numbers, with the address and the event as their values.
-local PACKED_MAX = 32
-local packed = {}
-local function flush()
-    if #packed > 0 then
-        redis.call('XADD', KEYS[2], packed[#packed - 1] .. '-0', unpack(packed))
-        packed = {}
-    end
-end
-local function pack(number, address, event)
-    packed[#packed + 1] = number
-    packed[#packed + 1] = address .. '\0' .. event
-    if #packed >= 2 * PACKED_MAX then flush() end
-end
-
-local number
-local function log(i)
-    local at, history = begins[i], KEYS[SHARED + i * 2]
-    local event_count = tonumber(ARGV[at + 3])
-    if event_count == 0 then return end
-    number = number or math.max(tonumber(redis.call('GET', KEYS[3]) or 0), now * 1024)
-    for place = at + 4, at + 3 + event_count do
-        number = number + 1
-        local digits, event = string.format('%.0f', number), ARGV[place]
-        pack(digits, ARGV[at], event)
-        -- A foreign value in place of the history is the trouble of this key alone: its lock and its event are written all the same.
-        redis.pcall('XADD', history, 'MAXLEN', '~', ARGV[6], digits .. '-0', 'e', event)
-    end
-    redis.call('PEXPIRE', history, ARGV[7])
-end
-
-local required = ARGV[8] .. ARGV[#ARGV] .. ' '
-if ARGV[8] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #required - 1) ~= required then
+local required = ARGV[7] .. ARGV[#ARGV] .. ' '
+if ARGV[7] ~= '' and redis.call('GETRANGE', KEYS[4], 0, #required - 1) ~= required then
     unlock()
     return redis.error_reply('EPOCHOVER this epoch is over')
 end
@@ -97,17 +58,65 @@ for i = 1, count do
     made[i] = holds(i) and '1' or '0'
     complete = complete and made[i] == '1'
 end
-if complete or ARGV[4] ~= '1' then
-    for i = 1, count do
-        if made[i] == '1' then
-            write(i)
-            log(i)
-        end
-    end
-else
+if not complete and ARGV[4] == '1' then
     for i = 1, count do made[i] = '0' end
 end
-flush()
+
+local DIGITS_MAX = 20
+local number
+-- Writes those of a group of changes that are made. One command for many keys takes less time than one for each.
+--
+-- The stream gets one entry for many events: its id has the number of the last one. For each event there is a field. Its name is the
+-- event's number and that of the event before it of the same key, by which a history is followed; its value, the address and the event.
+local function write(first, last)
+    local logged = {}
+    for i = first, last do
+        if made[i] == '1' and ARGV[begins[i] + 3] ~= '0' then logged[#logged + 1] = KEYS[SHARED + i * 2] end
+    end
+    local known = #logged > 0 and redis.call('MGET', unpack(logged)) or {}
+    local values, new, fields, stateless, place = {}, {}, {}, {}, 0
+    local function flush()
+        redis.call('XADD', KEYS[2], string.format('%.0f', number) .. '-0', unpack(fields))
+        fields = {}
+    end
+    for i = first, last do
+        local at, event_count = begins[i], tonumber(ARGV[begins[i] + 3])
+        local expected = ARGV[at + 1]
+        if made[i] == '1' and expected ~= '' then
+            values[#values + 1] = KEYS[SHARED + i * 2 - 1]
+            values[#values + 1] = ARGV[at + 2]
+        end
+        if made[i] == '1' and expected == '0' then
+            new[#new + 1] = 0
+            new[#new + 1] = ARGV[at]
+        end
+        if made[i] == '1' and event_count > 0 then
+            number = number or math.max(tonumber(redis.call('GET', KEYS[3]) or 0), now * 1024)
+            place = place + 1
+            local before = known[place]
+            -- Another program has written something else.
+            if not before or #before > DIGITS_MAX then before = '0' end
+            for event = at + 4, at + 3 + event_count do
+                number = number + 1
+                local digits = string.format('%.0f', number)
+                fields[#fields + 1] = digits .. ' ' .. before
+                fields[#fields + 1] = ARGV[at] .. '\0' .. ARGV[event]
+                if #fields >= 64 then flush() end
+                before = digits
+            end
+            values[#values + 1] = logged[place]
+            values[#values + 1] = before
+            if expected == '' then stateless[#stateless + 1] = logged[place] end
+        end
+    end
+    if #fields > 0 then flush() end
+    if #values > 0 then redis.call('MSET', unpack(values)) end
+    if #new > 0 then redis.call('ZADD', KEYS[1], unpack(new)) end
+    -- With a state, it is kept as long as that: see collect.lua.
+    for _, key in ipairs(stateless) do redis.call('PEXPIRE', key, ARGV[6]) end
+end
+local GROUP = 256
+for first = 1, count, GROUP do write(first, math.min(first + GROUP - 1, count)) end
 if number then redis.call('SET', KEYS[3], string.format('%.0f', number)) end
 unlock()
 return {now, 1, table.concat(made)}

@@ -47,7 +47,9 @@ pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreEr
         // Nothing of this program is at the name of an entry that names no key.
         let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
         let add = |command: &mut Cmd| {
-            add_keys(command, &shared.layout, addresses.iter());
+            let histories = addresses.iter().map(|address| shared.layout.last_event(address));
+            let states = addresses.iter().map(|address| shared.layout.state(address));
+            add_keys(command, &shared.layout, states.chain(histories).collect());
             command.arg(beginning(EngineState::Filling, epoch)).arg("").arg(&found);
         };
         if !shared.link.write_with(&FILL, add).await? {
@@ -67,7 +69,7 @@ pub(super) async fn fill(
 ) -> Result<bool, StoreError> {
     let texts = states.iter().map(|copied| json_of(&copied.state)).collect::<Result<Vec<String>, _>>()?;
     let add = |command: &mut Cmd| {
-        add_keys(command, &shared.layout, states.iter().map(|copied| &copied.address));
+        add_keys(command, &shared.layout, states.iter().map(|copied| shared.layout.state(&copied.address)).collect());
         command.arg(beginning(EngineState::Filling, epoch)).arg(copied);
         for (CopiedState { address, notice_at, keep_until, .. }, text) in states.iter().zip(&texts) {
             add_indexed(command, address);
@@ -77,11 +79,8 @@ pub(super) async fn fill(
     shared.link.write_with(&FILL, add).await
 }
 
-/// Adds how many keys there are, and the keys.
-fn add_keys<'a>(command: &mut Cmd, layout: &Layout, addresses: impl ExactSizeIterator<Item = &'a Address>) {
+/// Adds how many keys there are: those that all calls have, and `keys`.
+fn add_keys(command: &mut Cmd, layout: &Layout, keys: Vec<String>) {
     let shared = [layout.engine(), layout.index(), layout.tail()];
-    command.arg(shared.len() + addresses.len()).arg(&shared[..]);
-    for address in addresses {
-        command.arg(layout.state(address));
-    }
+    command.arg(shared.len() + keys.len()).arg(&shared[..]).arg(keys);
 }

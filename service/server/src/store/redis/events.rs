@@ -1,18 +1,19 @@
-//! Events: one stream, whose numbers are never behind the clock. One entry has many events of a commit. The history of a key is a
-//! stream of its own.
+//! Events: one stream, whose numbers are never behind the clock. One entry has many events of a commit. The history of a key follows its
+//! events from the last one: each names the one before it.
 
-use futures::future::try_join;
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, Timestamp};
 
 use super::Shared;
 use super::layout::{read_indexed, timestamp};
-use super::scripts::READ;
+use super::scripts::{HISTORY, READ};
 use crate::store::events::{end_of_older, event_of_text};
 use crate::store::{EventCursor, EventQuery, LoggedEvent, StoreError};
 
 /// By how many the sequence of numbers advances in a ms.
 const PER_MS: u64 = 1_024;
+/// How many events a history has, at most.
+const HISTORY_MAX: usize = 1_000;
 /// An entry of a stream: its id, and its fields with their names.
 type Entry = (String, Vec<Vec<u8>>);
 
@@ -25,7 +26,7 @@ struct Events {
 
 struct StreamEvent {
     cursor: EventCursor,
-    /// `None` in the stream of a key, and if it is not an address.
+    /// `None` if it is not an address.
     address: Option<Address>,
     text: String,
 }
@@ -61,13 +62,17 @@ fn read_entry((id, fields): Entry) -> Events {
     let mut fields = fields.into_iter().map(|field| String::from_utf8(field).unwrap_or_default());
     let mut events = Vec::with_capacity(fields.len() / 2);
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-        let cursor = position(&name).filter(|cursor| *cursor <= end).unwrap_or(end);
-        events.push(match value.rsplit_once('\0') {
-            Some((address, text)) => StreamEvent { cursor, address: read_indexed(address), text: text.to_owned() },
-            None => StreamEvent { cursor, address: None, text: value },
-        });
+        let number = name.split(' ').next().unwrap_or_default();
+        events.push(read_field(position(number).filter(|cursor| *cursor <= end).unwrap_or(end), value));
     }
     Events { end, events }
+}
+
+fn read_field(cursor: EventCursor, value: String) -> StreamEvent {
+    match value.rsplit_once('\0') {
+        Some((address, text)) => StreamEvent { cursor, address: read_indexed(address), text: text.to_owned() },
+        None => StreamEvent { cursor, address: None, text: value },
+    }
 }
 
 impl StreamEvent {
@@ -93,20 +98,14 @@ pub(super) async fn history(
     if before == EventCursor::START {
         return Ok(Vec::new());
     }
-    let stream = shared.layout.history(address);
-    let from = format!("({}-0", before.number);
-    let mut newest = redis::cmd("XREVRANGE");
-    newest.arg(&stream).arg(from).arg("-").arg("COUNT").arg(limit);
-    let (newest, first): (Vec<Entry>, _) = try_join(shared.link.get(&newest), first_kept(shared)).await?;
-    let newest = newest.into_iter().flat_map(|entry| read_entry(entry).events);
-    let kept = newest.filter(|event| first.is_some_and(|first| event.cursor >= first));
-    Ok(kept.map(|event| event.decode(address.clone())).collect())
-}
-
-/// The position of the oldest event within the retention. A key's stream may still have older ones, which are not returned.
-async fn first_kept(shared: &Shared) -> Result<Option<EventCursor>, StoreError> {
-    let first = oldest(shared, EventCursor::START, 1).await?;
-    Ok(first.first().and_then(|entry| entry.events.iter().map(|event| event.cursor).min()))
+    let keys = [shared.layout.tail(), shared.layout.last_event(address)];
+    let arguments = [before.number, limit as u64, HISTORY_MAX as u64].map(|number| number.to_string());
+    let found: Vec<(u64, Vec<u8>)> = shared.link.read(&HISTORY, &keys, &arguments).await?;
+    let logged = found.into_iter().map(|(number, value)| {
+        let text = String::from_utf8(value).unwrap_or_default();
+        read_field(EventCursor::from_number(number), text).decode(address.clone())
+    });
+    Ok(logged.collect())
 }
 
 pub(super) async fn trim(shared: &Shared, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {

@@ -1,5 +1,6 @@
 -- If the store is filling: writes copied states, replacing existing ones, or removes states.
--- KEYS: the engine record; the index; the stream of events; the states. The gate counts with the first two alone.
+-- KEYS: the engine record; the index; the stream of events; the states, and what else of them is removed. The gate counts with the first
+-- two alone.
 -- ARGV: 1 how the record must begin; 2 how many states were copied in total, or '' to remove states; then for each state its address
 -- and its value, or the entries of the index to remove; then the run id of this server, which must
 -- follow the beginning of the record. A removal of no state removes the stream: with

@@ -25,18 +25,18 @@ impl Layout {
         format!("{}:l:{}", self.prefix, text_of(address))
     }
 
-    /// Adds the key of the state, and that of the history.
-    pub(super) fn add_state_and_history(&self, command: &mut Cmd, Address { app, key }: &Address) {
-        for kind in [":l:", ":h:"] {
+    /// Adds the key of the state, and that of [`Layout::last_event`].
+    pub(super) fn add_state_and_last_event(&self, command: &mut Cmd, Address { app, key }: &Address) {
+        for kind in [":l:", ":e:"] {
             let mut digits = itoa::Buffer::new();
             let app_bytes = digits.format(app.as_str().len());
             add(command, &[&self.prefix, kind, app_bytes, ":", app.as_str(), ":", key.as_str()]);
         }
     }
 
-    /// The stream of the key's events.
-    pub(super) fn history(&self, address: &Address) -> String {
-        format!("{}:h:{}", self.prefix, text_of(address))
+    /// The number of the key's last event.
+    pub(super) fn last_event(&self, address: &Address) -> String {
+        format!("{}:e:{}", self.prefix, text_of(address))
     }
 
     /// A sorted set of all addresses. All have the same score, so it is sorted by their bytes.

@@ -87,8 +87,10 @@ pub(super) async fn collect(
     let (found, addresses): (Vec<String>, Vec<Address>) = found.into_iter().unzip();
     let mut keys = vec![shared.layout.index(), shared.layout.engine()];
     keys.extend(addresses.iter().map(|address| shared.layout.state(address)));
+    keys.extend(addresses.iter().map(|address| shared.layout.last_event(address)));
     let mut arguments = vec![beginning(EngineState::Active, epoch), epoch.token_min().to_string()];
     arguments.extend(found);
+    arguments.push(shared.history_ms.to_string());
     let (removed, token_kept, due): (u64, Option<u64>, Vec<usize>) =
         shared.link.read(&COLLECT, &keys, &arguments).await?;
     let due = due.iter().filter_map(|position| addresses.get(position.checked_sub(1)?).cloned()).collect();

@@ -5,6 +5,6 @@ local answer = commit()
 if not answer.err and answer[3] == '1' then
     redis.call('XDEL', KEYS[2], redis.call('GET', KEYS[3]) .. '-0')
     redis.call('DEL', KEYS[5], KEYS[6])
-    redis.call('ZREM', KEYS[1], ARGV[9])
+    redis.call('ZREM', KEYS[1], ARGV[8])
 end
 return answer

@@ -11,8 +11,6 @@ use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::{EVENT_BYTES, push_event};
 use crate::store::{Change, Rule, StoreError, Version};
 
-/// How many events the history of one key keeps.
-const HISTORY_MAX: usize = 1_000;
 /// What an entry has beside its state, about.
 const ENTRY_BYTES: usize = 512;
 
@@ -40,6 +38,7 @@ impl Program {
 pub(super) static COMMIT: LazyLock<Program> = program!("commit.lua");
 pub(super) static LOCK: LazyLock<Program> = program!("lock.lua");
 pub(super) static READ: LazyLock<Program> = program!("read.lua");
+pub(super) static HISTORY: LazyLock<Program> = program!("history.lua");
 /// The only script that replaces an engine record.
 pub(in crate::store) static RECORD: LazyLock<Program> = program!("record.lua");
 pub(in crate::store) static FILL: LazyLock<Program> = program!("fill.lua");
@@ -92,7 +91,7 @@ impl Call<'_> {
         let shared = [layout.index(), layout.tail(), layout.counter(), layout.engine()];
         command.arg(shared.len() + 2 * entries.len() + self.locked.len()).arg(&shared[..]);
         for entry in entries {
-            layout.add_state_and_history(command, entry.address);
+            layout.add_state_and_last_event(command, entry.address);
         }
         self.locked.iter().for_each(|address| command.write_arg(layout.state(address).as_bytes()));
         match self.now {
@@ -100,7 +99,7 @@ impl Call<'_> {
             None => command.arg(""),
         };
         command.arg(CLOCK_BOUND_MS).arg(entries.len()).arg(u8::from(self.rule == Rule::AllOrNone));
-        command.arg(self.locker).arg(HISTORY_MAX).arg(self.history_ms);
+        command.arg(self.locker).arg(self.history_ms);
         command.arg(self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)));
         let mut text = String::with_capacity(EVENT_BYTES);
         for Entry { address, write, state, events } in entries {
