@@ -94,7 +94,8 @@ pub async fn serve(
         let (requests, stop) = (Arc::clone(&requests), stop.clone());
         // It leaves this thread, and with it the runtime that accepted it.
         let stream = stream.into_std();
-        threads.next().spawn(async move {
+        let Some((runtime, place)) = threads.place() else { continue };
+        runtime.spawn(async move {
             let serving = pin!(async {
                 let stream = match stream.and_then(TcpStream::from_std) {
                     Ok(stream) => stream,
@@ -124,6 +125,7 @@ pub async fn serve(
                 drop(ending);
             });
             connection.client.serve(serving).await;
+            drop(place);
         });
     }
     drop(listener);

@@ -26,6 +26,9 @@ use crate::store::{StoreError, Version};
 
 /// Statements of one node under way at once.
 const STATEMENTS_MAX: usize = 2;
+/// A second one begins if the first has been under way for so long: it waits for a row, or the commits take long. Otherwise what comes
+/// meanwhile goes together into the next one: one commit for twice as many.
+const SLOW: Duration = Duration::from_millis(4);
 /// Records in one statement.
 const RECORDS_MAX: usize = 256;
 /// Bytes of the records in one statement; one record may have more.
@@ -66,6 +69,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// How many tasks write what waits.
     tasks: usize,
+    /// When the last statement began.
+    began: Option<Instant>,
 }
 
 /// Writes of one node with the engine record of one purpose.
@@ -156,7 +161,8 @@ impl Writer {
     fn push(self: &Arc<Self>, waiting: Waiting) {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(waiting);
-        if queue.tasks < STATEMENTS_MAX {
+        let is_slow = || queue.began.is_none_or(|began| began.elapsed() > SLOW);
+        if queue.tasks == 0 || (queue.tasks < STATEMENTS_MAX && is_slow()) {
             queue.tasks += 1;
             tokio::spawn(Arc::clone(self).write_waiting());
         }
@@ -172,6 +178,7 @@ impl Writer {
                     queue.tasks -= 1;
                     return;
                 }
+                queue.began = Some(Instant::now());
                 taken
             };
             // After a panic, the callers of these writes do not know their outcome. The others go on.
