@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::{Change, EngineState, StoreError, Stored, WakeUp};
-use latchgate_core::lock::NodeId;
+use latchgate_core::lock::{EventKind, NodeId};
 use latchgate_core::{Address, App, Timestamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;
 use tokio::time::timeout;
 
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, new, redis_config, state};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, new, redis_config, state, tokens};
 
 const SOON: Duration = Duration::from_millis(800);
 
@@ -221,6 +221,44 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
         world.trim(FOREVER, 4).await;
         redis.ask(&["del", &format!("{}:e:7:default:key", config.prefix)]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (key, absent) = (at("key"), at("absent"));
+    let last_event = |key: &str| format!("{}:e:7:default:{key}", config.prefix);
+    let kept_for = |key: &str| redis.ask(&["pttl", &last_event(key)]).trim().parse::<i64>().unwrap();
+    let (always, nothing) = (-1, -2);
+
+    let granted = Change { events: vec![event(EventKind::Granted, 1)], ..new(&key, state(1)) };
+    world.commit(&[Change { keep_until: Timestamp::from_ms(1), ..granted }]).await;
+    assert_eq!(kept_for("key"), always);
+    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().removed, 1);
+    assert!(kept_for("key") > 0);
+    assert_eq!(tokens(&world.history(&key, None, 10).await), [1]);
+
+    world.commit(&[Change { events: vec![event(EventKind::Granted, 2)], ..new(&key, state(2)) }]).await;
+    assert_eq!(kept_for("key"), always);
+    world.store.log(EPOCH, &[(absent.clone(), event(EventKind::Waited, 3))]).await.unwrap();
+    assert!(kept_for("absent") > 0, "there is no state with which it would be removed");
+    assert_eq!(tokens(&world.history(&key, None, 10).await), [2, 1]);
+    assert_eq!(tokens(&world.history(&absent, None, 10).await), [3]);
+
+    // Something else than a number is there: the history begins anew.
+    for foreign in [vec!["set", "a text of another program"], vec!["lpush", "element"]] {
+        redis.ask(&["del", &last_event("other")]);
+        redis.ask(&[foreign[0], &last_event("other"), foreign[1]]);
+        assert_eq!(world.history(&at("other"), None, 10).await, []);
+        world.write_events(&at("other"), &[event(EventKind::Granted, 4), event(EventKind::Released, 5)]).await;
+        assert_eq!(tokens(&world.history(&at("other"), None, 10).await), [5, 4]);
+    }
+
+    world.turn(EngineState::Filling, EPOCH).await;
+    assert!(world.store.clear(EPOCH).await.unwrap());
+    assert_eq!((kept_for("key"), kept_for("other")), (nothing, nothing));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
