@@ -242,18 +242,19 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
 
     world.commit(&[Change { events: vec![event(EventKind::Granted, 2)], ..new(&key, state(2)) }]).await;
     assert_eq!(kept_for("key"), always);
-    world.store.log(EPOCH, &[(absent.clone(), event(EventKind::Waited, 3))]).await.unwrap();
+    let waited = [3, 4].map(|number| (absent.clone(), event(EventKind::Waited, number)));
+    world.store.log(EPOCH, &waited).await.unwrap();
     assert!(kept_for("absent") > 0, "there is no state with which it would be removed");
     assert_eq!(tokens(&world.history(&key, None, 10).await), [2, 1]);
-    assert_eq!(tokens(&world.history(&absent, None, 10).await), [3]);
+    assert_eq!(tokens(&world.history(&absent, None, 10).await), [4, 3]);
 
     // Something else than a number is there: the history begins anew.
     for foreign in [vec!["set", "a text of another program"], vec!["lpush", "element"]] {
         redis.ask(&["del", &last_event("other")]);
         redis.ask(&[foreign[0], &last_event("other"), foreign[1]]);
         assert_eq!(world.history(&at("other"), None, 10).await, []);
-        world.write_events(&at("other"), &[event(EventKind::Granted, 4), event(EventKind::Released, 5)]).await;
-        assert_eq!(tokens(&world.history(&at("other"), None, 10).await), [5, 4]);
+        world.write_events(&at("other"), &[event(EventKind::Granted, 5), event(EventKind::Released, 6)]).await;
+        assert_eq!(tokens(&world.history(&at("other"), None, 10).await), [6, 5]);
     }
 
     world.turn(EngineState::Filling, EPOCH).await;

@@ -73,8 +73,14 @@ local function write(first, last)
     for i = first, last do
         if made[i] == '1' and ARGV[begins[i] + 3] ~= '0' then logged[#logged + 1] = KEYS[SHARED + i * 2] end
     end
-    local known = #logged > 0 and redis.call('MGET', unpack(logged)) or {}
-    local values, new, fields, stateless, place = {}, {}, {}, {}, 0
+    -- The last event of each key by its name: there may be several events of one key without a change.
+    local before = {}
+    for place, number_before in ipairs(#logged > 0 and redis.call('MGET', unpack(logged)) or {}) do
+        -- Another program has written something else.
+        local is_number = number_before and #number_before <= DIGITS_MAX
+        before[logged[place]] = is_number and number_before or '0'
+    end
+    local values, new, fields, stateless = {}, {}, {}, {}
     local function flush()
         redis.call('XADD', KEYS[2], string.format('%.0f', number) .. '-0', unpack(fields))
         fields = {}
@@ -92,21 +98,18 @@ local function write(first, last)
         end
         if made[i] == '1' and event_count > 0 then
             number = number or math.max(tonumber(redis.call('GET', KEYS[3]) or 0), now * 1024)
-            place = place + 1
-            local before = known[place]
-            -- Another program has written something else.
-            if not before or #before > DIGITS_MAX then before = '0' end
+            local key = KEYS[SHARED + i * 2]
             for event = at + 4, at + 3 + event_count do
                 number = number + 1
                 local digits = string.format('%.0f', number)
-                fields[#fields + 1] = digits .. ' ' .. before
+                fields[#fields + 1] = digits .. ' ' .. before[key]
                 fields[#fields + 1] = ARGV[at] .. '\0' .. ARGV[event]
                 if #fields >= 64 then flush() end
-                before = digits
+                before[key] = digits
             end
-            values[#values + 1] = logged[place]
-            values[#values + 1] = before
-            if expected == '' then stateless[#stateless + 1] = logged[place] end
+            values[#values + 1] = key
+            values[#values + 1] = before[key]
+            if expected == '' then stateless[#stateless + 1] = key end
         end
     end
     if #fields > 0 then flush() end
