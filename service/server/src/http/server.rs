@@ -94,8 +94,7 @@ pub async fn serve(
         let (requests, stop) = (Arc::clone(&requests), stop.clone());
         // It leaves this thread, and with it the runtime that accepted it.
         let stream = stream.into_std();
-        let Some((runtime, place)) = threads.place() else { continue };
-        runtime.spawn(async move {
+        threads.next().spawn(async move {
             let serving = pin!(async {
                 let stream = match stream.and_then(TcpStream::from_std) {
                     Ok(stream) => stream,
@@ -125,7 +124,6 @@ pub async fn serve(
                 drop(ending);
             });
             connection.client.serve(serving).await;
-            drop(place);
         });
     }
     drop(listener);

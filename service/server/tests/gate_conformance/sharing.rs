@@ -163,3 +163,53 @@ async fn a_row_that_another_session_has_locked_keeps_no_other_operation() {
         () = replacing => {}
     }
 }
+
+/// Also those that come right after the statement that waits, before it counts as slow.
+#[tokio::test]
+async fn a_statement_that_waits_for_a_row_keeps_no_later_claim() {
+    let postgres = Postgres::start().await;
+    let url = postgres.create_database().await;
+    let config = postgres_config(url.clone(), Duration::from_secs(60));
+    PostgresStore::migrate(&config).await.unwrap();
+    let store = Arc::new(PostgresGateStore::open(&config).await.unwrap());
+    turn(&*store, EngineState::Active, EPOCH).await;
+    let now = store.ping().await.unwrap();
+    let claim = |id: usize| {
+        let (store, operation) = (Arc::clone(&store), Operation::of(&App::default(), "charge", &id.to_string()));
+        async move {
+            let record = operation.started(now, |_| {});
+            let change = Change::claim(&record);
+            store.write(Write { fence: FENCE, now, address: &operation.address, change }).await.unwrap().answer
+        }
+    };
+    let database = url.rsplit('/').next().unwrap().to_owned();
+    let inserted = Operation::of(&App::default(), "charge", "0").address.id;
+    // A claim waits for the end of a transaction that inserts the same operation.
+    let insert = format!(
+        "begin; insert into latchgate.operations (app, id, version, operation, state, suspect, fallback, record) \
+         values ('default', '\\x{inserted}', 1, 'charge', 'started', false, false, '{{}}'); select pg_sleep(600)"
+    );
+    let inserting = postgres.query(&database, &insert);
+    let claiming = async {
+        let is_inserted = || async {
+            let sleeping = "select count(*) from pg_stat_activity where wait_event = 'PgSleep'";
+            postgres.query(&database, sleeping).await.trim() == "1"
+        };
+        assert!(eventually(Duration::from_secs(30), is_inserted).await);
+        let stuck = tokio::spawn(claim(0));
+        for _ in 0..10 {
+            // The statement takes it alone.
+            tokio::task::yield_now().await;
+        }
+        let others: JoinSet<Written> = (1..=20).map(claim).collect();
+        for answer in others.join_all().await {
+            // The machine is busy: it took too long from the reading of the clock to the statement.
+            assert!(matches!(answer, Written::Done(_) | Written::ClockOff), "{answer:?}");
+        }
+        assert!(!stuck.is_finished());
+    };
+    tokio::select! {
+        _ = inserting => panic!("the transaction ended"),
+        claimed = tokio::time::timeout(Duration::from_secs(30), claiming) => claimed.expect("claims wait for a row of another operation"),
+    }
+}

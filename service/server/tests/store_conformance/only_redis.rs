@@ -208,8 +208,9 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
             let script = "
                 local function next() return string.format('%.0f', redis.call('INCR', KEYS[1])) end
                 local number = next()
-                local name = number .. ' ' .. (redis.call('SET', KEYS[3], number, 'GET') or '0')
-                redis.call('XADD', KEYS[2], number .. '-0', name, ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3])
+                local before = redis.call('SET', KEYS[3], number, 'GET') or '0'
+                local event = ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3]
+                redis.call('XADD', KEYS[2], number .. '-0', 'before', before, number, event)
                 redis.call('XADD', KEYS[2], next() .. '-7', 'another', 'program')";
             let keys = ["event", "events", "e:7:default:key"].map(|name| format!("{}:{name}", config.prefix));
             let arguments = [key.app.as_str(), key.key.as_str(), damaged];
@@ -246,10 +247,13 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
     world.store.log(EPOCH, &waited).await.unwrap();
     assert!(kept_for("absent") > 0, "there is no state with which it would be removed");
     assert_eq!(tokens(&world.history(&key, None, 10).await), [2, 1]);
-    assert_eq!(tokens(&world.history(&absent, None, 10).await), [4, 3]);
+    let of_absent = world.history(&absent, None, 10).await;
+    assert_eq!(tokens(&of_absent), [4, 3]);
+    // A cursor of another key, perhaps of another app, leads nowhere.
+    assert_eq!(world.history(&key, Some(of_absent[0].cursor), 10).await, []);
 
     // Something else than a number is there: the history begins anew.
-    for foreign in [vec!["set", "a text of another program"], vec!["lpush", "element"]] {
+    for foreign in [["set", "a text of another program"], ["set", "99999999999999999999"], ["lpush", "element"]] {
         redis.ask(&["del", &last_event("other")]);
         redis.ask(&[foreign[0], &last_event("other"), foreign[1]]);
         assert_eq!(world.history(&at("other"), None, 10).await, []);

@@ -62,64 +62,72 @@ if not complete and ARGV[4] == '1' then
     for i = 1, count do made[i] = '0' end
 end
 
-local DIGITS_MAX = 20
+-- As many digits as Lua's numbers have.
+local DIGITS_MAX = 16
+-- The more events an entry has, the less it takes to write them, and the more to read the history of one key.
+local PACKED_MAX = 8
 local number
 -- Writes those of a group of changes that are made. One command for many keys takes less time than one for each.
 --
--- The stream gets one entry for many events: its id has the number of the last one. For each event there is a field. Its name is the
--- event's number and that of the event before it of the same key, by which a history is followed; its value, the address and the event.
+-- The stream gets one entry for several events: its id has the number of the last one. Its first field, `before`, has for each event the
+-- number of the event before it of the same key, by which a history is followed. Then there is a field for each: its number, with the
+-- address and the event as the value.
 local function write(first, last)
-    local logged = {}
+    local new, logged = {}, {}
     for i = first, last do
-        if made[i] == '1' and ARGV[begins[i] + 3] ~= '0' then logged[#logged + 1] = KEYS[SHARED + i * 2] end
+        local at = begins[i]
+        if made[i] == '1' and ARGV[at + 1] == '0' then
+            new[#new + 1] = 0
+            new[#new + 1] = ARGV[at]
+        end
+        if made[i] == '1' and ARGV[at + 3] ~= '0' then logged[#logged + 1] = KEYS[SHARED + i * 2] end
     end
+    -- What may fail comes first. An entry of the index without a state does no harm.
+    if #new > 0 then redis.call('ZADD', KEYS[1], unpack(new)) end
     -- The last event of each key by its name: there may be several events of one key without a change.
     local before = {}
-    for place, number_before in ipairs(#logged > 0 and redis.call('MGET', unpack(logged)) or {}) do
-        -- Another program has written something else.
-        local is_number = number_before and #number_before <= DIGITS_MAX
-        before[logged[place]] = is_number and number_before or '0'
+    for place, found in ipairs(#logged > 0 and redis.call('MGET', unpack(logged)) or {}) do
+        -- Another program may have written something else.
+        local is_number = found and #found <= DIGITS_MAX and string.find(found, '^%d+$')
+        before[logged[place]] = is_number and found or '0'
     end
-    local values, new, fields, stateless = {}, {}, {}, {}
-    local function flush()
-        redis.call('XADD', KEYS[2], string.format('%.0f', number) .. '-0', unpack(fields))
-        fields = {}
+    local values, stateless, links, fields = {}, {}, {}, {}
+    local function add_entry()
+        redis.call('XADD', KEYS[2], string.format('%.0f-0', number), 'before', table.concat(links, ' '), unpack(fields))
+        links, fields = {}, {}
     end
     for i = first, last do
         local at, event_count = begins[i], tonumber(ARGV[begins[i] + 3])
-        local expected = ARGV[at + 1]
-        if made[i] == '1' and expected ~= '' then
+        if made[i] == '1' and ARGV[at + 1] ~= '' then
             values[#values + 1] = KEYS[SHARED + i * 2 - 1]
             values[#values + 1] = ARGV[at + 2]
-        end
-        if made[i] == '1' and expected == '0' then
-            new[#new + 1] = 0
-            new[#new + 1] = ARGV[at]
         end
         if made[i] == '1' and event_count > 0 then
             number = number or math.max(tonumber(redis.call('GET', KEYS[3]) or 0), now * 1024)
             local key = KEYS[SHARED + i * 2]
             for event = at + 4, at + 3 + event_count do
                 number = number + 1
-                local digits = string.format('%.0f', number)
-                fields[#fields + 1] = digits .. ' ' .. before[key]
+                links[#links + 1] = before[key]
+                before[key] = string.format('%.0f', number)
+                fields[#fields + 1] = before[key]
                 fields[#fields + 1] = ARGV[at] .. '\0' .. ARGV[event]
-                if #fields >= 64 then flush() end
-                before[key] = digits
+                if #links >= PACKED_MAX then add_entry() end
             end
             values[#values + 1] = key
             values[#values + 1] = before[key]
-            if expected == '' then stateless[#stateless + 1] = key end
+            if ARGV[at + 1] == '' then stateless[#stateless + 1] = key end
         end
     end
-    if #fields > 0 then flush() end
+    if #links > 0 then add_entry() end
+    if number then
+        values[#values + 1] = KEYS[3]
+        values[#values + 1] = string.format('%.0f', number)
+    end
     if #values > 0 then redis.call('MSET', unpack(values)) end
-    if #new > 0 then redis.call('ZADD', KEYS[1], unpack(new)) end
     -- With a state, it is kept as long as that: see collect.lua.
     for _, key in ipairs(stateless) do redis.call('PEXPIRE', key, ARGV[6]) end
 end
 local GROUP = 256
 for first = 1, count, GROUP do write(first, math.min(first + GROUP - 1, count)) end
-if number then redis.call('SET', KEYS[3], string.format('%.0f', number)) end
 unlock()
 return {now, 1, table.concat(made)}

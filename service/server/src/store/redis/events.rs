@@ -5,15 +5,17 @@ use latchgate_core::lock::Event;
 use latchgate_core::{Address, Timestamp};
 
 use super::Shared;
-use super::layout::{read_indexed, timestamp};
+use super::layout::{indexed, read_indexed, timestamp};
 use super::scripts::{HISTORY, READ};
 use crate::store::events::{end_of_older, event_of_text};
 use crate::store::{EventCursor, EventQuery, LoggedEvent, StoreError};
 
 /// By how many the sequence of numbers advances in a ms.
 const PER_MS: u64 = 1_024;
-/// How many events a history has, at most.
-const HISTORY_MAX: usize = 1_000;
+/// How many events of a history one call looks at: others wait meanwhile.
+const HISTORY_AT_ONCE: usize = 32;
+/// The name of the field of an entry that has, for each of its events, the number of the event before it of the same key.
+const BEFORE: &[u8] = b"before";
 /// An entry of a stream: its id, and its fields with their names.
 type Entry = (String, Vec<Vec<u8>>);
 
@@ -59,11 +61,12 @@ async fn oldest(shared: &Shared, after: EventCursor, limit: usize) -> Result<Vec
 fn read_entry((id, fields): Entry) -> Events {
     let position = |number: &str| number.parse().map(EventCursor::from_number).ok();
     let end = id.split('-').next().and_then(position).unwrap_or_default();
-    let mut fields = fields.into_iter().map(|field| String::from_utf8(field).unwrap_or_default());
+    let events_from = if fields.first().is_some_and(|name| name == BEFORE) { 2 } else { 0 };
+    let fields = fields.into_iter().skip(events_from);
+    let mut fields = fields.map(|field| String::from_utf8(field).unwrap_or_default());
     let mut events = Vec::with_capacity(fields.len() / 2);
     while let (Some(name), Some(value)) = (fields.next(), fields.next()) {
-        let number = name.split(' ').next().unwrap_or_default();
-        events.push(read_field(position(number).filter(|cursor| *cursor <= end).unwrap_or(end), value));
+        events.push(read_field(position(&name).filter(|cursor| *cursor <= end).unwrap_or(end), value));
     }
     Events { end, events }
 }
@@ -99,13 +102,20 @@ pub(super) async fn history(
         return Ok(Vec::new());
     }
     let keys = [shared.layout.tail(), shared.layout.last_event(address)];
-    let arguments = [before.number, limit as u64, HISTORY_MAX as u64].map(|number| number.to_string());
-    let found: Vec<(u64, Vec<u8>)> = shared.link.read(&HISTORY, &keys, &arguments).await?;
-    let logged = found.into_iter().map(|(number, value)| {
-        let text = String::from_utf8(value).unwrap_or_default();
-        read_field(EventCursor::from_number(number), text).decode(address.clone())
-    });
-    Ok(logged.collect())
+    let mut from = if before == EventCursor::END { String::new() } else { before.number.to_string() };
+    let mut logged = Vec::new();
+    while logged.len() < limit {
+        let wanted = HISTORY_AT_ONCE.min(limit - logged.len());
+        let arguments = [from, wanted.to_string(), indexed(address)];
+        let found: Vec<(u64, Vec<u8>)> = shared.link.read(&HISTORY, &keys, &arguments).await?;
+        logged.extend(found.iter().map(|(number, value)| {
+            let text = String::from_utf8(value.clone()).unwrap_or_default();
+            read_field(EventCursor::from_number(*number), text).decode(address.clone())
+        }));
+        let Some((last, _)) = found.last().filter(|_| found.len() == wanted) else { break };
+        from = last.to_string();
+    }
+    Ok(logged)
 }
 
 pub(super) async fn trim(shared: &Shared, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {

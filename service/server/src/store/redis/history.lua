@@ -1,20 +1,22 @@
 -- Returns events of one key, the newest first, each as its number and its field: each event names the one of its key before it.
--- KEYS: the stream; the number of the key's last event. ARGV: 1 the number below which they are; 2 how many; 3 how many to look at; the
--- run id.
+-- KEYS: the stream; the number of the key's last event. ARGV: 1 the number of an event of the key, to begin with the one before it, or '';
+-- 2 how many; 3 the address; the run id.
 local found = {}
-local number = redis.pcall('GET', KEYS[2])
-for _ = 1, tonumber(ARGV[3]) do
-    if type(number) ~= 'string' or not string.match(number, '^[1-9]%d*$') or #found >= tonumber(ARGV[2]) then break end
+local number = ARGV[1]
+local is_first = number ~= ''
+if not is_first then number = redis.pcall('GET', KEYS[2]) end
+while type(number) == 'string' and #number <= 16 and string.find(number, '^[1-9]%d*$') and #found < tonumber(ARGV[2]) do
     -- The entry of an event has the number of the last one of several. An event that is not there has been trimmed.
     local entry = redis.call('XRANGE', KEYS[1], number, '+', 'COUNT', 1)[1]
-    local before
-    for i = 1, entry and #entry[2] or 0, 2 do
-        local name = entry[2][i]
-        if string.sub(name, 1, #number + 1) == number .. ' ' then
-            before = string.sub(name, #number + 2)
-            if tonumber(number) < tonumber(ARGV[1]) then found[#found + 1] = {number, entry[2][i + 1]} end
+    local fields, before = entry and entry[2] or {}, nil
+    for i = 3, #fields, 2 do
+        local is_own = fields[i] == number and string.sub(fields[i + 1], 1, #ARGV[3] + 1) == ARGV[3] .. '\0'
+        if is_own and fields[1] == 'before' then
+            local links = string.gmatch(fields[2], '%d+')
+            for _ = 3, i, 2 do before = links() end
+            if not is_first then found[#found + 1] = {number, fields[i + 1]} end
         end
     end
-    number = before
+    number, is_first = before, false
 end
 return found

@@ -1,4 +1,5 @@
--- Returns the next entries of a stream. An entry has one event or several, one in each field.
+-- Returns the next entries of a stream. An entry has one event or several, one in each field but the first: see commit.lua. Those of the
+-- version before have no such first field.
 -- KEYS: the stream. ARGV: 1 the id before the first entry; 2 how many events are enough, besides those of the first entry: they may
 -- all be from before the reader's position.
 local STEP = 16
@@ -10,7 +11,7 @@ repeat
     for _, entry in ipairs(entries) do
         page[#page + 1] = entry
         after = entry[1]
-        if #page > 1 then events = events + #entry[2] / 2 end
+        if #page > 1 then events = events + #entry[2] / 2 - (entry[2][1] == 'before' and 1 or 0) end
     end
 until #entries < count or events >= enough
 return page

@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use parking_lot::Mutex;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::busy::{Busy, Turn};
 use super::{CHANNEL, bind_fence, is_in_force, read_stored, read_timestamp, statements};
@@ -26,7 +27,7 @@ use crate::store::{StoreError, Version};
 
 /// Statements of one node under way at once.
 const STATEMENTS_MAX: usize = 2;
-/// A second one begins if the first has been under way for so long: it waits for a row, or the commits take long. Otherwise what comes
+/// The second one begins when the first has been under way for so long: it waits for a row, or commits take long. Otherwise what comes
 /// meanwhile goes together into the next one: one commit for twice as many.
 const SLOW: Duration = Duration::from_millis(4);
 /// Records in one statement.
@@ -69,8 +70,8 @@ struct Queue {
     waiting: VecDeque<Waiting>,
     /// How many tasks write what waits.
     tasks: usize,
-    /// When the last statement began.
-    began: Option<Instant>,
+    /// How many of them have a statement under way that is slow.
+    slow: usize,
 }
 
 /// Writes of one node with the engine record of one purpose.
@@ -161,8 +162,12 @@ impl Writer {
     fn push(self: &Arc<Self>, waiting: Waiting) {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(waiting);
-        let is_slow = || queue.began.is_none_or(|began| began.elapsed() > SLOW);
-        if queue.tasks == 0 || (queue.tasks < STATEMENTS_MAX && is_slow()) {
+        self.begin(&mut queue);
+    }
+
+    /// Begins a task for what waits, unless one will take it soon.
+    fn begin(self: &Arc<Self>, queue: &mut Queue) {
+        if !queue.waiting.is_empty() && queue.tasks == queue.slow && queue.tasks < STATEMENTS_MAX {
             queue.tasks += 1;
             tokio::spawn(Arc::clone(self).write_waiting());
         }
@@ -178,11 +183,19 @@ impl Writer {
                     queue.tasks -= 1;
                     return;
                 }
-                queue.began = Some(Instant::now());
                 taken
             };
             // After a panic, the callers of these writes do not know their outcome. The others go on.
-            let _ = AssertUnwindSafe(self.write_all(taken)).catch_unwind().await;
+            let mut writing = pin!(AssertUnwindSafe(self.write_all(taken)).catch_unwind());
+            if timeout(SLOW, &mut writing).await.is_err() {
+                {
+                    let mut queue = self.queue.lock();
+                    queue.slow += 1;
+                    self.begin(&mut queue);
+                }
+                let _ = writing.await;
+                self.queue.lock().slow -= 1;
+            }
         }
     }
 
