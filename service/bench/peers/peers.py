@@ -89,7 +89,7 @@ class Side:
         jobs = [("pairs", "repeated", most), ("pairs", "fresh", most)]
         if self.name in ("floor", "sqlite", "sqlite-no-history", "etcd", "webdis"):
             jobs.append(("fewer", "repeated", FEWER_CONNECTIONS))
-        if self.name in ("floor", "postgres", "sqlite", "etcd"):
+        if self.name in ("floor", "postgres", "sqlite", "redis", "etcd"):
             jobs.append(("one", "repeated", 1))
         if self.name in ("postgres", "curator"):
             jobs += [("hot", "hot", count) for count in WAITERS if self.name == "postgres" or count <= THREADS_MAX]
