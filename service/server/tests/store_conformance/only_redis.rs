@@ -210,7 +210,7 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
                 local number = next()
                 local before = redis.call('SET', KEYS[3], number, 'GET') or '0'
                 local event = ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3]
-                redis.call('XADD', KEYS[2], number .. '-0', 'before', before, number, event)
+                redis.call('XADD', KEYS[2], number .. '-0', '0', before, number, event)
                 redis.call('XADD', KEYS[2], next() .. '-7', 'another', 'program')";
             let keys = ["event", "events", "e:7:default:key"].map(|name| format!("{}:{name}", config.prefix));
             let arguments = [key.app.as_str(), key.key.as_str(), damaged];

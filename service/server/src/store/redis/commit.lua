@@ -69,9 +69,9 @@ local PACKED_MAX = 8
 local number
 -- Writes those of a group of changes that are made. One command for many keys takes less time than one for each.
 --
--- The stream gets one entry for several events: its id has the number of the last one. Its first field, `before`, has for each event the
--- number of the event before it of the same key, by which a history is followed. Then there is a field for each: its number, with the
--- address and the event as the value.
+-- The stream gets one entry for several events: its id has the number of the last one. Its first field, `0`, has for each event the number
+-- of the event before it of the same key, by which a history is followed. (Nodes of the version before take it for an event before all
+-- others.) Then there is a field for each: its number, with the address and the event as the value.
 local function write(first, last)
     local new, logged = {}, {}
     for i = first, last do
@@ -93,7 +93,7 @@ local function write(first, last)
     end
     local values, stateless, links, fields = {}, {}, {}, {}
     local function add_entry()
-        redis.call('XADD', KEYS[2], string.format('%.0f-0', number), 'before', table.concat(links, ' '), unpack(fields))
+        redis.call('XADD', KEYS[2], string.format('%.0f-0', number), '0', table.concat(links, ' '), unpack(fields))
         links, fields = {}, {}
     end
     for i = first, last do

@@ -15,7 +15,7 @@ const PER_MS: u64 = 1_024;
 /// How many events of a history one call looks at: others wait meanwhile.
 const HISTORY_AT_ONCE: usize = 32;
 /// The name of the field of an entry that has, for each of its events, the number of the event before it of the same key.
-const BEFORE: &[u8] = b"before";
+const BEFORE: &[u8] = b"0";
 /// An entry of a stream: its id, and its fields with their names.
 type Entry = (String, Vec<Vec<u8>>);
 

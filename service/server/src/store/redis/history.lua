@@ -11,12 +11,14 @@ while type(number) == 'string' and #number <= 16 and string.find(number, '^[1-9]
     local fields, before = entry and entry[2] or {}, nil
     for i = 3, #fields, 2 do
         local is_own = fields[i] == number and string.sub(fields[i + 1], 1, #ARGV[3] + 1) == ARGV[3] .. '\0'
-        if is_own and fields[1] == 'before' then
+        if is_own and fields[1] == '0' then
             local links = string.gmatch(fields[2], '%d+')
             for _ = 3, i, 2 do before = links() end
             if not is_first then found[#found + 1] = {number, fields[i + 1]} end
         end
     end
+    -- Of what another program has written, the chain may lead back.
+    if before and tonumber(before) >= tonumber(number) then before = nil end
     number, is_first = before, false
 end
 return found

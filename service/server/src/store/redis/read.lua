@@ -11,7 +11,7 @@ repeat
     for _, entry in ipairs(entries) do
         page[#page + 1] = entry
         after = entry[1]
-        if #page > 1 then events = events + #entry[2] / 2 - (entry[2][1] == 'before' and 1 or 0) end
+        if #page > 1 then events = events + #entry[2] / 2 - (entry[2][1] == '0' and 1 or 0) end
     end
 until #entries < count or events >= enough
 return page

@@ -194,7 +194,13 @@ impl Writer {
                     self.begin(&mut queue);
                 }
                 let _ = writing.await;
-                self.queue.lock().slow -= 1;
+                let mut queue = self.queue.lock();
+                queue.slow -= 1;
+                // The other task takes what waits.
+                if queue.tasks > queue.slow + 1 {
+                    queue.tasks -= 1;
+                    return;
+                }
             }
         }
     }
