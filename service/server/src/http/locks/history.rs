@@ -57,8 +57,8 @@ queries! {
         /// Most events in the answer: 1 to 1 000; 100 if absent.
         #[param(minimum = 1, maximum = 1_000)]
         limit: Option<usize>,
-        /// `next_cursor` of the page before, or the `id` of an event. If it is of an engine that was left and cannot be read any more, the call is
-        /// refused.
+        /// `next_cursor` of the page before, or the `id` of an event of the lock. If it is of an engine that was left and cannot be read any
+        /// more, the call is refused.
         #[param(min_length = 1, max_length = 512)]
         cursor: Option<String>,
     }

@@ -1,6 +1,6 @@
 -- Removes states that need not be kept any longer and whose token is lower than all new ones, and index entries without a state. Returns
 -- how many entries it has removed, the highest token that is not lower, and the positions of the states that are due.
--- From then on, the history of a key without a state is kept for so long.
+-- The number of the last event of a removed key stays as long as histories are kept.
 -- KEYS: the index; the engine record; the states; the number of the last event of each of their keys. ARGV: 1 how the record must begin,
 -- before the run id of this server; 2 the lowest new token; the address of each state; how long histories are kept, in ms; the run id.
 local required = ARGV[1] .. ARGV[#ARGV] .. ' '

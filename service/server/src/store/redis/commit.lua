@@ -91,7 +91,7 @@ local function write(first, last)
         local is_number = found and #found <= DIGITS_MAX and string.find(found, '^%d+$')
         before[logged[place]] = is_number and found or '0'
     end
-    local values, stateless, links, fields = {}, {}, {}, {}
+    local values, without_change, links, fields = {}, {}, {}, {}
     local function add_entry()
         redis.call('XADD', KEYS[2], string.format('%.0f-0', number), '0', table.concat(links, ' '), unpack(fields))
         links, fields = {}, {}
@@ -115,7 +115,7 @@ local function write(first, last)
             end
             values[#values + 1] = key
             values[#values + 1] = before[key]
-            if ARGV[at + 1] == '' then stateless[#stateless + 1] = key end
+            if ARGV[at + 1] == '' then without_change[#without_change + 1] = key end
         end
     end
     if #links > 0 then add_entry() end
@@ -124,8 +124,8 @@ local function write(first, last)
         values[#values + 1] = string.format('%.0f', number)
     end
     if #values > 0 then redis.call('MSET', unpack(values)) end
-    -- With a state, it is kept as long as that: see collect.lua.
-    for _, key in ipairs(stateless) do redis.call('PEXPIRE', key, ARGV[6]) end
+    -- Without a change there may be no state, with which collect.lua would end it.
+    for _, key in ipairs(without_change) do redis.call('PEXPIRE', key, ARGV[6]) end
 end
 local GROUP = 256
 for first = 1, count, GROUP do write(first, math.min(first + GROUP - 1, count)) end

@@ -108,12 +108,13 @@ pub(super) async fn history(
         let wanted = HISTORY_AT_ONCE.min(limit - logged.len());
         let arguments = [from, wanted.to_string(), indexed(address)];
         let found: Vec<(u64, Vec<u8>)> = shared.link.read(&HISTORY, &keys, &arguments).await?;
-        logged.extend(found.iter().map(|(number, value)| {
-            let text = String::from_utf8(value.clone()).unwrap_or_default();
-            read_field(EventCursor::from_number(*number), text).decode(address.clone())
+        let last = found.last().filter(|_| found.len() == wanted).map(|(number, _)| number.to_string());
+        logged.extend(found.into_iter().map(|(number, value)| {
+            let text = String::from_utf8(value).unwrap_or_default();
+            read_field(EventCursor::from_number(number), text).decode(address.clone())
         }));
-        let Some((last, _)) = found.last().filter(|_| found.len() == wanted) else { break };
-        from = last.to_string();
+        let Some(last) = last else { break };
+        from = last;
     }
     Ok(logged)
 }
