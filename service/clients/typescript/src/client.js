@@ -5,9 +5,10 @@ import { now } from "./clock.js";
 import { LatchgateError, LeaseLost, LockHeld, Refused } from "./errors.js";
 import { events } from "./events.js";
 import { once } from "./gate.js";
+import { identityOf, jsonOf } from "./json.js";
 import { Lease, Target } from "./lease.js";
 import { Nodes } from "./nodes.js";
-import { checked } from "./options.js";
+import { checkKey, checkWork, checked } from "./options.js";
 import { Renewals, untilOf } from "./renewals.js";
 import { inside, ownerOf } from "./scope.js";
 
@@ -71,11 +72,12 @@ export class Client {
    */
   async withLock(key, options, work) {
     if (typeof options === "function") return this.withLock(key, {}, options);
-    if (typeof work !== "function") throw new TypeError("withLock needs a function");
+    checkWork("withLock", work, "lease");
+    const run = /** @type {(lease: Lease) => T | Promise<T>} */ (work);
     const lease = await this.#lock(key, checked("withLock", options));
     let result;
     try {
-      result = await inside(lease, () => work(lease));
+      result = await inside(lease, () => run(lease));
     } catch (error) {
       // It is more important than that of the release.
       await lease.release().catch(() => {});
@@ -102,11 +104,13 @@ export class Client {
    * @param {import("./index.js").OnceOptions} options
    */
   async once(contents, work, options) {
+    checkWork("once", work, "attempt");
+    if (typeof options?.operation !== "string") throw new TypeError("once needs the name of the operation: once(contents, work, { operation })");
     const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "block", signal } = checked("once", options);
     const request = {
       operation: options.operation,
-      contents,
-      checked: options.checked,
+      contents: identityOf(contents, "contents"),
+      checked: "checked" in options ? checkedOf(options.checked) : undefined,
       ttl_ms: ttlMs,
       on_expiry: onExpiry,
       durability: options.durability,
@@ -121,7 +125,8 @@ export class Client {
    * @param {number} token
    */
   async fence(key, token) {
-    await this.#nodes.call(pathOf(key, "fence"), { token }, { until: now() + this.#nodes.retryForMs });
+    if (!Number.isSafeInteger(token)) throw new TypeError(`fence needs the token of a lease, not ${String(token)}`);
+    await this.#nodes.call(pathOf(key, "fence"), { token }, { until: now() + this.#nodes.retryForMs, keys: [key] });
   }
 
   /**
@@ -130,7 +135,7 @@ export class Client {
    */
   async revoke(key, options = {}) {
     const { reason, by, graceMs, token } = checked("revoke", options);
-    const call = { until: now() + this.#nodes.retryForMs, repeatInDoubt: token !== undefined };
+    const call = { until: now() + this.#nodes.retryForMs, keys: [key], repeatInDoubt: token !== undefined };
     const { body } = await this.#nodes.call(pathOf(key, "revoke"), { reason, by, grace_ms: graceMs, token }, call);
     return { leases: body.leases, deadline: body.deadline ?? undefined };
   }
@@ -142,7 +147,7 @@ export class Client {
   events(of, options = {}) {
     const prefix = typeof of === "string" ? "" : encodeURIComponent(checked("the first argument of events", of).prefix);
     const path = typeof of === "string" ? pathOf(of, "events") : `/v1/events?prefix=${prefix}`;
-    return events(this.#nodes, path, checked("events", options));
+    return events(this.#nodes, path, of, checked("events", options));
   }
 
   /**
@@ -153,6 +158,8 @@ export class Client {
    */
   async #acquire(keys, many, options, fields) {
     const { ttlMs = TTL_MS, waitMs = WAIT_MS, signal } = options;
+    keys.forEach(checkKey);
+    const metadata = options.metadata && jsonOf(options.metadata, "metadata");
     const waitUntil = now() + waitMs;
     let until = now() + this.#nodes.retryForMs;
     const hasNamedOwner = options.owner !== undefined;
@@ -172,11 +179,11 @@ export class Client {
         delay_ms: options.delayMs,
         min_hold_ms: options.minHoldMs,
         max_hold_ms: options.maxHoldMs,
-        metadata: options.metadata,
+        metadata,
       };
       const doubt = { isSet: false };
       try {
-        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, signal, doubt });
+        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, keys, signal, doubt });
         /** @type {import("./renewals.js").Renewed} */
         let first = { sent, leftMs: granted.ttl_ms, body: granted };
         // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.
@@ -209,7 +216,16 @@ export class Client {
  * @param {string} verb
  */
 function pathOf(key, verb) {
-  return `/v1/locks/${encodeURIComponent(key)}/${verb}`;
+  return `/v1/locks/${encodeURIComponent(checkKey(key))}/${verb}`;
+}
+
+/**
+ * A member that was forgotten must not mean that nothing is compared.
+ * @param {unknown} value
+ */
+function checkedOf(value) {
+  if (value === null) throw new TypeError("checked is null");
+  return jsonOf(value, "checked", true);
 }
 
 /** @param {import("./index.js").Mode} options */

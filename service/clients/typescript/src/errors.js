@@ -95,6 +95,16 @@ export function ofProblem(status, problem) {
 }
 
 /**
+ * Something between the client and the node may change the path of a request, `a//b` into `a/b` say.
+ * @param {unknown[]} said
+ * @param {readonly string[]} asked
+ */
+export function otherKey(said, asked) {
+  const keys = `${JSON.stringify(said)}, not ${JSON.stringify(asked)}`;
+  return new Refused("other-key", `the answer is about ${keys}: a proxy in front of the node may change the paths of requests`);
+}
+
+/**
  * Whether the same request may pass later. A node sends 503; a proxy in front of it may send the others.
  * @param {number} status
  */

@@ -2,7 +2,7 @@
 // The events of locks.
 
 import { now } from "./clock.js";
-import { Unavailable } from "./errors.js";
+import { Unavailable, otherKey } from "./errors.js";
 import { NoAnswer, sleep } from "./nodes.js";
 
 const PAUSE_MS_MIN = 100;
@@ -15,11 +15,12 @@ const LINE_LENGTH_MAX = 1024 * 1024;
  * The events, without end. After a broken connection it goes on at another node, behind the last event.
  * @param {import("./nodes.js").Nodes} nodes
  * @param {string} path
+ * @param {string | {prefix: string}} of
  * @param {{after?: string, signal?: AbortSignal}} options
  * @returns {AsyncGenerator<LockEvent, void, void>}
  */
-export async function* events(nodes, path, { after, signal }) {
-  let lastId = after;
+export async function* events(nodes, path, of, { after, signal }) {
+  let lastId = after?.trim();
   for (;;) {
     const lines = await open(nodes, path, lastId, signal);
     let id;
@@ -33,12 +34,23 @@ export async function* events(nodes, path, { after, signal }) {
       else if (line === "") {
         // The node sends the id before the data: until here, the connection may break off within the event.
         lastId = id ?? lastId;
-        if (kind && lastId !== undefined) yield { id: lastId, kind, data: JSON.parse(data) };
+        if (kind && lastId !== undefined) yield checked(of, { id: lastId, kind, data: JSON.parse(data) });
         [id, kind, data] = [undefined, "", ""];
       }
     }
     signal?.throwIfAborted();
   }
+}
+
+/**
+ * The event, if it is of what was asked for: something between the client and the node may change the path of a request.
+ * @param {string | {prefix: string}} of
+ * @param {LockEvent} event
+ */
+function checked(of, event) {
+  const { key } = event.data;
+  if (key === undefined || (typeof of === "string" ? key === of : key.startsWith(of.prefix))) return event;
+  throw otherKey([key], [typeof of === "string" ? of : of.prefix]);
 }
 
 /**

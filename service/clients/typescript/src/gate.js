@@ -49,8 +49,8 @@ export class Attempt {
 export async function once(nodes, renewals, request, work, { lengthMs, waitMs, keep, signal }) {
   const waitUntil = now() + waitMs;
   const until = now() + nodes.retryForMs;
-  // The id names this attempt: a repeated pre gets the same stamp. It is a copy, because the caller may change the contents meanwhile.
-  const body = JSON.parse(JSON.stringify({ ...request, attempt_id: crypto.randomUUID() }));
+  // The id names this attempt: a repeated pre gets the same stamp.
+  const body = { ...request, attempt_id: crypto.randomUUID() };
   const doubt = { isSet: false };
   let answer;
   try {

@@ -1,6 +1,7 @@
 // A client of Latchgate: distributed locks, and an idempotency gate. All durations are in milliseconds.
 //
-// An unknown option is refused with a TypeError that names it.
+// A TypeError names an option that is unknown, or not what it may be, and a member of contents, metadata and the like that is no JSON
+// (`undefined`, NaN, a Promise, a Map, an instance of a class without `toJSON`, …): nothing is left out of a request in silence.
 //
 //     const client = new Client(["http://node-1:7070", "http://node-2:7070"]);
 //     await using lease = await client.lock("orders/42", { ttlMs: 30_000, waitMs: 600_000 });
@@ -64,7 +65,7 @@ export interface Key extends Mode {
 
 export interface OnceOptions {
   operation: string;
-  /** What must be equal in every call but does not identify the operation. */
+  /** What must be equal in every call but does not identify the operation. If it is there, it must not be undefined or null. */
   checked?: unknown;
   /** Without a heartbeat for so long, the attempt ends: 60 000 if absent. */
   ttlMs?: number;
@@ -136,8 +137,8 @@ export class Client {
    * the last event; it rejects with `Unavailable` when no node has answered for `retryForMs`. */
   events(of: string | { prefix: string }, options?: EventsOptions): AsyncGenerator<LockEvent, void, void>;
 
-  /** Runs `work` if this operation with these contents (JSON) has not succeeded yet, and stores its result (JSON). If it has succeeded,
-   * resolves to the stored result. If another attempt runs, waits for its end, and then rejects with `OperationInProgress`.
+  /** Runs `work` if this operation with these contents (JSON that says something) has not succeeded yet, and stores its result (JSON). If it
+   * has succeeded, resolves to the stored result. If another attempt runs, waits for its end, and then rejects with `OperationInProgress`.
    *
    * If the work throws or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator decides. If the work
    * throws a `NotDone`, or with `onExpiry: "retry"`, the next caller runs it again. */

@@ -42,7 +42,7 @@ export class Target {
    * @returns {Promise<import("./renewals.js").Renewed>}
    */
   async renew(until, signal) {
-    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, signal });
+    const { sent, body } = await this.nodes.call(this.path("renew"), this.body(), { until, keys: this.many ? undefined : this.keys, signal });
     const leases = body.results ?? [body];
     return { sent, leftMs: Math.min(...leases.map((/** @type {any} */ lease) => lease.ttl_ms)), body };
   }

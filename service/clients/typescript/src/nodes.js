@@ -2,7 +2,7 @@
 // Requests to any of the nodes. Nearly every request of this package can be repeated, so a call goes on until a node has answered it.
 
 import { now } from "./clock.js";
-import { LatchgateError, Unavailable, isTransient, ofProblem } from "./errors.js";
+import { LatchgateError, Unavailable, isTransient, ofProblem, otherKey } from "./errors.js";
 import { checked } from "./options.js";
 
 const PAUSE_MS_MIN = 100;
@@ -22,9 +22,10 @@ const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNEC
  *
  * `until`: when the call ends, if no node has answered. Each node gets a part of that time, so that others can be tried. `waitUntil`: each
  * request waits at the node, and the call goes on with tickets until then, and for `retryForMs` after that while no node answers. A wait
- * does not begin in an outage: until a node has answered, `until` counts. `signal` ends the call with its reason. `doubt` says afterwards
- * whether a node may have carried out the call though no answer says so; without `repeatInDoubt` the call ends then.
- * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, signal?: AbortSignal, doubt?: Doubt}} CallOptions
+ * does not begin in an outage: until a node has answered, `until` counts. `keys`: those that the answer must be about. `signal` ends the
+ * call with its reason. `doubt` says afterwards whether a node may have carried out the call though no answer says so; without
+ * `repeatInDoubt` the call ends then.
+ * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
  * @typedef {{isSet: boolean}} Doubt
  */
 
@@ -56,19 +57,16 @@ export class Nodes {
    */
   constructor(urls, options = {}) {
     const env = /** @type {any} */ (globalThis).process?.env ?? {};
-    const { apiKey = env.LATCHGATE_API_KEY, timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 } = checked("Client", options);
-    urls ??= /** @type {string} */ (env.LATCHGATE_URL || "http://127.0.0.1:7070");
-    if (typeof urls === "string") urls = urls.split(",").map((url) => url.trim());
-    if (urls.length === 0) throw new TypeError("at least one URL is needed");
-    if (!(retryForMs > 0)) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
-    this.#urls = urls.map((url) => {
-      const parsed = URL.canParse(url) ? new URL(url) : undefined;
-      if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash) {
-        throw new TypeError(`not the URL of a node: ${JSON.stringify(url)} (example: http://127.0.0.1:7070)`);
-      }
-      return url.replace(/\/+$/, "");
-    });
+    const { timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 } = checked("Client", options);
+    if (retryForMs === 0) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
+    // As files and lists leave them: with a line end, or a comma at the end.
+    this.#urls = [urls ?? (env.LATCHGATE_URL?.trim() || "http://127.0.0.1:7070")].flat()
+      .flatMap((text) => String(text).split(",")).map((url) => url.trim()).filter((url) => url !== "").map(checkUrl);
+    if (this.#urls.length === 0) throw new TypeError("at least one URL is needed");
     this.#headers = { "Content-Type": "application/json", Accept: "application/json" };
+    const apiKey = (options.apiKey ?? env.LATCHGATE_API_KEY ?? "").trim();
+    // No message shows it: most of it may be an API key.
+    if (!/^(lgk_[A-Za-z0-9_]+)?$/.test(apiKey)) throw new TypeError("the API key has the wrong form: it is one line, and begins with lgk_");
     if (apiKey) this.#headers.Authorization = `Bearer ${apiKey}`;
     this.timeoutMs = timeoutMs;
     this.#waitPerCallMs = waitPerCallMs;
@@ -115,7 +113,7 @@ export class Nodes {
    * @param {CallOptions} options
    * @returns {Promise<Answer>}
    */
-  async call(path, body, { until, waitUntil, repeatInDoubt = true, signal, doubt = { isSet: false } }) {
+  async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, signal, doubt = { isSet: false } }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
     const waits = waitUntil !== undefined && waitUntil > now();
@@ -141,6 +139,7 @@ export class Nodes {
       try {
         const answer = await this.send(path, body, timeoutMs + waitMs, signal);
         const { status } = answer;
+        if (keys) checkKeys(keys, answer);
         if (status < 300) return answer;
         error = ofProblem(status, answer.body);
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
@@ -284,6 +283,28 @@ export class Nodes {
       signal?.removeEventListener("abort", end);
     }
   }
+}
+
+/**
+ * A refusal need not name its key.
+ * @param {readonly string[]} keys
+ * @param {Answer} answer
+ */
+function checkKeys(keys, { status, body }) {
+  const said = (status < 300 && body.locks ? body.locks : [body]).map((/** @type {any} */ lock) => lock.key);
+  if (status < 300 ? keys.every((key, index) => key === said[index]) : said[0] === undefined || keys.includes(said[0])) return;
+  throw otherKey(said, keys);
+}
+
+/** @param {string} url */
+function checkUrl(url) {
+  const parsed = URL.canParse(url) ? new URL(url) : undefined;
+  // Only what follows a password is shown.
+  const shown = JSON.stringify(url.split("@").at(-1));
+  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash || parsed.username || parsed.password) {
+    throw new TypeError(`not the URL of a node: ${shown} (example: http://127.0.0.1:7070)`);
+  }
+  return url.replace(/\/+$/, "");
 }
 
 /**

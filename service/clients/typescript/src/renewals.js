@@ -10,6 +10,8 @@ import { NoAnswer } from "./nodes.js";
 const SLICE_MS = 250;
 /** The most that a node accepts. */
 const LEASES_PER_CALL_MAX = 500;
+/** Gateways may accept less than a node: 500 kB with what is around the leases. */
+const BYTES_PER_CALL_MAX = 499_000;
 /** A request without an answer is repeated in so many parts. */
 const PARTS = 16;
 /** A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an answer
@@ -56,6 +58,8 @@ export class Keeper {
     this.#name = name;
     this.#lengthMs = lengthMs;
     this.leases = leases;
+    /** In a request, with a comma after each lease. */
+    this.bytes = new TextEncoder().encode(JSON.stringify(leases)).length;
     this.heartbeat = heartbeat;
     /** Whether a request with it has no answer yet. */
     this.isSent = false;
@@ -257,17 +261,21 @@ export function batches(keepers, at) {
   /** @type {Keeper[]} */
   let batch = [];
   let size = 0;
+  let bytes = 0;
   for (const keeper of leases) {
     const first = batch[0];
     const isFull =
-      size + keeper.leases.length > LEASES_PER_CALL_MAX || batch.length >= Math.min(keeper.together, batch.at(-1)?.together ?? Infinity);
+      size + keeper.leases.length > LEASES_PER_CALL_MAX ||
+      bytes + keeper.bytes > BYTES_PER_CALL_MAX ||
+      batch.length >= Math.min(keeper.together, batch.at(-1)?.together ?? Infinity);
     if (first && (isFull || untilOf(keeper.last) - at > SPREAD * (untilOf(first.last) - at))) {
       all.push(batch);
       batch = [];
-      size = 0;
+      size = bytes = 0;
     }
     batch.push(keeper);
     size += keeper.leases.length;
+    bytes += keeper.bytes;
   }
   all.push(batch);
   return all.filter((batch) => batch.some(({ due }) => due <= at));

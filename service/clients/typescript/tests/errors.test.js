@@ -3,9 +3,11 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { createServer } from "node:http";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { inspect } from "node:util";
 
 import { Client, Refused } from "../src/index.js";
 import { clientOf, freshKey, isFree, startNode, startProxy, world } from "./world.js";
@@ -69,6 +71,174 @@ test("an unknown option is refused by its name", async () => {
   await assert.rejects(client.lock("k", 30_000), TypeError);
   assert.throws(() => new Client(["localhost"]), (error) => error instanceof TypeError && error.message.includes('the URL of a node: "localhost"'));
   await isFree(nodes.a, "k");
+});
+
+test("an option of another type is refused by its name", async () => {
+  const client = clientOf(nodes.a);
+  const fail = () => assert.fail("it runs");
+  const calls = {
+    minHoldMs: () => client.lock("k", { minHoldMs: NaN }),
+    delayMs: () => client.lock("k", { delayMs: Infinity }),
+    waitMs: () => client.lock("k", { waitMs: "5" }),
+    maxHoldMs: () => client.withLock("k", { maxHoldMs: 1.5 }, fail),
+    ttlMs: () => client.once("k", fail, { operation: "test", ttlMs: null }),
+    permits: () => client.tryLock("k", { permits: "2", limit: 3 }),
+    shared: () => client.multilock([{ key: "k", shared: "no" }]),
+    owner: () => client.multilock(["k"], { owner: 7 }),
+    group: () => client.lock("k", { limit: 2, group: "\ud800" }),
+    barge: () => client.lock("k", { barge: 1 }),
+    permanent: () => client.once("k", fail, { operation: "test", permanent: "yes" }),
+    onOutage: () => client.once("k", fail, { operation: "test", onOutage: "Open" }),
+    onExpiry: () => client.once("k", fail, { operation: "test", onExpiry: "Block" }),
+    token: () => client.revoke("k", { token: NaN }),
+    metadata: () => client.lock("k", { metadata: ["a"] }),
+    signal: () => client.lock("k", { signal: new AbortController() }),
+    after: async () => client.events("k", { after: "1\r\nX: y" }),
+    retryForMs: async () => new Client(nodes.a.url, { retryForMs: "2000" }),
+  };
+  for (const [name, call] of Object.entries(calls)) {
+    await assert.rejects(call, (error) => error instanceof TypeError && error.message.startsWith(`${name} of `), name);
+  }
+  for (const key of [undefined, null, 42, {}, "\udfff"]) {
+    await assert.rejects(client.lock(key), TypeError);
+    await assert.rejects(client.fence(key, 1), TypeError);
+  }
+  await assert.rejects(client.fence("k", NaN), TypeError);
+  await isFree(nodes.a, "k");
+});
+
+test("what JSON cannot say is refused with its path, and not left out of an identity", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const fail = () => assert.fail("it runs");
+  class Order {
+    #number = 42;
+    get number() {
+      return this.#number;
+    }
+  }
+  const circular = { name: "a" };
+  circular.within = [circular];
+  const hidden = Object.defineProperty({ a: 1 }, "secret", { value: 2 });
+  const refused = [
+    [{ order: { amount: Promise.resolve(5) } }, "contents.order.amount is a Promise"],
+    [{ order: undefined }, "contents.order is undefined"],
+    [[1, NaN], "contents[1] is NaN"],
+    [{ "a b": -Infinity }, 'contents["a b"] is -Infinity'],
+    [{ lines: new Map([[1, 2]]) }, "contents.lines is a Map"],
+    [new Set([1]), "contents is a Set"],
+    [{ price: () => 5 }, "contents.price is a function"],
+    [{ kind: Symbol("a") }, "contents.kind is a symbol"],
+    [{ id: 5n }, "contents.id is a bigint"],
+    [{ order: new Order() }, "contents.order is a Order"],
+    [{ name: "\ud83d" }, "contents.name is a string with half"],
+    [{ "\udc00": 1 }, "contents has a name with half"],
+    [{ at: new Date(NaN) }, "contents.at has nothing to say"],
+    [{ body: new Uint8Array([1, 2]) }, "contents.body is a Uint8Array"],
+    [{ error: new RangeError("no") }, "contents.error is a RangeError"],
+    [{ found: /(?<year>\d+)/.exec("in 2026") }, "contents.found is an array with members that have names"],
+    [[1, , 3], "contents[1] is undefined"],
+    [{ [Symbol("id")]: 7, a: 1 }, "contents has members that JSON leaves out"],
+    [{ hidden }, "contents.hidden has members that JSON leaves out"],
+    [{ big: 2 ** 53 }, "contents.big is 9007199254740992"],
+    [{ boxed: new String("a") }, "contents.boxed is a String"],
+    [Object.create({ inherited: 1 }), "contents is a Object"],
+    [circular, "contents.within[0].within"],
+    [undefined, "contents is undefined"],
+    ["", "contents says nothing"],
+    [{}, "contents says nothing"],
+    [[], "contents says nothing"],
+    [null, "contents says nothing"],
+    [{ a: null, b: [null, { c: "" }] }, "contents says nothing"],
+  ];
+  for (const [contents, begins] of refused) {
+    await assert.rejects(client.once(contents, fail, { operation: "test" }), (error) => {
+      assert.ok(error instanceof TypeError && error.message.startsWith(begins), `${error}, not ${begins}`);
+      return true;
+    });
+  }
+  const checks = [[{ amount: undefined }, "checked.amount"], [undefined, "checked is undefined"], [null, "checked is null"], [new Map(), "checked is a Map"]];
+  for (const [checked, begins] of checks) {
+    const call = client.once("k", fail, { operation: "test", checked });
+    await assert.rejects(call, (error) => error instanceof TypeError && error.message.startsWith(begins), begins);
+  }
+  await assert.rejects(client.lock("k", { metadata: { by: { name: undefined } } }), /^TypeError: metadata\.by\.name is undefined/);
+  assert.deepEqual(proxy.seen, []);
+
+  // What says the same in JSON is the same; and a copy is sent, also of a member with the name of a prototype.
+  const at = new Date(0);
+  const sent = { at, url: new URL("http://a/"), bytes: Buffer.from("a"), bare: Object.assign(Object.create(null), { a: [] }), n: 0, ok: false };
+  const named = JSON.parse('{"__proto__": {"order": 42}}');
+  const order = freshKey();
+  await client.once({ order, ...sent }, () => 1, { operation: "test", checked: 0 });
+  await client.once({ order, named }, () => 1, { operation: "test", checked: "" });
+  const bodies = proxy.requests("pre").map(({ contents }) => contents);
+  assert.equal(JSON.stringify(bodies[0]), JSON.stringify({ order, ...sent }));
+  assert.equal(JSON.stringify(bodies[1]), JSON.stringify({ order, named }));
+});
+
+test("a wrong call of `once` or `withLock` is noticed before the pre", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const fail = () => assert.fail("it runs");
+  await assert.rejects(client.once("k", fail), (error) => error instanceof TypeError && error.message.includes("{ operation }"));
+  await assert.rejects(client.once("k", fail, "charge"), (error) => error instanceof TypeError && error.message.includes("{ operation }"));
+  await assert.rejects(client.once("k", { operation: "charge" }), TypeError);
+  await assert.rejects(client.once(fail, "k", { operation: "charge" }), TypeError);
+  await assert.rejects(client.once("k", (order, amount) => fail(order, amount), { operation: "charge" }), /takes 2 arguments/);
+  await assert.rejects(client.withLock("k", (lease, done) => fail(lease, done)), /takes 2 arguments/);
+  await assert.rejects(client.withLock("k", {}), TypeError);
+  assert.deepEqual(proxy.seen, []);
+});
+
+test("an API key is trimmed, has its form, and is in no error", async () => {
+  const apiKey = `lgk_0123456789ab_${"ab".repeat(36)}`;
+  const header = new Promise((resolve) => {
+    const server = createServer((incoming, outgoing) => {
+      resolve(incoming.headers.authorization);
+      outgoing.writeHead(401).end(JSON.stringify({ code: "unauthorized" }));
+      server.close();
+    });
+    server.listen(0, "127.0.0.1", () => {
+      // As a Kubernetes secret and a list of nodes leave them.
+      const client = new Client(` http://127.0.0.1:${server.address().port}/ ,\n`, { apiKey: `${apiKey}\r\n` });
+      client.lock("k").catch((error) => assert.ok(!inspect(error).includes("0123456789ab")));
+    });
+  });
+  assert.equal(await header, `Bearer ${apiKey}`);
+  for (const wrong of [`${apiKey}\n${apiKey}`, `Bearer ${apiKey}`, `"${apiKey}"`, `LATCHGATE_API_KEY=${apiKey}`, `${apiKey}\u{1F600}`, "0123456789ab"]) {
+    assert.throws(() => new Client(nodes.a.url, { apiKey: wrong }), (error) => {
+      assert.ok(error instanceof TypeError && !inspect(error).includes("0123456789ab"));
+      return true;
+    });
+  }
+  for (const url of ["http://user:secret@127.0.0.1:7070", "http://a?key=1", "ftp://user:secret@a", ["http://a", "localhost"], " , "]) {
+    assert.throws(() => new Client(url), (error) => error instanceof TypeError && !inspect(error).includes("secret"), String(url));
+  }
+});
+
+test("an answer about another key is refused, and its lease given back", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const base = freshKey();
+  // As proxies do that merge slashes, resolve dots, decode a plus, or fold cases.
+  const changes = [
+    [`${base}/a//b`, (path) => path.replace("%2F%2F", "%2F")],
+    [`${base}/c/../b`, (path) => path.replace("c%2F..%2F", "")],
+    [`${base}/a+b`, (path) => path.replace("%2B", "%20")],
+    [`${base}/AB`, (path) => path.replace("AB", "ab")],
+    [`${base}/ü`, (path) => path.replace(encodeURIComponent("ü"), encodeURIComponent("u\u0308"))],
+  ];
+  const isOther = (error) => error instanceof Refused && error.code === "other-key";
+  for (const [key, change] of changes) {
+    proxy.rewrite(change);
+    const other = decodeURIComponent(change(encodeURIComponent(key)));
+    assert.notEqual(other, key);
+    await assert.rejects(client.lock(key), isOther);
+    await assert.rejects(client.withLock(key, () => assert.fail("it runs")), isOther);
+    await assert.rejects(client.revoke(key), isOther);
+    await isFree(nodes.a, other);
+  }
 });
 
 test("keys are encoded in the path", async () => {

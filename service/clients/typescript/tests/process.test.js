@@ -62,3 +62,29 @@ test("CommonJS and ES modules get one and the same client", async () => {
   `);
   assert.equal(printed, "true true");
 });
+
+test("a forked process that is sent a lease has no lease", async () => {
+  const key = freshKey();
+  const child = `
+    process.on("message", (lease) => {
+      console.log(typeof lease.release, typeof lease[Symbol.asyncDispose], lease.leaseId === undefined);
+      process.exit();
+    });
+  `;
+  await writeFile(join(directory, "child.mjs"), child);
+  const printed = await run("fork.mjs", `
+    import { fork } from "node:child_process";
+    import { once } from "node:events";
+    import { Client } from "latchgate";
+    await new Client(undefined, { retryForMs: 30_000 }).withLock(${JSON.stringify(key)}, async (lease) => {
+      const child = fork(new URL("child.mjs", import.meta.url));
+      child.send(lease);
+      await once(child, "exit");
+      lease.check();
+      const { held } = await (await fetch(process.env.LATCHGATE_URL.split(",")[0] + "/v1/locks/" + encodeURIComponent(lease.key))).json();
+      console.log(held);
+    });
+  `);
+  assert.equal(printed, "undefined undefined false\ntrue");
+  await isFree(nodes.b, key);
+});

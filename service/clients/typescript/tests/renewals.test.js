@@ -5,7 +5,7 @@ import { test } from "node:test";
 
 import { now } from "../src/clock.js";
 import { NoAnswer } from "../src/nodes.js";
-import { Keeper, Renewals } from "../src/renewals.js";
+import { Keeper, Renewals, batches } from "../src/renewals.js";
 import { aborted, eventually } from "./world.js";
 
 /** One node that answers so. */
@@ -59,4 +59,16 @@ test("a key whose renewals hang takes no other with it", async () => {
 test("an answer whose results are of other leases renews none", async () => {
   const keepers = keep(nodesOf((_, results) => ({ status: 200, body: { results: results.map((result) => ({ ...result, lease_id: "other" })) } })));
   await eventually(() => keepers.every(({ signal }) => signal.aborted), "all are lost");
+});
+
+test("no request with renewals is longer than gateways accept", () => {
+  const keepers = Array.from({ length: 500 }, (_, number) => {
+    const lease = { key: `${number}/${"ü".repeat(700)}`, lease_id: crypto.randomUUID() };
+    return new Keeper("k", 900, { sent: now(), leftMs: 900, body: {} }, { leases: [lease] });
+  });
+  const sent = batches(keepers, now() + 500);
+  assert.deepEqual(sent.flat().length, 500);
+  for (const batch of sent) {
+    assert.ok(Buffer.byteLength(JSON.stringify({ leases: batch.flatMap(({ leases }) => leases) })) <= 500_000);
+  }
 });

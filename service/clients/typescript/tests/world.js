@@ -88,6 +88,7 @@ export async function startProxy(node) {
   const thenRefuse = new Map();
   let refuse = 0;
   let endsWaits = false;
+  let rewrite = (path) => path;
   let hides = false;
   let hanging;
   const server = createServer(async (incoming, outgoing) => {
@@ -113,7 +114,7 @@ export async function startProxy(node) {
     const passedOn = endsWaits ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
     let answer, text;
     try {
-      answer = await fetch(node.url + incoming.url, { method: "POST", body: passedOn });
+      answer = await fetch(node.url + rewrite(incoming.url), { method: "POST", body: passedOn });
       text = await answer.text();
     } catch {
       incoming.socket.destroy();
@@ -149,6 +150,8 @@ export async function startProxy(node) {
     thenRefuse,
     /** Ends waits at once, as a node does that is about to stop. */
     endWaits: () => (endsWaits = true),
+    /** Changes paths, as some proxies do. */
+    rewrite: (change) => (rewrite = change),
     /** Requests with this text in their body get no answer. */
     hang: (text) => (hanging = text),
     requests: (verb) => seen.filter((request) => request.verb === verb).map(({ body }) => body),

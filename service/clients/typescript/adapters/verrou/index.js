@@ -113,7 +113,7 @@ export class LatchgateStore {
   /** @type {(key: string, verb: string, body?: Record<string, any>, doubt?: {isSet: boolean}) => ReturnType<Nodes["call"]>} */
   #call(key, verb, body, doubt) {
     // A revocation that is repeated could end the next lease.
-    const options = { until: now() + this.#nodes.retryForMs, repeatInDoubt: verb !== "/revoke", doubt };
+    const options = { until: now() + this.#nodes.retryForMs, keys: verb === "/release" ? undefined : [key], repeatInDoubt: verb !== "/revoke", doubt };
     return this.#nodes.call(`/v1/locks/${encodeURIComponent(key)}${verb}`, body, options);
   }
 }
