@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
 import ssl
 import uuid
@@ -17,6 +15,7 @@ from ._core import Core
 from ._errors import Error, LeaseLost
 from ._events import Reading
 from ._gate import Attempt, Claim, Done, Durability, OnExpiry, OnOutage, claim
+from ._json import json_of, ms, one_of, says_nothing, seconds, typed
 from ._lease import Granted, LeaseBase, Target
 from ._nodes import Doubt
 from ._renewals import Renewed
@@ -73,11 +72,13 @@ class ClientBase(Generic[Held, Taken]):
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         if urls is None:
-            urls = os.environ.get("LATCHGATE_URL") or "http://127.0.0.1:7070"
-        if isinstance(urls, str):
-            urls = [url.strip() for url in urls.split(",")]
-        api_key = api_key or os.environ.get("LATCHGATE_API_KEY")
-        self._core = Core(urls, api_key, timeout, retry_for, wait_per_call, ssl_context)
+            urls = (os.environ.get("LATCHGATE_URL") or "").strip() or "http://127.0.0.1:7070"
+        if not isinstance(api_key, (str, type(None))):
+            raise TypeError("api_key must be of the type str")
+        urls = [url.strip() for url in (urls.split(",") if isinstance(urls, str) else urls)]
+        api_key = (api_key or os.environ.get("LATCHGATE_API_KEY") or "").strip() or None
+        seconds(timeout=timeout, retry_for=retry_for, wait_per_call=wait_per_call)
+        self._core = Core([url for url in urls if url], api_key, timeout, retry_for, wait_per_call, ssl_context)
         self._begin()
 
     def _begin(self) -> None:
@@ -114,6 +115,7 @@ class ClientBase(Generic[Held, Taken]):
         With `reentrant`, a thread or asyncio task that is inside of `with client.lock(key)` gets a nested lease with the same token
         at once. With a named `owner`, so does every caller that names it.
         """
+        typed(bool, barge=barge)
         lock = {**_mode(shared, permits, limit, group, group_limit), "barge": barge or None}
         common = _common(ttl, priority, delay, min_hold, max_hold, metadata)
         return self._acquire((key,), False, ttl, wait, owner, reentrant, {**lock, **common})
@@ -133,6 +135,8 @@ class ClientBase(Generic[Held, Taken]):
         metadata: dict[str, Any] | None = None,
     ) -> Taken:
         """Takes all locks or none, up to 64. A `Key` says in which mode. Otherwise like `lock`."""
+        if isinstance(keys, str):
+            raise TypeError(f"keys is {keys!r}, and must be several keys")
         each = [key if isinstance(key, Key) else Key(key) for key in keys]
         locks = [
             _present({"key": key.key, **_mode(key.shared, key.permits, key.limit, key.group, key.group_limit)})
@@ -155,25 +159,39 @@ class ClientBase(Generic[Held, Taken]):
         retention: float | None,
         permanent: bool,
     ) -> Coroutine[Any, Any, Union[Attempt, Done[Any]]]:
-        request = {
-            "operation": operation,
-            # A repeat is about the same operation, whatever the caller does with its contents meanwhile. Copied here, in the caller's
-            # thread: large contents must not keep the renewals of other leases waiting.
-            "contents": json.loads(json.dumps(contents, allow_nan=False)),
-            "checked": json.loads(json.dumps(checked, allow_nan=False)),
-            "ttl_ms": _ms(ttl),
-            "on_expiry": on_expiry,
-            "durability": durability,
-            "on_outage": on_outage,
-        }
-        keep = _present({"retention_ms": _ms(retention), "permanent": permanent or None})
-        return claim(self._core, _present(request), make, length=ttl, wait=wait, keep=keep)
+        typed(str, operation=operation)
+        if not operation:
+            raise TypeError("an operation needs a name: operation is missing")
+        typed(bool, permanent=permanent)
+        seconds(ttl=ttl, wait=wait)
+        one_of(OnExpiry, on_expiry=on_expiry)
+        one_of(Durability, **_present({"durability": durability}))
+        one_of(OnOutage, **_present({"on_outage": on_outage}))
+        # A repeat is about the same operation, whatever the caller does with its contents meanwhile. Copied here, in the caller's thread:
+        # large contents must not keep the renewals of other leases waiting.
+        request = _present(
+            {
+                "operation": operation,
+                "contents": contents,
+                "checked": checked,
+                "ttl_ms": ms("ttl", ttl),
+                "on_expiry": on_expiry,
+                "durability": durability,
+                "on_outage": on_outage,
+            }
+        )
+        if says_nothing(request.get("contents")):
+            raise ValueError(f"the contents {contents!r} say nothing: all callers that have lost theirs would share one operation")
+        keep = _present({"retention_ms": ms("retention", retention), "permanent": permanent or None})
+        return claim(self._core, request, make, length=ttl, wait=wait, keep=keep)
 
     async def _fence(self, key: str, token: int) -> None:
+        typed(str, key=key)
+        typed(int, token=token)
         await self._core.call(_path(key, "fence"), {"token": token}, until=now() + self._core.retry_for)
 
     async def _revoke(self, key: str, reason: str | None, by: str | None, grace: float | None, token: int | None) -> Revoking:
-        body = _present({"reason": reason, "by": by, "grace_ms": _ms(grace), "token": token})
+        body = _present({"reason": reason, "by": by, "grace_ms": ms("grace", grace), "token": token})
         until = now() + self._core.retry_for
         answer = await self._core.call(_path(key, "revoke"), body, until=until, repeat_in_doubt=token is not None)
         return Revoking(answer.body["leases"], answer.body["deadline"])
@@ -192,8 +210,15 @@ class ClientBase(Generic[Held, Taken]):
         self, keys: tuple[str, ...], many: bool, ttl: float, wait: float, named: str | None, reentrant: bool, fields: dict[str, Any]
     ) -> Taken:
         # Here and not in the coroutine, which may run in another thread or task than the caller.
+        for key in keys:
+            typed(str, key=key)
+            if key is None:
+                raise TypeError("a lock needs a key")
+        typed(str, owner=named)
+        typed(bool, reentrant=reentrant)
+        seconds(ttl=ttl, wait=wait)
         owner, is_nested = (named, reentrant) if named is not None else owner_of(self._core, keys, reentrant)
-        fields = {**fields, "owner": owner, "reentrant": is_nested or None}
+        fields = _present({**fields, "owner": owner, "reentrant": is_nested or None})
         return self._take(self._acquired(keys, many, ttl, wait, named is not None, fields))
 
     async def _acquired(
@@ -205,7 +230,7 @@ class ClientBase(Generic[Held, Taken]):
         while True:
             # A fresh id for each lease: a repeated acquire gets the same grant.
             target = Target(core, keys, str(uuid.uuid4()), many)
-            body = _present({**fields, "lease_id": target.lease_id})
+            body = {**fields, "lease_id": target.lease_id}
             doubt = Doubt()
             try:
                 answer = await core.call(target.path("acquire"), body, until=until, wait_until=wait_until, doubt=doubt)
@@ -237,6 +262,9 @@ def _path(key: str, verb: str) -> str:
 def _mode(
     shared: bool, permits: int | None, limit: int | None, group: str | None, group_limit: int | None
 ) -> dict[str, Any]:
+    typed(bool, shared=shared)
+    typed(int, permits=permits, limit=limit, group_limit=group_limit)
+    typed(str, group=group)
     fields = {"permits": permits, "limit": limit, "group": group, "group_limit": group_limit}
     if all(value is None for value in fields.values()):
         return {"mode": "shared" if shared else None}
@@ -253,23 +281,18 @@ def _common(
     max_hold: float | None,
     metadata: dict[str, Any] | None,
 ) -> dict[str, Any]:
+    typed(int, priority=priority)
+    typed(dict, metadata=metadata)
     return {
-        "ttl_ms": _ms(ttl),
+        "ttl_ms": ms("ttl", ttl),
         "priority": priority,
-        "delay_ms": _ms(delay),
-        "min_hold_ms": _ms(min_hold),
-        "max_hold_ms": _ms(max_hold),
+        "delay_ms": ms("delay", delay),
+        "min_hold_ms": ms("min_hold", min_hold),
+        "max_hold_ms": ms("max_hold", max_hold),
         "metadata": metadata,
     }
 
 
-def _ms(seconds: float | None) -> int | None:
-    if seconds is None:
-        return None
-    if not math.isfinite(seconds):
-        raise ValueError("the duration must be finite")
-    return round(seconds * 1000)
-
-
 def _present(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
+    """The fields of a request that are not absent. Raises TypeError or ValueError with the name of a field that JSON cannot say."""
+    return {name: json_of(value, name) for name, value in fields.items() if value is not None}

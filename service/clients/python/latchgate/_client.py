@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 from ._base import ClientBase, Revoking
 from ._errors import LockHeld
 from ._events import Event, Reading
-from ._gate import AttemptBase, Claim, Done, Durability, OnExpiry, OnOutage
+from ._gate import AttemptBase, Claim, Done, Durability, OnExpiry, OnOutage, check_work
 from ._lease import Granted, LeaseBase
 from ._scope import enter, leave
 from ._thread import Runner
@@ -112,6 +113,7 @@ class Client(ClientBase[Lease, Lease]):
         If the work raises an exception or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator
         decides. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
         """
+        check_work(work, is_async=False)
         claim = self._claim(
             Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent
         )
@@ -120,6 +122,8 @@ class Client(ClientBase[Lease, Lease]):
             return attempt
         try:
             result = work(attempt)
+            if inspect.isawaitable(result):
+                raise TypeError("the work has returned what must be awaited: it belongs to a client of latchgate.aio")
         except BaseException as error:
             self._runner.run(attempt._failed(error))
             raise

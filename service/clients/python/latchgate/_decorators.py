@@ -60,7 +60,8 @@ def once(
         calling = _client_for(function, client)
 
         def done(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-            what = contents(*arguments, **named) if contents else _bound(signature, arguments, named)
+            bound = _bound(signature, arguments, named)
+            what = contents(*arguments, **named) if contents else bound
             return calling().once(what, lambda _: function(*arguments, **named), operation=operation, **options)
 
         @functools.wraps(function)

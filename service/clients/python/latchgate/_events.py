@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from ._clock import now
 from ._errors import Unavailable
 from ._http import NoAnswer, Stream
-from ._nodes import Nodes
+from ._json import typed
+from ._nodes import Nodes, key_of, other_key
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
 
@@ -29,14 +31,20 @@ class Reading:
     """Reads the events, without end. After a broken connection it goes on at another node, behind the last event."""
 
     def __init__(self, nodes: Nodes, path: str, after: str | None) -> None:
+        typed(str, after=after)
+        after = after and after.strip()
+        if after and not after.isprintable():
+            raise ValueError("after is not the id of an event: it has control characters")
         self._nodes = nodes
         self._path = path
         # Of the last event that came whole, or how far the stream has been read beyond it: `after` of a later iterator.
         self.last_id = after
         self._stream: Stream | None = None
         self._closed = False
+        self._pid = os.getpid()
 
     async def next(self) -> Event | None:
+        self._let_go_after_fork()
         id, kind, data = None, "", ""
         while not self._closed:
             if self._stream is None:
@@ -60,7 +68,9 @@ class Reading:
                 # The node sends the id before the data: until here, the connection may break off within the event.
                 self.last_id = id or self.last_id
                 if kind and self.last_id:
-                    return Event(self.last_id, kind, json.loads(data))
+                    event = Event(self.last_id, kind, json.loads(data))
+                    self._check_key(event)
+                    return event
                 id, kind, data = None, "", ""
         await self.close()
         return None
@@ -81,7 +91,18 @@ class Reading:
                 await asyncio.sleep(min(pause, max(until - now(), 0)))
                 pause = min(pause * 2, _PAUSE_MAX)
 
+    def _check_key(self, event: Event) -> None:
+        asked, of = key_of(self._path), event.data.get("key")
+        if asked and of is not None and asked != [of]:
+            raise other_key(asked, [of])
+
+    def _let_go_after_fork(self) -> None:
+        """The connection belongs to the process before the fork, which goes on with it: it is not closed here."""
+        if self._pid != os.getpid():
+            self._pid, self._stream = os.getpid(), None
+
     async def close(self) -> None:
+        self._let_go_after_fork()
         self._closed = True
         if self._stream is not None:
             self._stream.close()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import inspect
 import logging
+import os
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -61,6 +64,7 @@ class AttemptBase(Generic[Lost]):
     def __init__(self, claim: Claim, lost: Lost) -> None:
         granted = claim.granted
         self._claim = claim
+        self._pid = os.getpid()
         self.id: str = granted["id"]
         # Which attempt this is, from 1; None if it is not guarded.
         self.number: int | None = granted.get("attempt")
@@ -77,26 +81,37 @@ class AttemptBase(Generic[Lost]):
             claim.core.renewals.keep(self._keeper)
 
     def remaining(self) -> float:
-        """Seconds for which no other attempt can begin; 0 if it is lost, or not guarded."""
-        return self._keeper.remaining() if self._keeper else 0.0
+        """Seconds for which no other attempt can begin; 0 if it is lost, or not guarded, and in a process that was forked from its own."""
+        return self._keeper.remaining() if self._keeper and self._is_here else 0.0
 
     def check(self) -> None:
         """Raises `AttemptLost` if another attempt may have begun. Call it before each step that cannot be undone."""
+        if not self._is_here:
+            raise AttemptLost("lease-lost", f"the attempt belongs to the process {self._pid}")
         if self._keeper and self._keeper.remaining() <= 0:
             loss = self._keeper.loss or LeaseLost("lease-lost", "the attempt has ended")
             raise AttemptLost(loss.code, loss.detail, loss.status, loss.fields)
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is the process that began the attempt, and not one that was forked from it: that one reports nothing."""
+        return self._pid == os.getpid()
 
     async def _not_begun(self) -> None:
         self._stop()
         await _post_quietly(self._claim, "failure")
 
     async def _failed(self, error: BaseException) -> None:
+        if not self._is_here:
+            return
         # For `block`, a second run is worse than none; and only the work can know that nothing was done.
         unsure = self._claim.request["on_expiry"] == "block" and not isinstance(error, NotDone)
         self._stop()
         await _post_quietly(self._claim, "unknown" if unsure else "failure")
 
     async def _succeeded(self, result: Result) -> Done[Result]:
+        if not self._is_here:
+            self.check()
         self._stop()
         omitted = await self._claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(self._claim, result))
         return Done(result, False, omitted)
@@ -104,6 +119,20 @@ class AttemptBase(Generic[Lost]):
     def _stop(self) -> None:
         if self._keeper:
             self._keeper.stop()
+
+
+def check_work(work: Any, is_async: bool) -> None:
+    """What could not run as the work is noticed before anything is claimed."""
+    returns_early = inspect.isgeneratorfunction(work) or inspect.isasyncgenfunction(work)
+    if returns_early or (inspect.iscoroutinefunction(work) and not is_async):
+        raise TypeError("the work returns before it has done anything: it is a generator, or a coroutine that nothing awaits")
+    if not callable(work):
+        raise TypeError(f"the work is {work!r}, and must be a function")
+    with contextlib.suppress(ValueError):  # some built-in functions have no signature
+        try:
+            inspect.signature(work).bind(None)
+        except TypeError as error:
+            raise TypeError(f"the work is called with the attempt, as work(attempt): {error}") from None
 
 
 Attempt = TypeVar("Attempt", bound=AttemptBase[Any])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar, Union
@@ -24,6 +25,10 @@ _LINE_BYTES_MAX = 1024 * 1024
 _SILENCE_MAX = 45.0
 # What breaks a connection: also an answer that is no HTTP.
 _BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.TimeoutError)
+
+
+def encoded(body: Any) -> bytes:
+    return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 class NoAnswer(Exception):
@@ -53,7 +58,11 @@ class Node:
     """One base URL, with the connections to it that are idle."""
 
     def __init__(self, url: str, api_key: str | None, ssl_context: ssl.SSLContext | None) -> None:
+        if not isinstance(url, str) or any(letter.isspace() or not letter.isprintable() for letter in url):
+            raise ValueError("the URL of a node is a text without spaces and control characters (example: http://127.0.0.1:7070)")
         parts = urlsplit(url)
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("the URL of a node has no user and password: a client has an api_key")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError(f"not the URL of a node: {url!r} (example: http://127.0.0.1:7070)")
         self._tls: Union[ssl.SSLContext, bool, None] = (ssl_context or True) if parts.scheme == "https" else None
@@ -61,9 +70,9 @@ class Node:
         self.name = f"{parts.scheme}://{parts.hostname}:{self._port}"
         self._prefix = parts.path.rstrip("/")
         host = f"[{self._host}]" if ":" in self._host else self._host
+        if api_key is not None and not re.fullmatch("lgk_[0-9A-Za-z_]+", api_key):
+            raise ValueError("the API key has the wrong form: it is one line of letters, digits and _, and begins with lgk_")
         authorization = f"Authorization: Bearer {api_key}\r\n" if api_key else ""
-        if not (api_key or "").isprintable():
-            raise ValueError("an API key has no control characters")
         self._headers = f"Host: {host}{f':{parts.port}' if parts.port else ''}\r\nUser-Agent: latchgate-python\r\n{authorization}"
         self._idle: list[tuple[float, _Connection]] = []
 
@@ -78,7 +87,7 @@ class Node:
     async def post(self, path: str, body: Mapping[str, Any], timeout: float, fresh: bool = False) -> tuple[int, dict[str, Any]]:
         """The status and the JSON object of the answer. With `fresh`, the connection is a new one: a request on an idle one that the node
         has closed is sent again."""
-        data = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        data = encoded(body)
         head = f"Content-Type: application/json\r\nAccept: application/json\r\nContent-Length: {len(data)}\r\n"
         request = self._head("POST", path, head) + data
         until = now() + timeout
@@ -113,8 +122,6 @@ class Node:
         """A response without an end. Raises the error of an answer but 200."""
         head = "Accept: text/event-stream\r\n"
         if last_id:
-            if not last_id.isprintable():
-                raise ValueError("the id of an event has no control characters")
             head += f"Last-Event-ID: {last_id}\r\n"
         connection = None
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ class LeaseBase(Generic[Lost]):
     - `token` is higher than that of every earlier lease of the key: send it with each write. For several keys it is that of the
       first; `tokens` has all.
     - `lost` is set when the lease has ended before it was released.
+
+    It belongs to its process: in one that is forked from it, `remaining` is 0, and the end of the block and a release do nothing.
     """
 
     def __init__(self, granted: Granted, lost: Lost) -> None:
@@ -89,6 +92,7 @@ class LeaseBase(Generic[Lost]):
         self.has_named_owner = granted.has_named_owner
         self._ended = weakref.finalize(self, self._keeper.stop)
         self._released = False
+        self._pid = os.getpid()
         self.keys: tuple[str, ...] = target.keys
         self.lease_id: str = target.lease_id
         self.owner: str = granted.answer["owner"]
@@ -115,19 +119,24 @@ class LeaseBase(Generic[Lost]):
         return None
 
     def remaining(self) -> float:
-        """Seconds for which the lease is surely live; 0 if it is lost or released."""
-        return 0.0 if self._released else self._keeper.remaining()
+        """Seconds for which the lease is surely live; 0 if it is lost or released, and in a process that was forked from the holder's."""
+        return self._keeper.remaining() if self._is_here and not self._released else 0.0
 
     def check(self) -> None:
         """Raises `LeaseLost` if the lease may have ended. Call it before each step that cannot be undone."""
         if self.remaining() <= 0:
             raise self._loss()
 
+    @property
+    def _is_here(self) -> bool:
+        """Whether this is the process that took the lease, and not one that was forked from it."""
+        return self._pid == os.getpid()
+
     def is_of(self, core: Core) -> bool:
         return self._target.core is core
 
     async def _release(self) -> None:
-        if self._released:
+        if self._released or not self._is_here:
             return
         left = self.remaining()
         self._released = True
@@ -158,6 +167,8 @@ class LeaseBase(Generic[Lost]):
         loss = self._keeper.loss
         if isinstance(loss, LeaseLost):
             return LeaseLost(loss.code, loss.detail, loss.status, loss.fields)
+        if not self._is_here:
+            return LeaseLost("lease-lost", f"the lease of {self._target} belongs to the process {self._pid}", None, {"why": "unknown"})
         return LeaseLost("lease-lost", f"the lease of {self._target} is released", None, {"why": "released"})
 
     def __repr__(self) -> str:

@@ -7,12 +7,13 @@ import math
 import os
 import random
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from ._clock import now
-from ._errors import Error, Unavailable, is_transient, of_problem
+from ._errors import Error, Refused, Unavailable, is_transient, of_problem
 from ._http import NoAnswer, Node, Stream
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
@@ -94,8 +95,10 @@ class Nodes:
             node.forget()
 
     def close(self) -> None:
+        # Those of the process before a fork must stay in its event loop, which shares its selector with this process.
+        are_ours = self._home is None or self._home[0] == os.getpid()
         for node in self._nodes:
-            node.close()
+            node.close() if are_ours else node.forget()
 
     async def send(self, path: str, body: dict[str, Any], timeout: float, fresh: bool = False) -> Answer:
         """One request to one node. Raises `NoAnswer`. If that node cannot serve, the next request goes to another one."""
@@ -165,6 +168,7 @@ class Nodes:
             index, sent = self._first, now()
             try:
                 answer = await self.send(path, body, timeout + wait, fresh=not repeat_in_doubt)
+                _check_keys(path, body, answer)
                 if 200 <= answer.status < 300:
                     return answer
                 error = of_problem(answer.status, answer.body)
@@ -204,3 +208,21 @@ class Nodes:
     def __repr__(self) -> str:
         return ", ".join(node.name for node in self._nodes)
 
+
+
+def _check_keys(path: str, body: Mapping[str, Any], answer: Answer) -> None:
+    """Raises `Refused` if the answer is about another key than the request. Not every answer names its key."""
+    asked = [lock["key"] for lock in body.get("locks", [])] or key_of(path)
+    answered = [lock.get("key") for lock in answer.body.get("locks", [answer.body])]
+    if asked and not {None, *asked}.issuperset(answered):
+        raise other_key(asked, answered)
+
+
+def key_of(path: str) -> list[str]:
+    """The key that the path of a request names; none if it names none."""
+    return [unquote(path.split("/")[3])] if path.startswith("/v1/locks/") else []
+
+
+def other_key(asked: list[str], answered: list[Any]) -> Refused:
+    why = "a proxy in front of the node changes paths (see DEPLOYMENT.md)"
+    return Refused("other-key", f"the client asked for {asked}, and the answer is about {answered}: {why}")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from ._clock import now
 from ._errors import AttemptLost, Error, LeaseLost, Unavailable, of_problem
-from ._http import NoAnswer
+from ._http import NoAnswer, encoded
 from ._nodes import Nodes
 
 _log = logging.getLogger("latchgate")
@@ -22,6 +22,8 @@ _log = logging.getLogger("latchgate")
 _SLICE = 0.25
 # The most that a node accepts.
 _LEASES_PER_CALL_MAX = 500
+# Less than what a proxy lets pass: 500 kB with the configurations in `deploy`.
+_BYTES_PER_CALL_MAX = 450_000
 # A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an answer
 # may take.
 _SPREAD = 8
@@ -71,6 +73,7 @@ class Keeper:
     ) -> None:
         self.name = name
         self.leases = leases
+        self.bytes = len(encoded(leases))
         self.heartbeat = heartbeat
         self.lost = lost
         # Whether a request with it has no answer yet.
@@ -245,7 +248,7 @@ class Renewals:
 def _batches(keepers: list[Keeper], at: float) -> Iterator[list[Keeper]]:
     """What to send now: each lease that is due, with others that soon are."""
     batch: list[Keeper] = []
-    size = 0
+    size = bytes = 0
     for keeper in sorted(keepers, key=lambda keeper: keeper.last.until):
         if keeper.heartbeat:
             if keeper.due <= at:
@@ -253,13 +256,15 @@ def _batches(keepers: list[Keeper], at: float) -> Iterator[list[Keeper]]:
             continue
         if keeper.early > at:
             continue
-        is_full = size + len(keeper.leases) > _LEASES_PER_CALL_MAX or len(batch) >= min(keeper.together, batch[-1].together if batch else 1)
+        is_full = size + len(keeper.leases) > _LEASES_PER_CALL_MAX or bytes + keeper.bytes > _BYTES_PER_CALL_MAX
+        is_full = is_full or len(batch) >= min(keeper.together, batch[-1].together if batch else 1)
         if batch and (is_full or keeper.last.until - at > _SPREAD * (batch[0].last.until - at)):
             if any(member.due <= at for member in batch):
                 yield batch
-            batch, size = [], 0
+            batch, size, bytes = [], 0, 0
         batch.append(keeper)
         size += len(keeper.leases)
+        bytes += keeper.bytes
     if any(member.due <= at for member in batch):
         yield batch
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from ._base import ClientBase, Revoking
 from ._errors import LockHeld
 from ._events import Event, Reading
-from ._gate import AttemptBase, Claim, Done, Durability, OnExpiry, OnOutage
+from ._gate import AttemptBase, Claim, Done, Durability, OnExpiry, OnOutage, check_work
 from ._lease import Granted, LeaseBase
 from ._scope import enter, leave
 
@@ -129,6 +129,7 @@ class Client(ClientBase[Lease, Acquiring]):
     ) -> Done[Result]:
         """Awaits `work(attempt)` if this operation with these contents has not succeeded yet: see `latchgate.Client.once`. Work that is
         cancelled has an unknown outcome, too."""
+        check_work(work, is_async=True)
         attempt = await self._claim(
             Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent
         )

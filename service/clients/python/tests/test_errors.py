@@ -52,6 +52,27 @@ class Errors(Scenario):
             with self.client().lock(key) as lease:
                 self.assertEqual(lease.tokens, {key: lease.token})
 
+    def test_33_an_answer_about_another_key_than_the_one_asked_for_is_an_error(self) -> None:
+        for key, other, rewrites in (
+            (f"{self.key}//b", f"{self.key}/b", lambda path: path.replace("%2F%2F", "%2F")),
+            (f"{self.key}/c/../d", f"{self.key}/d", lambda path: path.replace("c%2F..%2F", "")),
+            (f"{self.key}/e%2Ff", f"{self.key}/e/f", lambda path: path.replace("%252F", "%2F")),
+            (f"{self.key}/G", f"{self.key}/g", lambda path: path.replace("%2FG/", "%2Fg/")),
+            (f"{self.key}/h ", f"{self.key}/h", lambda path: path.replace("%20/", "/")),
+        ):
+            with self.subTest(key=key):
+                proxy = self.proxy(self.a)
+                proxy.rewrites = rewrites
+                client = self.client(proxy)
+                with self.assertRaises(Refused) as raised:
+                    client.lock(key)
+                self.assertEqual(raised.exception.code, "other-key")
+                self.assertIn(repr(other), raised.exception.detail)
+                self.free(other)
+                with self.assertRaises(Refused) as raised:
+                    client.revoke(key)
+                self.assertEqual(raised.exception.code, "other-key")
+
     @unittest.skipIf(IS_AIO, "they are the same")
     def test_the_examples_of_the_readme_run(self) -> None:
         readme = Path(__file__).parent.parent / "README.md"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import unittest
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Process(Scenario):
     def start(self, node: Node | Proxy, script: str) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
         command = [sys.executable, "-B", "-W", "ignore", "-c", _HEAD + script, node.url, self.key]
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.communicate)
         self.addCleanup(process.kill)
         return process
@@ -71,6 +72,124 @@ print(threading.active_count())
         self.assertEqual(self.run_to_its_end(self.a, script), "2\n2\n")
         self.free(self.key + "/child")
         self.free(self.key + "/parent")
+
+    def forks(self) -> list[str]:
+        """Ways in which a child of the process, forked where `END` stands, ends."""
+        return [
+            "if os.fork() == 0: sys.exit(0)\nos.wait()",
+            "if os.fork() == 0: raise ZeroDivisionError\nos.wait()",
+            "if os.fork() == 0: os._exit(0)\nos.wait()",
+            "child = multiprocessing.get_context('fork').Process(target=sys.exit)\nchild.start()\nchild.join()",
+            "if os.fork() == 0:\n    assert lease.remaining() == 0\n    lease.release()\n    del lease\n    gc.collect()\n    sys.exit(0)\n"
+            "assert os.wait()[1] == 0",
+        ]
+
+    def test_34_a_forked_child_does_not_end_the_lease_of_its_parent(self) -> None:
+        for number, fork in enumerate(self.forks()):
+            with self.subTest(fork=fork):
+                proxy = self.proxy(self.a)
+                script = f"""
+import gc, multiprocessing
+with client.lock(key + "/{number}", ttl=6) as lease, client.multilock([key + "/{number}/many"]) as many:
+{textwrap.indent(fork, "    ")}
+    assert latchgate.Client(url).try_lock(key + "/{number}") is None
+    first = lease._keeper.last
+    while lease._keeper.last is first:
+        lease.check()
+        time.sleep(0.01)
+print("released")
+"""
+                self.assertEqual(self.run_to_its_end(proxy, script), "released\n")
+                self.assertEqual(len(proxy.requests("/release")), 2)
+
+    def test_34_a_forked_child_does_not_report_the_work_of_its_parent(self) -> None:
+        for number, fork in enumerate(self.forks()):
+            for on_expiry in ("retry", "block"):
+                with self.subTest(fork=fork, on_expiry=on_expiry):
+                    proxy = self.proxy(self.a)
+                    script = f"""
+import gc, multiprocessing
+def work(lease):
+    mine = lease
+{textwrap.indent(fork.replace("    lease.release()" + chr(10), ""), "    ")}
+    try:
+        latchgate.Client(url).once(key + "/{number}", print, operation="{on_expiry}", on_expiry="{on_expiry}", wait=0)
+    except latchgate.OperationInProgress:
+        mine.check()
+        return "parent"
+client.once(key + "/{number}", work, operation="{on_expiry}", on_expiry="{on_expiry}")
+print("posted")
+"""
+                    self.assertEqual(self.run_to_its_end(proxy, script), "posted\n")
+                    self.assertEqual([body["outcome"] for body in proxy.requests("/post")], ["success"])
+
+    def test_34_a_forked_child_that_returns_from_the_work_has_no_attempt(self) -> None:
+        proxy = self.proxy(self.a)
+        script = """
+def work(attempt):
+    pid = os.fork()
+    if pid == 0:
+        return "child"
+    os.waitpid(pid, 0)
+    return "parent"
+try:
+    print(client.once(key, work, operation="fork").result)
+except latchgate.AttemptLost:
+    print("lost", flush=True)
+    os._exit(0)
+"""
+        self.assertEqual(self.run_to_its_end(proxy, script), "lost\nparent\n")
+        self.assertEqual(self.client().once(self.key, print, operation="fork").result, "parent")
+        self.assertEqual([body["result"] for body in proxy.requests("/post")], ["parent"])
+
+    def test_34_a_child_that_is_forked_within_a_coroutine_ends_nothing(self) -> None:
+        proxy = self.proxy(self.a)
+        script = """
+import asyncio
+async def main():
+    client = latchgate.aio.Client(url)
+    async def work(attempt):
+        async with client.lock(key) as lease:
+            if os.fork() == 0:
+                assert lease.remaining() == attempt.remaining() == 0
+                raise ZeroDivisionError
+            os.wait()
+            lease.check()
+            attempt.check()
+            return "parent"
+    try:
+        await client.once(key, work, operation="fork", on_expiry="retry")
+    except ZeroDivisionError:
+        os._exit(0)
+asyncio.run(main())
+"""
+        self.run_to_its_end(proxy, script)
+        self.assertEqual(len(proxy.requests("/release")), 1)
+        self.assertEqual([body["outcome"] for body in proxy.requests("/post")], ["success"])
+
+    def test_34_workers_that_are_forked_after_the_first_calls_share_no_connection(self) -> None:
+        script = """
+client.lock(key + "/seen").release()
+before = client.events(key + "/before")
+mine = client.lock(key + "/mine", ttl=6)
+reading = threading.Thread(target=lambda: print(next(before).kind, flush=True))
+reading.start()
+while before._reading._stream is None:
+    time.sleep(0.01)
+for worker in range(4):
+    if os.fork() == 0:
+        before.close()
+        for turn in range(20):
+            with client.lock(f"{key}/{worker}", ttl=6) as lease:
+                assert client.once([key, worker, turn], lambda _: turn, operation="worker").result == turn
+        sys.exit(0)
+for worker in range(4):
+    assert os.wait()[1] == 0
+client.lock(key + "/before").release()
+reading.join()
+mine.release()
+"""
+        self.assertEqual(self.run_to_its_end(self.a, script), "granted\n")
 
     def test_11_a_wait_that_is_interrupted_leaves_nothing_behind(self) -> None:
         with self.client().lock(self.key):

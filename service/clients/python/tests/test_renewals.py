@@ -7,9 +7,9 @@ import unittest
 from typing import Any
 
 from latchgate._clock import now
-from latchgate._http import NoAnswer
+from latchgate._http import NoAnswer, encoded
 from latchgate._nodes import Answer
-from latchgate._renewals import Keeper, Renewals, Renewed
+from latchgate._renewals import Keeper, Renewals, Renewed, _batches, _request
 from latchgate._thread import Runner
 
 from .world import eventually
@@ -75,6 +75,16 @@ class Renewing(unittest.TestCase):
         self.nodes.send = of_others  # type: ignore[method-assign]
         eventually(lambda: all(keeper.lost.is_set() for keeper in self.keepers), "all are lost")
 
+    def test_35_no_request_is_longer_than_a_proxy_lets_pass(self) -> None:
+        for key in ("k" * 512, "\N{GRINNING FACE}" * 128, '"' * 512):
+            at = now()
+            # A multilock has up to 64 keys.
+            leases = [[named(key)] * count for count in [1] * 900 + [64] * 20]
+            keepers = [Keeper("k", 0.9, Renewed(at, 0.9, {}), threading.Event(), leases=each) for each in leases]
+            batches = list(_batches(keepers, at + 0.5))
+            self.assertEqual(sum(len(batch) for batch in batches), len(keepers))
+            self.assertLess(max(len(encoded(_request(batch)[1])) for batch in batches), 500_000)
+
     def only_the_seventh_is_lost(self) -> None:
         eventually(self.keepers[7].lost.is_set, "the loss")
         others = self.keepers[:7] + self.keepers[8:]
@@ -84,4 +94,4 @@ class Renewing(unittest.TestCase):
 
 
 def named(key: str) -> dict[str, str]:
-    return {"key": key, "lease_id": key}
+    return {"key": key, "lease_id": f"{key[:4]} of the length of an id of a lease"}

@@ -103,6 +103,8 @@ class Proxy:
     ends_waits = False
     # Instead of a lost answer there is one of a gateway, with a code of its own.
     hides = False
+    # Makes another path of the path of a request.
+    rewrites: Callable[[str], str] = staticmethod(lambda path: path)
     # Requests with this text in their body get no answer until the proxy stops.
     hangs = ""
 
@@ -163,7 +165,7 @@ class Proxy:
         assert parts.hostname is not None
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
         try:
-            connection.request("POST", handler.path, body)
+            connection.request("POST", self.rewrites(handler.path), body)
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException):
