@@ -16,10 +16,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log"
+	"math"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"time"
@@ -31,10 +33,15 @@ const (
 	giveBackMax = 5 * time.Second
 )
 
+var (
+	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
+	urlForm    = regexp.MustCompile(`^https?://[^\s/?#@]+(/[^\s?#@]*)?$`)
+)
+
 // Config is how to reach the nodes. The zero value has the defaults.
 type Config struct {
-	// URLs of the nodes; if absent, those in LATCHGATE_URL with commas in between, or http://127.0.0.1:7070. If a node does not answer,
-	// the next one is called.
+	// URLs of the nodes, each of which may be several with commas in between; if absent, those in LATCHGATE_URL, or
+	// http://127.0.0.1:7070. If a node does not answer, the next one is called.
 	URLs []string
 	// APIKey is, if absent, that in LATCHGATE_API_KEY, or none.
 	APIKey string
@@ -60,18 +67,31 @@ type Client struct {
 // New makes a client. It calls no node.
 func New(config Config) (*Client, error) {
 	n := &nodes{
-		apiKey:   or(config.APIKey, os.Getenv("LATCHGATE_API_KEY")),
+		apiKey:   or(strings.TrimSpace(config.APIKey), strings.TrimSpace(os.Getenv("LATCHGATE_API_KEY"))),
 		timeout:  or(config.Timeout, 5*time.Second),
 		retryFor: or(config.RetryFor, 2*time.Second),
 		http:     config.HTTPClient,
 	}
-	urls := or(strings.Join(config.URLs, ","), or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070"))
-	for _, text := range strings.Split(urls, ",") {
-		text = strings.TrimRight(strings.TrimSpace(text), "/")
-		if parts, err := url.Parse(text); err != nil || parts.Host == "" {
-			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
+	if !apiKeyForm.MatchString(n.apiKey) {
+		// The message shows nothing of it.
+		return nil, invalid("the API key has the wrong form: it is one line of letters, digits and _, and begins with lgk_")
+	}
+	urls := config.URLs
+	if len(urls) == 0 {
+		urls = []string{or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070")}
+	}
+	for _, text := range strings.Split(strings.Join(urls, ","), ",") {
+		if text = strings.TrimRight(strings.TrimSpace(text), "/"); text == "" {
+			continue
+		}
+		if !urlForm.MatchString(text) {
+			// Before an @ there may be a password.
+			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070, without a user)", text[strings.LastIndex(text, "@")+1:]))
 		}
 		n.urls = append(n.urls, text)
+	}
+	if len(n.urls) == 0 {
+		return nil, invalid("no URL of a node (example: http://127.0.0.1:7070)")
 	}
 	if n.http == nil {
 		n.http = &http.Client{Transport: &http.Transport{
@@ -98,7 +118,7 @@ func (c *Client) Close() {
 
 // Fence is for a resource that cannot store tokens: an ErrStaleToken says that a higher token has been granted or presented for the key.
 func (c *Client) Fence(ctx context.Context, key string, token int64) error {
-	_, err := c.nodes.call(ctx, c.nodes.callTo(lockPath(key, "fence"), fields{"token": token}))
+	_, err := c.nodes.call(ctx, c.nodes.callAbout(key, "fence", fields{"token": token}))
 	return err
 }
 
@@ -123,7 +143,7 @@ func (c *Client) Revoke(ctx context.Context, key string, options RevokeOptions) 
 	put(body, "by", options.By)
 	put(body, "grace_ms", options.Grace)
 	put(body, "token", options.Token)
-	it := c.nodes.callTo(lockPath(key, "revoke"), body)
+	it := c.nodes.callAbout(key, "revoke", body)
 	it.isOnce = options.Token == 0
 	got, err := c.nodes.call(ctx, it)
 	_ = json.Unmarshal(got.raw, &revoking) // a problem has none of its fields
@@ -138,7 +158,7 @@ func (c *Client) later(work func()) {
 
 func lockPath(key, verb string) string { return "/v1/locks/" + url.PathEscape(key) + "/" + verb }
 
-// put leaves out what has not been set. Durations become milliseconds.
+// put leaves out what has not been set. Durations become milliseconds, and never none.
 func put[T comparable](body fields, name string, value T) {
 	var none T
 	if value == none {
@@ -146,7 +166,7 @@ func put[T comparable](body fields, name string, value T) {
 	}
 	body[name] = value
 	if duration, is := any(value).(time.Duration); is {
-		body[name] = duration.Milliseconds()
+		body[name] = int64(math.Copysign(math.Ceil(math.Abs(float64(duration)/1e6)), float64(duration)))
 	}
 }
 

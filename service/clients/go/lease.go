@@ -2,6 +2,7 @@ package latchgate
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -27,7 +28,8 @@ func (r *renewals) outerOwner(ctx context.Context, keys []Key) string {
 	return ""
 }
 
-// Lease is a lease that renews itself in the background until it is released.
+// Lease is a lease that renews itself in the background until it is released. It is of the process that has taken it: one that was read from
+// elsewhere is lost.
 type Lease struct {
 	// Key is the first one if there are several.
 	Key string
@@ -61,11 +63,32 @@ func newLease(ctx context.Context, k *keeper, granted answer) *Lease {
 	return l
 }
 
+// String has no ID, which proves that the lease is the caller's.
+func (l *Lease) String() string {
+	state := "released"
+	if left := l.Remaining(); left > 0 {
+		state = fmt.Sprintf("for %.1f s", left.Seconds())
+	} else if err := l.Err(); err.(*Error).Why != "released" {
+		state = "lost: " + err.(*Error).Why
+	}
+	return fmt.Sprintf("lease of %s, token %d, owner %s, %s", l.Key, l.Token(), l.Owner, state)
+}
+
+// GoString is like String.
+func (l *Lease) GoString() string { return l.String() }
+
 // Token is higher than that of every earlier lease of the key: send it with each write.
 func (l *Lease) Token() int64 { return l.Tokens[l.Key] }
 
 // Context is derived from that of Lock. It ends when the lease is lost or released: pass it to the work.
-func (l *Lease) Context() context.Context { return l.ctx }
+func (l *Lease) Context() context.Context {
+	if l.ctx == nil {
+		ended, end := context.WithCancel(context.Background())
+		end()
+		return ended
+	}
+	return l.ctx
+}
 
 // Remaining is for how long the lease is surely live; 0 if it is lost or released.
 func (l *Lease) Remaining() time.Duration { return l.keeper.remaining() }
@@ -75,6 +98,9 @@ func (l *Lease) Err() error { return l.keeper.err() }
 
 // Revocation is not nil when a renewal has shown that an operator asks for the lock: finish, and release it.
 func (l *Lease) Revocation() *Revocation {
+	if l.keeper == nil {
+		return nil
+	}
 	l.keeper.renewals.mu.Lock()
 	defer l.keeper.renewals.mu.Unlock()
 	return l.keeper.revocation
@@ -84,6 +110,9 @@ func (l *Lease) Revocation() *Revocation {
 // ErrUnavailable that no node answers: then the lease ends by its TTL. A second release does nothing.
 func (l *Lease) Release() error {
 	left := l.Remaining()
+	if l.keeper == nil {
+		return l.Err()
+	}
 	if l.released.Swap(true) {
 		return nil
 	}

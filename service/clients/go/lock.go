@@ -96,6 +96,9 @@ func (c *Client) acquire(ctx context.Context, path string, body fields, keys []K
 	put(body, "min_hold_ms", o.MinHold)
 	put(body, "max_hold_ms", o.MaxHold)
 	it := c.nodes.waiting(path, body, o.Wait, o.TTL)
+	for _, key := range keys {
+		it.keys = append(it.keys, key.Key)
+	}
 	if o.Wait < 0 || isNested {
 		return c.take(ctx, it, keys, o)
 	}
@@ -128,7 +131,11 @@ func (c *Client) take(ctx context.Context, it *call, keys []Key, o Options) (*Le
 			}
 		}
 		if it.doubt {
-			c.later(func() { _ = c.nodes.release(k.leases, now()+most(giveBack, c.nodes.retryFor)) })
+			leases := k.leases
+			if got.LeaseID == id && got.Key != "" && got.Key != leases[0].Key {
+				leases = append(leases, got.leaseRef) // it is another lock that was granted
+			}
+			c.later(func() { _ = c.nodes.release(leases, now()+most(giveBack, c.nodes.retryFor)) })
 		}
 		if !errors.Is(err, ErrLeaseLost) || now() >= most(it.until, it.waitUntil) {
 			return nil, err
@@ -223,6 +230,13 @@ func (m *Mutex) Lock(ctx context.Context) (context.Context, error) {
 		return nil, &Error{Kind: ErrLockHeld, Code: "lock-held", Detail: "a goroutine that has lost its lease of " + m.key + " has not unlocked it yet"}
 	}
 	return lease.Context(), nil
+}
+
+func (m *Mutex) String() string {
+	if lease := m.Lease(); lease != nil {
+		return fmt.Sprintf("lock %s, held: %v", m.key, lease)
+	}
+	return "lock " + m.key
 }
 
 // Lease is what the holder has: nil if no goroutine holds the lock through this Mutex.

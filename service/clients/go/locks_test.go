@@ -283,6 +283,12 @@ func Test26NoRequestHasMoreLeasesThanANodeAccepts(t *testing.T) {
 	}
 	all := batches(leases)
 	check(t, len(all) == 3 && len(all[0]) == 8, len(all))
+	leases = nil
+	for _, bytes := range []int{300_000, 100_000, 100_000, 1} {
+		leases = append(leases, &keeper{leases: make([]leaseRef, 1), bytes: bytes, together: leasesPerCallMax})
+	}
+	all = batches(leases)
+	check(t, len(all) == 2 && len(all[0]) == 3, "a request of more bytes than a proxy takes", len(all))
 }
 
 func Test27ALeaseWhoseRenewalHangsTakesNoOtherWithIt(t *testing.T) {
@@ -463,7 +469,7 @@ func TestARequestWithoutAnAnswerIsAloneOnItsConnection(t *testing.T) {
 		if r.ProtoMajor != 1 {
 			t.Error(r.Proto)
 		}
-		_, _ = w.Write([]byte("{}"))
+		_, _ = w.Write([]byte(`{"key":"key"}`))
 	}))
 	server.EnableHTTP2 = true
 	server.StartTLS()
@@ -485,7 +491,7 @@ func TestAnAnswerToAnotherCallGrantsNothing(t *testing.T) {
 		if isMixed.Load() {
 			body.ID = "another"
 		}
-		fmt.Fprintf(w, `{"lease_id":%q,"token":7,"ttl_ms":1500}`, body.ID)
+		fmt.Fprintf(w, `{"key":"key","lease_id":%q,"token":7,"ttl_ms":1500}`, body.ID)
 	}))
 	defer server.Close()
 	c := client(Config{}, server.URL)

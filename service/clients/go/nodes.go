@@ -10,6 +10,7 @@ import (
 	"math/rand"
 	"net"
 	"net/http"
+	"reflect"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -125,6 +126,7 @@ func (n *nodes) avoid(index int32) {
 type call struct {
 	path string
 	body fields
+	keys []string // that an answer must be about; none if the path has an id
 	// When no node answers, the call ends then.
 	until time.Duration
 	// Each request waits at the node, and the call goes on with tickets until waitUntil, and for retryFor after that while no node
@@ -144,6 +146,13 @@ func (n *nodes) callTo(path string, body fields) *call {
 	return &call{path: path, body: body, until: now() + n.retryFor}
 }
 
+// callAbout is a call whose path has the key: something in between may change that, a//b into a/b for example.
+func (n *nodes) callAbout(key, verb string, body fields) *call {
+	c := n.callTo(lockPath(key, verb), body)
+	c.keys = []string{key}
+	return c
+}
+
 func (n *nodes) waiting(path string, body fields, wait, length time.Duration) *call {
 	c := n.callTo(path, body)
 	c.waitUntil, c.length = now()+most(least(wait, Forever), 0), length
@@ -152,6 +161,9 @@ func (n *nodes) waiting(path string, body fields, wait, length time.Duration) *c
 
 // call posts the request, and repeats it until a node has answered it or its time is over. Each node gets a part of that time.
 func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
+	if err := checkJSON("request", reflect.ValueOf(c.body), 0); err != nil {
+		return answer{}, err
+	}
 	waits, body := c.waitUntil > now(), c.body
 	pause := pauseMin
 	for tried := 0; ; {
@@ -166,6 +178,9 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 		c.decided(got)
 		if ctx.Err() != nil && got.Status == 0 {
 			return got, ctx.Err()
+		}
+		if err := c.isAnswered(got); err != nil {
+			return got, err
 		}
 		if got.Status/100 == 2 {
 			return got, nil
@@ -229,6 +244,22 @@ func (c *call) decided(got answer) {
 		// Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
 		c.doubt = c.doubt || got.Status < 300 || got.Status >= 500 && !nothingDone[got.Code]
 	}
+}
+
+// isAnswered is an error if the answer is about another key. A refusal need not name one.
+func (c *call) isAnswered(got answer) error {
+	about := []leaseRef{got.leaseRef}
+	for i, lock := range got.Locks {
+		about = append(about[:i], lock.leaseRef)
+	}
+	isGranted := got.Status/100 == 2
+	for i, key := range c.keys {
+		if said := about[least(i, len(about)-1)].Key; said != key && (isGranted || len(c.keys) == 1 && said != "") {
+			detail := fmt.Sprintf("the answer is about the key %q, not %q: a proxy in front of the nodes may change the paths of requests", said, key)
+			return &Error{Kind: ErrRefused, Code: "other-key", Detail: detail, Status: got.Status}
+		}
+	}
+	return nil
 }
 
 func jitter(pause time.Duration, low, high float64) time.Duration {

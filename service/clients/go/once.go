@@ -45,12 +45,16 @@ type Attempt struct {
 	// PossiblyRepeated: the store may have lost the record of an earlier attempt.
 	PossiblyRepeated bool `json:"possibly_repeated"`
 	keeper           *keeper
+	isUnguarded      bool
 }
 
 // Err is nil while no other attempt can begin, and then an ErrAttemptLost. Ask before each step that cannot be undone.
 func (a *Attempt) Err() error {
-	if a.keeper == nil {
+	if a.isUnguarded {
 		return nil
+	}
+	if a.keeper == nil {
+		return &Error{Kind: ErrAttemptLost, Code: "lease-lost", Detail: "it is no attempt of this process", Why: "unknown"}
 	}
 	return a.keeper.err()
 }
@@ -64,6 +68,9 @@ func (a *Attempt) Err() error {
 // The work's context ends when the attempt is lost. With an ErrNotRecorded, Done has the result: the work was done, but the gate does not
 // know it.
 func Once[T any](ctx context.Context, c *Client, operation string, contents any, options OnceOptions, work func(context.Context, *Attempt) (T, error)) (done Done[T], err error) {
+	if work == nil {
+		return done, invalid("the work is nil")
+	}
 	options.TTL, options.Wait, options.OnExpiry = or(options.TTL, time.Minute), or(options.Wait, time.Minute), or(options.OnExpiry, "block")
 	got, err := c.pre(ctx, operation, contents, options)
 	if got.Code == "operation-duplicate" {
@@ -80,6 +87,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	}
 	attempt := &Attempt{}
 	_ = json.Unmarshal(got.raw, attempt) // that it is JSON is known
+	attempt.isUnguarded = !attempt.Guarded
 	ctx, cancel := context.WithCancel(ctx)
 	outcome := "failure" // until the work begins, surely nothing was done
 	defer func() {
@@ -117,14 +125,14 @@ func (c *Client) pre(ctx context.Context, operation string, contents any, o Once
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
 	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
 	for name, value := range (fields{"contents": contents, "checked": o.Checked}) {
-		if value == nil {
+		if name == "checked" && value == nil {
 			continue
 		}
-		text, err := json.Marshal(value) // a copy: the caller may change it while the call is repeated
+		text, err := encodeIdentity(name, value)
 		if err != nil {
-			return answer{}, invalid(name + " is no JSON: " + err.Error())
+			return answer{}, err
 		}
-		request[name] = json.RawMessage(text)
+		request[name] = text
 	}
 	put(request, "ttl_ms", o.TTL)
 	put(request, "durability", o.Durability)
@@ -168,8 +176,10 @@ func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted b
 	put(body, "retention_ms", o.Retention)
 	put(body, "permanent", o.Permanent)
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
-	if text, err := json.Marshal(result); err == nil {
-		body["result"] = json.RawMessage(text)
+	if text, err := encode("the result", result); err == nil {
+		body["result"] = text
+	} else {
+		warn("a result is not stored: %v", err)
 	}
 	posted, failure := c.nodes.call(context.Background(), it)
 	if body["result"] != nil && (posted.Status == 400 || posted.Status == 413) {

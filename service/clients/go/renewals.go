@@ -2,6 +2,7 @@ package latchgate
 
 import (
 	"context"
+	"encoding/json"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -11,8 +12,9 @@ import (
 const (
 	// Longest sleep at a time: while the machine is suspended, timers stand still, and the clock of leases does not.
 	slice = 250 * time.Millisecond
-	// The most that a node accepts.
+	// The most that a node accepts, and a proxy in front of it.
 	leasesPerCallMax = 500
+	bytesPerCallMax  = 500_000
 	// A request without an answer for its leases is repeated in so many parts.
 	parts = 16
 )
@@ -39,6 +41,7 @@ type keeper struct {
 	length    time.Duration
 	ended     context.CancelFunc
 	owner     string // for leases nested in this one
+	bytes     int    // of its leases in a request
 
 	// The mutex of the renewals guards the rest.
 	isOver      bool
@@ -53,6 +56,9 @@ type keeper struct {
 
 // remaining is until the lease may have ended; 0 if it is lost or stopped.
 func (k *keeper) remaining() time.Duration {
+	if k == nil {
+		return 0
+	}
 	k.renewals.mu.Lock()
 	defer k.renewals.mu.Unlock()
 	return k.remains(now())
@@ -68,6 +74,9 @@ func (k *keeper) stop() *Error {
 
 // err is nil while the lease is surely live.
 func (k *keeper) err() error {
+	if k == nil {
+		return &Error{Kind: ErrLeaseLost, Code: "lease-lost", Detail: "it was not granted to this process", Why: "unknown"}
+	}
 	if k.remaining() > 0 {
 		return nil
 	}
@@ -156,8 +165,10 @@ func newRenewals(n *nodes) *renewals {
 
 // keep renews what was granted in this answer.
 func (r *renewals) keep(k *keeper, granted answer) {
+	text, _ := json.Marshal(k.leases)
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	k.bytes = len(text)
 	k.settle(granted, nil)
 	r.keepers = append(r.keepers, k)
 	r.timer.Reset(0)
@@ -198,14 +209,14 @@ func (r *renewals) look() {
 func batches(ready []*keeper) (all [][]*keeper) {
 	sort.Slice(ready, func(i, j int) bool { return ready[i].until < ready[j].until })
 	var batch []*keeper
-	size := 0
+	size, bytes := 0, 0
 	for _, k := range ready {
 		k.isSent = true
-		isFull := size+len(k.leases) > leasesPerCallMax
+		isFull := size+len(k.leases) > leasesPerCallMax || bytes+k.bytes > bytesPerCallMax
 		if len(batch) > 0 && (isFull || len(batch) >= least(k.together, batch[len(batch)-1].together)) {
-			all, batch, size = append(all, batch), nil, 0
+			all, batch, size, bytes = append(all, batch), nil, 0, 0
 		}
-		batch, size = append(batch, k), size+len(k.leases)
+		batch, size, bytes = append(batch, k), size+len(k.leases), bytes+k.bytes
 	}
 	return append(all, batch)
 }

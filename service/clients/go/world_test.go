@@ -123,10 +123,11 @@ type proxy struct {
 	// answers with 503 and Retry-After: 1 so often; thenRefuse has the status and code for paths, after answers that were lost
 	refuses    int
 	thenRefuse map[string]seen
-	hides      bool   // answers that are lost, behind a problem of a gateway
-	late       int    // so many answers come only after a lease of a second has ended
-	endsWaits  bool   // at once, as a node does that is about to stop
-	hangs      string // requests with this text get no answer until the proxy stops
+	hides      bool      // answers that are lost, behind a problem of a gateway
+	late       int       // so many answers come only after a lease of a second has ended
+	endsWaits  bool      // at once, as a node does that is about to stop
+	hangs      string    // requests with this text get no answer until the proxy stops
+	changes    [2]string // a key in paths into another one
 }
 
 type seen struct {
@@ -171,6 +172,9 @@ func (p *proxy) pass(n *node, stopped chan struct{}, w http.ResponseWriter, r *h
 	}
 	if hangs {
 		<-stopped
+	}
+	if p.changes[0] != "" {
+		path = strings.Replace(path, url.PathEscape(p.changes[0]), url.PathEscape(p.changes[1]), 1)
 	}
 	forward, _ := http.NewRequestWithContext(r.Context(), r.Method, n.url+path, bytes.NewReader(text))
 	got, err := http.DefaultClient.Do(forward)

@@ -91,5 +91,8 @@ public final class DistributedLock implements Lock {
     public boolean isHeldByCurrentThread() { return !mine().isEmpty() && lease().keeper.remaining() > 0; }
 
     @Override
+    public String toString() { return "lock " + key + (mine().isEmpty() ? "" : ", held by this thread: " + lease()); }
+
+    @Override
     public Condition newCondition() { throw new UnsupportedOperationException("a lock of the service has no conditions"); }
 }

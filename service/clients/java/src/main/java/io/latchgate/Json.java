@@ -1,12 +1,14 @@
 package io.latchgate;
 
+import java.lang.reflect.RecordComponent;
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
-import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.regex.Pattern;
 import java.util.stream.Collectors;
-import java.util.stream.Stream;
 
 /** JSON, because the JDK has none: maps, lists, strings, longs, doubles, booleans and null. */
 final class Json {
@@ -19,28 +21,86 @@ final class Json {
 
     /** JSON that is written already: the caller may change the value while a call is repeated. */
     record Text(String text) {
-        static Text of(Object value) { return new Text(write(value)); }
+        static Text of(String path, Object value) { return new Text(write(path, value, 0)); }
+
+        /** Refuses what says nothing: an identity that was lost on its way here is the same for all callers that have lost theirs. */
+        static Text ofIdentity(String path, Object value) {
+            Text written = of(path, value);
+            if (saysNothing(new Json(written.text).value())) throw new IllegalArgumentException(path + " says nothing: it is null or empty, or has only members that are");
+            return written;
+        }
     }
 
-    static String write(Object value) {
-        if (value == null || value instanceof Boolean || value instanceof Number number && Double.isFinite(number.doubleValue())) {
-            return String.valueOf(value);
-        }
+    private static boolean saysNothing(Object value) {
+        if (value instanceof Map<?, ?> map) return map.values().stream().allMatch(Json::saysNothing);
+        if (value instanceof List<?> list) return list.stream().allMatch(Json::saysNothing);
+        return value == null || value.equals("");
+    }
+
+    private static final Pattern NUMBER = Pattern.compile("-?(0|[1-9]\\d*)(\\.\\d+)?([eE][+-]?\\d+)?");
+    /** The deepest value that is written: a value may contain itself. */
+    private static final int DEPTH_MAX = 100;
+
+    static String write(Object value) { return write("the request", value, 0); }
+
+    /** Refuses what JSON cannot say: two operations that differ only in that would be one. */
+    private static String write(String path, Object value, int depth) {
+        if (depth > DEPTH_MAX) throw new IllegalArgumentException(path + " is nested too deeply");
+        if (value == null || value instanceof Boolean) return String.valueOf(value);
         if (value instanceof Text written) return written.text;
-        if (value instanceof CharSequence) return quote(value.toString());
-        if (value instanceof Collection<?> list) return list.stream().map(Json::write).collect(Collectors.joining(",", "[", "]"));
-        if (value instanceof Map<?, ?> map) {
-            Stream<String> members = map.entrySet().stream().map(entry -> quote(String.valueOf(entry.getKey())) + ":" + write(entry.getValue()));
-            return members.collect(Collectors.joining(",", "{", "}"));
+        if (value instanceof CharSequence) return quote(check(path, value.toString()));
+        if (value instanceof Number number) {
+            String text = number.toString();
+            if (NUMBER.matcher(text).matches()) return text;
+            throw new IllegalArgumentException(path + " is " + text + ", which JSON cannot say");
         }
-        throw new IllegalArgumentException("not JSON: " + value.getClass().getName());
+        if (value instanceof List<?> list) {
+            List<String> members = new ArrayList<>();
+            for (Object member : list) members.add(write(path + "[" + members.size() + "]", member, depth + 1));
+            return "[" + String.join(",", members) + "]";
+        }
+        if (value instanceof Set<?> set) {
+            // It has no order, and Set.of has another one in each process.
+            return set.stream().map(member -> write("a member of " + path, member, depth + 1)).sorted().collect(Collectors.joining(",", "[", "]"));
+        }
+        Map<String, Object> members = new LinkedHashMap<>();
+        if (value instanceof Map<?, ?> map) {
+            map.forEach((key, member) -> {
+                if (!(key instanceof String) && !(key instanceof Long) && !(key instanceof Integer)) {
+                    throw new IllegalArgumentException("a key of " + path + " is no text: " + (key == null ? null : key.getClass().getName()));
+                }
+                if (members.containsKey(key.toString())) throw new IllegalArgumentException(path + " has a key twice: " + key);
+                members.put(check("a key of " + path, key.toString()), member);
+            });
+        } else if (value instanceof Record whole) {
+            for (RecordComponent component : whole.getClass().getRecordComponents()) members.put(component.getName(), read(path, whole, component));
+        } else {
+            throw new IllegalArgumentException(path + " is no JSON: " + value.getClass().getName());
+        }
+        return members.entrySet().stream().map(member -> quote(member.getKey()) + ":" + write(path + "." + member.getKey(), member.getValue(), depth + 1))
+                .collect(Collectors.joining(",", "{", "}"));
+    }
+
+    private static Object read(String path, Record whole, RecordComponent component) {
+        try {
+            component.getAccessor().setAccessible(true);
+            return component.getAccessor().invoke(whole);
+        } catch (ReflectiveOperationException | RuntimeException failure) {
+            throw new IllegalArgumentException(path + "." + component.getName() + " cannot be read", failure);
+        }
+    }
+
+    /** Refuses a text with half of a surrogate pair, which UTF-8 cannot say. */
+    static String check(String path, String text) {
+        if (!StandardCharsets.UTF_8.newEncoder().canEncode(text)) throw new IllegalArgumentException(path + " has half of a surrogate pair, which is no text");
+        return text;
     }
 
     private static String quote(String string) {
         StringBuilder out = new StringBuilder("\"");
         for (char letter : string.toCharArray()) {
             if (letter == '"' || letter == '\\') out.append('\\').append(letter);
-            else if (letter < ' ' || Character.isSurrogate(letter)) out.append(String.format("\\u%04x", (int) letter));
+            else if (letter < ' ') out.append(String.format("\\u%04x", (int) letter));
             else out.append(letter);
         }
         return out.append('"').toString();

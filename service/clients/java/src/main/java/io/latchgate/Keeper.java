@@ -1,5 +1,6 @@
 package io.latchgate;
 
+import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
@@ -15,6 +16,8 @@ final class Keeper {
     final String beatPath;
     /** Pairs of key and lease_id, as a renewal names them; of an attempt, the stamp. */
     final List<Map<String, Object>> leases;
+    /** Of the leases in a request. */
+    final int bytes;
     private final long length;
     /** The thread to be interrupted if the lease is lost; null if none is. */
     private Thread interrupts;
@@ -37,6 +40,7 @@ final class Keeper {
         this.name = name;
         this.beatPath = beatPath;
         this.leases = leases;
+        this.bytes = Json.write(leases).getBytes(StandardCharsets.UTF_8).length;
         this.length = length;
     }
 

@@ -5,6 +5,7 @@ import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.ArrayList;
 import java.util.Deque;
 import java.util.HashMap;
 import java.util.LinkedHashMap;
@@ -31,12 +32,12 @@ public final class LatchgateClient {
 
     /** How to reach the nodes. */
     public static final class Config {
-        List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070").split("\\s*,\\s*"));
+        List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070"));
         String apiKey = env("LATCHGATE_API_KEY", null);
         Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5);
         HttpClient http;
 
-        /** If absent, those in LATCHGATE_URL with commas in between. If a node does not answer, the next one is called. */
+        /** Each may be several with commas in between; if absent, those in LATCHGATE_URL. If a node does not answer, the next one is called. */
         public Config urls(String... urls) { this.urls = List.of(urls); return this; }
 
         /** If absent, that in LATCHGATE_API_KEY, or none. */
@@ -80,11 +81,12 @@ public final class LatchgateClient {
     final ThreadLocal<Map<String, Deque<DistributedLock.Hold>>> held = ThreadLocal.withInitial(HashMap::new);
 
     private LatchgateClient(Config config) {
+        Warm.up();
         nodes = new Nodes(config);
         renewals = new Renewals(nodes);
     }
 
-    /** A client of the nodes in LATCHGATE_URL. It calls none yet. */
+    /** A client of the nodes in LATCHGATE_URL. It calls none yet. The first one of a process loads the classes that calls need. */
     public static LatchgateClient connect() { return new Config().connect(); }
 
     public DistributedLock lock(String key) { return lock(key, LockOptions.of()); }
@@ -108,7 +110,7 @@ public final class LatchgateClient {
 
     /** For a resource that cannot store tokens: throws StaleToken if a higher token has been granted or presented for the key. */
     public void fence(String key, long token) throws InterruptedException {
-        nodes.call(path(key, "fence"), Map.of("token", token), nodes.within());
+        nodes.call(path(key, "fence"), Map.of("token", token), nodes.within().about(List.of(key)));
     }
 
     public Revoking revoke(String key, String reason) throws InterruptedException { return revoke(key, reason, null, null, 0); }
@@ -119,9 +121,9 @@ public final class LatchgateClient {
         Map<String, Object> body = new LinkedHashMap<>();
         if (reason != null) body.put("reason", reason);
         if (by != null) body.put("by", by);
-        if (grace != null) body.put("grace_ms", grace.toMillis());
+        if (grace != null) body.put("grace_ms", Nodes.millis(grace));
         if (token != 0) body.put("token", token);
-        Nodes.Call call = nodes.within();
+        Nodes.Call call = nodes.within().about(List.of(key));
         call.isOnce = token == 0;
         Map<String, Object> answer = nodes.call(path(key, "revoke"), body, call).body();
         return new Revoking(Answer.number(answer, "leases"), (String) answer.get("deadline"));
@@ -141,14 +143,16 @@ public final class LatchgateClient {
     private Lease acquire(String path, Map<String, Object> locks, List<Key> keys, LockOptions options, Duration wait) throws InterruptedException {
         Map<String, Object> body = new LinkedHashMap<>(options.more);
         body.putAll(locks);
-        body.put("ttl_ms", options.ttl.toMillis());
+        body.put("ttl_ms", Nodes.millis(options.ttl));
         body.put("owner", options.owner != null ? options.owner : ownerName());
-        Acquire acquire = new Acquire(this, path, keys.stream().map(Key::key).toList(), options, body, nodes.within(wait, options.ttl));
+        List<String> names = keys.stream().map(Key::key).toList();
+        Acquire acquire = new Acquire(this, path, names, options, body, nodes.within(wait, options.ttl).about(names));
         if (wait.isZero() || wait.isNegative()) return acquire.take();
         return acquire.takeInTurn(List.of(keys.stream().map(Key::fields).toList(), options.more.getOrDefault("priority", 1)));
     }
 
     static String path(String key, String verb) {
+        Json.check("the key", key); // URLEncoder would make another one of it
         return "/v1/locks/" + URLEncoder.encode(key, StandardCharsets.UTF_8).replace("+", "%20") + "/" + verb;
     }
 
@@ -190,7 +194,8 @@ public final class LatchgateClient {
             while (true) {
                 // A repeated acquire gets the same grant.
                 String id = UUID.randomUUID().toString();
-                List<Map<String, Object>> leases = keys.stream().map(key -> Map.<String, Object>of("key", key, "lease_id", id)).toList();
+                List<Map<String, Object>> leases = new ArrayList<>();
+                for (String key : keys) leases.add(Map.of("key", key, "lease_id", id));
                 body.put("lease_id", id);
                 call.doubt = false;
                 boolean isGranted = false;
@@ -208,6 +213,10 @@ public final class LatchgateClient {
                     // It was granted in an answer that was lost, and has ended since.
                     if (Clock.now() >= Math.max(call.until, call.waitUntil)) throw lost;
                     call.until = Clock.now() + client.nodes.retryFor;
+                } catch (LatchgateException.Refused other) {
+                    // It is another lock that was granted.
+                    if (id.equals(other.fields.get("lease_id"))) leases.add(Map.of("key", other.answer.text("key"), "lease_id", id));
+                    throw other;
                 } finally {
                     if (!isGranted && call.doubt) giveBack(leases);
                 }

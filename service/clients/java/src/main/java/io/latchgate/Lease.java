@@ -8,7 +8,8 @@ import java.util.Map;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.function.Consumer;
 
-/** A lease that renews itself in the background until it is released: {@code try (Lease lease = client.acquire("orders/42")) { … }}. */
+/** A lease that renews itself in the background until it is released: {@code try (Lease lease = client.acquire("orders/42")) { … }}. It is of
+ * the process that has taken it, and cannot be serialised. */
 public final class Lease implements AutoCloseable {
     private static final Cleaner CLEANER = Cleaner.create();
     private static final System.Logger LOG = System.getLogger("io.latchgate");
@@ -32,6 +33,12 @@ public final class Lease implements AutoCloseable {
         for (Map<String, Object> lock : Answer.list(granted.body(), "locks")) tokens.put(String.valueOf(lock.get("key")), Answer.number(lock, "token"));
         // A lease that is forgotten is not renewed any more, and expires.
         CLEANER.register(this, () -> keeper.end(null));
+    }
+
+    /** Without the id, which proves that the lease is the caller's. */
+    @Override
+    public String toString() {
+        return "lease of " + key() + ", token " + token() + ", owner " + owner + ", " + (keeper.remaining() > 0 ? "for " + remaining().toMillis() + " ms" : "lost or released");
     }
 
     /** The first one if there are several. */

@@ -3,6 +3,7 @@ package io.latchgate;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.Objects;
 
 /** How to take a lock: {@code LockOptions.of().ttl(Duration.ofSeconds(30)).shared()}. Without more, it is exclusive. */
 public final class LockOptions {
@@ -41,7 +42,7 @@ public final class LockOptions {
 
     /** After {@link #permits}: free permits go to the waiting group that has fewest. With a limit (or 0), the group has no more than that. */
     public LockOptions group(String group, int limit) {
-        mode.put("group", group);
+        mode.put("group", Objects.requireNonNull(group));
         if (limit > 0) mode.put("group_limit", limit);
         return this;
     }
@@ -56,11 +57,11 @@ public final class LockOptions {
     public LockOptions priority(int priority) { more.put("priority", priority); return this; }
 
     /** If the lease expires, no caller gets the lock for this long. */
-    public LockOptions delay(Duration delay) { more.put("delay_ms", delay.toMillis()); return this; }
+    public LockOptions delay(Duration delay) { more.put("delay_ms", Nodes.millis(delay)); return this; }
 
     /** The lock stays taken until so long after the grant, also after an earlier release. */
-    public LockOptions minHold(Duration minHold) { more.put("min_hold_ms", minHold.toMillis()); return this; }
+    public LockOptions minHold(Duration minHold) { more.put("min_hold_ms", Nodes.millis(minHold)); return this; }
 
     /** It is not renewed for longer. */
-    public LockOptions maxHold(Duration maxHold) { more.put("max_hold_ms", maxHold.toMillis()); return this; }
+    public LockOptions maxHold(Duration maxHold) { more.put("max_hold_ms", Nodes.millis(maxHold)); return this; }
 }

@@ -6,6 +6,7 @@ import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -23,6 +24,7 @@ final class Nodes {
     private static final long FIRST_WAIT = 500 * MS;
     /** How long one request waits at most. Longer waits go on with tickets. */
     private static final long WAIT_PER_CALL = 20_000 * MS;
+    private static final String EXAMPLE = " (example: http://127.0.0.1:7070, without a user)";
 
     /** What is to be known of a call and its repeats. */
     static final class Call {
@@ -39,8 +41,29 @@ final class Nodes {
         boolean doubt;
         /** It is not repeated in doubt. */
         boolean isOnce;
+        /** The keys that an answer must be about; none if the path has an id. */
+        private List<String> keys = List.of();
 
         Call(long until) { this.until = until; }
+
+        Call about(List<String> keys) {
+            this.keys = keys;
+            return this;
+        }
+
+        /** Something in between may change a path, a//b into a/b for example. A refusal need not name a key. */
+        private void check(Answer answer) {
+            boolean isGranted = answer.status() / 100 == 2;
+            List<Map<String, Object>> locks = Answer.list(answer.body(), "locks");
+            for (int i = 0; i < keys.size(); i++) {
+                Object said = (i < locks.size() ? locks.get(i) : answer.body()).get("key");
+                if (keys.get(i).equals(said) || !isGranted && (said == null || keys.size() > 1)) continue;
+                String detail = "the answer is about the key " + said + ", not " + keys.get(i) + ": a proxy in front of the nodes may change the paths of requests";
+                Map<String, Object> fields = new LinkedHashMap<>(answer.body());
+                fields.putAll(Map.of("code", "other-key", "detail", detail));
+                throw new LatchgateException.Refused(new Answer(answer.sent(), answer.status(), fields, false));
+            }
+        }
     }
 
     /** What an interrupt ends. */
@@ -57,12 +80,18 @@ final class Nodes {
     private final AtomicInteger first = new AtomicInteger();
 
     Nodes(LatchgateClient.Config config) {
-        urls = config.urls.stream().map(url -> url.replaceAll("/+$", "")).toList();
-        if (urls.isEmpty() || urls.stream().anyMatch(url -> !url.matches("https?://[^/?#]+(/[^?#]*)?"))) {
-            throw new IllegalArgumentException("not the URLs of nodes: " + urls + " (example: http://127.0.0.1:7070)");
+        urls = Arrays.stream(String.join(",", config.urls).split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
+        for (String url : urls) {
+            // Before an @ there may be a password.
+            if (!url.matches("https?://[^\\s/?#@]+(/[^\\s?#@]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url.replaceAll(".*@", "") + EXAMPLE);
         }
+        if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
         count = urls.size();
-        apiKey = config.apiKey;
+        apiKey = config.apiKey == null ? "" : config.apiKey.strip();
+        if (!apiKey.matches("(lgk_[0-9A-Za-z_]+)?")) {
+            // The message shows nothing of it.
+            throw new IllegalArgumentException("the API key has the wrong form: it is one line of letters, digits and _, and begins with lgk_");
+        }
         http = config.http != null ? config.http : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
         timeout = config.timeout.toNanos();
         retryFor = config.retryFor.toNanos();
@@ -95,7 +124,7 @@ final class Nodes {
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url))
                 .header("Content-Type", "application/json").header("User-Agent", "latchgate-java")
                 .POST(HttpRequest.BodyPublishers.ofString(Json.write(body)));
-        if (apiKey != null) request.header("Authorization", "Bearer " + apiKey);
+        if (!apiKey.isEmpty()) request.header("Authorization", "Bearer " + apiKey);
         long sent = Clock.now();
         CompletableFuture<HttpResponse<String>> response = begin(request.build());
         CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).thenApply(got -> read(sent, got)).exceptionally(failure -> {
@@ -130,6 +159,7 @@ final class Nodes {
 
     /** Posts the request, and repeats it until a node has answered it or its time is over. Each node gets a part of that time. */
     Answer call(String path, Map<String, Object> body, Call call) throws InterruptedException {
+        Json.write(body); // what JSON cannot say is refused before anything is sent
         Map<String, Object> request = new LinkedHashMap<>(body);
         boolean waits = call.waitUntil > Clock.now();
         long pause = PAUSE_MIN;
@@ -145,6 +175,7 @@ final class Nodes {
             call.doubt = true; // also if an interrupt ends it
             Answer answer = await(send(path, request, timeout + wait));
             call.doubt = answer.leavesDoubt(before);
+            call.check(answer);
             if (answer.status() / 100 == 2) return answer;
             LatchgateException error = LatchgateException.of(answer);
             long retryAfter = answer.retryAfter();
@@ -205,6 +236,12 @@ final class Nodes {
         } finally {
             if (interrupted) Thread.currentThread().interrupt();
         }
+    }
+
+    /** Never none: a duration of less than a millisecond is one. */
+    static long millis(Duration duration) {
+        long floor = duration.toMillis();
+        return duration.equals(Duration.ofMillis(floor)) || duration.isNegative() ? floor : floor + 1;
     }
 
     static long jitter(long pause, double low, double high) { return (long) (pause * ThreadLocalRandom.current().nextDouble(low, high)); }

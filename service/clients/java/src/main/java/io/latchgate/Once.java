@@ -4,6 +4,7 @@ import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.UUID;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.Consumer;
@@ -41,19 +42,19 @@ public final class Once {
         public Options retry() { this.onExpiry = "retry"; return this; }
 
         /** JSON that must be equal in all calls, but does not identify the operation. */
-        public Options checked(Object checked) { pre.put("checked", Json.Text.of(checked)); return this; }
+        public Options checked(Object checked) { pre.put("checked", Json.Text.ofIdentity("checked", checked)); return this; }
 
         /** "fast" or "durable". */
-        public Options durability(String durability) { pre.put("durability", durability); return this; }
+        public Options durability(String durability) { pre.put("durability", Objects.requireNonNull(durability)); return this; }
 
         /** "closed", "fallback" or "open". */
         public Options onOutage(String onOutage) { pre.put("on_outage", onOutage); return this; }
 
         /** What a person reads of the operation. */
-        public Options label(String label) { pre.put("label", label); return this; }
+        public Options label(String label) { pre.put("label", Objects.requireNonNull(label)); return this; }
 
         /** How long a success is known. Default: a day. */
-        public Options retention(Duration retention) { post.put("retention_ms", retention.toMillis()); return this; }
+        public Options retention(Duration retention) { post.put("retention_ms", Nodes.millis(retention)); return this; }
 
         /** A success is never forgotten. */
         public Options permanent() { post.put("permanent", true); return this; }
@@ -97,8 +98,8 @@ public final class Once {
         this.options = options;
         request = new LinkedHashMap<>(options.pre);
         request.put("operation", operation);
-        request.put("contents", Json.Text.of(contents));
-        request.put("ttl_ms", options.ttl.toMillis());
+        request.put("contents", Json.Text.ofIdentity("contents", contents));
+        request.put("ttl_ms", Nodes.millis(options.ttl));
         request.put("on_expiry", options.onExpiry);
         // Names this attempt: a repeated pre gets the same stamp.
         request.put("attempt_id", UUID.randomUUID().toString());
@@ -113,6 +114,7 @@ public final class Once {
      */
     static <E extends Exception> Done once(LatchgateClient client, String operation, Object contents, Options options, Work<E> work)
             throws E, InterruptedException {
+        Objects.requireNonNull(work, "the work");
         Once once = new Once(client, operation, contents, options);
         Answer granted;
         try {
@@ -194,9 +196,9 @@ public final class Once {
         long patience = Math.max(client.nodes.retryFor, granted.left());
         try {
             try {
-                body.put("result", Json.Text.of(result));
+                body.put("result", Json.Text.of("the result", result));
                 return Answer.is(client.nodes.callToEnd(path(granted, "post"), body, patience).body(), "result_omitted");
-            } catch (LatchgateException | IllegalArgumentException | StackOverflowError failure) {
+            } catch (LatchgateException | IllegalArgumentException failure) {
                 boolean isOfResult = !(failure instanceof LatchgateException error) || error.status == 400 || error.status == 413;
                 if (!isOfResult) throw failure;
                 LOG.log(System.Logger.Level.WARNING, "the result of operation " + granted.text("id") + " is not stored: " + failure);

@@ -7,8 +7,8 @@ import java.util.Map;
 
 /** The background thread of one client, which renews its leases together. It ends when there is nothing to keep. */
 final class Renewals {
-    /** The most that a node accepts. */
-    static final int LEASES_PER_CALL_MAX = 500;
+    /** The most that a node accepts, and a proxy in front of it. */
+    static final int LEASES_PER_CALL_MAX = 500, BYTES_PER_CALL_MAX = 500_000;
     /** A request without an answer for its leases is repeated in so many parts. */
     static final int PARTS = 16;
     /** Longest sleep at a time: while the machine is suspended, timers stand still, and the clock of leases does not. */
@@ -61,16 +61,17 @@ final class Renewals {
     static List<List<Keeper>> batches(List<Keeper> ready) {
         List<List<Keeper>> all = new ArrayList<>();
         List<Keeper> batch = new ArrayList<>();
-        int size = 0, together = 0;
+        int size = 0, bytes = 0, together = 0;
         for (Keeper keeper : ready.stream().sorted(Comparator.comparingLong(Keeper::until)).toList()) {
-            boolean isFull = size + keeper.leases.size() > LEASES_PER_CALL_MAX || batch.size() >= Math.min(keeper.together(), together);
+            boolean isFull = size + keeper.leases.size() > LEASES_PER_CALL_MAX || bytes + keeper.bytes > BYTES_PER_CALL_MAX || batch.size() >= Math.min(keeper.together(), together);
             if (isFull || batch.isEmpty()) {
                 batch = new ArrayList<>();
                 all.add(batch);
-                size = 0;
+                size = bytes = 0;
             }
             batch.add(keeper);
             size += keeper.leases.size();
+            bytes += keeper.bytes;
             together = keeper.together();
         }
         return all;

@@ -7,12 +7,14 @@ import io.latchgate.LatchgateException.NotDone;
 import io.latchgate.LatchgateException.Refused;
 import io.latchgate.LatchgateException.Unavailable;
 import io.latchgate.LatchgateException.WaitTimeout;
+import java.lang.management.ManagementFactory;
 import java.lang.reflect.Method;
 import java.net.InetSocketAddress;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.UUID;
@@ -35,6 +37,10 @@ final class Scenarios extends World {
     }
 
     public static void main(String[] arguments) throws Exception {
+        if (arguments.length == 3) {
+            first(arguments[1], arguments[2]);
+            return;
+        }
         long began = System.nanoTime();
         nodeA = new Node(Map.of());
         nodeB = new Node(Map.of());
@@ -365,12 +371,14 @@ final class Scenarios extends World {
     void test15_a_duplicate_gets_the_stored_result_or_none() throws Exception {
         same(new Once.Done("receipt 7", false, false), both().once("charge", key, attempt -> "receipt 7"));
         same(new Once.Done("receipt 7", true, false), both().once("charge", key, attempt -> "receipt 8"));
-        for (Object result : List.of(new Object(), Double.NaN, "x".repeat(200_000), "x".repeat(80_000))) {
+        for (Object result : List.of(new Object(), new Pojo(), Double.NaN, "x".repeat(200_000), "x".repeat(80_000), "\0".repeat(20_000))) {
             String contents = key + result.hashCode();
             same(new Once.Done(result, false, true), both().once("test", contents, attempt -> result));
             Once.Done again = both().once("test", contents, attempt -> "again");
             check(again.result() == null && again.duplicate(), again);
         }
+        both().once("test", key + "/record", attempt -> new Order(42, "19.90"));
+        same(Map.of("id", 42L, "amount", "19.90"), both().once("test", key + "/record", attempt -> 7).result());
     }
 
     void test16_work_that_fails_may_run_again_unless_its_outcome_is_unknown() throws Exception {
@@ -549,6 +557,13 @@ final class Scenarios extends World {
             keepers.add(keeper);
         }
         same(List.of(8, 8, 4), Renewals.batches(keepers).stream().map(List::size).toList());
+        keepers.clear();
+        for (int i = 0; i < 20; i++) {
+            Keeper keeper = new Keeper("k", null, List.of(Map.of("key", "k".repeat(99_000))), 1);
+            keeper.settle(new Answer(0, 200, Map.of("ttl_ms", 1L), false), Map.of(), 1);
+            keepers.add(keeper);
+        }
+        same(List.of(5, 5, 5, 5), Renewals.batches(keepers).stream().map(List::size).toList()); // nor more bytes than a proxy takes
     }
 
     void test27_a_lease_whose_renewal_hangs_takes_no_other_with_it() throws Exception {
@@ -653,13 +668,108 @@ final class Scenarios extends World {
         result(second).release();
     }
 
+    record Order(int id, Object amount) {}
+
+    static final class Pojo {
+        public int id = 42;
+    }
+
+    void test37_what_json_cannot_say_is_refused_with_its_path() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        LatchgateClient client = client(proxy.url);
+        List<Object> circle = new ArrayList<>();
+        circle.add(circle);
+        Map<String, Object> refused = new HashMap<>(Map.of(
+                "contents.amount is NaN", Map.of("amount", Double.NaN), "contents[1] is -Infinity", List.of(1, Float.NEGATIVE_INFINITY),
+                "contents is no JSON: io.latchgate.Scenarios$Pojo", new Pojo(), "contents.amount is no JSON: java.lang.Object", new Order(42, new Object()),
+                "contents[0] is no JSON: [I", List.of(new int[] {7}), "a key of contents is no text: io.latchgate.Scenarios$Pojo", Map.of(new Pojo(), 1),
+                "contents.name has half of a surrogate pair", Map.of("name", "a\ud800"), "a key of contents has half", Map.of("\udc00", 1),
+                "is nested too deeply", circle, "contents says nothing", ""));
+        refused.put("contents says nothing:", null);
+        refused.put("contents says nothing: it is null", Map.of());
+        refused.put("contents says nothing: it is null or", Arrays.asList(null, List.of("")));
+        refused.put("contents says nothing: it is null or empty", Map.of("order", List.of()));
+        refused.put("contents is no JSON: java.util.ArrayDeque", new java.util.ArrayDeque<>(List.of(1)));
+        refused.put("contents has a key twice: 1", Map.of(1, "a", "1", "b"));
+        refused.forEach((path, contents) -> {
+            String why = raises(IllegalArgumentException.class, () -> client.once("test", contents, attempt -> 7)).getMessage();
+            check(why.contains(path), path + ", not: " + why);
+        });
+        raises(IllegalArgumentException.class, () -> Once.options().checked(null));
+        raises(IllegalArgumentException.class, () -> client.acquire("\ud800"));
+        raises(IllegalArgumentException.class, () -> client.acquire(key, options().owner("\ud800")));
+        raises(IllegalArgumentException.class, () -> client.once("\ud800", 1, attempt -> 7));
+        raises(NullPointerException.class, () -> options().group(null, 1));
+        raises(NullPointerException.class, () -> client.once("test", 1, null));
+        same(0, proxy.seen.size());
+        same("{\"id\":42,\"amount\":[1.5,\"a\",\"b\"]}", Json.write(new Order(42, List.of(1.5, "a", "b"))));
+        same("[1,2,3]", Json.write(java.util.Set.of(3, 1, 2))); // a set has no order
+        same(1L, options().minHold(Duration.ofNanos(30)).more.get("min_hold_ms")); // and not 0, which is none
+    }
+
+    void test41_what_cannot_reach_a_node_is_said_at_construction_without_its_secrets() {
+        for (String apiKey : List.of("lgk_0123\nlgk_4567", "Bearer lgk_0123", "lgk_0123 c", "\"lgk_0123\"", "lgk_\u00fc0123", "0123", "lgk_0123\0")) {
+            String why = raises(IllegalArgumentException.class, () -> config(nodeA.url).apiKey(apiKey).connect()).toString();
+            check(!why.contains("0123"), why);
+        }
+        Nodes nodes = config(" http://a:1/ , ,https://b/x/", "http://c,\n").apiKey(" lgk_0123_c0ffee\r\n").connect().nodes;
+        same(3, nodes.count);
+        for (String url : List.of("", " , ", "localhost:7070", "ftp://a", "/v1", "http://ann:secret@a", "http://a?x", "http://a,b", "http://a\nb")) {
+            String why = raises(IllegalArgumentException.class, () -> config(url).connect()).toString();
+            check(!why.contains("secret"), why);
+        }
+    }
+
+    void test33_an_answer_about_another_key_grants_nothing() throws Exception {
+        for (List<String> keys : List.of(List.of("a//b", "a/b"), List.of("a/../b", "b"), List.of("a b", "a+b"), List.of("\u00fc", "u\u0308"), List.of("a/", "a"))) {
+            String asked = key + keys.get(0), merged = key + "'" + keys.get(1);
+            Proxy proxy = new Proxy(nodeA);
+            proxy.from = LatchgateClient.path(asked, "");
+            proxy.into = LatchgateClient.path(merged, "");
+            LatchgateClient client = client(proxy.url);
+            same("other-key", raises(Refused.class, () -> client.acquire(asked)).code);
+            isFree(merged);
+            try (Lease lease = both().acquire(merged)) {
+                same("other-key", raises(Refused.class, () -> { client.fence(asked, lease.token()); return null; }).code);
+                same("other-key", raises(Refused.class, () -> client.revoke(asked, null)).code);
+            }
+        }
+    }
+
+    void test_a_lock_and_a_lease_say_what_they_are() throws Exception {
+        DistributedLock lock = both().lock(key);
+        same("lock " + key, lock.toString());
+        lock.lock();
+        Lease lease = lock.lease();
+        check(lock.toString().startsWith("lock " + key + ", held by this thread: lease of " + key + ", token " + lease.token() + ", owner "), lock);
+        check(!lock.toString().contains(lease.id()), lock);
+        lock.unlock();
+        check(lease.toString().endsWith(", lost or released"), lease);
+    }
+
+    /** In a process of its own. */
+    private static void first(String url, String key) throws Exception {
+        DistributedLock lock = config(url).connect().lock(key);
+        long before = ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount();
+        check(lock.tryLock(1, TimeUnit.SECONDS), "not free");
+        System.out.println(ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount() - before);
+        lock.unlock();
+    }
+
+    void test_the_first_call_of_a_process_loads_no_classes() throws Exception {
+        Process fresh = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-cp", System.getProperty("java.class.path"),
+                "io.latchgate.Scenarios", "first", nodeA.url, key).redirectError(ProcessBuilder.Redirect.INHERIT).start();
+        int loaded = Integer.parseInt(fresh.inputReader().readLine());
+        check(loaded < 20, loaded);
+    }
+
     void test_an_answer_to_another_call_grants_nothing() throws Exception {
         AtomicInteger mixed = new AtomicInteger(1);
         HttpServer server = HttpServer.create(new InetSocketAddress("127.0.0.1", 0), 0);
         server.createContext("/", exchange -> {
             Map<String, Object> body = Json.parse(new String(exchange.getRequestBody().readAllBytes(), StandardCharsets.UTF_8));
             Object id = mixed.getAndSet(0) == 1 ? "another" : body.getOrDefault("lease_id", "none");
-            Proxy.answer(exchange, 200, Json.write(Map.of("lease_id", id, "token", 7, "ttl_ms", 1500)));
+            Proxy.answer(exchange, 200, Json.write(Map.of("key", key, "lease_id", id, "token", 7, "ttl_ms", 1500)));
         });
         server.start();
         LatchgateClient client = client("http://127.0.0.1:" + server.getAddress().getPort());

@@ -91,6 +91,8 @@ class World {
         volatile boolean endsWaits;
         /** Requests with this text in their body get no answer. */
         volatile String hangs;
+        /** A part of paths into another one. */
+        volatile String from = "", into = "";
         private final Node node;
 
         Proxy(Node node) throws IOException {
@@ -117,7 +119,7 @@ class World {
             try {
                 if (hangs != null && body.contains(hangs)) new CountDownLatch(1).await();
                 if (endsWaits) body = body.replaceFirst("\"wait_ms\":\\d+", "\"wait_ms\":1");
-                HttpRequest request = HttpRequest.newBuilder(URI.create(node.url + path)).POST(HttpRequest.BodyPublishers.ofString(body)).build();
+                HttpRequest request = HttpRequest.newBuilder(URI.create(node.url + path.replace(from, into))).POST(HttpRequest.BodyPublishers.ofString(body)).build();
                 HttpResponse<String> got = HTTP.send(request, HttpResponse.BodyHandlers.ofString());
                 Integer left = loses.computeIfPresent(verb, (name, count) -> count - 1);
                 if (late.getAndUpdate(count -> Math.max(count - 1, 0)) > 0) Thread.sleep(1_500);

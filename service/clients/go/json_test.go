@@ -1,0 +1,184 @@
+package latchgate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+type order struct {
+	ID     int
+	amount int
+}
+
+type inner struct{ Order int }
+
+type other struct{ Order int }
+
+type byPointer struct{ id int }
+
+func (b *byPointer) MarshalJSON() ([]byte, error) { return []byte(fmt.Sprint(b.id)), nil }
+
+type notUTF8 string
+
+func (n notUTF8) MarshalText() ([]byte, error) { return []byte(n), nil }
+
+type rawBytes struct{}
+
+func (rawBytes) MarshalJSON() ([]byte, error) { return []byte("\"a\xff\""), nil }
+
+type self struct{ Next *self }
+
+func Test37WhatJSONCannotSayIsRefusedWithItsPath(t *testing.T) {
+	t.Parallel()
+	circle := &self{}
+	circle.Next = circle
+	for path, value := range map[string]any{
+		"contents.name is not UTF-8":         map[string]any{"name": "a\xff"},
+		"contents[1] is not UTF-8":           []string{"a", "\xc3"},
+		"a key of contents is not UTF-8":     map[string]int{"\xfe": 1},
+		"contents.x is not UTF-8":            map[string]any{"x": notUTF8("\xff")},
+		"contents is not UTF-8":              rawBytes{},
+		"contents.amount is not exported":    order{42, 7},
+		"contents[0].amount is not exported": []any{&order{42, 7}},
+		"contents.id is not exported":        byPointer{7}, // without an address, encoding/json does not find its method
+		"contents.why is an error":           map[string]any{"why": errors.New("no card")},
+		"contents.Err is an error":           struct{ Err error }{os.ErrNotExist},
+		"contents.amount is NaN":             map[string]float64{"amount": math.NaN()},
+		"contents[0] is -Inf":                []float32{float32(math.Inf(-1))},
+		"contents.work is a func()":          map[string]any{"work": func() {}},
+		"contents.done is a chan int":        map[string]any{"done": make(chan int)},
+		"contents is a complex128":           complex(1, 2),
+		"contents is encoded as its Time alone": struct {
+			time.Time
+			Order int
+		}{time.Unix(1, 0), 42},
+		"contents.Order is there twice": struct {
+			inner
+			other
+		}{inner{1}, other{2}},
+		"is nested too deeply":                       circle,
+		"contents says nothing":                      nil,
+		"contents says nothing: it is":               "",
+		"contents says nothing: it is nil":           map[string]any{},
+		"contents says nothing: it is nil or":        []any{nil, []string{""}},
+		"contents says nothing: it is nil or empty,": map[string]any{"order": (*int)(nil)},
+	} {
+		_, err := encodeIdentity("contents", value)
+		check(t, err != nil && strings.Contains(err.Error(), path), path, err)
+	}
+	for text, value := range map[string]any{
+		`{"Order":42,"ID":7,"at":"1970-01-01T00:00:01Z"}`: struct {
+			inner
+			ID int
+			At time.Time `json:"at"`
+			mu int       `json:"-"`
+		}{inner{42}, 7, time.Unix(1, 0).UTC(), 0},
+		`[7,null,"AP8="]`: []any{&byPointer{7}, nil, []byte{0, 255}},
+		`false`:           false,
+		`{"1":[0]}`:       map[int][]int{1: {0}},
+	} {
+		got, err := encodeIdentity("contents", value)
+		check(t, err == nil && string(got) == text, string(got), err)
+	}
+}
+
+func Test37NoCallChangesATextWithoutAWord(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, nodeA)
+	c := client(Config{}, p.url)
+	once := func(operation string, contents any, o OnceOptions) error {
+		_, err := Once(ctx, c, operation, contents, o, mustNotRun[int])
+		return err
+	}
+	_, byOwner := c.Lock(ctx, "key", Options{Owner: "a\xff"})
+	_, byKey := c.Multilock(ctx, []Key{{Key: "a\xff"}, {Key: "b"}}, Options{})
+	_, byReason := c.Revoke(ctx, "key", RevokeOptions{Reason: "\xff"})
+	for i, err := range []error{byOwner, byKey, byReason, once("a\xff", 1, OnceOptions{}), once("test", order{}, OnceOptions{}),
+		once("test", 1, OnceOptions{Checked: math.NaN()}), once("test", 1, OnceOptions{Label: "\xff"})} {
+		check(t, err != nil && isKind(t, err, ErrRefused, "invalid-options").Status == 0, i, err)
+	}
+	check(t, len(p.seen) == 0, "sent")
+}
+
+func Test42ADurationIsNeverRoundedToNone(t *testing.T) {
+	t.Parallel()
+	for duration, ms := range map[time.Duration]int64{30: 1, time.Millisecond: 1, time.Second / 3: 334, -1: -1, time.Hour: 3_600_000} {
+		body := fields{}
+		put(body, "min_hold_ms", duration)
+		check(t, body["min_hold_ms"] == ms, duration, body)
+	}
+}
+
+func Test42TheWorkIsThereBeforeThePre(t *testing.T) {
+	t.Parallel()
+	p := startProxy(t, nodeA)
+	_, err := Once[int](ctx, client(Config{}, p.url), "test", freshKey(), OnceOptions{}, nil)
+	check(t, isKind(t, err, ErrRefused, "invalid-options") != nil && len(p.seen) == 0, err)
+}
+
+func Test41WhatCannotReachANodeIsSaidAtConstructionWithoutItsSecrets(t *testing.T) {
+	t.Setenv("LATCHGATE_API_KEY", "\n")
+	for _, key := range []string{"lgk_0123\nlgk_4567", "Bearer lgk_0123", "lgk_0123 c", "\"lgk_0123\"", "lgk_ü0123", "0123", "lgk_0123\x00"} {
+		_, err := New(Config{APIKey: key})
+		check(t, err != nil && !strings.Contains(err.Error(), "0123"), err)
+	}
+	c, err := New(Config{APIKey: " lgk_0123_c0ffee\r\n", URLs: []string{" http://a:1/ , ,https://b/x/", "http://c,\n"}})
+	check(t, err == nil && c.nodes.apiKey == "lgk_0123_c0ffee" && strings.Join(c.nodes.urls, " ") == "http://a:1 https://b/x http://c", err)
+	for _, url := range []string{"", " , ", "localhost:7070", "ftp://a", "/v1", "http://ann:secret@a", "http://a?x", "http://a,b", "http://a\nb"} {
+		_, err := New(Config{URLs: []string{url}})
+		check(t, err != nil && !strings.Contains(err.Error(), "secret"), url, err)
+	}
+	t.Setenv("LATCHGATE_URL", "http://a:1,\n")
+	c, err = New(Config{})
+	check(t, err == nil && len(c.nodes.urls) == 1 && c.nodes.apiKey == "", err)
+}
+
+func Test33AnAnswerAboutAnotherKeyGrantsNothing(t *testing.T) {
+	t.Parallel()
+	for asked, merged := range map[string]string{"a//b": "a/b", "a/../b": "b", "a b": "a+b", "ü": "u\u0308", "a/": "a"} {
+		asked, merged = freshKey()+asked, freshKey()+merged
+		p := startProxy(t, nodeA)
+		p.changes = [2]string{asked, merged}
+		c := client(Config{}, p.url)
+		_, err := c.Lock(ctx, asked, Options{})
+		isKind(t, err, ErrRefused, "other-key")
+		isFree(t, merged)
+		lease := held(t, client(Config{}), merged, Options{})
+		isKind(t, c.Fence(ctx, asked, lease.Token()), ErrRefused, "other-key")
+		_, err = c.Revoke(ctx, asked, RevokeOptions{})
+		isKind(t, err, ErrRefused, "other-key")
+	}
+}
+
+func TestALeaseThatHasCrossedAProcessIsNone(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []*Lease{{}, {Key: "key", ID: "id", Tokens: map[string]int64{"key": 7}}} {
+		isKind(t, lease.Err(), ErrLeaseLost, "lease-lost")
+		isKind(t, lease.Release(), ErrLeaseLost, "lease-lost")
+		check(t, lease.Remaining() == 0 && lease.Context().Err() == context.Canceled && lease.Revocation() == nil, lease)
+	}
+	isKind(t, (&Attempt{ID: "id", Guarded: true}).Err(), ErrAttemptLost, "lease-lost")
+}
+
+func TestALockAndALeaseSayWhatTheyAre(t *testing.T) {
+	t.Parallel()
+	key, c := freshKey(), client(Config{})
+	m := c.Mutex(key, Options{})
+	check(t, fmt.Sprint(m) == "lock "+key, m)
+	_, err := m.Lock(ctx)
+	must(err)
+	lease := m.Lease()
+	says := fmt.Sprint(m)
+	check(t, strings.HasPrefix(says, fmt.Sprintf("lock %s, held: lease of %s, token %d, ", key, key, lease.Token())), says)
+	for _, says := range []string{fmt.Sprint(lease), fmt.Sprintf("%+v", lease), fmt.Sprintf("%#v", lease)} {
+		check(t, !strings.Contains(says, lease.ID), says)
+	}
+	must(m.Unlock())
+	check(t, strings.HasSuffix(fmt.Sprint(lease), ", released"), lease)
+}
