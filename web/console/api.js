@@ -29,27 +29,29 @@ export function useKey(key) {
 /** Stands for all apps, in what lists something. */
 export const ALL_APPS = "*";
 
-/** The app that an operator looks at; empty for its own. */
-let chosenApp = "";
-
-/** The app of the one lock or operation that the page shows, if a list of all apps has led to it. */
+/** The app that the page is about; empty for the caller's own. */
 let appOfPage = "";
+/** The one that its address names. */
+let appInAddress;
 
-export function showApp(app) {
+export function showApp(app, inAddress) {
   appOfPage = app;
+  appInAddress = inAddress;
 }
 
-export function chooseApp(app) {
-  chosenApp = app;
+export function appShown() {
+  return appOfPage;
 }
 
-export function appChosen() {
-  return chosenApp;
+/** The address of a page about the same app, or about another one. */
+export function addressOf(path, { app = appInAddress, ...query } = {}) {
+  const params = new URLSearchParams(Object.entries({ app, ...query }).filter(([, value]) => value));
+  return params.size > 0 ? `#/${path}?${params}` : `#/${path}`;
 }
 
 /** What shows or ends what an app has. What takes, keeps or releases a lease is always the caller's own. */
 function isOfAnyApp(path) {
-  return /^\/v1\/(locks|owners|events|operations|leases\/revoke)\b/.test(path) && !/^\/v1\/(operations\/pre|[^/]+\/[^/]+\/(acquire|renew|release|fence|post|heartbeat))$/.test(path);
+  return /^\/v1\/(locks|events|operations)\b/.test(path) && !/^\/v1\/(operations\/pre|[^/]+\/[^/]+\/(acquire|renew|release|fence|post|heartbeat))$/.test(path);
 }
 
 export function hasKey() {
@@ -89,8 +91,7 @@ export async function request(method, path, { query = {}, body, signal, headers 
   for (const [name, value] of Object.entries(query)) {
     if (value !== undefined && value !== null && value !== "" && value !== false) params.set(name, String(value));
   }
-  const app = appOfPage || chosenApp;
-  if (app && isOfAnyApp(path) && !params.has("app")) params.set("app", app);
+  if (appOfPage && isOfAnyApp(path) && !params.has("app")) params.set("app", appOfPage);
   const text = params.toString();
   const url = text ? `${path}?${text}` : path;
   const all = { ...headers };

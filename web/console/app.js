@@ -13,14 +13,14 @@ import { operation } from "./pages/operation.js";
 import { operations } from "./pages/operations.js";
 import { overview } from "./pages/overview.js";
 
-/** `needs`: a scope, or `operator`. `key` follows `g` on the keyboard. */
+/** `needs`: a scope, or `operator`. `key` follows `g` on the keyboard. `isOfApp`: what it shows is an app's, or that of all apps. */
 const PAGES = [
-  { path: "", name: "Overview", show: overview, key: "o" },
-  { path: "locks", name: "Locks", show: locks, showOne: lock, needs: "read", key: "l" },
-  { path: "operations", name: "Operations", show: operations, showOne: operation, needs: "read", key: "p" },
-  { path: "events", name: "Events", show: events, needs: "read", key: "e" },
+  { path: "", name: "Overview", show: overview, key: "o", isOfApp: true },
+  { path: "locks", name: "Locks", show: locks, showOne: lock, needs: "read", key: "l", isOfApp: true },
+  { path: "operations", name: "Operations", show: operations, showOne: operation, needs: "read", key: "p", isOfApp: true },
+  { path: "events", name: "Events", show: events, needs: "read", key: "e", isOfApp: true },
   { path: "engines", name: "Engines", show: engines, needs: "operator", key: "n" },
-  { path: "access", name: "Apps and API keys", show: access, needs: "operator", key: "a" },
+  { path: "access", name: "Apps and API keys", show: access, needs: "operator", key: "a", isOfApp: true },
 ];
 
 const element = (id) => document.getElementById(id);
@@ -35,10 +35,17 @@ class View {
   controller = new AbortController();
   hasContent = false;
 
-  constructor(one, query) {
+  constructor(page, one, query) {
     this.one = one;
     this.query = query;
     this.me = me;
+    const app = this.app === api.ALL_APPS ? "All apps" : ["App ", h("b", {}, this.app)];
+    this.where = page?.isOfApp && h("p", { class: "crumb" }, one !== undefined && [h("a", { href: api.addressOf(page.path, { app: query.app }) }, page.name), " · "], app);
+  }
+
+  /** The app that the page is about: what the address says; else an operator's lists are of all apps, and all else is of the own one. */
+  get app() {
+    return this.query.app || (this.me.operator && this.one === undefined ? api.ALL_APPS : this.me.app);
   }
 
   get signal() {
@@ -49,7 +56,7 @@ class View {
   may(scope, key) {
     const { scopes, prefixes, operator } = this.me;
     // Leases are taken in the caller's own app.
-    if (scope === "take") return !api.appChosen() && !(this.one && this.query.app) && this.may("locks", key);
+    if (scope === "take") return [this.me.app, api.ALL_APPS].includes(this.app) && this.may("locks", key);
     if (scope === "operator") return operator;
     return scopes.includes(scope) && (key === undefined || prefixes.length === 0 || prefixes.some((prefix) => key.startsWith(prefix)));
   }
@@ -57,7 +64,7 @@ class View {
   get = (path, query) => api.get(path, { query, signal: this.signal });
 
   show(...content) {
-    replace(this.root, this.trouble, content);
+    replace(this.root, this.trouble, this.where, content);
   }
 
   /** Loads now, and again after `ms` (or what it returns), while the page is visible. Returns a function that loads at once. */
@@ -99,9 +106,7 @@ class View {
 
   /** Changes the query in the address without a new visit. */
   remember(query) {
-    const params = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
-    const path = location.hash.split("?")[0] || "#/";
-    history.replaceState(null, "", params.size ? `${path}?${params}` : path);
+    history.replaceState(null, "", api.addressOf(location.hash.split("?")[0].replace(/^#\/?/, ""), query));
   }
 }
 
@@ -113,19 +118,20 @@ function route() {
   const [name, ...rest] = path.split("/");
   const page = PAGES.find((candidate) => candidate.path === name);
   const one = rest.length > 0 ? decoded(rest.join("/")) : undefined;
-  view = new View(one, Object.fromEntries(new URLSearchParams(search)));
-  api.showApp(one === undefined ? "" : view.query.app);
+  view = new View(page, one, Object.fromEntries(new URLSearchParams(search)));
+  api.showApp(view.app === me.app ? "" : view.app, view.query.app);
+  showChoice();
   for (const link of element("nav").children) {
+    link.href = api.addressOf(link.dataset.path);
     const isCurrent = link.dataset.path === name;
     if (isCurrent) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   replace(main, view.root);
   window.scrollTo(0, 0);
-  document.title = `${one ? `${one} · ` : ""}${page?.name ?? "No such page"} · Latchgate`;
+  document.title = [one, page?.name ?? "No such page", page?.isOfApp && view.query.app, "Latchgate"].filter(Boolean).join(" · ");
   if (!page) view.show(h("h1", {}, "No such page"), empty("Choose one of the pages."));
   else if (page.needs && !view.may(page.needs)) view.show(h("h1", {}, page.name), empty(reason(page.needs)));
-  else if (one && !view.query.app && api.appChosen() === api.ALL_APPS) view.show(h("h1", { class: "mono key" }, one), empty("This page is about one app: choose it in place of “all apps”."));
   else (one ? page.showOne : page.show)?.(view);
 }
 
@@ -195,13 +201,12 @@ function showWho() {
   const nav = element("nav");
   replace(nav, pages.map((page) => h("a", { href: `#/${page.path}`, "data-path": page.path }, page.name)));
   nav.hidden = false;
-  const choice = h("select", { "aria-label": "App", onchange: () => {
-    api.chooseApp(choice.value === me.app ? "" : choice.value);
-    route();
-  } }, h("option", { value: me.app }, me.app));
+  apps = me.operator ? [me.app] : [];
+  replace(choice);
   if (me.operator) {
-    api.get("/v1/admin/apps").then(({ apps }) => {
-      choice.append(h("option", { value: api.ALL_APPS, selected: api.appChosen() === api.ALL_APPS }, "all apps"), ...apps.filter(({ app }) => app !== me.app).map(({ app }) => h("option", { value: app, selected: app === api.appChosen() }, app)));
+    api.get("/v1/admin/apps").then(({ apps: all }) => {
+      apps = all.map(({ app }) => app);
+      showChoice();
     }, () => {});
   }
   const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";
@@ -212,9 +217,23 @@ function showWho() {
     me.api_key_id && button("Sign out", signOut, { class: "plain" }));
 }
 
+/** An operator's choice of the app that the pages are about. */
+let apps = [];
+const choice = h("select", { "aria-label": "App", onchange: () => {
+  const [path, search] = location.hash.replace(/^#\/?/, "").split("?");
+  const { app: _, ...query } = Object.fromEntries(new URLSearchParams(search));
+  const isOfOne = view.one !== undefined && choice.value === "";
+  location.hash = api.addressOf(isOfOne ? path.split("/")[0] : path, { ...(isOfOne ? {} : query), app: choice.value });
+} });
+
+function showChoice() {
+  const { app } = view ?? {};
+  const named = app && app !== api.ALL_APPS && !apps.includes(app) ? [app, ...apps] : apps;
+  replace(choice, h("option", { value: "" }, "all apps"), named.map((name) => h("option", { value: name, selected: name === app }, name)));
+}
+
 function signOut() {
   me = null;
-  api.chooseApp("");
   taken.clear();
   api.useKey(null);
   history.replaceState(null, "", "#/");
@@ -280,7 +299,7 @@ document.addEventListener("keydown", (event) => {
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
   const page = PAGES.find(({ key }) => key === event.key);
   if (event.key === "g") went = event.timeStamp;
-  else if (page && event.timeStamp - went < 1500) location.hash = `#/${page.path}`;
+  else if (page && event.timeStamp - went < 1500) location.hash = api.addressOf(page.path);
   else if (event.key === "/") {
     const search = main.querySelector("input, textarea");
     if (search) event.preventDefault();

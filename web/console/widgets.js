@@ -1,6 +1,6 @@
 // Parts that several pages use.
 
-import { serverNow } from "./api.js";
+import { addressOf, serverNow } from "./api.js";
 import { h, replace } from "./dom.js";
 import { duration, plural, ticking, time, words } from "./format.js";
 
@@ -53,7 +53,7 @@ function heading({ label, class: kind, sort, isDescending }, sorted, onSort) {
 
 /** The page of a lock or an operation. `app` is that of an item of a list of all apps. */
 export function pageOf(kind, name, app) {
-  return `#/${kind}/${encodeURIComponent(name)}${app ? `?${new URLSearchParams({ app })}` : ""}`;
+  return addressOf(`${kind}/${encodeURIComponent(name)}`, { app });
 }
 
 export function keyLink({ key, app }) {
@@ -67,7 +67,7 @@ export function appColumn(rows) {
 
 /** A link to the keys that an owner holds. */
 export function ownerLink(owner) {
-  return h("a", { href: `#/locks?${new URLSearchParams({ owner })}`, class: "quiet" }, owner);
+  return h("a", { href: addressOf("locks", { owner }), class: "quiet" }, owner);
 }
 
 /** `pairs`: [[name, content]]; those without content are left out. */
@@ -93,6 +93,11 @@ export function countdown(ms, ofMs) {
   const bar = h("span", { class: "bar", "aria-hidden": "true" }, h("span", { "data-bar-until": performance.now() + ms, "data-of": ofMs }));
   tick(bar.firstChild);
   return h("span", { class: "countdown" }, text, bar);
+}
+
+/** What is left of a lease, relative to its length. */
+export function timeLeft({ ttl_ms: ms, lease_ms: ofMs }) {
+  return countdown(ms, ofMs);
 }
 
 /** How long it is since a time of the server. */

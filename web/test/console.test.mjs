@@ -121,6 +121,20 @@ test("a person finds a held lock, sees who waits, forces it, and sees the waiter
   await context.close();
 });
 
+test("a chart shows no number of leases that there cannot be", async () => {
+  const { page, context, faults } = await visit();
+  await page.route("**/metrics/samples", async (route) => {
+    const response = await route.fetch();
+    const samples = await response.json();
+    samples.series.latchgate_leases_live = samples.ages_ms.map(() => -3);
+    await route.fulfill({ response, json: samples });
+  });
+  await signIn(page, operatorKey);
+  await page.getByRole("img", { name: "Live leases:  –", exact: true }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("an operator closes a key for a while, and opens it for the client that waits", async () => {
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
@@ -184,6 +198,8 @@ test("a person finds an operation by its contents, and forgets it", async () => 
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   await navigation(page, "Operations").click();
+  await page.getByText("To find an operation by its contents or id, choose its app.").waitFor();
+  await page.getByRole("combobox", { name: "App" }).selectOption("default");
   await page.getByLabel("Operation", { exact: true }).first().fill("charge");
   await page.getByLabel("Contents").fill(`{"amount": "19.90",  "order": ${order}}`);
   await page.getByRole("button", { name: "Find" }).click();
@@ -321,7 +337,7 @@ test("a person sorts a list, closes several keys at once, and finds them by an a
   for (const key of keys) await acquire(key, { owner: "curl-ten", ttl_ms: 600_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
-  await page.goto(`${url}/#/locks?${new URLSearchParams({ prefix: `${OWN}several/` })}`);
+  await page.goto(`${url}/#/locks?${new URLSearchParams({ app: "default", prefix: `${OWN}several/` })}`);
   await page.getByText("3 keys, 3 held by 3 leases").waitFor();
   await page.getByRole("columnheader", { name: "Held for" }).getByRole("button").click();
   assert.match(page.url(), /sort=held_since/);
@@ -383,18 +399,20 @@ test("an operator chooses another app, and sorts its operations by time", async 
   await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
+  await navigation(page, "Operations").click();
   await page.getByRole("combobox", { name: "App" }).selectOption(app);
-  await page.goto(`${url}/#/operations`);
   await page.getByText("2 operations: ").waitFor();
   const since = page.getByRole("columnheader", { name: "Since" });
   const labels = page.locator("td[data-label=Label]");
-  for (const [order, expected] of [["newest", ["later", "earlier"]], ["oldest", ["earlier", "later"]]]) {
+  // It begins with the newest.
+  assert.deepEqual(await labels.allTextContents(), ["later", "earlier"]);
+  for (const [order, expected] of [["oldest", ["earlier", "later"]], ["newest", ["later", "earlier"]]]) {
     const answered = page.waitForResponse((response) => response.url().includes(`sort=${order}`) && response.url().includes(`app=${app}`));
     await since.getByRole("button").click();
     await answered;
     await page.locator(`[aria-sort=${order === "newest" ? "ascending" : "descending"}]`).getByText("Since").waitFor();
     assert.deepEqual(await labels.allTextContents(), expected);
-    assert.ok(page.url().endsWith(`sort=${order}`));
+    assert.equal(new URLSearchParams(page.url().split("?")[1]).get("sort"), order === "newest" ? null : order);
   }
   await page.getByRole("combobox", { name: /^State/ }).selectOption("decision");
   await page.getByText("1 operation: 1 unknown").waitFor();
@@ -414,8 +432,9 @@ test("an operator looks at all apps, and what is done to a lock or an operation 
   await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
-  await page.getByRole("combobox", { name: "App" }).selectOption("all apps");
   await page.goto(`${url}/#/locks?${new URLSearchParams({ prefix: name })}`);
+  assert.equal(await page.getByRole("combobox", { name: "App" }).inputValue(), "");
+  await page.locator("main").getByText("All apps").waitFor();
   await page.getByText("2 keys, 2 held").waitFor();
   assert.deepEqual(await page.locator("td[data-label=App]").allTextContents(), [app, "default"]);
 
@@ -427,12 +446,20 @@ test("an operator looks at all apps, and what is done to a lock or an operation 
   await page.getByText("Ended the leases of 1 key.").waitFor();
   assert.deepEqual([await isHeld(key), await isHeld(operatorKey)], [false, true]);
 
-  await page.goto(`${url}/#/locks/${encodeURIComponent(name)}`);
-  await page.getByText("This page is about one app: choose it").waitFor();
-  await page.goBack();
+  // A list begins with held locks, and the address of a lock has its app.
+  await page.getByText("1 key, 1 held").waitFor();
+  await page.getByLabel("State").selectOption("any");
   await page.locator("tr", { hasText: app }).getByRole("link", { name }).click();
   await page.waitForURL((address) => address.hash.endsWith(`?app=${app}`));
+  await page.locator("main").getByText(`App ${app}`).waitFor();
   await page.getByText("free").first().waitFor();
+  // The other pages stay with the app, until another one is chosen.
+  await navigation(page, "Operations").click();
+  await page.locator("main").getByText(`App ${app}`).waitFor();
+  await page.reload();
+  await page.locator("main").getByText(`App ${app}`).waitFor();
+  await page.getByRole("combobox", { name: "App" }).selectOption("all apps");
+  await page.locator("main").getByText("All apps").waitFor();
   await page.goto(`${url}/#/operations?operation=of-all`);
   await page.locator("tr", { hasText: app }).getByRole("link", { name: "of-all" }).click();
   await page.getByRole("button", { name: "It failed…" }).click();
@@ -465,7 +492,7 @@ test("what fails of several stays selected, and the dialog says why", async () =
   for (const key of keys) await acquire(key, { owner: "curl-eleven", ttl_ms: 600_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
-  await page.goto(`${url}/#/locks?${new URLSearchParams({ prefix: `${OWN}failing/` })}`);
+  await page.goto(`${url}/#/locks?${new URLSearchParams({ app: "default", prefix: `${OWN}failing/` })}`);
   const detail = "This test refuses.";
   await page.route(/one\/revoke/, (request) => request.fulfill({ status: 503, json: { code: "overloaded", detail } }), { times: 1 });
   await page.getByLabel("Select all").check();
@@ -576,7 +603,7 @@ test("no list is cut off on a desktop", async () => {
   await ok("POST", "/v1/admin/api-keys", { scopes: ["read", "locks", "operations", "admin"], name: "the workers of billing", expires_in_ms: 864e5 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
-  for (const [width, of] of [1920, 1440, 1280].flatMap((width) => PAGES.map((of) => [width, of]))) {
+  for (const [width, of] of [1920, 1440, 1201, 1200, 900].flatMap((width) => PAGES.map((of) => [width, of]))) {
     await page.setViewportSize({ width, height: 900 });
     await open(page, of);
     assert.deepEqual(await page.locator(".scroll").evaluateAll((lists) => lists.filter((list) => list.scrollWidth > list.clientWidth).map((list) => list.ariaLabel)), [], `/${of[0]} at ${width}`);

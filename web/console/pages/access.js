@@ -1,6 +1,6 @@
 // Apps and their API keys.
 
-import { call, post } from "../api.js";
+import { ALL_APPS, addressOf, call, post } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
 import { Selection } from "../selection.js";
@@ -23,11 +23,10 @@ const ORDERS = {
 export function access(view) {
   const apps = panel("Apps", empty("Loading…"));
   const keys = panel("API keys", empty("Loading…"));
-  const { app = "", ended = "" } = view.query;
+  const { ended = "" } = view.query;
+  const app = view.app === ALL_APPS ? "" : view.app;
   let { sort = "app" } = view.query;
-  const filter = h("select", { "aria-label": "App" }, app && h("option", { value: app }, app));
   const withEnded = h("input", { type: "checkbox", checked: ended === "true" });
-  let names = [];
   const selection = new Selection({
     idOf: ({ id }) => id, nameOf: ({ id, app: of }) => `${id} of ${of}`, noun: "API key",
     actionsOf: (rows) => [button("Revoke…", () => revokeAll(view, selection, rows.filter(revocable), refresh),
@@ -35,13 +34,7 @@ export function access(view) {
   });
   view.show(head("Apps and API keys", "An app is a namespace: the same key in two apps is two locks."), apps, selection.bar, keys);
   const refresh = view.every(10_000, async () => {
-    const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys", { app: filter.value })]);
-    const named = all.map(({ app }) => app);
-    if (named.join("\n") !== names.join("\n")) {
-      const chosen = filter.value;
-      names = named;
-      replace(filter, h("option", { value: "" }, "all apps"), names.map((name) => h("option", { value: name, selected: name === chosen }, name)));
-    }
+    const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys", { app })]);
     replace(apps, h("div", { class: "head" }, h("h2", {}, "Apps"), button("Create an app…", () => createApp(refresh), { "data-focus": "create-app" })),
       appsTable(all, refresh));
     const wanted = listed.filter((key) => withEnded.checked || key.state === "active").sort(ORDERS[sort] ?? ORDERS.app);
@@ -49,24 +42,23 @@ export function access(view) {
     const choose = selection.column(shown);
     replace(keys,
       h("div", { class: "head" }, h("h2", {}, "API keys"),
-        h("div", { class: "actions" }, filter, h("label", { class: "check" }, withEnded, "also those that are not accepted"),
-          button("Create an API key…", () => createKey(names, filter.value || view.me.app, refresh), { "data-focus": "create-key" }))),
+        h("div", { class: "actions" }, h("label", { class: "check" }, withEnded, "also those that are not accepted"),
+          button("Create an API key…", () => createKey(all.map(({ app: name }) => name), app || view.me.app, refresh), { "data-focus": "create-key" }))),
       wanted.length === 0 ? empty("No API key.") : keysTable(view, shown, refresh, choose, { sorted: sort, onSort: (by) => search(by) }),
       wanted.length > SHOWN_MAX && h("p", { class: "about" }, `The first ${SHOWN_MAX} of ${number(wanted.length)}: choose an app.`));
   });
   const search = (by = sort) => {
     sort = by;
-    view.remember({ app: filter.value, ended: withEnded.checked ? "true" : "", sort: sort === "app" ? "" : sort });
+    view.remember({ ended: withEnded.checked ? "true" : "", sort: sort === "app" ? "" : sort });
     refresh();
   };
-  filter.addEventListener("change", () => search());
   withEnded.addEventListener("change", () => search());
 }
 
 function appsTable(apps, refresh) {
   const hasQuotas = apps.some((app) => app.quotas !== undefined);
   return table("Apps", [
-    { label: "App", cell: ({ app }) => h("a", { href: `#/access?${new URLSearchParams({ app })}` }, app), class: "key" },
+    { label: "App", cell: ({ app }) => h("a", { href: addressOf("access", { app }) }, app), class: "key" },
     { label: "State", cell: (app) => (app.disabled ? badge("disabled", "bad") : badge("enabled", "good")) },
     { label: "API keys", cell: (app) => number(app.api_keys), class: "number" },
     { label: "Created", cell: (app) => time(app.created_at), class: "hide" },

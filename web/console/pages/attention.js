@@ -1,8 +1,9 @@
 // What a person opens the overview for: keys that many wait for, leases that are held long, operations that need a decision, closed keys.
 
+import { addressOf } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
-import { badge, countdown, empty, heldFor, keyLink, pageOf, panel, problemBox, since, table } from "../widgets.js";
+import { badge, countdown, empty, heldFor, keyLink, pageOf, panel, problemBox, since, table, timeLeft } from "../widgets.js";
 import { decisionOf, needingDecision } from "./decisions.js";
 import { heldBy } from "./locks.js";
 
@@ -12,7 +13,7 @@ const PAGES_MAX = 5;
 
 const LISTS = [
   {
-    title: "Most contended keys", href: "#/locks?sort=waiters", query: { sort: "waiters" }, none: "No request waits.",
+    title: "Most contended keys", address: { sort: "waiters", state: "any" }, query: { sort: "waiters" }, none: "No request waits.",
     rank: (lock) => -lock.waiters, total: (rows) => plural(rows.reduce((sum, lock) => sum + lock.waiters, 0), "waiting request"),
     columns: [
       { label: "Key", cell: keyLink, class: "key" },
@@ -21,17 +22,17 @@ const LISTS = [
     ],
   },
   {
-    title: "Leases held longest", href: "#/locks?sort=held_since", query: { sort: "held_since" }, none: "No lease holds a lock.",
+    title: "Leases held longest", address: { sort: "held_since" }, query: { sort: "held_since" }, none: "No lease holds a lock.",
     rank: ({ holders }) => Date.parse(holders[0].granted_at), total: (rows) => plural(rows.length, "held key"),
     columns: [
       { label: "Key", cell: keyLink, class: "key" },
       { label: "Held for", cell: ({ holders: [first] }) => heldFor(first) },
       { label: "Held by", cell: heldBy, class: "key" },
-      { label: "Time left", cell: ({ holders: [first] }) => countdown(first.ttl_ms), class: "hide" },
+      { label: "Time left", cell: ({ holders: [first] }) => timeLeft(first), class: "hide" },
     ],
   },
   {
-    title: "Closed keys", href: "#/locks?state=closed", query: { closed: "true" }, none: "No key is closed.",
+    title: "Closed keys", address: { state: "closed" }, query: { closed: "true" }, none: "No key is closed.",
     rank: ({ closed }) => Date.parse(closed.since), total: (rows) => plural(rows.length, "closed key"),
     columns: [
       { label: "Key", cell: keyLink, class: "key" },
@@ -50,8 +51,8 @@ const DECISIONS = [
 ];
 
 export function attention(view, parent) {
-  const [contended, held, closed] = LISTS.map((list) => show(view, list.title, list.href, () => locks(view, list)));
-  const decisions = show(view, "Operations that need a decision", "#/operations?state=decision", async () => {
+  const [contended, held, closed] = LISTS.map((list) => show(view, list.title, addressOf("locks", list.address), () => locks(view, list)));
+  const decisions = show(view, "Operations that need a decision", addressOf("operations", { state: "decision" }), async () => {
     const { rows, isAll } = await needingDecision(view);
     return { rows, isAll, columns: DECISIONS, none: "No operation needs a decision.", total: (all) => plural(all.length, "operation"), of: "operations" };
   });

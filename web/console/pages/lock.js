@@ -4,9 +4,9 @@ import { call, lockPath, post } from "../api.js";
 import { h, replace } from "../dom.js";
 import { plural, time, words } from "../format.js";
 import {
-  ask, badge, button, countdown, empty, eventDetails, eventDot, facts, heldFor, ownerLink, panel, problemBox, since, table, toast,
+  ask, badge, button, countdown, empty, eventDetails, eventDot, facts, heldFor, ownerLink, panel, problemBox, since, table, timeLeft, toast,
 } from "../widgets.js";
-import { by, closeFields, closingOf, stateOf, take, taken } from "./locks.js";
+import { by, closeFields, closingOf, eachLease, stateOf, take, taken } from "./locks.js";
 
 const HISTORY_PAGE = 30;
 
@@ -18,7 +18,6 @@ export function lock(view) {
   const timeline = new Timeline(view, key);
   const tokens = h("div", {});
   view.show(
-    h("p", { class: "crumb" }, h("a", { href: "#/locks" }, "Locks")),
     h("div", { class: "head" }, h("h1", { class: "mono key" }, key, " ", title), actions),
     now, timeline.element, h("details", { class: "panel" }, h("summary", {}, "Fencing tokens"), tokens));
   let before = "";
@@ -47,7 +46,7 @@ function actionsOf(view, shown) {
   ];
 }
 
-function revoke(view, { key, holders_count: count }) {
+function revoke(view, { key, holders, holders_count: count }) {
   ask({
     title: `Revoke ${key}`,
     text: `The ${count === 1 ? "holder learns" : `${count} holders learn`} it from the next renewal, and can end the work within the grace period. Then the lease ends.`,
@@ -59,8 +58,8 @@ function revoke(view, { key, holders_count: count }) {
     isDanger: true,
     run: async ({ grace_s: grace, reason }) => {
       const body = { grace_ms: (grace ?? 10) * 1000, by: by(view), ...(reason && { reason }) };
-      const { leases } = await post(lockPath(key, "revoke"), body);
-      toast(`Revoked ${plural(leases, "lease")} of ${key}.`);
+      await eachLease(holders, (token) => post(lockPath(key, "revoke"), { ...body, token }));
+      toast(`Revoked ${plural(count, "lease")} of ${key}.`);
       view.refresh();
     },
   });
@@ -78,8 +77,8 @@ function force(view, { key, holders, holders_count: count }) {
     action: "End the leases now",
     isDanger: true,
     run: async ({ reason }) => {
-      const { ended } = await call("DELETE", lockPath(key), { query: { reason, by: by(view) } });
-      toast(`Ended ${plural(ended, "lease")} of ${key}.`);
+      await call("DELETE", lockPath(key), { query: { reason, by: by(view) } });
+      toast(`Ended ${plural(count, "lease")} of ${key}.`);
       view.refresh();
     },
   });
@@ -159,7 +158,7 @@ function holdersTable(holders) {
     { label: "Owner", cell: ownerOf, class: "key" },
     { label: "Mode", cell: ({ mode, permits, slots, group }) => (permits ? `${plural(permits, "permit")}${slots ? `: ${slots.join(", ")}` : ""}${group ? ` for ${group}` : ""}` : mode) },
     { label: "Held for", cell: heldFor },
-    { label: "Time left", cell: ({ ttl_ms: ms, granted_at: from, expires_at: to }) => countdown(ms, Math.max(Date.parse(to) - Date.parse(from), ms)) },
+    { label: "Time left", cell: timeLeft },
   ], holders);
 }
 

@@ -1,20 +1,20 @@
 // The list of locks, what can be done to several of them, and the way to take one.
 
-import { call, lockPath, post, serverNow } from "../api.js";
+import { ALL_APPS, addressOf, call, lockPath, post, serverNow } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural } from "../format.js";
 import { Selection } from "../selection.js";
-import { Pages, appColumn, ask, badge, button, choice, countdown, empty, head, heldFor, keyLink, ownerLink, table } from "../widgets.js";
+import { Pages, appColumn, ask, badge, button, choice, empty, head, heldFor, keyLink, ownerLink, table, timeLeft } from "../widgets.js";
 
 const PAGE = 50;
 /** Most keys of a page, and most pages, when all keys are counted. */
 const COUNTED_PAGE = 1000;
 const COUNTED_PAGES_MAX = 20;
-const STATES = [["", "any"], ["held", "held"], ["free", "free"], ["closed", "closed"]];
+const STATES = [["any", "any"], ["held", "held"], ["free", "free"], ["closed", "closed"]];
 const ORDERS = [["", "key"], ["waiters", "most waiters"], ["held_since", "held longest"]];
 
 export function locks(view) {
-  const { prefix = view.me.prefixes[0] ?? "", owner = "", state = "", sort = "" } = view.query;
+  const { prefix = view.me.prefixes[0] ?? "", owner = "", state = "held", sort = "" } = view.query;
   const inputs = {
     prefix: h("input", { type: "search", value: prefix, placeholder: "orders/", class: "mono", autocomplete: "off", spellcheck: "false" }),
     owner: h("input", { type: "search", value: owner, autocomplete: "off", spellcheck: "false" }),
@@ -25,8 +25,11 @@ export function locks(view) {
   const list = h("div", {});
   const totals = new Totals(view);
   const selection = new Selection({ idOf: ({ app = "", key }) => `${app}/${key}`, nameOf: ({ app, key }) => (app ? `${key} of ${app}` : key), noun: "key", actionsOf: (rows) => bulk(view, selection, rows, refresh) });
+  let tookMs = 0;
   const load = async () => {
+    const asked = performance.now();
     const answer = await view.get("/v1/locks", { ...parameters(query), limit: PAGE, cursor: pages.cursor });
+    tookMs = performance.now() - asked;
     replace(list, listed(view, answer, query, selection, (by) => {
       inputs.sort.value = by;
       search();
@@ -38,7 +41,7 @@ export function locks(view) {
   const search = (event) => {
     event?.preventDefault();
     query = Object.fromEntries(Object.entries(inputs).map(([name, input]) => [name, input.value]));
-    view.remember(query);
+    view.remember({ ...query, state: query.state === "held" ? "" : query.state });
     pages.reset();
     refresh();
   };
@@ -53,8 +56,8 @@ export function locks(view) {
   view.show(
     head("Locks", null, view.may("take") && button("Take a lock…", () => take(view, query.prefix))),
     form, totals.element, selection.bar, list, pages.element);
-  // With a filter, the node looks through many keys for one page.
-  const refresh = view.every(() => (query.owner || query.state || query.sort ? 30_000 : 4000), load);
+  // With a filter, the node may look through many keys for one page.
+  const refresh = view.every(() => Math.min(Math.max(4000, tookMs * 50), 30_000), load);
 }
 
 /** The query of the API. */
@@ -67,9 +70,9 @@ function listed(view, { locks: rows, unreadable = [], next_cursor }, query, sele
   const mayActOn = view.may("locks") || view.may("admin");
   const chosen = selection.column(rows);
   if (rows.length === 0) {
-    const isFiltered = query.prefix || query.owner || query.state || query.sort;
+    const isFiltered = query.prefix || query.owner || query.sort || !["any", "held"].includes(query.state);
     return [broken, empty(next_cursor ? "None among the keys that were looked through for this page. The next page looks further."
-      : isFiltered ? "No lock fits." : "No lock has been taken yet.")];
+      : isFiltered ? "No lock fits." : query.state === "held" ? "No lock is held." : "No lock has been taken yet.")];
   }
   return [broken, table("Locks", [
     mayActOn && chosen,
@@ -78,7 +81,7 @@ function listed(view, { locks: rows, unreadable = [], next_cursor }, query, sele
     { label: "State", cell: stateOf },
     { label: "Held by", cell: heldBy, class: "key" },
     { label: "Held for", cell: ({ holders }) => holders[0] && heldFor(holders[0]), sort: "held_since", isDescending: true },
-    { label: "Time left", cell: (lock) => lock.held && countdown(Math.min(...lock.holders.map(({ ttl_ms: ms }) => ms))) },
+    { label: "Time left", cell: (lock) => lock.held && timeLeft(lock.holders.reduce((first, holder) => (holder.ttl_ms < first.ttl_ms ? holder : first))) },
     { label: "Waiting", cell: (lock) => lock.waiters || "", class: "number", sort: "waiters", isDescending: true },
   ].filter(Boolean), rows, { sorted: query.sort, onSort })];
 }
@@ -150,8 +153,8 @@ function bulk(view, selection, rows, refresh) {
       text: "Each holder learns it from its next renewal, and can end its work within the grace period. Then its lease ends.",
       fields: [{ name: "grace_s", label: "Grace period, in seconds", type: "number", value: "10" }, { name: "reason", label: "Reason", placeholder: "deploy", hint: "The holders read it" }],
       action: "Revoke all",
-      each: ({ app, key }, { grace_s: grace, reason }) =>
-        post(lockPath(key, "revoke"), { grace_ms: (grace ?? 10) * 1000, by: by(view), ...(reason && { reason }) }, { query: { app } }),
+      each: ({ app, key, holders }, { grace_s: grace, reason }) => eachLease(holders, (token) =>
+        post(lockPath(key, "revoke"), { token, grace_ms: (grace ?? 10) * 1000, by: by(view), ...(reason && { reason }) }, { query: { app } })),
       said: (count) => `Revoked the leases of ${plural(count, "key")}.`,
     }), { disabled: held.length === 0, "data-focus": "bulk-revoke" }),
     view.may("admin") && button("Force…", askFor("Force", held, {
@@ -189,6 +192,11 @@ export function closingOf({ reason, for_h: hours }) {
   return { reason, ...(hours && { until: new Date(serverNow() + hours * 3_600_000).toISOString() }) };
 }
 
+/** Ends the leases that are on the screen, and no other one that was granted since. */
+export async function eachLease(holders, end) {
+  for (const token of new Set(holders.map(({ token: one }) => one))) await end(token);
+}
+
 /** Who ends leases, as events and holders are told. */
 export function by(view) {
   return view.me.api_key_id ? `console, key ${view.me.api_key_id}` : "console";
@@ -201,7 +209,7 @@ export const taken = new Map();
 export function take(view, key = "", isFixed = false) {
   ask({
     title: isFixed ? `Take ${key}` : "Take a lock",
-    text: "For trying out: the console holds the lock until you release it, or until the lease expires.",
+    text: `For trying out: the console holds the lock${view.app === ALL_APPS ? ` in the app ${view.me.app}` : ""} until you release it, or until the lease expires.`,
     fields: [
       ...(isFixed ? [] : [{ name: "key", label: "Key", value: key, required: true }]),
       { name: "owner", label: "Owner", value: "console", required: true },
@@ -214,7 +222,7 @@ export function take(view, key = "", isFixed = false) {
       const body = { owner, mode, ttl_ms: (ttl ?? 60) * 1000, wait_ms: (wait ?? 0) * 1000 };
       const lease = await post(lockPath(named, "acquire"), body, { patienceMs: 15_000 + body.wait_ms });
       taken.set(named, lease);
-      const page = `#/locks/${encodeURIComponent(named)}`;
+      const page = addressOf(`locks/${encodeURIComponent(named)}`);
       if (location.hash === page) view.refresh?.();
       else location.hash = page;
     },

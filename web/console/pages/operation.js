@@ -13,7 +13,6 @@ export function operation(view) {
   const actions = h("div", { class: "actions" });
   const shown = h("div", {});
   view.show(
-    h("p", { class: "crumb" }, h("a", { href: "#/operations" }, "Operations")),
     h("div", { class: "head" }, h("h1", { class: "mono key" }, id, " ", title), actions), shown);
   const refresh = view.every(3000, async () => {
     let text;
@@ -62,9 +61,8 @@ function details(view, record) {
       ["Resolved", record.resolved && `${record.resolved.by ?? (record.resolved.api_key ? `API key ${record.resolved.api_key}` : "a person")}: ${record.resolved.reason}`],
       ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
       ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
-      ["Durability", record.durability],
-      ["Claimed in", record.claimed_in === "fallback" ? "the second store (fallback)" : "the first store"],
-      ["Degraded", record.degraded && "the first store's record is not merged yet"]),
+      ["Durability", record.durability]),
+    record.detail && panel("What the attempt has said", h("pre", { tabindex: "0" }, record.detail)),
     record.contents !== undefined && panel("Contents", json(record.contents)),
     record.metadata !== undefined && panel("Metadata", json(record.metadata)),
     panel("Result", resultOf(record)),
@@ -77,7 +75,7 @@ function json(value) {
 
 function resultOf(record) {
   if (record.result !== undefined) return json(record.result);
-  if (record.result_omitted) return empty("The result was longer than 64 KiB and was dropped.");
+  if (record.result_omitted) return empty("The result could not be stored: it was longer than 64 KiB, or no JSON.");
   return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
 }
 

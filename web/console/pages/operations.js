@@ -1,6 +1,6 @@
 // The list of operations, what can be done to several of them, and finding one by its contents.
 
-import { ALL_APPS, appChosen, call } from "../api.js";
+import { ALL_APPS, addressOf, call } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
 import { Selection } from "../selection.js";
@@ -14,7 +14,7 @@ const STATES = { started: "held", succeeded: "good", unknown: "bad", vacant: "" 
 const DECISION = "decision";
 /** What the API can sort by: it walks along all operations, and answers with one page. */
 const BY_TIME = { newest: "oldest", oldest: "newest" };
-const ORDERS = [["", "the store’s order"], ["newest", "newest state"], ["oldest", "oldest state"], ["operation", "name"], ["state", "state"], ["attempt", "attempts"]];
+const ORDERS = [["newest", "newest state"], ["store", "the store’s order"], ["oldest", "oldest state"], ["operation", "name"], ["state", "state"], ["attempt", "attempts"]];
 const stateSince = (row) => row.ended_at ?? row.started_at ?? row.created_at;
 /** Within one page. */
 const COMPARED = {
@@ -26,7 +26,7 @@ const COMPARED = {
 };
 
 export function operations(view) {
-  const { operation: name = "", state = "", age = "", sort = "", suspect = "" } = view.query;
+  const { operation: name = "", state = "", age = "", sort = "newest", suspect = "" } = view.query;
   const inputs = {
     operation: h("input", { type: "search", value: name, autocomplete: "off", spellcheck: "false" }),
     state: choice([["", "any"], [DECISION, "needs a decision"], ...Object.keys(STATES).map((known) => [known, known])], state),
@@ -46,7 +46,7 @@ export function operations(view) {
     event?.preventDefault();
     const { operation, state: chosen, age: least, sort: order, suspect: suspected } = inputs;
     query = { operation: operation.value, state: chosen.value, age: least.value, sort: order.value, suspect: suspected.checked ? "true" : "" };
-    view.remember(query);
+    view.remember({ ...query, sort: query.sort === "newest" ? "" : query.sort });
     pages.reset();
     refresh();
   };
@@ -66,12 +66,16 @@ export function operations(view) {
       h("label", { class: "check" }, inputs.suspect, "only suspected double runs"),
       h("button", { type: "submit", class: "primary" }, "Search")),
     totals, selection.bar, list, pages.element);
-  const refresh = view.every(() => (isFiltered(query) || BY_TIME[query.sort] ? 30_000 : 4000), async () => {
+  let tookMs = 0;
+  // With a filter or an order, the node may look through many operations for one page.
+  const refresh = view.every(() => Math.min(Math.max(4000, tookMs * 50), 30_000), async () => {
+    const asked = performance.now();
     const answer = await page(view, query, pages.cursor);
+    tookMs = performance.now() - asked;
     const rows = answer.operations;
     if (COMPARED[query.sort]) rows.sort(COMPARED[query.sort]);
     replace(list, listed(answer, query, selection, sortBy));
-    const isOfPage = query.sort && !BY_TIME[query.sort];
+    const isOfPage = COMPARED[query.sort] && !BY_TIME[query.sort];
     pages.show(answer.next_cursor, rows.length > 0 && `, ${plural(rows.length, "operation")}${isOfPage ? ", sorted within the page" : ""}`);
     replace(totals, pages.isWhole && rows.length > 0 && inWords(rows, query));
   });
@@ -156,13 +160,13 @@ function doubleRuns({ suspected_double_runs: count }) {
 
 /** Finds an operation by its name and contents, or by its id. */
 function finder(view) {
-  if (appChosen() === ALL_APPS) return panel("Find by id", h("p", { class: "about" }, "To find an operation by its contents or id, choose its app."));
+  if (view.app === ALL_APPS) return panel("Find by id", h("p", { class: "about" }, "To find an operation by its contents or id, choose its app."));
   const found = h("div", { "aria-live": "polite" });
   const id = h("input", { class: "mono", required: true, pattern: "\\s*[0-9a-fA-F]{32}\\s*", title: "32 hexadecimal digits", autocomplete: "off", spellcheck: "false" });
   const byId = h("form", { class: "filters" }, h("label", { class: "wide" }, view.may("operations") ? "or its id" : "Id", id), h("button", { type: "submit" }, "Open"));
   byId.addEventListener("submit", (event) => {
     event.preventDefault();
-    location.hash = `#/operations/${id.value.trim().toLowerCase()}`;
+    location.hash = addressOf(`operations/${id.value.trim().toLowerCase()}`);
   });
   if (!view.may("operations")) {
     return panel("Find by id", byId, h("p", { class: "about" }, "To find an operation by its contents, the API key needs the scope operations."));
@@ -197,7 +201,7 @@ async function find(view, name, contents) {
     state = [badge("no record"), " A pre with these contents would go."];
   }
   return facts(
-    ["Id", h("a", { href: `#/operations/${preview.id}`, class: "mono" }, preview.id)],
+    ["Id", h("a", { href: addressOf(`operations/${preview.id}`), class: "mono" }, preview.id)],
     ["State", state],
     ["Canonical contents", h("code", {}, preview.canonical)],
     ["SHA-256", h("code", {}, preview.sha256)]);

@@ -1,6 +1,6 @@
 // The last minutes, what needs attention, and the engines and nodes at a glance.
 
-import { call } from "../api.js";
+import { addressOf, call } from "../api.js";
 import { Chart } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { duration, number, plural, rate } from "../format.js";
@@ -22,20 +22,23 @@ const count = (value) => (value === null ? "–" : Number.isInteger(value) ? num
 const first = (digit) => (code) => code.startsWith(digit);
 const quantiles = (samples, metric, at) => [samples.quantile(metric.replace(/_bucket$/, ""), at, 0.5), samples.quantile(metric.replace(/_bucket$/, ""), at, 0.99)];
 
+/** A lease may be granted by one node and end at another: without the first one's count, their sum may be below 0, and says nothing. */
+const atLeast0 = (value) => (value < 0 ? null : value);
+
 /** Each chart, the metric that it needs, and its values at a time. */
 const CHARTS = [
-  { title: "Requests per second", metric: "latchgate_requests_total", series: ["2xx", "4xx", "5xx"], format: rate, href: "#/events",
+  { title: "Requests per second", metric: "latchgate_requests_total", series: ["2xx", "4xx", "5xx"], format: rate, path: "events",
     values: (samples, metric, at) => ["2", "4", "5"].map((digit) => samples.rate(metric, at, first(digit))) },
-  { title: "Leases granted per second", metric: "latchgate_leases_granted_total", series: [""], format: rate, href: "#/events",
+  { title: "Leases granted per second", metric: "latchgate_leases_granted_total", series: [""], format: rate, path: "events",
     values: (samples, metric, at) => [samples.rate(metric, at)] },
-  { title: "Live leases", metric: "latchgate_leases_live", series: [""], format: count, href: "#/locks?sort=held_since",
+  { title: "Live leases", metric: "latchgate_leases_live", series: [""], format: count, path: "locks", query: { sort: "held_since" },
+    values: (samples, metric, at) => [atLeast0(samples.gauge(metric, at))] },
+  { title: "Waiting requests", metric: "latchgate_waiters", series: [""], format: count, path: "locks", query: { sort: "waiters", state: "any" },
     values: (samples, metric, at) => [samples.gauge(metric, at)] },
-  { title: "Waiting requests", metric: "latchgate_waiters", series: [""], format: count, href: "#/locks?sort=waiters",
-    values: (samples, metric, at) => [samples.gauge(metric, at)] },
-  { title: "Time in the queue", metric: "latchgate_wait_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/locks?sort=waiters", values: quantiles },
-  { title: "Hand-off to the next waiter", metric: "latchgate_handoff_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/locks?sort=waiters", values: quantiles },
-  { title: "Requests that do not wait", metric: "latchgate_request_seconds_bucket", series: ["p50", "p99"], format: seconds, href: "#/events", values: quantiles },
-  { title: "Operations per second", metric: "latchgate_operations_total", series: [""], format: rate, href: "#/operations",
+  { title: "Time in the queue", metric: "latchgate_wait_seconds_bucket", series: ["p50", "p99"], format: seconds, path: "locks", query: { sort: "waiters", state: "any" }, values: quantiles },
+  { title: "Hand-off to the next waiter", metric: "latchgate_handoff_seconds_bucket", series: ["p50", "p99"], format: seconds, path: "locks", query: { sort: "waiters", state: "any" }, values: quantiles },
+  { title: "Requests that do not wait", metric: "latchgate_request_seconds_bucket", series: ["p50", "p99"], format: seconds, path: "events", values: quantiles },
+  { title: "Operations per second", metric: "latchgate_operations_total", series: [""], format: rate, path: "operations",
     values: (samples, metric, at) => [samples.rate(metric, at)] },
 ];
 
@@ -54,7 +57,7 @@ export function overview(view) {
 
 function showCharts(view, parent, about, range) {
   const samples = new Samples();
-  const charts = CHARTS.map((of) => [of, new Chart(of)]);
+  const charts = CHARTS.map((of) => [of, new Chart({ ...of, href: addressOf(of.path, of.query) })]);
   let nodes = view.me.operator ? null : 0;
   let tries = 0;
   const pauseMs = () => {
