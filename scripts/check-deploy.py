@@ -12,6 +12,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from urllib.parse import urlsplit
 
 import yaml
@@ -62,6 +63,10 @@ def setting(flag):
 def in_ms(text):
     number, unit = re.fullmatch(r"(\d+)(ms|s|m)", text).groups()
     return int(number) * {"ms": 1, "s": 1_000, "m": 60_000}[unit]
+
+
+def constant(name, path):
+    return int(re.search(rf"const {name}: \w+ = ([\d_]+);", read(path)).group(1))
 
 
 def directive(name, text):
@@ -172,11 +177,15 @@ def check_nginx(nodes):
     balanced = [env[name] for name in sorted(env) if name.startswith("BALANCER_NODE_")]
     expect(balanced == addresses, f"nginx has {balanced}, the nodes are at {addresses}")
 
-    body = directive("client_max_body_size", template)
+    longest = max(2 * setting("body-bytes-max"), 500 * constant("LEASE_BYTES_MAX", "service/server/src/http/context.rs"))
+    for name in ("client_max_body_size", "client_body_buffer_size"):
+        expect(directive(name, template) == str(longest), f"{name} is not {longest}, as that of a node")
+    expect(f"at most {longest} bytes" in template, f"nginx's refusal does not say {longest} bytes")
+    expect(f"{-(-longest // 1024)} KiB for many leases" in read("docs/GUARANTEES.md"), f"docs/GUARANTEES.md does not say {longest} bytes")
     expect(
-    body == f"{max(2 * setting('body-bytes-max') // 1024, 500)}k",
-    f"nginx takes bodies of {body}, a node does not",
-)
+        directive("proxy_set_header X-Forwarded-For", template) == "$remote_addr",
+        "nginx passes on what a client says about its address",
+    )
     read_timeout = in_ms(directive("proxy_read_timeout", template))
     expect(read_timeout > setting("wait-max") + 10_000, "nginx does not wait as long as a long poll")
     for keepalive in re.findall(r"keepalive_timeout (\S+);", template):
@@ -188,15 +197,30 @@ def check_nginx(nodes):
 def check_prometheus(addresses):
     prometheus = SERVICES["prometheus"]
     expect(prometheus["profiles"] == ["metrics"], "Prometheus is not optional")
-    [config] = [word.split("=")[1] for word in prometheus["command"] if word.startswith("--config.file=")]
-    expect(f"./deploy/prometheus.yml:{config}:ro" in prometheus["volumes"], "Prometheus reads another file")
     for rules in yaml.safe_load(read("deploy/prometheus.yml"))["rule_files"]:
-        mounted = f"./deploy/{rules}:{config.rsplit('/', 1)[0]}/{rules}:ro"
-        expect(mounted in prometheus["volumes"] and yaml.safe_load(read(f"deploy/{rules}")), f"{rules} is not there")
+        source = f"./deploy/{os.path.basename(rules)}"
+        expect(f"{source}:{rules}:ro" in prometheus["volumes"] and yaml.safe_load(read(source)), f"{rules} is not there")
+    check_prometheus_start(prometheus)
     [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
     expect(job["static_configs"][0]["targets"] == addresses, "Prometheus scrapes other addresses than the nodes'")
     path = job.get("metrics_path", "/metrics")
     expect(f'"{path}"' in read("service/server/src/http/endpoints.rs"), f"a node has no {path}")
+
+
+def check_prometheus_start(prometheus):
+    """What its shell makes of the configuration, with an API key and without one."""
+    [script] = prometheus["command"]
+    for api_key in ("", "lgk_0123"):
+        with tempfile.TemporaryDirectory() as directory:
+            local = script.replace("/etc/prometheus/", "deploy/").replace("/tmp", directory).replace("exec prometheus", "echo")
+            env = {"LATCHGATE_METRICS_API_KEY": api_key, "PATH": os.environ["PATH"]}
+            words = subprocess.run(["sh", "-euc", local], env=env, capture_output=True, text=True, check=True).stdout.split()
+            [config] = [word.split("=")[1] for word in words if word.startswith("--config.file=")]
+            [job] = yaml.safe_load(read(config))["scrape_configs"]
+            expect(("authorization" in job) == bool(api_key), f"with the API key {api_key!r}, Prometheus sends another one")
+            if api_key:
+                [secret] = job["authorization"].values()
+                expect(read(secret.replace("/tmp", directory)) == api_key, "Prometheus sends another API key")
 
 
 def check_dockerfile(dockerfile):
@@ -227,7 +251,11 @@ def check_kubernetes():
     [deployment] = [document for document in documents if document["kind"] == "Deployment"]
     pod = deployment["spec"]["template"]["spec"]
     [node] = pod["containers"]
-    env = {entry["name"]: entry["value"] for entry in node["env"]}
+    env = {entry["name"]: entry.get("value", "a-namespace") for entry in node["env"]}
+    env = {name: re.sub(r"\$\((\w+)\)", lambda match: env[match.group(1)], value) for name, value in env.items()}
+    for host in ("latchgate", "latchgate.a-namespace", "latchgate.a-namespace.svc", "latchgate.a-namespace.svc.cluster.local"):
+        allowed = env["LATCHGATE_ALLOWED_HOSTS"].split(",")
+        expect(any(host == name or name.startswith("*.") and host.endswith(name[1:]) for name in allowed), f"{host} is no allowed host")
     refused = latchgate(*node["args"], env=env | {"LATCHGATE_ADMIN_API_KEY": ADMIN_KEY, "LATCHGATE_LOCKS": "nothing"})
     expect("--locks must be" in refused.stderr, f"the environment of the Deployment is refused: {refused.stderr}")
     expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that no node reads")
@@ -238,9 +266,15 @@ def check_kubernetes():
         path = node[probe]["httpGet"]["path"]
         expect(f'row("GET", "{path}"' in routes, f"a node has no {path}")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
-    for document in documents:
-        selector = document["spec"]["selector"]
+    monitor = yaml.safe_load(read("deploy/kubernetes/prometheus-operator/podmonitor.yaml"))
+    for document in (*documents, monitor):
+        selector = document["spec"].get("selector", document["spec"].get("podSelector"))
         expect(selector.get("matchLabels", selector) == labels, f"the {document['kind']} selects other pods")
+    [policy] = [document for document in documents if document["kind"] == "NetworkPolicy"]
+    [port] = node["ports"]
+    opened = [entry["port"] for rule in policy["spec"]["ingress"] for entry in rule["ports"]]
+    scraped = [(entry["port"], entry.get("path", "/metrics")) for entry in monitor["spec"]["podMetricsEndpoints"]]
+    expect(opened == [port["name"]] and scraped == [(port["name"], "/metrics")], "a port or a path is not the node's")
 
 
 def check_systemd():

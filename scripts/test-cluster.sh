@@ -89,6 +89,12 @@ keys_and_bodies_pass_as_they_are() {
     done
     ask 200 POST /v1/operations/preview "@$SCRATCH/body.131072" >/dev/null
     code_is body-too-large "$(ask 413 POST /v1/operations/preview "@$SCRATCH/body.131073")"
+    for length in 576000 576001; do
+        text=$(printf "%$((length - 13))s" '')
+        echo -n "{\"leases\":[]$text}" >"$SCRATCH/body.$length"
+    done
+    code_is invalid-request "$(ask 400 POST /v1/leases/renew "@$SCRATCH/body.576000")"
+    code_is body-too-large "$(ask 413 POST /v1/leases/renew "@$SCRATCH/body.576001")"
 }
 
 code_is() {
@@ -103,6 +109,12 @@ the_gate_refuses_what_is_running() {
     ask 200 POST "/v1/operations/$id/post" "{\"stamp\":$(jq .stamp <<<"$claim"),\"outcome\":\"success\"}" >/dev/null
     code_is operation-duplicate "$(ask 409 POST /v1/operations/pre '{"operation":"charge","contents":{"order":42}}')"
     ask 200 DELETE "/v1/operations/$id" >/dev/null
+}
+
+a_client_does_not_choose_its_address_in_audit_records() {
+    curl -s -m 60 -o /dev/null -X DELETE -H 'X-Forwarded-For: 203.0.113.9' "$NGINX/v1/locks/audited"
+    grep -h audited "$CLUSTER_DIR"/node-?.log >"$SCRATCH/audited" || die "there is no audit record"
+    ! grep -F 203.0.113.9 "$SCRATCH/audited" || die "a client has chosen its address"
 }
 
 a_killed_node_is_not_missed() {
@@ -146,11 +158,14 @@ nothing_is_left() {
     if find /proc/[0-9]*/fd/1 -lname "$room/*" 2>/dev/null | grep .; then die "something still runs"; fi
 }
 
+# nginx is on this machine.
+export LATCHGATE_TRUSTED_PROXIES=127.0.0.0/8
 cluster up
 a_waiter_gets_what_another_connection_releases by-key
 a_waiter_that_hangs_up_leaves_the_queue
 keys_and_bodies_pass_as_they_are
 the_gate_refuses_what_is_running
+a_client_does_not_choose_its_address_in_audit_records
 a_killed_node_is_not_missed
 without_nodes_nginx_answers_with_a_problem
 grants_survive_restarts_of_all_servers
