@@ -8,11 +8,19 @@ use latchgate_core::{App, Timestamp};
 pub struct FixedKey(Option<ApiKey>);
 
 impl FixedKey {
+    /// An empty text is none: Compose passes a variable that is not set as an empty one.
+    ///
     /// # Errors
     /// When the text is not an API key.
     pub fn new(admin: Option<&str>) -> anyhow::Result<Self> {
         // The text is not repeated: it is a secret.
-        admin.map(|text| text.trim().parse()).transpose().context("LATCHGATE_ADMIN_API_KEY").map(Self)
+        admin
+            .map(str::trim)
+            .filter(|text| !text.is_empty())
+            .map(str::parse)
+            .transpose()
+            .context("LATCHGATE_ADMIN_API_KEY")
+            .map(Self)
     }
 
     pub fn is_none(&self) -> bool {
@@ -38,5 +46,19 @@ impl FixedKey {
             document.keys.insert(key.id(), entry);
         }
         document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::FixedKey;
+
+    #[test]
+    fn an_empty_variable_is_no_api_key_and_a_wrong_one_is_not_repeated() {
+        for empty in [None, Some(""), Some(" \n")] {
+            assert!(FixedKey::new(empty).unwrap().is_none());
+        }
+        let wrong = FixedKey::new(Some("lgk_0123456789ab")).unwrap_err();
+        assert!(!format!("{wrong:?}").contains("0123456789ab"));
     }
 }
