@@ -186,7 +186,7 @@ $$;
 -- unless the attempt holds the operation, and if it has posted before. An attempt that takes over waits for the end of the transaction.
 create function post(
     id text, stamp text, result text default null, outcome text default 'success', app text default 'default',
-    retention_ms bigint default 86400000
+    retention_ms bigint default null
 ) returns integer
 language plpgsql volatile security definer set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off as $$
 #variable_conflict use_variable
@@ -199,7 +199,7 @@ declare
 begin
     if coalesce(outcome, '') not in ('success', 'failure', 'unknown') then
         raise exception 'invalid-request: outcome must be success, failure or unknown' using errcode = 'LG009';
-    elsif coalesce(retention_ms not between 1000 and 31536000000, true) then
+    elsif retention_ms not between 1000 and 31536000000 then
         raise exception 'invalid-request: retention_ms must be 1000 to 31536000000' using errcode = 'LG009';
     elsif octet_length(result) > 65536 then
         raise exception 'invalid-request: result must not be longer than 64 KiB' using errcode = 'LG009';
@@ -239,7 +239,11 @@ begin
         ),
         state = case outcome when 'success' then 'succeeded' when 'failure' then 'vacant' else 'unknown' end,
         goes_at = case outcome
-            when 'success' then at + retention_ms
+            when 'success' then at + case
+                when retention_ms is not null then retention_ms
+                when o.record ->> 'retention' = 'forever' then null
+                else coalesce((o.record #>> '{retention,ms}')::bigint, 86400000)
+            end
             when 'failure' then at + case when o.suspect then 86400000 else 600000 end
         end
     where r.app = o.app and r.id = o.id;

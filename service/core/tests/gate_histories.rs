@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use latchgate_core::gate::{
     AttemptId, Claim, Command, Description, Durability, Go, HoldOff, Label, OnExpiry, OperationName, OperationRecord,
-    Outcome, Phase, Post, Replaced, Report, Resolution, Resolve, Sha256Digest, Stamp, Started, Step, StoreRole, step,
+    Outcome, Phase, Post, Replaced, Report, Resolution, Resolve, Retention, Sha256Digest, Stamp, Started, Step,
+    StoreRole, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::prelude::*;
@@ -46,6 +47,9 @@ enum Wish {
     },
     Resolve {
         has_succeeded: bool,
+    },
+    Enter {
+        attempt: u8,
     },
     Await,
 }
@@ -95,6 +99,7 @@ fn wish() -> impl Strategy<Value = Wish> {
             .prop_map(|(go, lease_ms)| Wish::Heartbeat { go, lease_ms }),
         1 => any::<bool>().prop_map(|force| Wish::Forget { force }),
         2 => any::<bool>().prop_map(|has_succeeded| Wish::Resolve { has_succeeded }),
+        1 => (0..8_u8).prop_map(|attempt| Wish::Enter { attempt }),
         1 => Just(Wish::Await),
     ]
 }
@@ -216,40 +221,52 @@ impl World {
         // 0 is the latest go, 1 the one before it, and so on.
         let stamp_of = |go: usize| self.gos.iter().rev().nth(go).map_or(stranger, |held| held.stamp);
         match wish {
-            Wish::Pre { lease_ms, on_expiry, attempt, waits, .. } => Command::Pre(Claim {
-                operation: OperationName::parse("charge").unwrap(),
-                sha256: Sha256Digest::of(b""),
-                checked: None,
-                stamp: Stamp::from_bits(self.stamps),
-                attempt_id: attempt.map(|attempt| AttemptId::parse(&format!("job-{attempt}")).unwrap()),
-                lease_ms,
-                on_expiry,
-                durability: Durability::Fast,
-                store: StoreRole::Primary,
-                description: described(self.stamps),
-                waits_until: waits.then(|| now.plus_ms(5_000)),
-                hold_off: HoldOff::default(),
-            }),
+            Wish::Pre { lease_ms, on_expiry, attempt, waits, .. } => {
+                let waits_until = waits.then(|| now.plus_ms(5_000));
+                Command::Pre(Claim { lease_ms, on_expiry, waits_until, ..self.claim(attempt) })
+            }
+            Wish::Enter { attempt } => {
+                let claim = self.claim(Some(attempt));
+                let stamp = claim.attempt_id.as_ref().map_or(stranger, Stamp::of_run);
+                let run = Post { result: Some(self.stamps.to_string().into()), ..Post::new(stamp, Report::Success) };
+                Command::Enter { claim: Box::new(claim), run, ran_at: now }
+            }
             Wish::GiveBack { claim } => match self.refused.iter().rev().nth(claim) {
                 Some(claim) => Command::GiveBack(Box::new(claim.clone())),
                 None => Command::Forget { force: false },
             },
             Wish::Post { go, report, retention_ms } => Command::Post(Post {
-                stamp: stamp_of(go),
-                report,
                 result: Some(self.stamps.to_string().into()),
-                retention_ms: retention_ms.unwrap_or(0),
-                permanent: retention_ms.is_none(),
+                retention: Some(retention_ms.map_or(Retention::Forever, Retention::Ms)),
+                ..Post::new(stamp_of(go), report)
             }),
             Wish::Heartbeat { go, lease_ms } => Command::Heartbeat { stamp: stamp_of(go), lease_ms },
             Wish::Forget { force } => Command::Forget { force },
             Wish::Resolve { has_succeeded } => Command::Resolve(Resolve {
                 has_succeeded,
                 result: Some(self.stamps.to_string().into()),
-                retention_ms: DAY_MS,
+                retention: None,
                 resolution: Arc::new(Resolution { reason: "seen".into(), by: None, api_key: None }),
             }),
             Wish::Await => Command::Await { until: Some(now.plus_ms(5_000)) },
+        }
+    }
+
+    fn claim(&self, attempt: Option<u8>) -> Claim {
+        Claim {
+            operation: OperationName::parse("charge").unwrap(),
+            sha256: Sha256Digest::of(b""),
+            checked: None,
+            stamp: Stamp::from_bits(self.stamps),
+            attempt_id: attempt.map(|attempt| AttemptId::parse(&format!("job-{attempt}")).unwrap()),
+            lease_ms: 1_000,
+            on_expiry: OnExpiry::default(),
+            durability: Durability::Fast,
+            retention: Retention::default(),
+            store: StoreRole::Primary,
+            description: described(self.stamps),
+            waits_until: None,
+            hold_off: HoldOff::default(),
         }
     }
 
@@ -277,6 +294,11 @@ impl World {
                 self.success = resolve
                     .has_succeeded
                     .then(|| Success { result: resolve.result.clone(), keep_until: posted.keep_until });
+            }
+            (Outcome::Posted(posted), Command::Enter { run, .. }) if !posted.replayed => {
+                self.gos.iter_mut().for_each(|held| held.ended = true);
+                self.may_have_run = false;
+                self.success = Some(Success { result: run.result.clone(), keep_until: posted.keep_until });
             }
             (Outcome::Beating { lease_until, .. }, Command::Heartbeat { stamp, .. }) => {
                 let held = self.gos.last_mut().expect("a heartbeat without a go");

@@ -4,7 +4,7 @@
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OnExpiry, OperationName, OperationRecord, Outcome, Phase, Post, Report,
-    Sha256Digest, Stamp, StoreRole, step,
+    Retention, Sha256Digest, Stamp, StoreRole, step,
 };
 
 use crate::bytes::Bytes;
@@ -47,9 +47,12 @@ fn command(bytes: &mut Bytes<'_>, record: Option<&OperationRecord>) -> Command {
         4 => Command::Heartbeat { stamp: stamp(bytes), lease_ms: bytes.chance().then(|| bytes.number()) },
         5 => Command::GiveBack(Box::new(claim(bytes))),
         6 => {
-            // Both are of one attempt: the stamp that its caller has shown.
-            let (claim, post) = (claim(bytes), post(bytes));
-            Command::Enter { post: Post { stamp: claim.stamp, ..post }, claim }
+            let ran_at = Timestamp::from_ms(bytes.number());
+            Command::Enter {
+                claim: Box::new(claim(bytes)),
+                run: Post { report: Report::Success, ..post(bytes) },
+                ran_at,
+            }
         }
         _ => match record {
             Some(record) if bytes.chance() => Command::CarryBack(Box::new(record.clone())),
@@ -61,7 +64,11 @@ fn command(bytes: &mut Bytes<'_>, record: Option<&OperationRecord>) -> Command {
 
 fn post(bytes: &mut Bytes<'_>) -> Post {
     let report = [Report::Success, Report::Failure, Report::Unknown][usize::from(bytes.byte() % 3)];
-    Post { stamp: stamp(bytes), report, result: None, retention_ms: bytes.number(), permanent: bytes.chance() }
+    Post { retention: bytes.chance().then(|| retention(bytes)), ..Post::new(stamp(bytes), report) }
+}
+
+fn retention(bytes: &mut Bytes<'_>) -> Retention {
+    if bytes.chance() { Retention::Forever } else { Retention::Ms(bytes.number()) }
 }
 
 fn claim(bytes: &mut Bytes<'_>) -> Claim {
@@ -74,6 +81,7 @@ fn claim(bytes: &mut Bytes<'_>) -> Claim {
         lease_ms: bytes.number(),
         on_expiry: if bytes.chance() { OnExpiry::Block } else { OnExpiry::Retry },
         durability: Durability::Fast,
+        retention: retention(bytes),
         store: if bytes.chance() { StoreRole::Primary } else { StoreRole::Fallback },
         description: None,
         waits_until: bytes.chance().then(|| Timestamp::from_ms(bytes.number())),

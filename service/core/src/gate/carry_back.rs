@@ -184,6 +184,7 @@ mod tests {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
+            retention: Retention::default(),
             store: StoreRole::Fallback,
             description: None,
             waits_until: None,
@@ -192,8 +193,7 @@ mod tests {
     }
 
     fn post(stamp: Stamp, report: Report) -> Command {
-        let retention_ms = RETENTION_MS_DEFAULT;
-        Command::Post(Post { stamp, report, result: None, retention_ms, permanent: false })
+        Command::Post(Post::new(stamp, report))
     }
 
     fn then(record: Option<OperationRecord>, commands: &[Command]) -> OperationRecord {

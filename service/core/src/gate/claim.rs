@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Resolution, Sha256Digest, Stamp,
-    StoreRole,
+    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Resolution, Retention, Sha256Digest,
+    Stamp, StoreRole,
 };
 use crate::time::Timestamp;
 
@@ -26,8 +26,8 @@ pub enum Command {
     GiveBack(Box<Claim>),
     /// Forget the record; one whose attempt still runs, or may have done it, only with `force`.
     Forget { force: bool },
-    /// Enter an attempt that ran without a claim, because the gate did not answer, and how it has ended.
-    Enter { claim: Claim, post: Post },
+    /// Enter a run that was made without a claim, because the gate did not answer. `ran_at` is by the clock of the client that ran it.
+    Enter { claim: Box<Claim>, run: Post, ran_at: Timestamp },
     /// This record was claimed in the fallback store while the primary was away.
     CarryBack(Box<OperationRecord>),
     /// This record was copied from the engine that the gate is switched from.
@@ -47,6 +47,8 @@ pub struct Claim {
     pub lease_ms: u64,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
+    /// How long a success is kept if its post does not say.
+    pub retention: Retention,
     /// Which store the claim is made in.
     pub store: StoreRole,
     /// What is kept of the attempt for people.
@@ -80,10 +82,19 @@ pub struct Post {
     pub report: Report,
     /// JSON text; kept for a success only.
     pub result: Option<Arc<str>>,
-    /// How long a success is kept, in ms.
-    pub retention_ms: u64,
-    /// A success is kept for ever.
-    pub permanent: bool,
+    /// There is a result that cannot be stored.
+    pub result_omitted: bool,
+    /// Text for a person who must decide; kept with an unknown outcome only.
+    pub detail: Option<Arc<str>>,
+    /// How long a success is kept; `None`: as the pre said.
+    pub retention: Option<Retention>,
+}
+
+impl Post {
+    /// A report without a result.
+    pub fn new(stamp: Stamp, report: Report) -> Self {
+        Self { stamp, report, result: None, result_omitted: false, detail: None, retention: None }
+    }
 }
 
 /// What an operator has found out.
@@ -93,8 +104,8 @@ pub struct Resolve {
     pub has_succeeded: bool,
     /// JSON text; kept for a success only.
     pub result: Option<Arc<str>>,
-    /// How long a success is kept, in ms.
-    pub retention_ms: u64,
+    /// How long a success is kept; `None`: as the pre said.
+    pub retention: Option<Retention>,
     pub resolution: Arc<Resolution>,
 }
 

@@ -41,6 +41,10 @@ pub enum ContentsError {
     TooDeep { path: String, max: usize },
     #[error("{path}: longer than {max_bytes} bytes")]
     TooLong { path: String, max_bytes: usize },
+    #[error(
+        "{path}: says nothing (an empty text, object or list, or only nulls), so it would identify every operation that lost its contents"
+    )]
+    SaysNothing { path: String },
 }
 
 impl Canonical {
@@ -50,8 +54,23 @@ impl Canonical {
     /// The text is not JSON, or has no canonical form that is its own: duplicate keys, numbers that are not exact in it, nesting
     /// without end.
     pub fn parse(field: &str, json: &[u8]) -> Result<Self, ContentsError> {
-        let value = read(field, json, Use::Hashed)?;
-        serde_json_canonicalizer::to_vec(&value)
+        read(field, json, Use::Hashed).and_then(|value| Self::of(field, &value))
+    }
+
+    /// As [`parse`](Self::parse), for what identifies an operation.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), or if there is nothing in it but nulls and empty texts, objects and lists: an identity that its sender has
+    /// lost is that of every other sender that has lost one.
+    pub fn parse_identity(field: &str, json: &[u8]) -> Result<Self, ContentsError> {
+        match read(field, json, Use::Hashed)? {
+            value if says_nothing(&value) => Err(ContentsError::SaysNothing { path: field.to_owned() }),
+            value => Self::of(field, &value),
+        }
+    }
+
+    fn of(field: &str, value: &Value) -> Result<Self, ContentsError> {
+        serde_json_canonicalizer::to_vec(value)
             .map(Self)
             .map_err(|error| ContentsError::NotJson { path: field.to_owned(), reason: error.to_string() })
     }
@@ -70,6 +89,16 @@ impl Canonical {
 impl fmt::Debug for Canonical {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
+
+fn says_nothing(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(_) | Value::Number(_) => false,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.iter().all(says_nothing),
+        Value::Object(fields) => fields.values().all(says_nothing),
     }
 }
 
@@ -350,6 +379,17 @@ mod tests {
         assert_eq!(canonical(&nested(DEPTH_MAX)), nested(DEPTH_MAX));
         assert!(matches!(refusal(&nested(DEPTH_MAX + 1)), ContentsError::TooDeep { max: DEPTH_MAX, .. }));
         assert!(matches!(refusal(&"[".repeat(100_000)), ContentsError::TooDeep { .. }));
+    }
+
+    #[test]
+    fn an_identity_says_something() {
+        let read = |json: &str| Canonical::parse_identity("contents", json.as_bytes());
+        for json in ["null", r#""""#, "{}", "[]", r#"{"order":null}"#, r#"{"a":[{"b":""},[],null]}"#, r#"[null,""]"#] {
+            assert_eq!(read(json), Err(ContentsError::SaysNothing { path: "contents".to_owned() }), "{json}");
+        }
+        for json in ["0", "false", r#"" ""#, r#"{"a":null,"b":[0]}"#] {
+            assert_eq!(read(json), Canonical::parse("contents", json.as_bytes()), "{json}");
+        }
     }
 
     #[test]

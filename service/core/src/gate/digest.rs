@@ -7,7 +7,7 @@ use md5::Md5;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
-use super::{Canonical, OperationName};
+use super::{AttemptId, Canonical, OperationName};
 use crate::key::App;
 
 /// The visible id of an operation: MD5 over the length-prefixed app, operation and contents (see [`Fingerprint`]).
@@ -62,6 +62,12 @@ impl OperationId {
 impl Stamp {
     pub const fn from_bits(bits: u128) -> Self {
         Self(bits)
+    }
+
+    /// The stamp under which a run is entered: the same however often its client repeats the entry.
+    pub fn of_run(attempt: &AttemptId) -> Self {
+        let Sha256Digest(digest) = Sha256Digest::of(attempt.as_str().as_bytes());
+        Self(digest.iter().take(16).fold(0, |bits, byte| bits << 8 | u128::from(*byte)))
     }
 }
 

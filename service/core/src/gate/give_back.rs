@@ -1,6 +1,5 @@
 //! Giving a claim back: its caller may not go after all, so what the claim replaced counts again.
 
-use super::record::RETENTION_MS_DEFAULT;
 use super::{Claim, Ending, OperationRecord, Outcome, Phase, Replaced, Stamp, Step, Succeeded, pre};
 use crate::time::Timestamp;
 
@@ -40,13 +39,16 @@ pub(super) fn give_back_absent(claim: &Claim, now: Timestamp) -> Step {
 /// The attempt before has the record again. If it has reported a success meanwhile, the operation has succeeded. Its result is
 /// not known, because its post was refused as superseded.
 fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: Timestamp) {
-    let Replaced::Attempt { started, on_expiry, durability, claimed_in, description } = replaced else { return };
+    let Replaced::Attempt { started, on_expiry, durability, retention, claimed_in, description } = replaced else {
+        return;
+    };
     let has_succeeded =
         record.earlier(started.stamp).is_some_and(|earlier| earlier.ending == Ending::SupersededSuccess);
     record.earlier.retain(|earlier| earlier.stamp != started.stamp);
     record.remember(stamp, Ending::Failed);
     record.attempt = record.attempt.saturating_sub(1);
     (record.on_expiry, record.durability, record.claimed_in) = (on_expiry, durability, claimed_in);
+    record.retention = retention;
     record.description = description;
     record.phase = if has_succeeded {
         record.awaited_until = None;
@@ -55,7 +57,7 @@ fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: 
             at: now,
             result: None,
             result_omitted: true,
-            keep_until: Some(now.plus_ms(RETENTION_MS_DEFAULT)),
+            keep_until: retention.until(now),
             resolved: None,
         })
     } else {

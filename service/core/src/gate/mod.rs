@@ -21,13 +21,13 @@ mod claim;
 mod contents;
 mod description;
 mod digest;
+mod enter;
 mod expiry;
 mod forget;
 mod give_back;
 mod go;
 mod heartbeat;
 mod idempotency_key;
-mod ledger;
 mod names;
 mod numbers;
 mod outcome;
@@ -49,7 +49,7 @@ pub use names::{
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
-    Replaced, Resolution, Started, State, StoreRole, Succeeded,
+    Replaced, Resolution, Retention, Started, State, StoreRole, Succeeded,
 };
 pub use step::{Step, step};
 

@@ -46,13 +46,14 @@ fn by_holder(record: OperationRecord, post: Post, now: Timestamp) -> Step {
 fn end(mut record: OperationRecord, post: Post, late: bool, now: Timestamp) -> Step {
     match post.report {
         Report::Success => {
-            let result_omitted = post.result.as_ref().is_some_and(|result| result.len() > RESULT_MAX_BYTES);
+            let is_too_long = post.result.as_ref().is_some_and(|result| result.len() > RESULT_MAX_BYTES);
+            let result_omitted = post.result_omitted || is_too_long;
             record.phase = Phase::Succeeded(Succeeded {
                 stamp: post.stamp,
                 at: now,
                 result: post.result.filter(|_| !result_omitted),
                 result_omitted,
-                keep_until: (!post.permanent).then(|| now.plus_ms(post.retention_ms)),
+                keep_until: post.retention.unwrap_or(record.retention).until(now),
                 resolved: None,
             });
         }
@@ -60,7 +61,7 @@ fn end(mut record: OperationRecord, post: Post, late: bool, now: Timestamp) -> S
             record.remember(post.stamp, Ending::Failed);
             record.vacate(now);
         }
-        Report::Unknown => record.phase = Phase::Unknown { stamp: post.stamp, at: now },
+        Report::Unknown => record.phase = Phase::Unknown { stamp: post.stamp, at: now, detail: post.detail },
     }
     record.awaited_until = None;
     let posted = posted(&record, post.report, record.attempt, false, late);

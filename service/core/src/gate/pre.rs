@@ -35,6 +35,7 @@ pub(super) fn vacant(claim: &Claim, now: Timestamp) -> OperationRecord {
         double_runs: 0,
         on_expiry: claim.on_expiry,
         durability: claim.durability,
+        retention: claim.retention,
         claimed_in: claim.store,
         description: claim.description.clone(),
         awaited_until: None,

@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 
 /// Largest result that is kept, in bytes of JSON. A larger one is dropped and the record says so.
 pub const RESULT_MAX_BYTES: usize = 64 * 1024;
-/// How long a success is kept when its post does not say, in ms.
+/// How long a success is kept when neither its pre nor its post says, in ms.
 pub const RETENTION_MS_DEFAULT: u64 = 24 * 60 * 60 * 1000;
 /// How many ended attempts are remembered by their stamp. The posts of older ones are answered as if their stamps were unknown.
 pub const EARLIER_MAX: usize = 16;
@@ -33,6 +33,9 @@ pub struct OperationRecord {
     pub double_runs: u32,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
+    /// How long a success is kept if its post does not say.
+    #[serde(default, skip_serializing_if = "Retention::is_default")]
+    pub retention: Retention,
     pub claimed_in: StoreRole,
     /// What is known of the attempt that holds the record, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -55,6 +58,9 @@ pub enum Phase {
     Unknown {
         stamp: Stamp,
         at: Timestamp,
+        /// What the owner said for a person who must decide.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        detail: Option<Arc<str>>,
     },
     /// Forgotten: the next pre may go at once. Kept until `until` only to answer the posts of `earlier` attempts.
     Vacant {
@@ -87,6 +93,8 @@ pub enum Replaced {
         started: Started,
         on_expiry: OnExpiry,
         durability: Durability,
+        #[serde(default, skip_serializing_if = "Retention::is_default")]
+        retention: Retention,
         claimed_in: StoreRole,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<Arc<Description>>,
@@ -100,7 +108,7 @@ pub struct Succeeded {
     /// JSON text, as posted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Arc<str>>,
-    /// The posted result was larger than [`RESULT_MAX_BYTES`] and was dropped.
+    /// The result was larger than [`RESULT_MAX_BYTES`], or could not be stored, and was dropped.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub result_omitted: bool,
     /// None: permanent.
@@ -164,6 +172,34 @@ pub enum Durability {
     Fast,
     /// Claimed in a store that commits to disk.
     Durable,
+}
+
+/// How long a success is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Retention {
+    Ms(u64),
+    Forever,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self::Ms(RETENTION_MS_DEFAULT)
+    }
+}
+
+impl Retention {
+    /// Until when a success of `now` is kept; `None`: permanent.
+    pub fn until(self, now: Timestamp) -> Option<Timestamp> {
+        match self {
+            Self::Ms(ms) => Some(now.plus_ms(ms)),
+            Self::Forever => None,
+        }
+    }
+
+    fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
 }
 
 /// Which of the gate's two stores claimed a record, by its role at that time.

@@ -31,9 +31,9 @@ pub(super) fn resolve(record: OperationRecord, resolve: Resolve, now: Timestamp)
 }
 
 fn end(mut record: OperationRecord, stamp: Stamp, resolve: Resolve, now: Timestamp) -> Step {
-    let Resolve { has_succeeded, result, retention_ms, resolution } = resolve;
+    let Resolve { has_succeeded, result, retention, resolution } = resolve;
     if has_succeeded {
-        let ended = Post { stamp, report: Report::Success, result, retention_ms, permanent: false };
+        let ended = Post { result, retention, ..Post::new(stamp, Report::Success) };
         let mut step = post::post(record, ended, now);
         if let Some(Phase::Succeeded(succeeded)) = step.record.as_mut().map(|record| &mut record.phase) {
             succeeded.resolved = Some(resolution);

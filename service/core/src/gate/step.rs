@@ -1,7 +1,7 @@
 //! The one function that changes a record.
 
 use super::{
-    Command, OperationRecord, Outcome, Phase, await_end, carry_back, forget, give_back, heartbeat, ledger, post, pre,
+    Command, OperationRecord, Outcome, Phase, await_end, carry_back, enter, forget, give_back, heartbeat, post, pre,
     resolve,
 };
 use crate::time::Timestamp;
@@ -37,7 +37,7 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::Heartbeat { stamp, lease_ms } => heartbeat::heartbeat(record, stamp, lease_ms, now),
         Command::GiveBack(claim) => give_back::give_back(record, &claim, now),
         Command::Forget { force } => forget::forget(record, force, now),
-        Command::Enter { claim, post } => ledger::enter(record, claim, post, now),
+        Command::Enter { claim, run, ran_at } => enter::enter(record, &claim, run, ran_at, now),
         Command::CarryBack(carried) => carry_back::carry_back(record, *carried, now),
         Command::Move(copied) => carry_back::take_over(record, *copied, now),
     };
@@ -51,7 +51,7 @@ fn on_absent(stale: Option<OperationRecord>, command: Command, now: Timestamp) -
     match command {
         Command::Pre(claim) => pre::first(stale, claim, now),
         Command::GiveBack(claim) => give_back::give_back_absent(&claim, now),
-        Command::Enter { claim, post } => ledger::enter_first(claim, post, now),
+        Command::Enter { claim, run, ran_at } => enter::enter_absent(&claim, run, ran_at, now),
         Command::CarryBack(carried) => carry_back::into_absent(*carried),
         Command::Move(copied) => carry_back::into_absent(copied.settled()),
         Command::Await { .. }

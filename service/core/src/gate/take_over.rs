@@ -11,6 +11,7 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
         started: Started { replaced: None, ..passed.clone() },
         on_expiry: record.on_expiry,
         durability: record.durability,
+        retention: record.retention,
         claimed_in: record.claimed_in,
         description: record.description.take(),
     };
@@ -18,6 +19,7 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
     record.attempt = record.attempt.saturating_add(1);
     record.on_expiry = claim.on_expiry;
     record.durability = claim.durability;
+    record.retention = claim.retention;
     record.claimed_in = claim.store;
     record.description.clone_from(&claim.description);
     go(record, claim, now, replaced)

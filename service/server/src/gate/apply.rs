@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use latchgate_core::gate::{
     Canonical, Command, Durability, Fingerprint, OnExpiry, OperationAddress, OperationName, OperationRecord, Outcome,
-    Phase, Stamp, StoreRole, step,
+    Phase, Retention, Stamp, StoreRole, step,
 };
 use latchgate_core::{App, Timestamp, broken};
 use lru::LruCache;
@@ -395,6 +395,7 @@ fn probe_record() -> (OperationAddress, OperationRecord) {
         double_runs: 0,
         on_expiry: OnExpiry::Retry,
         durability: Durability::Fast,
+        retention: Retention::default(),
         claimed_in: StoreRole::Primary,
         description: None,
         awaited_until: None,

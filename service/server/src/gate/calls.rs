@@ -6,7 +6,7 @@ use std::time::Duration;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
     AttemptId, Description, Durability, Fingerprint, Go, OnExpiry, OperationAddress, OperationName, OperationRecord,
-    Outcome, Report, Sha256Digest,
+    Outcome, Report, Retention, Sha256Digest,
 };
 use serde::Deserialize;
 use utoipa::ToSchema;
@@ -40,6 +40,8 @@ pub struct PreCall {
     pub wait: Duration,
     pub on_expiry: OnExpiry,
     pub durability: Durability,
+    /// How long a success is kept if its post does not say.
+    pub retention: Retention,
     pub on_outage: OnOutage,
     /// What is kept of the attempt for people.
     pub description: Option<Arc<Description>>,
@@ -88,8 +90,12 @@ pub struct PostCall {
     pub report: Report,
     /// JSON text.
     pub result: Option<Arc<str>>,
-    pub retention_ms: u64,
-    pub permanent: bool,
+    /// There is a result that cannot be stored.
+    pub result_omitted: bool,
+    /// For a person who must decide.
+    pub detail: Option<Arc<str>>,
+    /// `None`: as the pre said.
+    pub retention: Option<Retention>,
 }
 
 /// A record as it is shown.

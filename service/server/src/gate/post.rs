@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationRecord, Outcome, Post, Report, Resolve,
-    StoreRole,
+    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationRecord, Outcome, Post, Posted, Report,
+    Resolve, Retention, StoreRole,
 };
+use latchgate_core::{App, Timestamp};
 
 use super::stamp::{Home, Presented, Unguarded};
-use super::{Inner, Operations, PostCall, Reply, StampText};
+use super::{Inner, Operations, PostCall, PreCall, Reply, StampText};
 use crate::failure::{Answer, Failure};
 use crate::observe::metrics::GateOutcome;
 use crate::store::StoreError;
@@ -27,14 +28,15 @@ impl Operations {
     async fn answer_post(&self, address: &OperationAddress, stamp: &StampText, call: PostCall) -> Answer<Reply> {
         let inner = &self.inner;
         let Some(presented) = inner.signer.read(stamp) else { return self.mismatch(address).await };
-        let is_permanent = call.permanent && call.report == Report::Success;
+        let is_permanent = call.retention == Some(Retention::Forever) && call.report == Report::Success;
         let is_durable = matches!(presented, Presented::Guarded(Home::Durable, _));
         let post = |stamp| Post {
             stamp,
             report: call.report,
             result: call.result.clone(),
-            retention_ms: call.retention_ms,
-            permanent: call.permanent,
+            result_omitted: call.result_omitted,
+            detail: call.detail.clone(),
+            retention: call.retention,
         };
         let reply = match presented {
             Presented::Unguarded(unguarded) if unguarded.app != address.app || unguarded.id != address.id => {
@@ -44,13 +46,25 @@ impl Operations {
                 return Ok(inner.reply(Outcome::StampMismatch));
             }
             Presented::Unguarded(_) | Presented::Guarded(Home::Primary | Home::Fallback, _)
-                if is_permanent && (inner.second.is_some() || !inner.primary.gate.store().is_durable()) =>
+                if is_permanent && !inner.keeps_for_ever() =>
             {
                 return Err(Failure::PermanentNeedsDurable);
             }
+            // It did not happen, or nobody knows: there is nothing to enter.
+            Presented::Unguarded(_) if call.report != Report::Success => {
+                return Ok(inner.reply(Outcome::Posted(Posted {
+                    report: call.report,
+                    attempt: 1,
+                    replayed: false,
+                    late: false,
+                    result_omitted: false,
+                    keep_until: None,
+                    double_runs: 0,
+                })));
+            }
             Presented::Unguarded(unguarded) => {
                 let claim = unguarded.claim();
-                inner.enter(address, claim, post(unguarded.stamp)).await?
+                inner.enter_unguarded(address, claim, post(unguarded.stamp), unguarded.at).await?
             }
             Presented::Guarded(home, stamp) => {
                 let reply = inner.apply_there(home, address, &Command::Post(post(stamp))).await?;
@@ -60,9 +74,30 @@ impl Operations {
                 reply
             }
         };
-        if let Outcome::Superseded { counted: true, double_runs, .. } = &reply.outcome {
-            inner.metrics.double_runs.inc();
-            tracing::warn!(id = %address.id, double_runs, "suspected double run: a superseded attempt reports a success");
+        if let Outcome::Superseded { counted: true, double_runs, .. } = reply.outcome {
+            inner.count_double_run(address, double_runs, "a superseded attempt reports a success");
+        }
+        Ok(reply)
+    }
+
+    /// Enters a run that was made without a claim, because the gate did not answer.
+    ///
+    /// # Errors
+    /// When there is no answer: repeat it, it is safe.
+    pub async fn enter(&self, app: &App, call: &PreCall, run: Post, ran_at: Timestamp) -> Answer<Reply> {
+        let inner = &self.inner;
+        let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
+        let home = inner.home_of_new(call)?;
+        let entry = Command::Enter { claim: Box::new(call.claim()), run, ran_at };
+        let reply = inner.apply(home, &address, &entry).await;
+        inner.metrics.count(if reply.is_ok() { GateOutcome::Entered } else { GateOutcome::NoAnswer });
+        let reply = reply?;
+        match reply.outcome {
+            Outcome::Superseded { counted: true, double_runs, .. }
+            | Outcome::Posted(Posted { replayed: false, double_runs: double_runs @ 1.., .. }) => {
+                inner.count_double_run(&address, double_runs, "a run without a claim is entered beside another");
+            }
+            _ => {}
         }
         Ok(reply)
     }
@@ -126,6 +161,31 @@ impl Operations {
 }
 
 impl Inner {
+    /// Counts a double run that a command has found.
+    fn count_double_run(&self, address: &OperationAddress, double_runs: u32, why: &str) {
+        self.metrics.double_runs.inc();
+        tracing::warn!(id = %address.id, double_runs, "suspected double run: {why}");
+    }
+
+    fn keeps_for_ever(&self) -> bool {
+        self.second.is_none() && self.primary.gate.store().is_durable()
+    }
+
+    /// Where the record of an operation is made.
+    ///
+    /// # Errors
+    /// When no store keeps what the caller wants to be kept: better before the work than after it.
+    pub(super) fn home_of_new(&self, call: &PreCall) -> Answer<Home> {
+        match (call.durability, &self.second) {
+            (Durability::Durable, Some(_)) => Ok(Home::Durable),
+            (Durability::Durable, None) if !self.primary.gate.store().is_durable() => Err(Failure::NoDurableStore),
+            (Durability::Fast, _) if call.retention == Retention::Forever && !self.keeps_for_ever() => {
+                Err(Failure::PermanentNeedsDurable)
+            }
+            _ => Ok(Home::Primary),
+        }
+    }
+
     /// An outcome that no store has said.
     fn reply(&self, outcome: Outcome) -> Reply {
         Reply { outcome, now: self.clock_now(), record: None }
@@ -166,12 +226,19 @@ impl Inner {
     }
 
     /// Enters an unguarded run in the ledger: in the active engine, or for it in the second store if it still does not answer.
-    async fn enter(&self, address: &OperationAddress, mut claim: Claim, post: Post) -> Result<Reply, StoreError> {
-        let entry = Command::Enter { claim: claim.clone(), post: post.clone() };
+    async fn enter_unguarded(
+        &self,
+        address: &OperationAddress,
+        mut claim: Claim,
+        run: Post,
+        ran_at: Timestamp,
+    ) -> Result<Reply, StoreError> {
+        let entry = Command::Enter { claim: Box::new(claim.clone()), run: run.clone(), ran_at };
         let mut reply = self.apply(Home::Primary, address, &entry).await;
         if matches!(reply, Err(StoreError::Unavailable(_))) && self.second.is_some() {
             claim.store = StoreRole::Fallback;
-            reply = self.apply(Home::Fallback, address, &Command::Enter { claim, post }).await;
+            let entry = Command::Enter { claim: Box::new(claim), run, ran_at };
+            reply = self.apply(Home::Fallback, address, &entry).await;
         }
         reply
     }
@@ -207,6 +274,7 @@ impl Unguarded {
             // It has run: a hold-off does not keep it from being entered.
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
+            retention: Retention::default(),
             store: StoreRole::Primary,
             description: None,
             waits_until: None,

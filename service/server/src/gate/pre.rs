@@ -82,15 +82,11 @@ impl Operations {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
         let wait = Wait { began: Instant::now(), patience: call.wait };
-        // Durable operations live in the second store.
-        if call.durability == Durability::Durable && inner.second.is_some() {
+        if inner.home_of_new(call)? == Home::Durable {
             if let Some(refused) = inner.refused_in_front(&address, &claim, wait).await {
                 return Ok(refused);
             }
             return inner.pre_in_second(Home::Durable, &address, claim, wait).await.map_err(Broken::failure);
-        }
-        if call.durability == Durability::Durable && !inner.primary.gate.store().is_durable() {
-            return Err(Failure::NoDurableStore);
         }
         inner.pre_fast(&address, claim, wait, call.on_outage).await
     }
@@ -108,6 +104,7 @@ impl PreCall {
             lease_ms: self.lease_ms,
             on_expiry: self.on_expiry,
             durability: self.durability,
+            retention: self.retention,
             store: StoreRole::Primary,
             description: self.description.clone(),
             waits_until: None,

@@ -106,6 +106,7 @@ impl Context {
             BodyLimit::Small => self.limits.body_bytes_max,
             BodyLimit::Leases => self.limits.body_bytes_max.max(LEASES_PER_CALL_MAX * LEASE_BYTES_MAX),
             BodyLimit::Operations => self.limits.body_bytes_max.saturating_mul(2),
+            BodyLimit::Results => self.limits.body_bytes_max.saturating_mul(7),
         }
     }
 }

@@ -99,6 +99,8 @@ pub enum BodyLimit {
     Leases,
     /// Longer because it has the contents of operations.
     Operations,
+    /// Longer because it has a result, of which each byte may be written as six.
+    Results,
 }
 
 /// A row of the table. GET and DELETE have no body, other methods a small one.

@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use latchgate_core::access::Scope;
 use utoipa::OpenApi;
 
-use super::endpoint::BodyLimit::{Leases, Operations};
+use super::endpoint::BodyLimit::{Leases, Operations, Results};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
 use super::endpoint::{Endpoint, Needs, answering, row};
@@ -66,7 +66,8 @@ endpoints! {
         row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release"; leases::release).body(Leases).of_holder(),
         row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
         row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
-        row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Operations).of_holder(),
+        row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Results).of_holder(),
+        row("POST", "/v1/operations/enter", "enterOperation", GATE, "enter"; operations::enter).body(Results).of_holder(),
         row("POST", "/v1/operations/{id}/resolve", "resolveOperation", ADMIN, "operation"; operations::resolve).body(Operations).audit("resolve-operation").of_any_app(),
         row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll).of_any_app(),
         row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit("forget-operation").of_any_app(),
@@ -279,7 +280,8 @@ mod tests {
     #[test]
     fn only_what_keeps_or_ends_what_its_client_has_begun_is_of_a_holder() {
         for endpoint in ENDPOINTS {
-            let ends = ["/renew", "/release", "/post", "/heartbeat"].iter().any(|end| endpoint.path.ends_with(end));
+            let ends =
+                ["/renew", "/release", "/post", "/heartbeat", "/enter"].iter().any(|end| endpoint.path.ends_with(end));
             assert_eq!(endpoint.is_of_holder, ends, "{} {}", endpoint.method, endpoint.path);
         }
     }

@@ -1,10 +1,12 @@
 //! The gate's table through the driver, over two nodes; all its rows are tested in latchgate-core.
 
+use latchgate::gate::apply::fresh_stamp;
 use latchgate::store::gate::{Change, Write, Written};
-use latchgate_core::gate::{Command, OnExpiry, Outcome, Post, Posted, Report, State, step};
+use latchgate_core::Timestamp;
+use latchgate_core::gate::{Command, OnExpiry, Outcome, Post, Posted, Report, Retention, State, step};
 
 use crate::on_every_store;
-use crate::world::{FENCE, LEASE_MS, World, post};
+use crate::world::{FENCE, LEASE_MS, Operation, World, post};
 
 on_every_store! {
     a_success_is_told_to_every_later_pre_with_its_result,
@@ -14,6 +16,7 @@ on_every_store! {
     a_heartbeat_keeps_the_lease,
     what_counts_as_forgotten_is_not_shown,
     a_claim_that_arrives_after_it_was_given_back_does_nothing,
+    a_run_that_is_entered_twice_is_one_and_beside_a_success_it_is_counted_once,
 }
 
 fn posted(outcome: Outcome) -> Posted {
@@ -29,6 +32,24 @@ async fn a_success_is_told_to_every_later_pre_with_its_result(world: World) {
         let told = world.pre(node, &operation).await;
         let Outcome::Duplicate(duplicate) = told else { panic!("{told:?}") };
         assert_eq!(duplicate.result.as_deref(), Some(r#"{"receipt":7}"#));
+    }
+}
+
+async fn a_run_that_is_entered_twice_is_one_and_beside_a_success_it_is_counted_once(world: World) {
+    let (alone, beside) = (world.operation(), world.operation());
+    let go = world.go(0, &beside).await;
+    posted(world.post(0, &beside, go.stamp, Report::Success).await);
+    let stamp = fresh_stamp();
+    for (node, replayed) in [(0, false), (1, true), (0, true)] {
+        let entry = |operation: &Operation| Command::Enter {
+            claim: Box::new(operation.claim()),
+            run: post(stamp, Report::Success),
+            ran_at: Timestamp::default(),
+        };
+        let told = posted(world.tell(node, &alone, &entry(&alone)).await);
+        assert_eq!((told.replayed, told.double_runs), (replayed, 0));
+        let told = world.tell(node, &beside, &entry(&beside)).await;
+        assert_eq!(told, Outcome::Superseded { attempt: 1, double_runs: 1, counted: !replayed });
     }
 }
 
@@ -48,7 +69,7 @@ async fn a_passed_lease_is_re_entered_once_and_the_first_attempt_is_told(world: 
 async fn a_post_is_replayed_and_contradicting_it_is_a_conflict(world: World) {
     let operation = world.operation();
     let go = world.go(0, &operation).await;
-    let permanent = Command::Post(Post { permanent: true, ..post(go.stamp, Report::Success) });
+    let permanent = Command::Post(Post { retention: Some(Retention::Forever), ..post(go.stamp, Report::Success) });
     assert_eq!(posted(world.tell(0, &operation, &permanent).await).keep_until, None);
     assert!(posted(world.post(1, &operation, go.stamp, Report::Success).await).replayed);
     let told = world.post(1, &operation, go.stamp, Report::Failure).await;

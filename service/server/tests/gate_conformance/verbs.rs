@@ -6,7 +6,7 @@ use std::time::Duration;
 use latchgate::store::gate::{Change, EXAMINED_MAX, Filter, ListError, Listing, Stored, WakeUp, Write, Written};
 use latchgate_core::gate::{
     CONTENTS_KEPT_MAX_BYTES, Command, Description, Label, OnExpiry, OperationName, OperationRecord, Post, Report,
-    State, step,
+    Retention, State, step,
 };
 use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
@@ -76,7 +76,7 @@ async fn a_record_comes_back_as_it_was_written(world: World) {
     let records = texts.map(|text| with_result(&world, now, text));
     let (blocked, permanent) = (world.operation(), world.operation());
     let blocked_record = blocked.started(now, |claim| claim.on_expiry = OnExpiry::Block);
-    let permanent_record = permanent.ended(now, |post| post.permanent = true);
+    let permanent_record = permanent.ended(now, |post| post.retention = Some(Retention::Forever));
     let more = [(blocked, blocked_record), (permanent, permanent_record)];
     for (operation, record) in records.into_iter().chain(more) {
         world.put(&operation, &record).await;
@@ -383,11 +383,11 @@ async fn what_is_over_goes_a_batch_at_a_time_and_nothing_else_does(world: World)
     let mut over = Vec::new();
     for _ in 0..5 {
         let operation = world.operation();
-        world.put(&operation, &operation.ended(long_ago, |post| post.retention_ms = 1)).await;
+        world.put(&operation, &operation.ended(long_ago, |post| post.retention = Some(Retention::Ms(1)))).await;
         over.push(operation);
     }
     let mut kept = Vec::new();
-    for change in [|_: &mut _| {}, |post: &mut Post| post.permanent = true] {
+    for change in [|_: &mut _| {}, |post: &mut Post| post.retention = Some(Retention::Forever)] {
         let operation = world.operation();
         world.put(&operation, &operation.ended(long_ago, change)).await;
         kept.push(operation);
@@ -409,7 +409,7 @@ async fn what_is_over_goes_a_batch_at_a_time_and_nothing_else_does(world: World)
         let operation = world.operation();
         let now = world.now().await;
         let just_over = Timestamp::from_ms(now.as_ms() + HOUR_MS - CLOCK_BOUND_MS / 2);
-        let record = operation.ended(long_ago, |post| post.retention_ms = just_over.ms_since(now));
+        let record = operation.ended(long_ago, |post| post.retention = Some(Retention::Ms(just_over.ms_since(now))));
         assert!(record.goes_at().is_some_and(|at| at <= now));
         world.put(&operation, &record).await;
         if world.store().expire(10).await.unwrap() > 0 {

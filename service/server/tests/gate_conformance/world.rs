@@ -14,7 +14,7 @@ use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use latchgate::store::sqlite::gate::SqliteGateStore;
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
-    OperationRecord, Outcome, Post, RETENTION_MS_DEFAULT, Report, Sha256Digest, Stamp, StoreRole, step,
+    OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp, StoreRole, step,
 };
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::memory::gate::MemoryGateStore;
@@ -246,6 +246,7 @@ impl Operation {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
+            retention: Retention::default(),
             store: StoreRole::Primary,
             description: None,
             waits_until: None,
@@ -274,11 +275,5 @@ impl Operation {
 }
 
 pub fn post(stamp: Stamp, report: Report) -> Post {
-    Post {
-        stamp,
-        report,
-        result: Some(r#"{"receipt":7}"#.into()),
-        retention_ms: RETENTION_MS_DEFAULT,
-        permanent: false,
-    }
+    Post { result: Some(r#"{"receipt":7}"#.into()), ..Post::new(stamp, report) }
 }

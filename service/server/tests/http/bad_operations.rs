@@ -87,7 +87,7 @@ async fn bodies_that_are_not_json_objects_are_refused() {
             post(url.clone(), body).await.assert_problem(400, "invalid-request");
         }
         post(url.clone(), vec![b'{', 0xff, 0xfe]).await.assert_problem(400, "invalid-request");
-        post(url, " ".repeat(200_000)).await.assert_problem(413, "body-too-large");
+        post(url, " ".repeat(500_000)).await.assert_problem(413, "body-too-large");
     }
     let not_utf8 = b"{\"operation\":\"o\",\"contents\":\"\xff\"}".to_vec();
     post(format!("{}/v1/operations/pre", node.base_url()), not_utf8).await.assert_problem(400, "invalid-request");

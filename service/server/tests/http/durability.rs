@@ -75,7 +75,7 @@ async fn a_server_that_stops_flushing_its_log_is_refused_unless_that_is_allowed(
         until_ready(&node, 503).await;
         let why = get(&node, "/readyz").await.text("detail");
         assert!(why.contains(&format!("{setting} = off")), "{why}");
-        assert_eq!(pre(&node, json!({ "operation": setting, "contents": "" })).await.status, 503);
+        assert_eq!(pre(&node, json!({ "operation": setting, "contents": 1 })).await.status, 503);
         granted(&allowed, &format!("{setting} off"), json!({})).await;
         begun(&allowed, json!({ "operation": setting, "contents": "allowed" })).await;
         assert!(get(&allowed, "/metrics").await.body.as_str().unwrap().contains("latchgate_may_forget 1"));

@@ -15,6 +15,7 @@ mod described;
 mod disconnects;
 mod durability;
 mod engines;
+mod entering;
 mod fail_over;
 mod files;
 mod gate_nodes;

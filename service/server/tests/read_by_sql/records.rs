@@ -9,7 +9,7 @@ use latchgate::store::postgres::PostgresStore;
 use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationName, OperationRecord,
-    Outcome, Post, Posted, Report, Sha256Digest, Stamp, StoreRole, step,
+    Outcome, Post, Posted, Report, Retention, Sha256Digest, Stamp, StoreRole, step,
 };
 use latchgate_core::{App, Timestamp};
 use rand::RngExt as _;
@@ -53,11 +53,13 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         let mut random = rand::rng();
         let stamp = stamps[random.random_range(0..stamps.len())];
         let report = REPORTS[random.random_range(0..REPORTS.len())];
+        let given = random.random_bool(0.5).then_some(5_000_i64);
         let posted: Result<i32, sqlx::Error> =
-            sqlx::query_scalar("select latchgate.post($1, 'p' || $2, '{\"receipt\":7}', $3, retention_ms => 5000)")
+            sqlx::query_scalar("select latchgate.post($1, 'p' || $2, '{\"receipt\":7}', $3, retention_ms => $4)")
                 .bind(address.id.to_string())
                 .bind(stamp.to_string())
                 .bind(serde_json::to_value(report).unwrap().as_str().unwrap())
+                .bind(given)
                 .fetch_one(&mut connection)
                 .await;
         let columns = "select (posted ->> 'at')::bigint as at, state, goes_at from latchgate.operations where id = $1";
@@ -74,7 +76,8 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         };
         let now = at.as_ref().map_or(now, |row| Timestamp::from_ms(row.at.cast_unsigned()));
         let result = Some(Arc::from("{\"receipt\":7}"));
-        let post = Post { stamp, report, result, retention_ms: 5_000, permanent: false };
+        let retention = given.map(|ms| Retention::Ms(ms.cast_unsigned()));
+        let post = Post { result, retention, ..Post::new(stamp, report) };
         let expected = step(Some(record.clone()), Command::Post(post), now);
         let code = match &posted {
             Ok(attempt) => {
@@ -118,14 +121,12 @@ fn at_random(now: Timestamp) -> (Option<OperationRecord>, Vec<Stamp>) {
     let mut record = None;
     for _ in 0..random.random_range(1..9) {
         let stamp = stamps[random.random_range(0..stamps.len())];
+        let report = REPORTS[random.random_range(0..REPORTS.len())];
         let command = match random.random_range(0..10) {
             0..6 => Command::Pre(claim(stamps.len() as u128)),
             6..8 => Command::Post(Post {
-                stamp,
-                report: REPORTS[random.random_range(0..REPORTS.len())],
-                result: None,
-                retention_ms: 60_000,
-                permanent: random.random_bool(0.1),
+                retention: random.random_bool(0.1).then_some(Retention::Forever),
+                ..Post::new(stamp, report)
             }),
             8 => Command::Heartbeat { stamp, lease_ms: None },
             _ => Command::Forget { force: random.random_bool(0.7) },
@@ -154,6 +155,7 @@ fn claim(stamp: u128) -> Claim {
         lease_ms: random.random_range(1_000..20_000),
         on_expiry: if random.random_bool(0.7) { OnExpiry::Retry } else { OnExpiry::Block },
         durability: Durability::Fast,
+        retention: [Retention::default(), Retention::Ms(9_000), Retention::Forever][random.random_range(0..3)],
         store: StoreRole::Primary,
         waits_until: None,
         hold_off: HoldOff::default(),

@@ -8,7 +8,7 @@ use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
 use latchgate_core::App;
 use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName, Outcome,
-    Report, Sha256Digest,
+    Report, Retention, Sha256Digest,
 };
 use tokio::time::{Instant, sleep, timeout};
 
@@ -181,6 +181,7 @@ impl Caller {
             on_expiry: *self.random.one_of(&[OnExpiry::Retry, OnExpiry::Retry, OnExpiry::Block]),
             // The same for all calls of an operation, which could run in both stores otherwise.
             durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
+            retention: Retention::default(),
             on_outage: *self.random.one_of(&[OnOutage::Closed, OnOutage::Closed, OnOutage::Fallback, OnOutage::Open]),
             description: None,
         }
@@ -301,7 +302,8 @@ impl Caller {
             });
         });
         self.line(|| format!("{}: post {name} {report:?}", node.name));
-        let call = PostCall { report, result: None, retention_ms: RETENTION_MS, permanent: false };
+        let retention = Some(Retention::Ms(RETENTION_MS));
+        let call = PostCall { report, result: None, result_omitted: false, detail: None, retention };
         let Ok(answer) = timeout(PATIENCE, node.operations.post(&address(id), stamp, call)).await else {
             self.site.promises.broken(format!("{}: post of {name} has no answer", node.name));
             return true;

@@ -43,7 +43,7 @@ fn a_success_is_kept_with_its_result_until_its_retention_is_over() {
 fn a_permanent_success_never_goes() {
     let mut world = world();
     let stamp = world.go().stamp;
-    world.run(Command::Post(Post { permanent: true, ..success(stamp, Report::Success) }));
+    world.run(Command::Post(Post { retention: Some(Retention::Forever), ..success(stamp, Report::Success) }));
     world.pass(100_000 * DAY_MS);
     assert_eq!(duplicate(world.pre()).keep_until, None);
 }
@@ -56,7 +56,7 @@ fn no_record_that_says_done_for_good_or_nobody_knows_goes_by_itself() {
     assert_eq!(goes_at(&world), None);
     world.post(stamp, Report::Unknown);
     assert_eq!(goes_at(&world), None);
-    world.run(Command::Post(Post { permanent: true, ..success(stamp, Report::Success) }));
+    world.run(Command::Post(Post { retention: Some(Retention::Forever), ..success(stamp, Report::Success) }));
     assert_eq!(goes_at(&world), None);
 }
 

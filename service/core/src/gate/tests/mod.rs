@@ -3,12 +3,12 @@
 mod await_end;
 mod claim;
 mod description;
+mod enter;
 mod expiry;
 mod forget;
 mod give_back;
 mod heartbeat;
 mod hold_off;
-mod ledger;
 mod post;
 mod record;
 mod resolve;
@@ -59,6 +59,7 @@ impl World {
             lease_ms: LEASE_MS,
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
+            retention: Retention::default(),
             store: StoreRole::Primary,
             description: None,
             waits_until: None,
@@ -94,13 +95,7 @@ impl World {
 }
 
 fn success(stamp: Stamp, report: Report) -> Post {
-    Post {
-        stamp,
-        report,
-        result: Some(Arc::from(r#"{"receipt":7}"#)),
-        retention_ms: RETENTION_MS_DEFAULT,
-        permanent: false,
-    }
+    Post { result: Some(Arc::from(r#"{"receipt":7}"#)), ..Post::new(stamp, report) }
 }
 
 fn go(outcome: Outcome) -> Go {

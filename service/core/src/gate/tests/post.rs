@@ -48,7 +48,7 @@ fn a_replay_with_another_result_keeps_the_first() {
     let mut world = world();
     let stamp = world.go().stamp;
     world.post(stamp, Report::Success);
-    let other = Post { result: Some("2".into()), retention_ms: 1, ..success(stamp, Report::Success) };
+    let other = Post { result: Some("2".into()), retention: Some(Retention::Ms(1)), ..success(stamp, Report::Success) };
     assert!(posted(world.run(Command::Post(other))).replayed);
     world.pass(HOUR_MS);
     assert_eq!(duplicate(world.pre()).result.as_deref(), Some(r#"{"receipt":7}"#));
@@ -139,4 +139,35 @@ fn a_result_too_large_is_dropped_and_the_record_says_so() {
         let found = duplicate(world.pre());
         assert_eq!((found.result_omitted, found.result.is_none()), (omitted, omitted));
     }
+}
+
+#[test]
+fn a_success_is_kept_as_its_pre_said_unless_its_post_says_otherwise() {
+    for (retention, kept_ms) in
+        [(None, Some(HOUR_MS)), (Some(Retention::Ms(1_000)), Some(1_000)), (Some(Retention::Forever), None)]
+    {
+        let mut world = world();
+        let stamp = go(world.pre_with(|claim| claim.retention = Retention::Ms(HOUR_MS))).stamp;
+        let done = posted(world.run(Command::Post(Post { retention, ..success(stamp, Report::Success) })));
+        assert_eq!(done.keep_until, kept_ms.map(|ms| world.now.plus_ms(ms)));
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_stored_does_not_cost_the_success() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    let post = Post { result_omitted: true, ..Post::new(stamp, Report::Success) };
+    assert!(posted(world.run(Command::Post(post))).result_omitted);
+    assert!(duplicate(world.pre()).result_omitted, "every later caller is told");
+}
+
+#[test]
+fn a_detail_is_kept_with_an_unknown_outcome() {
+    let mut world = world();
+    let stamp = world.go().stamp;
+    let detail = Some(Arc::from("exit 137"));
+    world.run(Command::Post(Post { detail: detail.clone(), ..Post::new(stamp, Report::Unknown) }));
+    let Phase::Unknown { detail: kept, .. } = world.record.unwrap().phase else { panic!("not unknown") };
+    assert_eq!(kept, detail);
 }

@@ -3,7 +3,7 @@ use super::*;
 fn resolve(world: &mut World, has_succeeded: bool) -> Outcome {
     let resolution = Arc::new(Resolution { reason: "the bank says so".into(), by: Some("ann".into()), api_key: None });
     let result = Some(Arc::from("8"));
-    world.run(Command::Resolve(Resolve { has_succeeded, result, retention_ms: HOUR_MS, resolution }))
+    world.run(Command::Resolve(Resolve { has_succeeded, result, retention: Some(Retention::Ms(HOUR_MS)), resolution }))
 }
 
 /// A world whose attempt has an unknown outcome, reported or because its lease has passed.

@@ -70,12 +70,21 @@ answers! {
         replayed?: bool,
         /// The lease had passed, but no other attempt had begun.
         late?: bool,
-        /// The result was longer than 64 KiB and was dropped.
+        /// The result was longer than 64 KiB, or could not be stored, and was dropped.
         result_omitted?: bool,
         #[serde(flatten)]
         expiry: Expiry,
         /// How many superseded attempts have posted a success, too.
         suspected_double_runs?: Option<u32>,
+    }
+
+    /// The run is entered.
+    pub struct EnterAnswer {
+        /// The operation may have been done more than once: another attempt has succeeded, or its outcome is unknown. It is in the list of
+        /// suspected double runs. If another attempt has succeeded, its result stays.
+        double_run: bool,
+        #[serde(flatten)]
+        entered: PostAnswer,
     }
 
     /// The lease now ends `ttl_ms` from now.
@@ -147,6 +156,25 @@ pub fn post(id: OperationId, Reply { outcome, now, .. }: &Reply) -> Result<PostA
         }),
         refused => Err(refusal(id, refused, None, *now)),
     }
+}
+
+/// # Errors
+/// When the run was not entered.
+pub fn enter(id: OperationId, reply: &Reply) -> Result<EnterAnswer, Problem> {
+    let entered = match reply.outcome {
+        Outcome::Superseded { attempt, double_runs, counted } => PostAnswer {
+            id: id.to_string(),
+            outcome: Report::Success,
+            attempt,
+            replayed: !counted,
+            late: false,
+            result_omitted: false,
+            expiry: Expiry::default(),
+            suspected_double_runs: Some(double_runs),
+        },
+        _ => post(id, reply)?,
+    };
+    Ok(EnterAnswer { double_run: entered.suspected_double_runs.is_some(), entered })
 }
 
 /// # Errors

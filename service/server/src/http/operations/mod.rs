@@ -12,12 +12,12 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use latchgate_core::gate::{Fingerprint, OperationAddress, Outcome};
 
-use self::answers::{ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
+use self::answers::{EnterAnswer, ForgetAnswer, HeartbeatAnswer, PostAnswer, PreAnswer, PreviewAnswer};
 use self::batch::BatchAnswer;
 use self::records::{OperationAnswer, OperationsAnswer};
 use self::requests::{
-    BatchRequest, ForgetQuery, HeartbeatRequest, OperationQuery, OperationsQuery, PostRequest, PreRequest,
-    PreviewRequest, ResolveRequest,
+    BatchRequest, EnterRequest, ForgetQuery, HeartbeatRequest, OperationQuery, OperationsQuery, PostRequest,
+    PreRequest, PreviewRequest, ResolveRequest,
 };
 use super::answer::{json, ok};
 use super::body::Json;
@@ -113,10 +113,22 @@ pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answere
 /// is safe to repeat the request with the same outcome.
 #[utoipa::path(post, path = "/v1/operations/{id}/post", tag = "operations", responses((status = 200, body = PostAnswer)))]
 pub async fn post(call: Call, PathId(address): PathId, Json(request): Json<PostRequest>) -> Answered {
-    let (stamp, post) = request.parse(&call.context)?;
+    let (stamp, post) = request.parse()?;
     let posted = answers::post(address.id, &call.context.operations.post(&address, &stamp, post).await?)?;
     quotas::end_operation(&call, address.id);
     Ok(ok(&posted))
+}
+
+/// Enter a run that was made without a claim.
+///
+/// For a client that did the work although the gate did not answer its pre. The operation has succeeded from then on. If another attempt
+/// runs, it is superseded. If another has succeeded, or may have, this is a suspected double run: counted, listed, and answered with
+/// `double_run` true. It is safe to repeat the request with the same `attempt_id`.
+#[utoipa::path(post, path = "/v1/operations/enter", tag = "operations", responses((status = 200, body = EnterAnswer)))]
+pub async fn enter(call: Call, Json(request): Json<EnterRequest>) -> Answered {
+    let (pre, run, ran_at) = request.parse(&call)?;
+    let entered = call.context.operations.enter(call.app(), &pre, run, ran_at).await?;
+    Ok(ok(&answers::enter(pre.fingerprint.id, &entered)?))
 }
 
 /// Renew the lease of an attempt.

@@ -29,8 +29,10 @@ answers! {
         /// As posted. Absent in listings.
         #[schema(value_type = Value)]
         result?: Option<Box<RawValue>>,
-        /// The result was longer than 64 KiB and was dropped.
+        /// The result was longer than 64 KiB, or could not be stored, and was dropped.
         result_omitted?: bool,
+        /// In state `unknown`: what the attempt posted for a person who must decide.
+        detail?: Option<String>,
         #[serde(flatten)]
         expiry: Expiry,
         /// As the attempt that has the record gave it.
@@ -124,6 +126,10 @@ pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>) -> Op
         started_at: started_at.map(rfc3339),
         ended_at: ended_at.map(rfc3339),
         result: None,
+        detail: match &record.phase {
+            Phase::Unknown { detail, .. } => detail.as_deref().map(str::to_owned),
+            _ => None,
+        },
         result_omitted: matches!(&record.phase, Phase::Succeeded(Succeeded { result_omitted: true, .. })),
         expiry,
         label: description.and_then(label),

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use latchgate_core::Timestamp;
+use latchgate_core::access::has_api_key;
 use latchgate_core::gate::{
     AttemptId, CONTENTS_KEPT_MAX_BYTES, Canonical, ContentsError, Description, Durability, Fingerprint, Label,
-    OnExpiry, OperationName, Report, Resolution, Resolve, Sha256Digest, State, check_result,
+    OnExpiry, OperationName, Post, Report, Resolution, Resolve, Retention, Sha256Digest, Stamp, State, check_result,
 };
 use latchgate_core::lock::Note;
 use serde::Deserialize;
@@ -12,7 +14,8 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::config::YEAR_MS;
-use crate::format::{queries, requests};
+use crate::format::{parse_rfc3339, queries, requests};
+use crate::gate::apply::fresh_stamp;
 use crate::gate::{ByTime, OnOutage, PostCall, PreCall, StampText};
 use crate::http::body::without_position;
 use crate::http::call::Call;
@@ -24,6 +27,8 @@ use crate::store::gate::Filter;
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;
+/// How much of a detail is kept.
+const DETAIL_MAX_BYTES: usize = 2 * 1024;
 
 requests! {
     #[schema(example = json!({"operation": "charge", "contents": {"order": 42, "amount": "19.90"}}))]
@@ -31,7 +36,7 @@ requests! {
         /// The kind of work. Part of the id.
         #[schema(example = "charge", max_length = 256, min_length = 1)]
         operation: String,
-        /// What the work is about: a string or any JSON but null. The same contents have the same id, in any order of keys.
+        /// What the work is about: a string or any JSON that says something: not null, nor empty, nor only such members. The same contents have the same id, in any order of keys.
         #[serde(default)]
         #[schema(value_type = Value)]
         contents: Option<Box<RawValue>>,
@@ -67,9 +72,58 @@ requests! {
         /// How durable the claim is.
         #[serde(default)]
         durability: Durability,
+        /// How long a success is kept, in ms, unless its post says otherwise: 1 000 to a year; a day if absent, unless configured otherwise.
+        #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
+        retention_ms: Option<u64>,
+        /// Keep a success forever.
+        #[serde(default)]
+        permanent: bool,
         /// What to do when the gate's store does not answer.
         #[serde(default)]
         on_outage: OnOutage,
+    }
+
+    #[schema(example = json!({"operation": "charge", "contents": {"order": 46}, "attempt_id": "that of the pre",
+        "ran_at": "2026-11-20T10:37:51Z", "result": {"receipt": 9}}))]
+    pub struct EnterRequest {
+        /// As in the pre.
+        #[schema(example = "charge", max_length = 256, min_length = 1)]
+        operation: String,
+        /// As in the pre.
+        #[serde(default)]
+        #[schema(value_type = Value)]
+        contents: Option<Box<RawValue>>,
+        /// As in the pre; kept, and not compared.
+        #[schema(value_type = Option<Value>)]
+        checked: Option<Box<RawValue>>,
+        /// That of the pre that had no answer. Two entries with the same one are one run, so that an entry whose answer was lost can be
+        /// repeated; if that pre had claimed the operation after all, this is its end.
+        #[schema(max_length = 256, min_length = 1)]
+        attempt_id: String,
+        /// When the work began, by the client's clock.
+        #[schema(format = DateTime, min_length = 20, max_length = 64)]
+        ran_at: String,
+        /// As in a post.
+        #[schema(value_type = Option<Value>)]
+        result: Option<Box<RawValue>>,
+        /// As in a post.
+        #[serde(default)]
+        result_omitted: bool,
+        /// As in the pre.
+        #[schema(max_length = 256, min_length = 1)]
+        label: Option<String>,
+        /// As in the pre.
+        #[schema(value_type = Option<Object>)]
+        metadata: Option<Map<String, Value>>,
+        /// As in the pre.
+        #[serde(default)]
+        durability: Durability,
+        /// As in the pre.
+        #[schema(minimum = 1, maximum = 3_153_600_000_000_u64)]
+        retention_ms: Option<u64>,
+        /// As in the pre.
+        #[serde(default)]
+        permanent: bool,
     }
 
     #[schema(example = json!({"operations": [
@@ -89,7 +143,7 @@ requests! {
     pub struct PreviewRequest {
         #[schema(example = "charge", max_length = 256, min_length = 1)]
         operation: String,
-        /// A string or any JSON but null.
+        /// As in a pre.
         #[serde(default)]
         #[schema(value_type = Value)]
         contents: Option<Box<RawValue>>,
@@ -101,11 +155,18 @@ requests! {
         #[schema(min_length = 1, max_length = 2048)]
         stamp: String,
         outcome: Report,
-        /// Any JSON, nested at most 64 levels deep; later requests for this operation get it. Kept for a success only. A result longer
-        /// than 64 KiB is dropped, and `result_omitted` is true.
+        /// Any JSON; later requests for this operation get it. Kept for a success only. A result that is longer than 64 KiB, nested deeper than
+        /// 64 levels, or no JSON for other readers is dropped, and `result_omitted` is true: the success is recorded all the same.
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
-        /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
+        /// There is a result that cannot be sent.
+        #[serde(default)]
+        result_omitted: bool,
+        /// What a person needs who must decide: exit code, last lines, exception. Kept with the outcome `unknown` and shown with it; cut after
+        /// 2 KiB.
+        #[schema(min_length = 0, max_length = 65_536)]
+        detail: Option<String>,
+        /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; if absent, as the pre said.
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
@@ -127,7 +188,7 @@ requests! {
         /// Your name.
         #[schema(example = "ann", max_length = 256, min_length = 1)]
         by: Option<String>,
-        /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; a day if absent.
+        /// How long a success is kept, in ms: 1 000 to a year unless configured otherwise; if absent, as the pre said.
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
     }
@@ -217,9 +278,39 @@ impl PreRequest {
             wait: call.context.wait(self.wait_ms),
             on_expiry: self.on_expiry,
             durability: self.durability,
+            retention: parse_retention(self.retention_ms, self.permanent)?
+                .unwrap_or(Retention::Ms(call.context.limits.retention_ms_default)),
             on_outage: self.on_outage,
             description: description.into_stored(),
         })
+    }
+}
+
+impl EnterRequest {
+    /// What its pre would have been, the report of the run, and when it began.
+    pub fn parse(self, call: &Call) -> Result<(PreCall, Post, Timestamp), Problem> {
+        let ran_at =
+            parse_rfc3339(&self.ran_at).ok_or_else(|| Problem::field("ran_at", "must be a time in RFC 3339"))?;
+        let (result, result_omitted) = kept_result(self.result, self.result_omitted);
+        let pre = PreRequest {
+            operation: self.operation,
+            contents: self.contents,
+            checked: self.checked,
+            attempt_id: Some(self.attempt_id),
+            label: self.label,
+            metadata: self.metadata,
+            keep_contents: false,
+            ttl_ms: None,
+            wait_ms: None,
+            on_expiry: OnExpiry::default(),
+            durability: self.durability,
+            retention_ms: self.retention_ms,
+            permanent: self.permanent,
+            on_outage: OnOutage::default(),
+        };
+        let pre = pre.parse(call)?;
+        let stamp = pre.attempt_id.as_ref().map_or_else(fresh_stamp, Stamp::of_run);
+        Ok((pre, Post { result, result_omitted, ..Post::new(stamp, Report::Success) }, ran_at))
     }
 }
 
@@ -254,14 +345,12 @@ impl PreviewRequest {
 }
 
 impl PostRequest {
-    pub fn parse(self, context: &Context) -> Result<(StampText, PostCall), Problem> {
+    pub fn parse(self) -> Result<(StampText, PostCall), Problem> {
         let stamp = parse_stamp(&self.stamp)?;
-        if self.permanent && self.retention_ms.is_some() {
-            return Err(Problem::field("retention_ms", "is not allowed with permanent"));
-        }
-        let retention_ms = parse_retention(context, self.retention_ms)?;
-        let result = parse_result(self.result)?;
-        Ok((stamp, PostCall { report: self.outcome, result, retention_ms, permanent: self.permanent }))
+        let retention = parse_retention(self.retention_ms, self.permanent)?;
+        let (result, result_omitted) = kept_result(self.result, self.result_omitted);
+        let detail = self.detail.as_deref().map(kept_detail);
+        Ok((stamp, PostCall { report: self.outcome, result, result_omitted, detail, retention }))
     }
 }
 
@@ -281,7 +370,7 @@ impl ResolveRequest {
         Ok(Resolve {
             has_succeeded,
             result: parse_result(self.result)?,
-            retention_ms: parse_retention(&call.context, self.retention_ms)?,
+            retention: parse_retention(self.retention_ms, false)?,
             resolution: Arc::new(resolution),
         })
     }
@@ -294,8 +383,28 @@ fn parse_result(result: Option<Box<RawValue>>) -> Result<Option<Arc<str>>, Probl
     Ok(result.map(|result| result.get().into()))
 }
 
-fn parse_retention(context: &Context, retention_ms: Option<u64>) -> Result<u64, Problem> {
-    within("retention_ms", retention_ms.unwrap_or(context.limits.retention_ms_default), RETENTION_MS_MIN..=YEAR_MS)
+/// The result for the record, and whether there is one that it cannot have: what comes after the work is not refused for it.
+fn kept_result(result: Option<Box<RawValue>>, is_omitted: bool) -> (Option<Arc<str>>, bool) {
+    let is_kept = result.as_ref().is_none_or(|result| check_result("result", result.get().as_bytes()).is_ok());
+    (result.filter(|_| is_kept).map(|result| result.get().into()), is_omitted || !is_kept)
+}
+
+/// As much of a text as is kept. Control characters could not be stored everywhere, or would act on a terminal.
+fn kept_detail(text: &str) -> Arc<str> {
+    if has_api_key(text) {
+        return "(withheld: it contains an API key)".into();
+    }
+    let text: String = text.chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect();
+    text[..text.floor_char_boundary(DETAIL_MAX_BYTES)].into()
+}
+
+/// `None` if the request does not say.
+fn parse_retention(retention_ms: Option<u64>, is_permanent: bool) -> Result<Option<Retention>, Problem> {
+    match retention_ms {
+        Some(_) if is_permanent => Err(Problem::field("retention_ms", "is not allowed with permanent")),
+        Some(ms) => within("retention_ms", ms, RETENTION_MS_MIN..=YEAR_MS).map(|ms| Some(Retention::Ms(ms))),
+        None => Ok(is_permanent.then_some(Retention::Forever)),
+    }
 }
 
 impl HeartbeatRequest {
@@ -342,10 +451,11 @@ fn kept(contents: &Canonical) -> Result<Arc<str>, Problem> {
     Ok(text.into())
 }
 
-/// A null is refused: it is more often a missing value than a meant one, and unrelated operations would share one id.
+/// A null is refused like all that says nothing: it is more often a missing value than a meant one, and unrelated operations would
+/// share one id.
 fn parse_contents(contents: Option<&RawValue>) -> Result<Canonical, Problem> {
-    let contents = contents.ok_or_else(|| Problem::field("contents", "must be a string or any JSON but null"))?;
-    parse_canonical("contents", contents)
+    let contents = contents.map_or("null", RawValue::get);
+    Canonical::parse_identity("contents", contents.as_bytes()).map_err(refused_json)
 }
 
 fn parse_canonical(field: &str, json: &RawValue) -> Result<Canonical, Problem> {
@@ -361,7 +471,8 @@ fn refused_json(error: ContentsError) -> Problem {
         | ContentsError::NumberNotExact { path }
         | ContentsError::NumberOutOfRange { path }
         | ContentsError::TooDeep { path, .. }
-        | ContentsError::TooLong { path, .. } => problem.with("field", path),
+        | ContentsError::TooLong { path, .. }
+        | ContentsError::SaysNothing { path } => problem.with("field", path),
     }
 }
 

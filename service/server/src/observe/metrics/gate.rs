@@ -5,7 +5,7 @@ use prometheus_client::metrics::counter::Counter;
 
 use super::page::{Page, label_values};
 
-/// What came of a pre or a post.
+/// What came of a pre, a post or an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub enum GateOutcome {
@@ -21,6 +21,7 @@ pub enum GateOutcome {
     Success,
     Failure,
     LeftUnknown,
+    Entered,
     Replayed,
     OutcomeConflict,
     Superseded,

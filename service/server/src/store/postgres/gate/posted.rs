@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Command, OperationRecord, Phase, Post, Report, Stamp, check_result, step};
+use latchgate_core::gate::{Command, OperationRecord, Post, Report, Retention, Stamp, check_result, step};
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -11,7 +11,7 @@ pub(super) struct Posted {
     stamp: Stamp,
     report: Report,
     result: Option<Arc<str>>,
-    retention_ms: u64,
+    retention_ms: Option<u64>,
     at: Timestamp,
 }
 
@@ -21,12 +21,8 @@ impl Posted {
         let Self { stamp, report, result, retention_ms, at } = self;
         // Postgres takes some JSON that not every reader can read.
         let is_kept = result.as_ref().is_none_or(|result| check_result("result", result.as_bytes()).is_ok());
-        let result = result.filter(|_| is_kept);
-        let post = Post { stamp, report, result, retention_ms, permanent: false };
-        let mut record = step(Some(record.clone()), Command::Post(post), at).record.unwrap_or(record);
-        if let Phase::Succeeded(succeeded) = &mut record.phase {
-            succeeded.result_omitted |= !is_kept;
-        }
-        record
+        let (result, retention) = (result.filter(|_| is_kept), retention_ms.map(Retention::Ms));
+        let post = Post { result, result_omitted: !is_kept, retention, ..Post::new(stamp, report) };
+        step(Some(record.clone()), Command::Post(post), at).record.unwrap_or(record)
     }
 }

@@ -1,0 +1,160 @@
+//! Runs that were made while the gate was away are entered, and what an attempt says after its work is never refused for its form.
+
+use latchgate_testkit::node::Node;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::redis::Redis;
+use serde_json::{Value, json};
+
+use crate::client::{Answer, BIN, begun, embedded, get, inspect_operation, post, pre, report};
+
+async fn enter(node: &Node, attempt: &str, more: Value) -> Answer {
+    let mut body =
+        json!({ "operation": "charge", "contents": 42, "attempt_id": attempt, "ran_at": "2026-11-20T10:37:51.926Z" });
+    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    post(format!("{}/v1/operations/enter", node.base_url()), body.to_string()).await
+}
+
+fn charge() -> Value {
+    json!({ "operation": "charge", "contents": 42 })
+}
+
+#[tokio::test]
+async fn a_run_that_is_entered_has_succeeded_for_every_later_caller() {
+    let node = embedded().await;
+    let more = json!({ "result": { "receipt": 7 }, "label": "billing-7", "retention_ms": 5_000_000 });
+    let entered = enter(&node, "a", more.clone()).await;
+    assert_eq!((entered.status.as_u16(), &entered.body["double_run"]), (200, &json!(false)), "{}", entered.body);
+    assert!((4_000_000..=5_000_000).contains(&entered.body["ttl_ms"].as_u64().unwrap()));
+    let again = enter(&node, "a", more).await;
+    assert_eq!((&again.body["replayed"], &again.body["double_run"]), (&json!(true), &json!(false)));
+    let duplicate = pre(&node, charge()).await;
+    duplicate.assert_problem(409, "operation-duplicate");
+    assert_eq!((&duplicate.body["result"]["receipt"], &duplicate.body["label"]), (&json!(7), &json!("billing-7")));
+    let shown = inspect_operation(&node, &entered.text("id")).await;
+    assert_eq!(
+        (&shown.body["state"], &shown.body["created_at"]),
+        (&json!("succeeded"), &json!("2026-11-20T10:37:51.926Z"))
+    );
+}
+
+#[tokio::test]
+async fn a_run_beside_another_success_is_told_counted_once_and_listed() {
+    let node = embedded().await;
+    let go = begun(&node, charge()).await;
+    report(&node, &go, json!({ "outcome": "success", "result": "first" })).await;
+    for replayed in [Value::Null, json!(true)] {
+        let second = enter(&node, "a", json!({ "result": "second" })).await;
+        assert_eq!((second.status.as_u16(), &second.body["double_run"]), (200, &json!(true)));
+        assert_eq!((&second.body["suspected_double_runs"], &second.body["replayed"]), (&json!(1), &replayed));
+    }
+    assert_eq!(pre(&node, charge()).await.body["result"], "first");
+    let suspects = get(&node, "/v1/operations?suspect=true").await;
+    assert_eq!(suspects.body["operations"][0]["id"], go.body["id"]);
+}
+
+#[tokio::test]
+async fn a_run_ends_the_attempt_that_runs_beside_it_and_is_its_own_claims_end() {
+    let node = embedded().await;
+    let go = begun(&node, charge()).await;
+    assert_eq!(enter(&node, "a", json!({})).await.body["double_run"], false);
+    report(&node, &go, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
+    assert_eq!(get(&node, "/v1/operations?suspect=true").await.body["operations"][0]["id"], go.body["id"]);
+
+    let own = begun(&node, json!({ "operation": "mail", "contents": 42, "attempt_id": "b" })).await;
+    let entered = enter(&node, "b", json!({ "operation": "mail" })).await;
+    assert_eq!((&entered.body["double_run"], &entered.body["attempt"]), (&json!(false), &own.body["attempt"]));
+}
+
+#[tokio::test]
+async fn fields_of_an_entry_that_are_wrong_are_named() {
+    let node = embedded().await;
+    for (field, value) in [
+        ("ran_at", json!("yesterday")),
+        ("ran_at", json!(null)),
+        ("attempt_id", json!("")),
+        ("contents", json!({})),
+        ("retention_ms", json!(1)),
+        ("outcome", json!("success")),
+    ] {
+        enter(&node, "a", json!({ field: value })).await.assert_names(field);
+    }
+}
+
+#[tokio::test]
+async fn contents_that_say_nothing_are_refused_everywhere() {
+    let node = embedded().await;
+    for contents in ["null", r#""""#, "{}", "[]", r#"{"order":null}"#, r#"{"items":[{"id":""},[]]}"#] {
+        let body = format!(r#"{{"operation":"charge","contents":{contents}}}"#);
+        for verb in ["pre", "preview"] {
+            post(format!("{}/v1/operations/{verb}", node.base_url()), body.clone()).await.assert_names("contents");
+        }
+        let batch =
+            post(format!("{}/v1/operations/pre/batch", node.base_url()), format!(r#"{{"operations":[{body}]}}"#)).await;
+        batch.assert_names("operations[0].contents");
+    }
+    assert_eq!(pre(&node, json!({ "operation": "charge", "contents": 0 })).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_success_is_kept_as_its_pre_has_said() {
+    let node = embedded().await;
+    let hour = json!({ "operation": "charge", "contents": "hour", "retention_ms": 3_600_000 });
+    let done = report(&node, &begun(&node, hour).await, json!({ "outcome": "success" })).await;
+    assert!((3_500_000..=3_600_000).contains(&done.body["ttl_ms"].as_u64().unwrap()), "{}", done.body);
+    let lasting = json!({ "operation": "charge", "contents": "lasting", "permanent": true });
+    let done = report(&node, &begun(&node, lasting).await, json!({ "outcome": "success" })).await;
+    assert_eq!(done.body["permanent"], true);
+    let wrong = json!({ "operation": "charge", "contents": "wrong", "retention_ms": 1 });
+    pre(&node, wrong).await.assert_names("retention_ms");
+    let both = json!({ "operation": "charge", "contents": "wrong", "retention_ms": 5_000, "permanent": true });
+    pre(&node, both).await.assert_names("retention_ms");
+}
+
+#[tokio::test]
+async fn a_permanent_success_that_no_store_would_keep_is_refused_before_the_work() {
+    let redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url(), "--new"]).await;
+    let mut request = json!({ "operation": "charge", "contents": "lasting", "permanent": true });
+    pre(&node, request.clone()).await.assert_names("permanent");
+    request["durability"] = json!("durable");
+    assert_eq!(pre(&node, request).await.status, 201);
+}
+
+#[tokio::test]
+async fn a_result_that_cannot_be_stored_is_dropped_and_the_success_recorded() {
+    let node = embedded().await;
+    let too_deep = format!("{}{}", "[".repeat(30_000), "]".repeat(30_000));
+    let nothing_but_nul = format!("\"{}\"", r"\u0000".repeat(30_000));
+    for result in [r#""\ud800""#, r#"{"a":1e999}"#, &too_deep, &nothing_but_nul] {
+        let contents = json!(result.len());
+        let go = begun(&node, json!({ "operation": "charge", "contents": contents })).await;
+        let url = format!("{}/v1/operations/{}/post", node.base_url(), go.text("id"));
+        let body = format!(r#"{{"stamp":"{}","outcome":"success","result":{result}}}"#, go.text("stamp"));
+        let posted = post(url, body).await;
+        assert_eq!((posted.status.as_u16(), &posted.body["result_omitted"]), (200, &json!(true)), "{}", posted.body);
+        let duplicate = pre(&node, json!({ "operation": "charge", "contents": contents })).await;
+        assert_eq!((&duplicate.body["result"], &duplicate.body["result_omitted"]), (&Value::Null, &json!(true)));
+        assert_eq!(inspect_operation(&node, &go.text("id")).await.body["result_omitted"], true);
+    }
+    let go = begun(&node, charge()).await;
+    let unsent = report(&node, &go, json!({ "outcome": "success", "result_omitted": true })).await;
+    assert_eq!(unsent.body["result_omitted"], true);
+}
+
+#[tokio::test]
+async fn the_detail_of_an_unknown_outcome_is_shown_to_who_must_decide() {
+    let node = embedded().await;
+    let go = begun(&node, charge()).await;
+    let detail = format!("exit 137\n\u{1b}[31m\u{0}{}", "é".repeat(2_000));
+    assert_eq!(report(&node, &go, json!({ "outcome": "unknown", "detail": detail })).await.status, 200);
+    let shown = inspect_operation(&node, &go.text("id")).await.text("detail");
+    assert!(shown.starts_with("exit 137\n[31mé") && (2_047..=2_048).contains(&shown.len()), "{shown}");
+    assert_eq!(get(&node, "/v1/operations").await.body["operations"][0]["detail"], shown);
+    assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
+    assert!(inspect_operation(&node, &go.text("id")).await.body.get("detail").is_none());
+
+    let key = "lgk_0123456789ab_c0ffee";
+    let go = begun(&node, json!({ "operation": "charge", "contents": "leak" })).await;
+    report(&node, &go, json!({ "outcome": "unknown", "detail": format!("with {key}") })).await;
+    assert!(!inspect_operation(&node, &go.text("id")).await.text("detail").contains(key));
+}
