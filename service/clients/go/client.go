@@ -62,6 +62,7 @@ type Client struct {
 	background sync.WaitGroup
 	mu         sync.Mutex
 	queues     map[string]*queue // of callers in this process
+	unclaimed  unclaimed
 }
 
 // New makes a client. It calls no node.
@@ -105,8 +106,8 @@ func New(config Config) (*Client, error) {
 	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
 }
 
-// Close waits until what calls without an answer may have been granted is given back, for 5 s at most. Leases go on until they are
-// released.
+// Close waits until what calls without an answer may have been granted is given back, and until runs without a claim are entered, for 5 s at
+// most. Leases go on until they are released.
 func (c *Client) Close() {
 	done := make(chan struct{})
 	go func() { c.background.Wait(); close(done) }()

@@ -57,6 +57,7 @@ type answer struct {
 	ID, Stamp                 string
 	Result                    json.RawMessage
 	ResultOmitted             bool `json:"result_omitted"`
+	DoubleRun                 bool `json:"double_run"`
 }
 
 // results are those of the leases that a request has named.

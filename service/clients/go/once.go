@@ -5,7 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
+)
+
+// The most that a node keeps.
+const (
+	resultBytesMax = 64 << 10
+	detailBytesMax = 2 << 10
 )
 
 // OnceOptions are those of Once. The zero value has the defaults.
@@ -16,11 +23,13 @@ type OnceOptions struct {
 	Wait    time.Duration // how long to wait for the end of another attempt: 60 s
 	// OnExpiry: after an attempt that failed or vanished, an operator decides ("block", the default), or the next caller runs ("retry").
 	OnExpiry   string
-	Durability string        // "fast" or "durable"
-	OnOutage   string        // "closed", "fallback" or "open"
-	Retention  time.Duration // how long a success is known: a day
-	Permanent  bool
-	Label      string // what a person reads of the operation
+	Durability string // "fast" or "durable"
+	// OnOutage: when no node answers or the gate's store is away, the call fails (""), or the work runs without a claim ("proceed"), so other
+	// callers may run it too. Its success is entered afterwards, in the background, for as long as the process lives.
+	OnOutage  string
+	Retention time.Duration // how long a success is known, so that the work does not run again: a day
+	Permanent bool          // a success is never forgotten
+	Label     string        // what a person reads of the operation
 }
 
 // Done: the operation has been done, now or earlier.
@@ -38,19 +47,20 @@ type Attempt struct {
 	ID string
 	// Number of the attempt, from 1; 0 if it is not guarded.
 	Number int `json:"attempt"`
-	// Guarded is false if the store does not answer and OnOutage is "open", so other callers may proceed too.
+	// Guarded is false if the gate did not answer and OnOutage is "proceed", so other callers may proceed too.
 	Guarded bool
 	// Reentry: an earlier attempt may have done part of the work.
 	Reentry bool
 	// PossiblyRepeated: the store may have lost the record of an earlier attempt.
 	PossiblyRepeated bool `json:"possibly_repeated"`
 	keeper           *keeper
-	isUnguarded      bool
+	isUnclaimed      bool
 }
 
-// Err is nil while no other attempt can begin, and then an ErrAttemptLost. Ask before each step that cannot be undone.
+// Err is nil while no other attempt can begin, and then an ErrAttemptLost. Ask before each step that cannot be undone. Of an attempt that is
+// not guarded it is always nil.
 func (a *Attempt) Err() error {
-	if a.isUnguarded {
+	if a.isUnclaimed {
 		return nil
 	}
 	if a.keeper == nil {
@@ -72,7 +82,11 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 		return done, invalid("the work is nil")
 	}
 	options.TTL, options.Wait, options.OnExpiry = or(options.TTL, time.Minute), or(options.Wait, time.Minute), or(options.OnExpiry, "block")
-	got, err := c.pre(ctx, operation, contents, options)
+	request, err := options.request(operation, contents)
+	if err != nil {
+		return done, err
+	}
+	got, inDoubt, err := c.pre(ctx, request, options)
 	if got.Code == "operation-duplicate" {
 		done.Duplicate, done.ResultOmitted = true, got.ResultOmitted
 		if len(got.Result) > 0 {
@@ -85,23 +99,53 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if err != nil {
 		return done, err
 	}
+	ranAt, isClaimed := time.Now(), got.Stamp != ""
 	attempt := &Attempt{}
-	_ = json.Unmarshal(got.raw, attempt) // that it is JSON is known
-	attempt.isUnguarded = !attempt.Guarded
+	if isClaimed {
+		_ = json.Unmarshal(got.raw, attempt) // that it is JSON is known
+	}
+	attempt.Guarded, attempt.isUnclaimed = isClaimed, !isClaimed
 	ctx, cancel := context.WithCancel(ctx)
-	outcome := "failure" // until the work begins, surely nothing was done
+	outcome, hasReturned := "failure", true // until the work begins, surely nothing was done
 	defer func() {
-		cancel()
-		if attempt.keeper != nil {
-			attempt.keeper.stop()
+		var panicked any
+		if !hasReturned {
+			err = errors.New("latchgate: the work did not return")
+			if panicked = recover(); panicked != nil {
+				err = fmt.Errorf("panic: %v", panicked)
+			}
 		}
-		if outcome == "success" {
-			done.ResultOmitted, err = c.postSuccess(got, done.Result, options)
-		} else {
-			c.post(got, outcome, c.nodes.retryFor)
+		cancel()
+		detail := fmt.Sprintf("%T: %v", err, err)
+		if attempt.keeper != nil {
+			detail = attempt.keeper.stopAttempt(detail)
+		}
+		switch {
+		case outcome != "success" && isClaimed:
+			c.post(got, outcome, detail, c.nodes.retryFor)
+		case outcome != "success":
+			c.unclaimed.end()
+			if inDoubt {
+				c.later(func() { c.giveBack(request, options, outcome, detail) })
+			}
+		case isClaimed:
+			done.ResultOmitted, err = c.postSuccess(got, done.Result, func(result fields) bool {
+				isEntered := options.OnOutage == "proceed" && c.unclaimed.begin()
+				if isEntered {
+					c.enterRun(request, ranAt, result)
+				}
+				return isEntered
+			})
+		default:
+			result := resultFields(done.Result)
+			done.ResultOmitted = result["result_omitted"] != nil
+			c.enterRun(request, ranAt, result)
+		}
+		if panicked != nil {
+			panic(panicked)
 		}
 	}()
-	if attempt.Guarded {
+	if isClaimed {
 		beat := leaseRef{"/v1/operations/" + attempt.ID + "/heartbeat", got.Stamp}
 		attempt.keeper = &keeper{renewals: c.renewals, kind: ErrAttemptLost, name: "operation " + attempt.ID, leases: []leaseRef{beat},
 			isAttempt: true, length: options.TTL, ended: cancel}
@@ -113,7 +157,9 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if options.OnExpiry == "block" {
 		outcome = "unknown" // a second run is worse than none
 	}
-	if done.Result, err = work(ctx, attempt); err == nil {
+	hasReturned = false
+	done.Result, err = work(ctx, attempt)
+	if hasReturned = true; err == nil {
 		outcome = "success"
 	} else if errors.Is(err, ErrNotDone) {
 		outcome = "failure" // only the work can know that nothing was done
@@ -121,46 +167,54 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	return done, err
 }
 
-func (c *Client) pre(ctx context.Context, operation string, contents any, o OnceOptions) (answer, error) {
+// request is the body of a pre.
+func (o OnceOptions) request(operation string, contents any) (request fields, err error) {
+	if o.OnOutage != "" && o.OnOutage != "proceed" {
+		return nil, invalid(fmt.Sprintf("OnOutage is %q, and may be empty or proceed", o.OnOutage))
+	}
 	// The attempt_id names this attempt: a repeated pre gets the same stamp.
-	request := fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
-	for name, value := range (fields{"contents": contents, "checked": o.Checked}) {
-		if name == "checked" && value == nil {
-			continue
-		}
-		text, err := encodeIdentity(name, value)
-		if err != nil {
-			return answer{}, err
-		}
-		request[name] = text
+	request = fields{"operation": operation, "attempt_id": randomID(), "on_expiry": o.OnExpiry}
+	if request["contents"], err = encodeIdentity("contents", contents); err == nil && o.Checked != nil {
+		request["checked"], err = encodeIdentity("checked", o.Checked)
 	}
 	put(request, "ttl_ms", o.TTL)
 	put(request, "durability", o.Durability)
-	put(request, "on_outage", o.OnOutage)
 	put(request, "label", o.Label)
+	// Here, because what is refused is refused before the work.
+	put(request, "retention_ms", o.Retention)
+	put(request, "permanent", o.Permanent)
+	return request, err
+}
+
+// pre has an answer without a stamp if the work may run without a claim; in doubt, a node may have claimed the operation for it.
+func (c *Client) pre(ctx context.Context, request fields, o OnceOptions) (got answer, inDoubt bool, err error) {
 	it := c.nodes.waiting("/v1/operations/pre", request, o.Wait, o.TTL)
-	got, err := c.nodes.call(ctx, it)
+	got, err = c.nodes.call(ctx, it)
 	if err == nil && (got.ID == "" || got.Stamp == "") {
 		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate"}
 	}
-	if err != nil && it.doubt {
-		c.later(func() { c.giveBack(request, o) })
+	if err == nil {
+		return got, false, nil
 	}
-	return got, err
+	if o.OnOutage == "proceed" && it.isOutage(err) && c.unclaimed.begin() {
+		warn("operation %s runs without a claim: %v", request["operation"], err)
+		return answer{}, it.doubt, nil
+	}
+	if it.doubt {
+		c.later(func() { c.giveBack(request, o, "failure", "") })
+	}
+	return got, it.doubt, err
 }
 
-// giveBack repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the
-// attempt is reported as a failure: a claim that stays would block the operation.
-func (c *Client) giveBack(request fields, o OnceOptions) {
-	if request["on_outage"] == "open" {
-		request["on_outage"] = "closed" // an unguarded permission says nothing about the claim
-	}
+// giveBack repeats a pre until a node says whether it was claimed, at most for the length of its lease, and reports the outcome: a failure if
+// the work has not begun, because a claim that stays would block the operation.
+func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string) {
 	for until := now() + o.TTL; now() < until; time.Sleep(2 * pauseMin) {
 		it := c.nodes.callTo("/v1/operations/pre", request)
 		it.doubt = true
 		got, err := c.nodes.call(context.Background(), it)
 		if err == nil {
-			c.post(got, "failure", most(o.TTL, c.nodes.retryFor))
+			c.post(got, outcome, detail, most(o.TTL, c.nodes.retryFor))
 			return
 		}
 		if !it.doubt {
@@ -170,33 +224,42 @@ func (c *Client) giveBack(request fields, o OnceOptions) {
 	warn("no node says whether an operation was claimed: it may stay blocked")
 }
 
-// postSuccess says whether the result was omitted.
-func (c *Client) postSuccess(got answer, result any, o OnceOptions) (isOmitted bool, err error) {
-	body := fields{"stamp": got.Stamp, "outcome": "success"}
-	put(body, "retention_ms", o.Retention)
-	put(body, "permanent", o.Permanent)
-	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
-	if text, err := encode("the result", result); err == nil {
-		body["result"] = text
-	} else {
-		warn("a result is not stored: %v", err)
+// resultFields are those of a result in a report. One that cannot be stored is omitted, and the success is recorded all the same.
+func resultFields(result any) fields {
+	text, err := encode("the result", result)
+	if err == nil && len(text) > resultBytesMax {
+		err = invalid("the result is too long")
 	}
+	if err != nil {
+		warn("a result is not stored: %v", err)
+		return fields{"result_omitted": true}
+	}
+	return fields{"result": text}
+}
+
+// postSuccess says whether the result was omitted. `enter` is for an outage, and says whether the success will be entered.
+func (c *Client) postSuccess(got answer, result any, enter func(result fields) bool) (isOmitted bool, err error) {
+	body := resultFields(result)
+	body["stamp"], body["outcome"] = got.Stamp, "success"
+	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
 	posted, failure := c.nodes.call(context.Background(), it)
-	if body["result"] != nil && (posted.Status == 400 || posted.Status == 413) {
-		delete(body, "result")
-		posted, failure = c.nodes.call(context.Background(), it)
+	if failure != nil && it.isOutage(failure) && enter(body) {
+		return body["result_omitted"] != nil, nil
 	}
 	if failure != nil {
 		notRecorded := *failure.(*Error) // and not of a context
 		notRecorded.Kind, notRecorded.Detail = ErrNotRecorded, "the work was done, but its outcome is not recorded: "+notRecorded.Detail
 		return true, &notRecorded
 	}
-	return body["result"] == nil || posted.ResultOmitted, nil
+	return posted.ResultOmitted || body["result_omitted"] != nil, nil
 }
 
 // post reports after a failure, which is more important than that of the post.
-func (c *Client) post(got answer, outcome string, patience time.Duration) {
+func (c *Client) post(got answer, outcome, detail string, patience time.Duration) {
 	body := fields{"stamp": got.Stamp, "outcome": outcome}
+	if outcome == "unknown" { // a person must decide
+		put(body, "detail", strings.ToValidUTF8(detail[:least(len(detail), detailBytesMax)], "?"))
+	}
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + patience}
 	if _, err := c.nodes.call(context.Background(), it); err != nil {
 		warn("the outcome %s of operation %s is not recorded: %v", outcome, got.ID, err)

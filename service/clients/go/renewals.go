@@ -3,6 +3,7 @@ package latchgate
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -70,6 +71,14 @@ func (k *keeper) stop() *Error {
 	defer k.renewals.mu.Unlock()
 	k.end(nil)
 	return k.loss
+}
+
+// stopAttempt says in the detail when the last heartbeat was, too.
+func (k *keeper) stopAttempt(detail string) string {
+	k.stop()
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
+	return fmt.Sprintf("%.1f s after the last heartbeat: %s", (now() - k.sent).Seconds(), detail)
 }
 
 // err is nil while the lease is surely live.

@@ -48,6 +48,8 @@ final class Keeper {
 
     synchronized long sent() { return sent; }
 
+    synchronized String sinceRenewal() { return (Clock.now() - sent) / Nodes.MS + " ms"; }
+
     synchronized Map<?, ?> revocation() { return revocation; }
 
     synchronized int together() { return together; }

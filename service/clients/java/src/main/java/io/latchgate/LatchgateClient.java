@@ -76,6 +76,7 @@ public final class LatchgateClient {
 
     final Nodes nodes;
     final Renewals renewals;
+    final Unclaimed unclaimed;
     final Map<Object, Queue> queues = new ConcurrentHashMap<>();
     /** What the current thread holds through a DistributedLock. It ends with the thread: its leases are forgotten, and expire. */
     final ThreadLocal<Map<String, Deque<DistributedLock.Hold>>> held = ThreadLocal.withInitial(HashMap::new);
@@ -84,6 +85,7 @@ public final class LatchgateClient {
         Warm.up();
         nodes = new Nodes(config);
         renewals = new Renewals(nodes);
+        unclaimed = new Unclaimed(nodes);
     }
 
     /** A client of the nodes in LATCHGATE_URL. It calls none yet. The first one of a process loads the classes that calls need. */

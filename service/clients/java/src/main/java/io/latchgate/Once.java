@@ -1,6 +1,8 @@
 package io.latchgate;
 
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.time.Instant;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -12,10 +14,14 @@ import java.util.function.Consumer;
 /** Work that is done once. */
 public final class Once {
     private static final System.Logger LOG = System.getLogger("io.latchgate");
+    /** The most that a node keeps. */
+    private static final int RESULT_BYTES_MAX = 64 << 10, DETAIL_MAX = 2 << 10;
 
     private final LatchgateClient client;
     private final Options options;
     private final Map<String, Object> request;
+    /** A node may have claimed the operation for a run without a claim. */
+    private boolean isInDoubt;
 
     /** The operation has been done, now or earlier. The result is what the work returned, or what the earlier attempt stored, as JSON: maps,
      * lists, strings, longs, doubles, booleans, null. Omitted: it is not stored, because it is too long or no JSON. */
@@ -30,7 +36,8 @@ public final class Once {
     public static final class Options {
         Duration ttl = Duration.ofSeconds(60), wait = Duration.ofSeconds(60);
         String onExpiry = "block";
-        final Map<String, Object> pre = new LinkedHashMap<>(), post = new LinkedHashMap<>();
+        boolean proceeds;
+        final Map<String, Object> pre = new LinkedHashMap<>();
 
         /** The length of the attempt's lease, kept by heartbeats. Default: 60 s. */
         public Options ttl(Duration ttl) { this.ttl = ttl; return this; }
@@ -47,17 +54,18 @@ public final class Once {
         /** "fast" or "durable". */
         public Options durability(String durability) { pre.put("durability", Objects.requireNonNull(durability)); return this; }
 
-        /** "closed", "fallback" or "open". */
-        public Options onOutage(String onOutage) { pre.put("on_outage", onOutage); return this; }
+        /** When no node answers or the gate's store is away, the work runs without a claim, so other callers may run it too. Its success is
+         * entered afterwards, by a daemon thread, for as long as the process lives. Without this, the call throws Unavailable. */
+        public Options proceedOnOutage() { this.proceeds = true; return this; }
 
         /** What a person reads of the operation. */
         public Options label(String label) { pre.put("label", Objects.requireNonNull(label)); return this; }
 
-        /** How long a success is known. Default: a day. */
-        public Options retention(Duration retention) { post.put("retention_ms", Nodes.millis(retention)); return this; }
+        /** How long a success is known, so that the work does not run again. Default: a day. */
+        public Options retention(Duration retention) { pre.put("retention_ms", Nodes.millis(retention)); return this; }
 
         /** A success is never forgotten. */
-        public Options permanent() { post.put("permanent", true); return this; }
+        public Options permanent() { pre.put("permanent", true); return this; }
     }
 
     public static Options options() { return new Options(); }
@@ -68,16 +76,17 @@ public final class Once {
         final Keeper keeper;
 
         private Attempt(Answer granted, Keeper keeper) {
-            this.granted = granted;
+            this.granted = granted == null ? new Answer(0, 0, Map.of(), false) : granted;
             this.keeper = keeper;
         }
 
+        /** Empty if it is not guarded. */
         public String id() { return granted.text("id"); }
 
         /** From 1; 0 if it is not guarded. */
         public long number() { return Answer.number(granted.body(), "attempt"); }
 
-        /** False if the store does not answer and the options say "open", so other callers may proceed too. */
+        /** False if the gate did not answer and the options say {@link Options#proceedOnOutage}, so other callers may proceed too. */
         public boolean isGuarded() { return keeper != null; }
 
         /** An earlier attempt may have done part of the work. */
@@ -86,7 +95,7 @@ public final class Once {
         /** The store may have lost the record of an earlier attempt. */
         public boolean isPossiblyRepeated() { return Answer.is(granted.body(), "possibly_repeated"); }
 
-        /** Throws AttemptLost if another attempt may have begun. Call it before each step that cannot be undone. */
+        /** Throws AttemptLost if another attempt may have begun, but never if it is not guarded. Call it before each step that cannot be undone. */
         public void check() { if (keeper != null) keeper.check(); }
 
         /** Calls it in a thread of its own if the attempt is lost. */
@@ -123,10 +132,11 @@ public final class Once {
             if (!refused.code.equals("operation-duplicate")) throw refused;
             return new Done(refused.fields.get("result"), true, Answer.is(refused.fields, "result_omitted"));
         }
-        String outcome = "failure"; // until the work begins, surely nothing was done
+        String outcome = "failure", detail = ""; // until the work begins, surely nothing was done
+        Instant ranAt = Instant.now();
         Keeper keeper = null;
         try {
-            if (Answer.is(granted.body(), "guarded")) {
+            if (granted != null) {
                 List<Map<String, Object>> stamp = List.of(Map.of("stamp", granted.text("stamp")));
                 keeper = new Keeper("operation " + granted.text("id"), path(granted, "heartbeat"), stamp, options.ttl.toNanos());
                 client.renewals.keep(keeper, granted);
@@ -137,84 +147,120 @@ public final class Once {
             Object result = work.run(attempt);
             outcome = "success";
             if (keeper != null) keeper.end(null);
-            return new Done(result, false, once.postSuccess(granted, result));
+            return new Done(result, false, granted == null ? once.enter(ranAt, result) : once.postSuccess(granted, ranAt, result));
         } catch (LatchgateException.NotDone nothing) {
             // Only the work can know that.
             outcome = "failure";
             throw nothing;
+        } catch (Throwable failure) {
+            detail = (keeper == null ? "" : keeper.sinceRenewal() + " after the last heartbeat: ") + failure;
+            throw failure;
         } finally {
             if (keeper != null) keeper.end(null);
-            if (!outcome.equals("success")) once.post(granted, outcome, client.nodes.retryFor);
+            if (!outcome.equals("success")) once.fail(granted, outcome, detail);
         }
     }
 
+    private static boolean isAway(LatchgateException error) { return error.status == 0 || List.of("store-unavailable", "outcome-unknown").contains(error.code); }
+
+    /** Null if the work may run without a claim. */
     private Answer pre() throws InterruptedException {
         Nodes.Call call = client.nodes.within(options.wait, options.ttl);
-        boolean isGranted = false;
+        boolean isDecided = false;
         try {
             Answer answer = client.nodes.call("/v1/operations/pre", request, call);
-            isGranted = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
-            if (!isGranted) throw LatchgateException.noAnswer("the answer is none of a gate");
+            isDecided = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
+            if (!isDecided) throw LatchgateException.noAnswer("the answer is none of a gate");
             return answer;
+        } catch (LatchgateException.Unavailable outage) {
+            // If a node has said that another attempt runs, it would surely be a second run.
+            if (!options.proceeds || call.answered || !isAway(outage) || !client.unclaimed.begin()) throw outage;
+            LOG.log(System.Logger.Level.WARNING, "operation " + request.get("operation") + " runs without a claim: " + outage);
+            isInDoubt = call.doubt;
+            isDecided = true;
+            return null;
         } finally {
-            if (!isGranted && call.doubt) {
-                Thread giver = new Thread(this::giveBack, "latchgate giving back");
-                giver.setDaemon(false); // the process goes on for it: a claim that stays would block the operation
-                giver.start();
-            }
+            if (!isDecided && call.doubt) giveBack("failure", "");
         }
     }
 
-    /** Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the attempt is
-     * reported as a failure. */
-    private void giveBack() {
-        // An unguarded permission says nothing about the claim.
-        if ("open".equals(request.get("on_outage"))) request.put("on_outage", "closed");
-        long until = Clock.now() + options.ttl.toNanos();
-        while (Clock.now() < until) {
-            Nodes.Call call = client.nodes.within();
-            call.doubt = true;
-            try {
-                Answer granted = Nodes.uninterrupted(() -> client.nodes.call("/v1/operations/pre", request, call));
-                post(granted, "failure", Math.max(client.nodes.retryFor, options.ttl.toNanos()));
-                return;
-            } catch (LatchgateException error) {
-                if (!call.doubt) return;
+    /** Repeats a pre until a node says whether it was claimed, at most for the length of its lease, and reports the outcome: a failure if the
+     * work has not begun. */
+    private void giveBack(String outcome, String detail) {
+        Thread giver = new Thread(() -> {
+            long until = Clock.now() + options.ttl.toNanos();
+            while (Clock.now() < until) {
+                Nodes.Call call = client.nodes.within();
+                call.doubt = true;
+                try {
+                    Answer granted = Nodes.uninterrupted(() -> client.nodes.call("/v1/operations/pre", request, call));
+                    post(granted, outcome, detail, Math.max(client.nodes.retryFor, options.ttl.toNanos()));
+                    return;
+                } catch (LatchgateException error) {
+                    if (!call.doubt) return;
+                }
+                LockSupport.parkNanos(2 * Nodes.PAUSE_MIN);
             }
-            LockSupport.parkNanos(2 * Nodes.PAUSE_MIN);
-        }
-        LOG.log(System.Logger.Level.WARNING, "no node says whether an operation was claimed: it may stay blocked");
+            LOG.log(System.Logger.Level.WARNING, "no node says whether an operation was claimed: it may stay blocked");
+        }, "latchgate giving back");
+        giver.setDaemon(false); // the process goes on for it: a claim that stays would block the operation
+        giver.start();
     }
 
     private static String path(Answer granted, String verb) { return "/v1/operations/" + granted.text("id") + "/" + verb; }
 
-    /** Whether the result was omitted. */
-    private boolean postSuccess(Answer granted, Object result) {
-        Map<String, Object> body = new LinkedHashMap<>(options.post);
-        body.put("stamp", granted.text("stamp"));
-        body.put("outcome", "success");
-        long patience = Math.max(client.nodes.retryFor, granted.left());
+    /** Reports the success. Whether the result was omitted. */
+    private boolean postSuccess(Answer granted, Instant ranAt, Object result) {
+        Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", "success"));
+        boolean isOmitted = !put(body, result);
         try {
-            try {
-                body.put("result", Json.Text.of("the result", result));
-                return Answer.is(client.nodes.callToEnd(path(granted, "post"), body, patience).body(), "result_omitted");
-            } catch (LatchgateException | IllegalArgumentException failure) {
-                boolean isOfResult = !(failure instanceof LatchgateException error) || error.status == 400 || error.status == 413;
-                if (!isOfResult) throw failure;
-                LOG.log(System.Logger.Level.WARNING, "the result of operation " + granted.text("id") + " is not stored: " + failure);
-            }
-            body.remove("result");
-            client.nodes.callToEnd(path(granted, "post"), body, patience);
-            return true;
+            Answer posted = client.nodes.callToEnd(path(granted, "post"), body, Math.max(client.nodes.retryFor, granted.left()));
+            return isOmitted || Answer.is(posted.body(), "result_omitted");
         } catch (LatchgateException error) {
+            if (options.proceeds && isAway(error) && client.unclaimed.begin()) return enter(ranAt, result);
             throw new LatchgateException.NotRecorded(error, result);
         }
     }
 
-    /** After a failure, which is more important than that of the post. */
-    private void post(Answer granted, String outcome, long patience) {
+    /** Has the success of a run without a claim reported. Whether the result was omitted. */
+    private boolean enter(Instant ranAt, Object result) {
+        Map<String, Object> body = new LinkedHashMap<>(request);
+        body.keySet().removeAll(List.of("ttl_ms", "on_expiry"));
+        body.put("ran_at", ranAt.toString());
+        boolean isOmitted = !put(body, result);
+        client.unclaimed.enter(body);
+        return isOmitted;
+    }
+
+    /** A result that cannot be stored is omitted, and the success is recorded all the same. */
+    private boolean put(Map<String, Object> body, Object result) {
         try {
-            client.nodes.callToEnd(path(granted, "post"), Map.of("stamp", granted.text("stamp"), "outcome", outcome), patience);
+            Json.Text written = Json.Text.of("the result", result);
+            if (written.text().getBytes(StandardCharsets.UTF_8).length > RESULT_BYTES_MAX) throw new IllegalArgumentException("the result is too long");
+            body.put("result", written);
+            return true;
+        } catch (IllegalArgumentException failure) {
+            LOG.log(System.Logger.Level.WARNING, "a result of operation " + request.get("operation") + " is not stored: " + failure.getMessage());
+            body.put("result_omitted", true);
+            return false;
+        }
+    }
+
+    private void fail(Answer granted, String outcome, String detail) {
+        if (granted != null) {
+            post(granted, outcome, detail, client.nodes.retryFor);
+            return;
+        }
+        client.unclaimed.end();
+        if (isInDoubt) giveBack(outcome, detail);
+    }
+
+    /** After a failure, which is more important than that of the post. A person who must decide reads the detail. */
+    private void post(Answer granted, String outcome, String detail, long patience) {
+        Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", outcome));
+        if (outcome.equals("unknown")) body.put("detail", detail.substring(0, Math.min(detail.length(), DETAIL_MAX)).replaceAll("\\p{Cs}", "?"));
+        try {
+            client.nodes.callToEnd(path(granted, "post"), body, patience);
         } catch (LatchgateException failure) {
             LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.text("id") + " is not recorded: " + failure);
         }

@@ -375,7 +375,7 @@ final class Scenarios extends World {
             String contents = key + result.hashCode();
             same(new Once.Done(result, false, true), both().once("test", contents, attempt -> result));
             Once.Done again = both().once("test", contents, attempt -> "again");
-            check(again.result() == null && again.duplicate(), again);
+            check(again.result() == null && again.duplicate() && again.resultOmitted(), again);
         }
         both().once("test", key + "/record", attempt -> new Order(42, "19.90"));
         same(Map.of("id", 42L, "amount", "19.90"), both().once("test", key + "/record", attempt -> 7).result());
@@ -666,6 +666,102 @@ final class Scenarios extends World {
         check(Answer.number(waits.get(0), "wait_ms") <= 500, waits);
         holder.release();
         result(second).release();
+    }
+
+    void test40_with_proceed_the_work_runs_in_an_outage_and_is_entered_afterwards() throws Exception {
+        for (boolean isStore : List.of(true, false)) {
+            Proxy proxy = new Proxy(nodeA);
+            String contents = key + isStore;
+            LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
+            proxy.away(isStore);
+            raises(Unavailable.class, () -> client.once("test", contents + "/closed", attempt -> { throw new AssertionError("it runs"); }));
+            Once.Done done = client.once("test", contents, Once.options().proceedOnOutage().checked(7).label("a label"), attempt -> {
+                attempt.check();
+                return attempt.isGuarded() ? 0 : 7;
+            });
+            same(new Once.Done(7, false, false), done);
+            eventually("it is being entered", () -> !proxy.requests("/enter").isEmpty());
+            proxy.back();
+            eventually("it is entered", () -> {
+                try {
+                    return both().once("test", contents, Once.options().checked(7).retry(), attempt -> { throw new NotDone("not entered yet"); }).result().equals(7L);
+                } catch (NotDone notYet) {
+                    return false;
+                }
+            });
+        }
+    }
+
+    void test40_with_proceed_a_success_that_no_node_records_is_entered_afterwards() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        LatchgateClient client = config(proxy.url).retryFor(SECOND.multipliedBy(5)).connect();
+        same(7, client.once("test", key, Once.options().proceedOnOutage().ttl(SECOND.multipliedBy(5)), attempt -> {
+            proxy.thenRefuses.put("post", 503);
+            return attempt.isGuarded() ? 7 : 0;
+        }).result());
+        eventually("it is entered", () -> {
+            try {
+                return both().once("test", key, Once.options().wait(Duration.ZERO), attempt -> 8).result().equals(7L);
+            } catch (LatchgateException notYet) {
+                return false;
+            }
+        });
+    }
+
+    void test40_a_run_without_a_claim_that_fails_is_reported_if_it_may_have_claimed() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        LatchgateClient client = config(proxy.url).retryFor(SECOND).connect();
+        Once.Work<RuntimeException> fails = attempt -> { throw new ArithmeticException("no money"); };
+        proxy.away(true);
+        raises(ArithmeticException.class, () -> client.once("test", key, Once.options().proceedOnOutage(), fails));
+        proxy.back();
+        proxy.away(false);
+        raises(ArithmeticException.class, () -> client.once("test", key, Once.options().proceedOnOutage(), fails)); // and was not blocked by the first one
+        proxy.back();
+        eventually("a person must decide", () -> {
+            try {
+                return both().once("test", key, Once.options().wait(Duration.ZERO), attempt -> { throw new AssertionError("it runs"); }) == null;
+            } catch (LatchgateException.OperationInProgress notYet) {
+                return false;
+            } catch (LatchgateException.OperationUnknown unknown) {
+                return true;
+            }
+        });
+    }
+
+    void test40_no_work_runs_without_a_claim_beside_an_attempt_that_is_known() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        proxy.endsWaits = true;
+        client(nodeB.url).once("test", key, (Once.Work<Exception>) mine -> {
+            CompletableFuture<Unavailable> ended = background(() -> raises(Unavailable.class, () -> config(proxy.url).retryFor(SECOND.multipliedBy(3)).connect()
+                    .once("test", key, Once.options().proceedOnOutage().wait(SECOND.multipliedBy(5)), attempt -> { throw new AssertionError("it runs"); })));
+            eventually("it waits", () -> proxy.requests("/pre").size() > 1);
+            proxy.away(true);
+            same("store-unavailable", result(ended).code);
+            return 7;
+        });
+    }
+
+    void test40_runs_without_a_claim_are_bounded() {
+        Unclaimed unclaimed = new Unclaimed(both().nodes);
+        for (int i = 0; i < 1_000; i++) check(unclaimed.begin(), i);
+        check(!unclaimed.begin(), "one more");
+    }
+
+    void test38_a_person_who_must_decide_reads_how_the_work_ended() throws Exception {
+        for (String message : List.of("no money", "\ud800".repeat(5_000))) {
+            String contents = key + message.length();
+            raises(ArithmeticException.class, () -> both().once("test", contents, attempt -> { throw new ArithmeticException(message); }));
+            Object id = raises(LatchgateException.OperationUnknown.class, () -> both().once("test", contents, attempt -> 7)).fields.get("id");
+            String detail = String.valueOf(nodeA.operation(id).get("detail"));
+            check(detail.matches("\\d+ ms after the last heartbeat: java.lang.ArithmeticException: (no money|\\?+)"), detail);
+        }
+    }
+
+    void test39_what_can_be_refused_is_refused_before_the_work() {
+        for (Once.Options options : List.of(Once.options().retention(Duration.ofDays(7_300)), Once.options().retention(SECOND).permanent(), Once.options().label("l".repeat(300)))) {
+            raises(Refused.class, () -> both().once("test", key, options, attempt -> { throw new AssertionError("it runs"); }));
+        }
     }
 
     record Order(int id, Object amount) {}

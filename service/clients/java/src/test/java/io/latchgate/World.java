@@ -54,6 +54,10 @@ class World {
 
         void freeze() throws Exception { new ProcessBuilder("kill", "-STOP", String.valueOf(process.pid())).start().waitFor(); }
 
+        Map<String, Object> operation(Object id) throws Exception {
+            return Json.parse(HTTP.send(HttpRequest.newBuilder(URI.create(url + "/v1/operations/" + id)).build(), HttpResponse.BodyHandlers.ofString()).body());
+        }
+
         Map<String, Object> lock(String key) throws Exception { return request("GET", key); }
 
         void force(String key) throws Exception { request("DELETE", key); }
@@ -104,6 +108,19 @@ class World {
             url = "http://127.0.0.1:" + server.getAddress().getPort();
         }
 
+        /** The gate answers nothing, or refuses because of its store. */
+        void away(boolean isStore) {
+            for (String verb : List.of("pre", "enter")) {
+                if (isStore) thenRefuses.put(verb, 503);
+                else loses.put(verb, 1_000_000); // but it is carried out
+            }
+        }
+
+        void back() {
+            loses.clear();
+            thenRefuses.clear();
+        }
+
         List<Seen> requests(String verb) { return seen.stream().filter(one -> one.path.endsWith(verb)).toList(); }
 
         private void pass(HttpExchange exchange) throws IOException {
@@ -113,7 +130,7 @@ class World {
             Integer refusal = loses.getOrDefault(verb, 0) == 0 ? thenRefuses.get(verb) : null;
             if (refusal == null && refuses.getAndUpdate(left -> Math.max(left - 1, 0)) > 0) refusal = 503;
             if (refusal != null) {
-                answer(exchange, refusal, "{\"code\":\"proxy-refuses\",\"retry_after_ms\":" + (refusal == 503 ? 1000 : 0) + "}");
+                answer(exchange, refusal, "{\"code\":\"" + (refusal == 503 ? "store-unavailable" : "proxy-refuses") + "\",\"retry_after_ms\":" + (refusal == 503 ? 1000 : 0) + "}");
                 return;
             }
             try {
