@@ -2,6 +2,7 @@
 // The client. See index.d.cts.
 
 import { now } from "./clock.js";
+import { Entries } from "./entries.js";
 import { LatchgateError, LeaseLost, LockHeld, Refused } from "./errors.js";
 import { events } from "./events.js";
 import { once } from "./gate.js";
@@ -21,6 +22,7 @@ const LEASE_MS = 60_000;
 export class Client {
   #nodes;
   #renewals;
+  #entries;
 
   /**
    * @param {string | readonly string[]} [urls]
@@ -29,6 +31,7 @@ export class Client {
   constructor(urls, options = {}) {
     this.#nodes = new Nodes(urls, options);
     this.#renewals = new Renewals(this.#nodes);
+    this.#entries = new Entries(this.#nodes);
   }
 
   /**
@@ -106,7 +109,7 @@ export class Client {
   async once(contents, work, options) {
     checkWork("once", work, "attempt");
     if (typeof options?.operation !== "string") throw new TypeError("once needs the name of the operation: once(contents, work, { operation })");
-    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "block", signal } = checked("once", options);
+    const { ttlMs = LEASE_MS, waitMs = WAIT_MS, onExpiry = "block", onOutage, signal } = checked("once", options);
     const request = {
       operation: options.operation,
       contents: identityOf(contents, "contents"),
@@ -114,10 +117,11 @@ export class Client {
       ttl_ms: ttlMs,
       on_expiry: onExpiry,
       durability: options.durability,
-      on_outage: options.onOutage,
+      retention_ms: options.retentionMs,
+      permanent: options.permanent,
     };
-    const keep = { retention_ms: options.retentionMs, permanent: options.permanent };
-    return once(this.#nodes, this.#renewals, request, work, { lengthMs: ttlMs, waitMs, keep, signal });
+    const entries = onOutage === "proceed" ? this.#entries : undefined;
+    return once(this.#nodes, this.#renewals, request, work, { lengthMs: ttlMs, waitMs, entries, signal });
   }
 
   /**

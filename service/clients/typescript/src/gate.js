@@ -2,25 +2,29 @@
 // `once`: work that is done once.
 
 import { now } from "./clock.js";
-import { AttemptLost, LatchgateError, NotDone, NotRecorded } from "./errors.js";
+import { AttemptLost, LatchgateError, NotDone, NotRecorded, Unavailable } from "./errors.js";
+import { jsonOf } from "./json.js";
 import { sleep } from "./nodes.js";
 import { Keeper, untilOf } from "./renewals.js";
+
+/** The most that a node keeps. */
+const RESULT_BYTES_MAX = 64 * 1024;
+const DETAIL_LENGTH_MAX = 500;
 
 export class Attempt {
   #keeper;
 
   /**
    * @param {Record<string, any>} granted
-   * @param {Keeper | undefined} keeper
+   * @param {Keeper} [keeper] none if the run is unguarded
    */
   constructor(granted, keeper) {
     this.#keeper = keeper;
-    /** @type {string} */
+    /** @type {string | undefined} */
     this.id = granted.id;
     /** @type {number | undefined} */
-    this.number = granted.attempt ?? undefined;
-    /** @type {boolean} */
-    this.guarded = granted.guarded;
+    this.number = granted.attempt;
+    this.guarded = keeper !== undefined;
     this.reentry = Boolean(granted.reentry);
     this.possiblyRepeated = Boolean(granted.possibly_repeated);
     this.signal = keeper?.signal ?? new AbortController().signal;
@@ -38,24 +42,25 @@ export class Attempt {
 }
 
 /**
- * Runs the work if the gate permits it, and posts its outcome.
+ * Runs the work if the gate permits it, and posts its outcome. With `entries`, it runs also while the gate is away.
  * @template T
  * @param {import("./nodes.js").Nodes} nodes
  * @param {import("./renewals.js").Renewals} renewals
  * @param {Record<string, any>} request
  * @param {(attempt: Attempt) => T | Promise<T>} work
- * @param {{lengthMs: number, waitMs: number, keep: Record<string, any>, signal?: AbortSignal}} options
+ * @param {{lengthMs: number, waitMs: number, entries?: import("./entries.js").Entries, signal?: AbortSignal}} options
  */
-export async function once(nodes, renewals, request, work, { lengthMs, waitMs, keep, signal }) {
+export async function once(nodes, renewals, request, work, { lengthMs, waitMs, entries, signal }) {
   const waitUntil = now() + waitMs;
   const until = now() + nodes.retryForMs;
   // The id names this attempt: a repeated pre gets the same stamp.
   const body = { ...request, attempt_id: crypto.randomUUID() };
-  const doubt = { isSet: false };
+  const doubt = { isSet: false, isOfOther: false };
   let answer;
   try {
     answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal, doubt });
   } catch (error) {
+    if (entries && !doubt.isOfOther && isAway(error)) return runUnguarded(nodes, entries, body, work, doubt.isSet ? lengthMs : 0);
     if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") {
       // It goes on after the call, and the process stays for it.
       if (doubt.isSet) void giveBack(nodes, body, lengthMs);
@@ -67,52 +72,99 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, k
   const path = `/v1/operations/${granted.id}`;
 
   const heartbeat = { path: `${path}/heartbeat`, body: { stamp: granted.stamp } };
-  /** @param {"failure" | "unknown"} outcome */
-  const postFailure = (outcome) => nodes.callQuietly(`${path}/post`, { stamp: granted.stamp, outcome }, nodes.retryForMs);
+  /** @param {Record<string, any>} outcome */
+  const post = (outcome) => nodes.callQuietly(`${path}/post`, { stamp: granted.stamp, ...outcome }, nodes.retryForMs);
 
-  let keeper;
-  if (granted.guarded) {
-    let first = { sent: answer.sent, leftMs: granted.ttl_ms, body: granted };
-    try {
-      // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
-      if (untilOf(first) - now() < (lengthMs * 2) / 3) {
-        const beatUntil = now() + Math.min(lengthMs, nodes.retryForMs);
-        const { sent, body } = await nodes.call(heartbeat.path, heartbeat.body, { until: beatUntil, signal });
-        first = { sent, leftMs: body.ttl_ms, body };
-      }
-    } catch (error) {
-      // The work has not begun.
-      if (!(error instanceof AttemptLost)) await postFailure("failure");
-      throw error;
+  let first = { sent: answer.sent, leftMs: granted.ttl_ms, body: granted };
+  try {
+    // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
+    if (untilOf(first) - now() < (lengthMs * 2) / 3) {
+      const beatUntil = now() + Math.min(lengthMs, nodes.retryForMs);
+      const { sent, body } = await nodes.call(heartbeat.path, heartbeat.body, { until: beatUntil, signal });
+      first = { sent, leftMs: body.ttl_ms, body };
     }
-    keeper = new Keeper(`operation ${granted.id}`, lengthMs, first, { heartbeat });
-    renewals.keep(keeper);
+  } catch (error) {
+    // The work has not begun.
+    if (!(error instanceof AttemptLost)) await post({ outcome: "failure" });
+    throw error;
   }
+  const keeper = new Keeper(`operation ${granted.id}`, lengthMs, first, { heartbeat });
+  renewals.keep(keeper);
   let result;
   try {
     result = await work(new Attempt(granted, keeper));
   } catch (error) {
-    keeper?.stop();
-    // For `block`, a second run is worse than none; and only the work can know that nothing was done.
-    await postFailure(request.on_expiry === "block" && !(error instanceof NotDone) ? "unknown" : "failure");
+    keeper.stop();
+    const heartbeatMs = Math.round(now() - keeper.last.sent);
+    await post(isNotDone(request, error) ? { outcome: "failure" } : { outcome: "unknown", detail: detailOf(error, heartbeatMs) });
     throw error;
   }
-  keeper?.stop();
-  const success = { stamp: granted.stamp, outcome: "success", ...keep };
-  return { result, duplicate: false, resultOmitted: await postSuccess(nodes, `${path}/post`, success, result, granted.ttl_ms) };
+  keeper.stop();
+  const kept = keptOf(result);
+  const success = { stamp: granted.stamp, outcome: "success", ...kept.fields };
+  try {
+    const forMs = entries ? nodes.retryForMs : Math.max(nodes.retryForMs, granted.ttl_ms);
+    const { body: posted } = await nodes.call(`${path}/post`, success, { until: now() + forMs });
+    return { ...kept.done, resultOmitted: Boolean(posted.result_omitted) };
+  } catch (error) {
+    if (entries && isAway(error)) {
+      entries.add(`${path}/post`, success);
+      return kept.done;
+    }
+    throw error instanceof LatchgateError ? new NotRecorded(error, result) : error;
+  }
 }
 
 /**
- * Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the attempt is
+ * Whether the gate's store, or every node, is away.
+ * @param {unknown} error
+ */
+function isAway(error) {
+  return error instanceof Unavailable && ["no-answer", "store-unavailable"].includes(error.code);
+}
+
+/**
+ * Whether the next caller may run the work. For `block`, a second run is worse than none; and only the work can know that nothing was done.
+ * @param {Record<string, any>} request
+ * @param {unknown} error
+ */
+function isNotDone({ on_expiry }, error) {
+  return on_expiry !== "block" || error instanceof NotDone;
+}
+
+/**
+ * Runs the work without a claim, and enters the run when it has succeeded.
+ * @template T
+ * @param {import("./nodes.js").Nodes} nodes
+ * @param {import("./entries.js").Entries} entries
+ * @param {Record<string, any>} request
+ * @param {(attempt: Attempt) => T | Promise<T>} work
+ * @param {number} doubtMs for how long a claim may be there after all
+ */
+async function runUnguarded(nodes, entries, request, work, doubtMs) {
+  const { operation, contents, checked, attempt_id, durability, retention_ms, permanent } = request;
+  const run = { operation, contents, checked, attempt_id, durability, retention_ms, permanent, ran_at: new Date().toISOString() };
+  let result;
+  try {
+    result = await work(new Attempt({}));
+  } catch (error) {
+    if (doubtMs > 0 && isNotDone(request, error)) void giveBack(nodes, request, doubtMs);
+    throw error;
+  }
+  const { fields, done } = keptOf(result);
+  entries.add("/v1/operations/enter", { ...run, ...fields });
+  return done;
+}
+
+/**
+ * Repeats a pre until a node says whether it was claimed, at most for the length of its lease. The work has not been done, so the attempt is
  * reported as a failure.
  * @param {import("./nodes.js").Nodes} nodes
  * @param {Record<string, any>} request
  * @param {number} lengthMs
  */
 async function giveBack(nodes, request, lengthMs) {
-  // An unguarded permission says nothing about the claim.
-  const onOutage = request.on_outage === "open" ? "closed" : request.on_outage;
-  const body = { ...request, wait_ms: 0, on_outage: onOutage };
+  const body = { ...request, wait_ms: 0 };
   const until = now() + lengthMs;
   while (now() < until) {
     const doubt = { isSet: true };
@@ -128,39 +180,42 @@ async function giveBack(nodes, request, lengthMs) {
 }
 
 /**
- * Returns whether the result was omitted.
- * @param {import("./nodes.js").Nodes} nodes
- * @param {string} path
- * @param {Record<string, any>} success
- * @param {unknown} result
- * @param {number} [leaseMs]
+ * What the report of a success says of the result, and what the caller gets.
+ * @template T
+ * @typedef {{fields: Record<string, any>, done: {result: T, duplicate: boolean, resultOmitted: boolean, omittedBecause?: string}}} Kept
  */
-async function postSuccess(nodes, path, success, result, leaseMs = 0) {
-  const until = now() + Math.max(nodes.retryForMs, leaseMs);
+
+/**
+ * After the work, nothing is refused for its result. Nothing at all is stored as null.
+ * @template T
+ * @param {T} result
+ * @returns {Kept<T>}
+ */
+function keptOf(result) {
+  const done = { result, duplicate: false, resultOmitted: false };
   try {
-    if (isJson(result)) {
-      try {
-        const { body } = await nodes.call(path, { ...success, result }, { until });
-        return Boolean(body.result_omitted);
-      } catch (error) {
-        if (!(error instanceof LatchgateError) || (error.status !== 400 && error.status !== 413)) throw error;
-      }
-    }
-    await nodes.call(path, success, { until });
-    return true;
+    if (result === undefined) return { fields: {}, done };
+    const json = jsonOf(result, "result");
+    const bytes = new TextEncoder().encode(JSON.stringify(json)).length;
+    if (bytes > RESULT_BYTES_MAX) throw new TypeError(`result has ${bytes} bytes, and ${RESULT_BYTES_MAX} are kept`);
+    return { fields: { result: json }, done };
   } catch (error) {
-    throw error instanceof LatchgateError ? new NotRecorded(error, result) : error;
+    const omittedBecause = /** @type {any} */ (error)?.message ?? "result is no JSON";
+    return { fields: { result_omitted: true }, done: { ...done, resultOmitted: true, omittedBecause } };
   }
 }
 
 /**
- * Nothing at all is stored as null.
- * @param {unknown} value
+ * For the person who must find out what became of the operation.
+ * @param {any} error what the work has thrown
+ * @param {number} heartbeatMs
  */
-function isJson(value) {
+function detailOf(error, heartbeatMs) {
+  const last = `the last heartbeat that was answered was sent ${heartbeatMs} ms before`;
   try {
-    return value === undefined || JSON.stringify(value) !== undefined;
+    const what = error instanceof Error ? `${error.constructor.name}: ${error.message}` : `${typeof error}: ${String(error)}`;
+    return `${what.slice(0, DETAIL_LENGTH_MAX).toWellFormed()}\n${last}`;
   } catch {
-    return false;
+    return `an error that cannot be shown\n${last}`;
   }
 }

@@ -74,9 +74,13 @@ export interface OnceOptions {
   /** Whether an operator decides after an attempt that failed or vanished (`block`, the default), or the next caller runs (`retry`). */
   onExpiry?: "block" | "retry";
   durability?: "fast" | "durable";
-  onOutage?: "closed" | "fallback" | "open";
-  /** How long a success is kept. */
+  /** While the gate's store is away (503 `store-unavailable`), or no node answers within `retryForMs`, the work runs unguarded, unless a node
+   * has said during the wait that another attempt runs: other callers may run it too. The run is entered in the background as soon as a node answers, for as long as the process lives. If absent,
+   * the call rejects with `Unavailable`. */
+  onOutage?: "proceed";
+  /** How long a success is remembered: a day if absent, unless the service is configured otherwise. Afterwards the work runs again. */
   retentionMs?: number;
+  /** A success is remembered for ever. */
   permanent?: boolean;
   /** Ends the wait: the promise rejects with its reason. */
   signal?: AbortSignal;
@@ -137,11 +141,12 @@ export class Client {
    * the last event; it rejects with `Unavailable` when no node has answered for `retryForMs`. */
   events(of: string | { prefix: string }, options?: EventsOptions): AsyncGenerator<LockEvent, void, void>;
 
-  /** Runs `work` if this operation with these contents (JSON that says something) has not succeeded yet, and stores its result (JSON). If it
-   * has succeeded, resolves to the stored result. If another attempt runs, waits for its end, and then rejects with `OperationInProgress`.
+  /** Runs `work` if this operation with these contents (JSON that says something) has not succeeded within the retention (a day if not
+   * said otherwise), and stores its result (JSON). If it has succeeded, resolves to the stored result. If another attempt runs, waits for
+   * its end, and then rejects with `OperationInProgress`.
    *
-   * If the work throws or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator decides. If the work
-   * throws a `NotDone`, or with `onExpiry: "retry"`, the next caller runs it again. */
+   * If the work throws or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator decides, who sees the
+   * class and the message of the error. If the work throws a `NotDone`, or with `onExpiry: "retry"`, the next caller runs it again. */
   once<T>(contents: unknown, work: (attempt: Attempt) => T | Promise<T>, options: OnceOptions): Promise<Done<T>>;
 }
 
@@ -173,10 +178,11 @@ export class Lease implements AsyncDisposable {
 /** Permission to do the operation, kept by heartbeats while the work runs. */
 export class Attempt {
   private constructor();
-  readonly id: string;
-  /** Which attempt this is, from 1. */
+  /** Undefined if the run is unguarded. */
+  readonly id: string | undefined;
+  /** Which attempt this is, from 1; undefined if the run is unguarded. */
   readonly number: number | undefined;
-  /** False: the store does not answer, and the call said `onOutage: "open"`, so other callers may proceed too. */
+  /** False: the gate was away, and the call said `onOutage: "proceed"`, so other callers may proceed too. */
   readonly guarded: boolean;
   /** An earlier attempt may have done part of the work. */
   readonly reentry: boolean;
@@ -195,8 +201,10 @@ export interface Done<T> {
   result: T;
   /** An earlier attempt has done the operation. */
   duplicate: boolean;
-  /** The result is not stored, because it is too long or no JSON; a duplicate's `result` is then null. */
+  /** The result is not stored, because it is longer than 64 KiB or no JSON; a duplicate's `result` is then null. */
   resultOmitted: boolean;
+  /** Why, with the path of the member that is no JSON, where the work has just run. */
+  omittedBecause?: string;
 }
 
 export interface Holder {

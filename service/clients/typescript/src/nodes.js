@@ -8,6 +8,8 @@ import { checked } from "./options.js";
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 const TIMEOUT_MS_MIN = 20;
+/** At the end of a call, a request has little time: less than this without an answer does not mean that the node is away. */
+const SILENCE_MS_MIN = 250;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
 const FIRST_WAIT_MS = 500;
 /** Longest silence of a stream: the node sends a comment every 15 s. */
@@ -26,7 +28,7 @@ const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNEC
  * call with its reason. `doubt` says afterwards whether a node may have carried out the call though no answer says so; without
  * `repeatInDoubt` the call ends then.
  * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
- * @typedef {{isSet: boolean}} Doubt
+ * @typedef {{isSet: boolean, isOfOther?: boolean}} Doubt `isOfOther`: a node has said that another caller was first
  */
 
 /** The node was not reached, or did not answer in time or in full. It may have carried out the request. */
@@ -118,6 +120,8 @@ export class Nodes {
     let pauseMs = PAUSE_MS_MIN;
     const waits = waitUntil !== undefined && waitUntil > now();
     let wasAnswered = false;
+    /** What a node has said last. @type {LatchgateError | undefined} */
+    let said;
     for (;;) {
       signal?.throwIfAborted();
       let leftMs = until - now();
@@ -141,7 +145,7 @@ export class Nodes {
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
         if (status < 300) return answer;
-        error = ofProblem(status, answer.body);
+        error = said = ofProblem(status, answer.body);
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
         if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
         // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
@@ -154,7 +158,7 @@ export class Nodes {
         }
         const isOfWait = status === 423 || error.code === "operation-in-progress";
         if (isOfWait && waitUntil !== undefined && now() < waitUntil) {
-          wasAnswered = true;
+          wasAnswered = doubt.isOfOther = true;
           until = waitUntil + this.retryForMs;
           // A node that is about to stop ends waits early.
           if (now() - sent >= waitMs / 2) {
@@ -167,7 +171,7 @@ export class Nodes {
         else retryAfterMs = Number(answer.body.retry_after_ms) || 0;
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
-        error = new Unavailable("no-answer", noAnswer.message);
+        error = said && timeoutMs < SILENCE_MS_MIN ? said : new Unavailable("no-answer", noAnswer.message);
         retryAfterMs = noAnswer.retryAfterMs;
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }

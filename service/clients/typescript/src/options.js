@@ -54,7 +54,7 @@ const KNOWN = {
     waitMs: TIME,
     onExpiry: oneOf("block", "retry"),
     durability: oneOf("fast", "durable"),
-    onOutage: oneOf("closed", "fallback", "open"),
+    onOutage: oneOf("proceed"),
     retentionMs: WHOLE,
     permanent: FLAG,
     signal: SIGNAL,

@@ -3,8 +3,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { NotDone, OperationInProgress, OperationUnknown } from "../src/index.js";
-import { clientOf, freshKey, startProxy, untilRenewed, world } from "./world.js";
+import { NotDone, NotRecorded, OperationInProgress, OperationUnknown, Refused, Unavailable } from "../src/index.js";
+import { clientOf, eventually, freshKey, startProxy, untilRenewed, world } from "./world.js";
 
 const nodes = world();
 
@@ -29,15 +29,25 @@ test("15: a duplicate gets the stored result", async () => {
   assert.deepEqual(done, { result: "receipt 7", duplicate: true, resultOmitted: false });
 });
 
-test("15: a result that cannot be stored is omitted", async () => {
+test("36: a result that cannot be stored is omitted, and every later caller sees that", async () => {
   const client = clientOf(nodes.a);
   const circular = {};
   circular.itself = circular;
-  for (const result of [circular, () => 1, 1n, "too long for a request".repeat(10_000), "too long".repeat(10_000)]) {
+  class Receipt {
+    #number = 7;
+    get number() {
+      return this.#number;
+    }
+  }
+  const rows = { rows: [{ total: 1 }, { total: NaN }] };
+  const results = [circular, () => 1, 1n, "too long for a request".repeat(100_000), "too long".repeat(10_000), "\0".repeat(30_000)];
+  for (const result of [...results, new Map([["a", 1]]), new Receipt(), rows, "\ud800"]) {
     const contents = freshKey();
-    assert.deepEqual(await client.once(contents, () => result, { operation: "test" }), { result, duplicate: false, resultOmitted: true });
+    const done = await client.once(contents, () => result, { operation: "test" });
+    assert.deepEqual([done.result === result, done.duplicate, done.resultOmitted], [true, false, true]);
+    if (result === rows) assert.match(done.omittedBecause, /^result\.rows\[1\]\.total is NaN/);
     const again = await client.once(contents, () => "again", { operation: "test" });
-    assert.deepEqual([again.result, again.duplicate], [null, true]);
+    assert.deepEqual(again, { result: null, duplicate: true, resultOmitted: true });
   }
 });
 
@@ -59,6 +69,91 @@ test("16: work that fails may run again, unless its outcome is unknown", async (
     client.once(contents, () => 1, block),
     (error) => error instanceof OperationUnknown && error.fields.why === "reported",
   );
+});
+
+test("38: a person who must decide reads what the work has thrown", async () => {
+  const client = clientOf(nodes.a);
+  class BankError extends Error {}
+  for (const [thrown, shown] of [
+    [new BankError("no answer from the bank"), "BankError: no answer from the bank"],
+    ["a text", "string: a text"],
+    [Object.create(null), "an error that cannot be shown"],
+  ]) {
+    const work = async () => {
+      throw thrown;
+    };
+    const contents = freshKey();
+    await assert.rejects(client.once(contents, work, { operation: "test" }), (error) => error === thrown);
+    const unknown = await client.once(contents, work, { operation: "test" }).catch((error) => error);
+    const { detail } = await (await fetch(`${nodes.a.url}/v1/operations/${unknown.fields.id}`)).json();
+    assert.ok(detail.startsWith(`${shown}\nthe last heartbeat that was answered was sent `), detail);
+  }
+});
+
+test("39: how long a success is kept is checked before the work", async () => {
+  const client = clientOf(nodes.a);
+  const contents = freshKey();
+  const tooLong = client.once(contents, () => assert.fail("it runs"), { operation: "test", retentionMs: 10 * 366 * 86_400_000 });
+  await assert.rejects(tooLong, (error) => error instanceof Refused && error.detail.includes("retention_ms"));
+  const { result } = await client.once(contents, () => 1, { operation: "test", retentionMs: 2_000 });
+  assert.equal(result, 1);
+  await eventually(async () => (await client.once(contents, () => 2, { operation: "test" })).result === 2, "it is forgotten");
+});
+
+/** The call need not be repeated: its time is over before. */
+const away = { status: 503, code: "store-unavailable", retry_after_ms: 600_000 };
+
+test("40: with `onOutage: \"proceed\"` the work runs while the gate is away, and is entered afterwards", async () => {
+  for (const [verb, isLost] of [["pre", false], ["pre", true], ["post", false], ["post", true]]) {
+    const proxy = await startProxy(nodes.a);
+    if (isLost) proxy.lose(verb, Infinity);
+    else proxy.thenRefuse.set(verb, away);
+    proxy.thenRefuse.set("enter", away);
+    const client = clientOf(proxy, isLost ? { retryForMs: 5_000 } : {});
+    const contents = freshKey();
+    const options = { operation: freshKey(), ttlMs: 2_000, waitMs: 0, onOutage: "proceed" };
+    const work = (attempt) => {
+      assert.deepEqual([attempt.guarded, attempt.remainingMs() > 0], verb === "pre" ? [false, false] : [true, true]);
+      attempt.check();
+      return "receipt 7";
+    };
+    if (!isLost) await assert.rejects(client.once(freshKey(), work, { ...options, onOutage: undefined }), verb === "pre" ? Unavailable : NotRecorded);
+    assert.deepEqual(await client.once(contents, work, options), { result: "receipt 7", duplicate: false, resultOmitted: false });
+    const recorded = verb === "pre" ? "enter" : "post";
+    const before = proxy.requests(recorded).length;
+    await eventually(() => proxy.requests(recorded).length > before + 1, "it is tried again");
+    proxy.thenRefuse.clear();
+    proxy.lose(verb, 0);
+    const recordedRuns = async () => {
+      const query = new URLSearchParams({ operation: options.operation, state: "succeeded" });
+      return (await (await fetch(`${nodes.a.url}/v1/operations?${query}`)).json()).operations;
+    };
+    await eventually(async () => (await recordedRuns()).length === 1, `the run is recorded: ${verb}, ${isLost}`);
+    assert.equal((await recordedRuns())[0].suspected_double_runs, 0);
+    const again = await clientOf(nodes.b).once(contents, () => assert.fail("it runs"), options);
+    assert.deepEqual(again, { result: "receipt 7", duplicate: true, resultOmitted: false });
+  }
+});
+
+test("40: nothing runs unguarded beside an attempt that is known to run", async () => {
+  const proxy = await startProxy(nodes.a);
+  const contents = freshKey();
+  await clientOf(nodes.a).once(contents, async () => {
+    const call = clientOf(proxy, { waitPerCallMs: 100 }).once(contents, () => assert.fail("it runs"), { operation: "test", onOutage: "proceed" });
+    await eventually(() => proxy.requests("pre").length > 1, "it waits");
+    proxy.thenRefuse.set("pre", away);
+    await assert.rejects(call, Unavailable);
+  }, { operation: "test" });
+});
+
+test("40: nothing runs unguarded for another reason", async () => {
+  const proxy = await startProxy(nodes.a);
+  const client = clientOf(proxy);
+  const work = () => assert.fail("it runs");
+  for (const [status, code] of [[503, "overloaded"], [503, "shutting-down"], [429, "rate-limited"], [401, "unauthorized"], [409, "operation-unknown"]]) {
+    proxy.thenRefuse.set("pre", { ...away, status, code });
+    await assert.rejects(client.once(freshKey(), work, { operation: "test", waitMs: 0, onOutage: "proceed" }), (error) => error.code === code);
+  }
 });
 
 test("17: heartbeats keep the attempt", async () => {

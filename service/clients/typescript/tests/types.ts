@@ -37,6 +37,10 @@ export async function use(): Promise<number> {
   await c.fence("k", leases);
   // @ts-expect-error durations have their unit in their name
   await c.lock("k", { ttl: 30 });
+  // @ts-expect-error the service decides nothing while it is away
+  await c.once("contents", () => 1, { operation: "charge", onOutage: "open" });
+  const unguarded = await c.once("contents", ({ guarded }) => !guarded, { operation: "charge", onOutage: "proceed", permanent: true });
+  if (unguarded.resultOmitted) throw new Error(unguarded.omittedBecause);
   // @ts-expect-error an operation has a name
   await c.once("contents", () => 1, {});
   return done.result.receipt + text.length + ((await c.tryLock("k"))?.token ?? 0);

@@ -104,9 +104,9 @@ export async function startProxy(node) {
       return;
     }
     if (!lose.get(verb) && thenRefuse.has(verb)) {
-      const { status, code } = thenRefuse.get(verb);
+      const { status, ...problem } = thenRefuse.get(verb);
       outgoing.writeHead(status);
-      outgoing.end(JSON.stringify({ code, detail: "This proxy refuses." }));
+      outgoing.end(JSON.stringify({ detail: "This proxy refuses.", ...problem }));
       return;
     }
     // It gets no answer until the proxy stops.
@@ -146,7 +146,7 @@ export async function startProxy(node) {
     hide: () => (hides = true),
     /** Answers the next requests with 503 and `Retry-After: 1`. */
     refuse: (times) => (refuse = times),
-    /** Of requests of paths that end so, after those whose answers were lost: their status and code. */
+    /** Of requests of paths that end so, after those whose answers were lost: their status, and the fields of the problem. */
     thenRefuse,
     /** Ends waits at once, as a node does that is about to stop. */
     endWaits: () => (endsWaits = true),
