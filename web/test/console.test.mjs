@@ -121,6 +121,20 @@ test("a person finds a held lock, sees who waits, forces it, and sees the waiter
   await context.close();
 });
 
+test("the time left of a lease is shown relative to its length, however long it is held", async () => {
+  const path = `/v1/locks/${encodeURIComponent(`${OWN}renewed`)}`;
+  const { lease_id } = await ok("POST", `${path}/acquire`, { owner: "renewing", ttl_ms: 100 });
+  await ok("POST", `${path}/renew`, { lease_id, ttl_ms: 600_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  for (const address of [`locks/${encodeURIComponent(`${OWN}renewed`)}`, `locks?${new URLSearchParams({ prefix: `${OWN}renewed` })}`]) {
+    await page.goto(`${url}/#/${address}`);
+    assert.equal(await page.locator("main [data-of]").first().getAttribute("data-of"), "600000");
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("a chart shows no number of leases that there cannot be", async () => {
   const { page, context, faults } = await visit();
   await page.route("**/metrics/samples", async (route) => {

@@ -185,5 +185,6 @@ async fn a_longest_hold_is_shown_and_limits_renewals() {
     let renewed = verb(&node, "k", "renew", renewal).await;
     assert!(renewed.body["ttl_ms"].as_u64().unwrap() <= 10_000, "{}", renewed.body);
     let refused = acquire(&node, "k", json!({})).await;
-    assert_eq!(refused.body["holders"][0]["hold_until"], renewed.body["expires_at"]);
+    let holder = &refused.body["holders"][0];
+    assert_eq!((&holder["hold_until"], &holder["lease_ms"]), (&renewed.body["expires_at"], &json!(60_000)));
 }

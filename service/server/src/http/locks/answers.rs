@@ -34,6 +34,8 @@ answers! {
         expires_at: DateTime,
         /// What is left of the lease, in ms.
         ttl_ms: u64,
+        /// The requested length of the lease, in ms.
+        lease_ms: u64,
         /// When the lease ends at the latest, however often it is renewed (`max_hold_ms`).
         hold_until?: Option<DateTime>,
         revocation?: Option<RevocationAnswer>,
@@ -107,6 +109,7 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
         granted_at: rfc3339(lease.granted_at),
         expires_at: rfc3339(lease.expires_at),
         ttl_ms: lease.expires_at.ms_since(now),
+        lease_ms: lease.ttl_ms,
         hold_until: lease.hold_until.map(rfc3339),
         revocation: RevocationAnswer::of(lease, now),
         metadata: metadata.and_then(|metadata| RawValue::from_string(metadata.as_json_text().to_owned()).ok()),
