@@ -164,6 +164,8 @@ class ClientBase(Generic[Held, Taken]):
             raise TypeError("an operation needs a name: operation is missing")
         typed(bool, permanent=permanent)
         seconds(ttl=ttl, wait=wait)
+        if permanent and retention is not None:
+            raise ValueError("a success that is permanent has no retention")
         one_of(OnExpiry, on_expiry=on_expiry)
         one_of(Durability, **_present({"durability": durability}))
         one_of(OnOutage, **_present({"on_outage": on_outage}))
@@ -177,13 +179,13 @@ class ClientBase(Generic[Held, Taken]):
                 "ttl_ms": ms("ttl", ttl),
                 "on_expiry": on_expiry,
                 "durability": durability,
-                "on_outage": on_outage,
+                "retention_ms": ms("retention", retention),
+                "permanent": permanent or None,
             }
         )
         if says_nothing(request.get("contents")):
             raise ValueError(f"the contents {contents!r} say nothing: all callers that have lost theirs would share one operation")
-        keep = _present({"retention_ms": ms("retention", retention), "permanent": permanent or None})
-        return claim(self._core, request, make, length=ttl, wait=wait, keep=keep)
+        return claim(self._core, request, make, length=ttl, wait=wait, on_outage=on_outage)
 
     async def _fence(self, key: str, token: int) -> None:
         typed(str, key=key)

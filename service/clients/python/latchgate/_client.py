@@ -107,11 +107,14 @@ class Client(ClientBase[Lease, Lease]):
     ) -> Done[Result]:
         """Runs `work(attempt)` if this operation with these contents (JSON) has not succeeded yet, and stores its result (JSON).
 
-        If it has succeeded, returns the stored result. If another attempt runs, waits up to `wait` seconds for its end, and then
-        raises `OperationInProgress`. Heartbeats keep the attempt while the work runs.
+        If it has succeeded, returns the stored result, for `retention` (a day if absent), or for ever if `permanent`. If another attempt
+        runs, waits up to `wait` seconds for its end, and then raises `OperationInProgress`. Heartbeats keep the attempt while the work runs.
 
         If the work raises an exception or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator
-        decides. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
+        decides, who sees the exception. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
+
+        While the gate is away (503 `store-unavailable`, or no node answers), raises `Unavailable`. With `on_outage="proceed"` the work runs
+        all the same, unguarded, and the run is entered in the background when the gate is back, for as long as the process lives.
         """
         check_work(work, is_async=False)
         claim = self._claim(
@@ -127,7 +130,7 @@ class Client(ClientBase[Lease, Lease]):
         except BaseException as error:
             self._runner.run(attempt._failed(error))
             raise
-        return self._runner.run(attempt._succeeded(result))
+        return self._runner.run(attempt._succeeded(result, self._runner))
 
     def fence(self, key: str, token: int) -> None:
         """For a resource that cannot store tokens: raises `StaleToken` if a higher token has been granted or presented for the key."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 from ._clock import now
+from ._entries import Entries
 from ._errors import Unavailable
 from ._http import within
 from ._nodes import Nodes
@@ -34,12 +35,14 @@ class Core(Nodes):
     ) -> None:
         super().__init__(urls, api_key, timeout, retry_for, wait_per_call, ssl_context)
         self.renewals = Renewals(self)
+        self.entries = Entries(self)
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def forget(self) -> None:
         super().forget()
         self.renewals.forget()
         self._tasks.clear()
+        self.entries.forget()
 
     def background(self, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """Does what must reach a node, also if the caller does not wait for it, and if the event loop is about to end: then the work, which

@@ -9,6 +9,8 @@ from typing import Any, TypeVar, Union, cast
 
 from . import aio
 from ._client import Client
+from ._errors import Error
+from ._gate import Done
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 AnyClient = Union[Client, aio.Client]
@@ -50,7 +52,7 @@ def once(
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Runs the function once for the same arguments, and returns what it has returned: `@once("charge")`. Both must be JSON: the contents
     are an object of the arguments by their names, so a new parameter, or another name, makes another operation; or what `contents` makes
-    of the arguments. A result that cannot be stored is None for later callers.
+    of the arguments. Later callers of one whose result is no JSON, or longer than 64 KiB, get an `Error` with the code `result-omitted`.
 
     The options are those of `Client.once`. Clients are those of `locked`.
     """
@@ -66,15 +68,21 @@ def once(
 
         @functools.wraps(function)
         def blocking(*arguments: Any, **named: Any) -> Any:
-            return done(arguments, named).result
+            return _result(done(arguments, named))
 
         @functools.wraps(function)
         async def awaiting(*arguments: Any, **named: Any) -> Any:
-            return (await done(arguments, named)).result
+            return _result(await done(arguments, named))
 
         return cast(AnyFunction, awaiting if inspect.iscoroutinefunction(function) else blocking)
 
     return decorate
+
+
+def _result(done: Done[Any]) -> Any:
+    if done.duplicate and done.result_omitted:
+        raise Error("result-omitted", "an earlier call has done this, and its result could not be stored")
+    return done.result
 
 
 def _client_for(function: Callable[..., Any], client: AnyClient | None) -> Callable[[], Any]:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import datetime
 import inspect
 import logging
 import os
+import traceback
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
 from ._core import Core
-from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded
+from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded, Unavailable
+from ._http import encoded
+from ._json import json_of
 from ._lease import Lost
 from ._nodes import Doubt
 from ._renewals import Keeper, Renewed
@@ -24,7 +28,12 @@ _log = logging.getLogger("latchgate")
 Result = TypeVar("Result")
 OnExpiry = Literal["retry", "block"]
 Durability = Literal["fast", "durable"]
-OnOutage = Literal["closed", "fallback", "open"]
+OnOutage = Literal["proceed"]
+
+# What of the request for a claim says which operation an unguarded run has done.
+_ENTERED = ("operation", "contents", "checked", "attempt_id", "durability", "retention_ms", "permanent")
+# The most that a node stores of a result, as JSON.
+_RESULT_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Done(Generic[Result]):
     """The operation has been done, now or earlier.
 
     `duplicate`: an earlier attempt has done it, and `result` is what that attempt stored. `result_omitted`: the result is not
-    stored, because it is too long or no JSON; a duplicate's `result` is then None.
+    stored, because it is longer than 64 KiB or no JSON; a duplicate's `result` is then None.
     """
 
     result: Union[Result, Any]
@@ -42,16 +51,16 @@ class Done(Generic[Result]):
 
 @dataclass(frozen=True)
 class Claim:
-    """What a pre has granted, for an attempt of this length."""
+    """What a pre has granted, for an attempt of this length. Nothing if the gate is away, and the work runs unguarded."""
 
     core: Core
     request: dict[str, Any]
     granted: dict[str, Any]
-    length: float = 0.0
-    # How long the record of a success is kept.
-    keep: Mapping[str, Any] = field(default_factory=dict)
+    length: float
     # Until when the attempt lasts; None if it is not guarded.
     first: Renewed | None = None
+    # A node may have granted it, though no answer says so.
+    is_in_doubt: bool = False
 
     @property
     def heartbeat(self) -> tuple[str, dict[str, Any]]:
@@ -63,13 +72,15 @@ class AttemptBase(Generic[Lost]):
 
     def __init__(self, claim: Claim, lost: Lost) -> None:
         granted = claim.granted
+        self._began = datetime.datetime.now(datetime.timezone.utc)
         self._claim = claim
         self._pid = os.getpid()
-        self.id: str = granted["id"]
+        # None if it is not guarded.
+        self.id: str | None = granted.get("id")
         # Which attempt this is, from 1; None if it is not guarded.
         self.number: int | None = granted.get("attempt")
-        # False: the store does not answer, and the call said `on_outage="open"`, so other callers may proceed too.
-        self.guarded: bool = granted["guarded"]
+        # False: the gate was away, and the call said `on_outage="proceed"`, so other callers may proceed too.
+        self.guarded: bool = bool(granted)
         # An earlier attempt may have done part of the work.
         self.reentry: bool = granted.get("reentry", False)
         # The store may have lost the record of an earlier attempt.
@@ -98,22 +109,45 @@ class AttemptBase(Generic[Lost]):
         return self._pid == os.getpid()
 
     async def _not_begun(self) -> None:
-        self._stop()
-        await _post_quietly(self._claim, "failure")
+        await self._not_done(NotDone())
 
     async def _failed(self, error: BaseException) -> None:
-        if not self._is_here:
-            return
+        if self._is_here:
+            await self._not_done(error)
+
+    async def _not_done(self, error: BaseException) -> None:
         # For `block`, a second run is worse than none; and only the work can know that nothing was done.
         unsure = self._claim.request["on_expiry"] == "block" and not isinstance(error, NotDone)
+        detail = self._detail(error)
         self._stop()
-        await _post_quietly(self._claim, "unknown" if unsure else "failure")
+        core, request = self._claim.core, self._claim.request
+        if self.guarded:
+            return await _post_quietly(self._claim, "unknown" if unsure else "failure", detail=detail if unsure else None)
+        core.entries.end()
+        if unsure:
+            _log.warning("an unguarded run of %s has an unknown outcome: %s", request["operation"], detail)
+        elif self._claim.is_in_doubt:
+            core.background("the claim of an operation", lambda: _give_back(core, request, self._claim.length))
 
-    async def _succeeded(self, result: Result) -> Done[Result]:
+    def _detail(self, error: BaseException) -> str:
+        """For the person who must find out what became of the work."""
+        text = "".join(traceback.format_exception_only(type(error), error)).strip()
+        beat = f"\nlast heartbeat: {now() - self._keeper.last.sent:.0f} s before" if self._keeper else ""
+        # Of a long message, its beginning. What is no text for others is shown escaped.
+        return text.encode("utf-8", "backslashreplace")[:1500].decode("utf-8", "ignore") + beat
+
+    async def _succeeded(self, result: Result, held: object) -> Done[Result]:
+        """`held` is what must live until an unguarded run is entered."""
         if not self._is_here:
             self.check()
         self._stop()
-        omitted = await self._claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(self._claim, result))
+        claim, kept = self._claim, _kept(result, self.id or self._claim.request["operation"])
+        if self.guarded:
+            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result))
+        else:
+            entry = {name: value for name, value in claim.request.items() if name in _ENTERED}
+            claim.core.entries.add({**entry, **kept, "ran_at": self._began.isoformat()}, held)
+            omitted = "result_omitted" in kept
         return Done(result, False, omitted)
 
     def _stop(self) -> None:
@@ -139,7 +173,7 @@ Attempt = TypeVar("Attempt", bound=AttemptBase[Any])
 
 
 async def claim(
-    core: Core, request: dict[str, Any], make: Callable[[Claim], Attempt], *, length: float, wait: float, keep: Mapping[str, Any]
+    core: Core, request: dict[str, Any], make: Callable[[Claim], Attempt], *, length: float, wait: float, on_outage: OnOutage | None
 ) -> Union[Attempt, Done[Any]]:
     """An attempt if the gate permits the work, or what an earlier one has done."""
     wait_until = now() + wait
@@ -152,13 +186,16 @@ async def claim(
     except BaseException as error:
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
+        # Not for another reason, and not beside an attempt that is known to run.
+        is_away = isinstance(error, Unavailable) and error.code in ("store-unavailable", "no-answer") and not doubt.is_taken
+        if is_away and on_outage == "proceed" and core.entries.begin():
+            _log.warning("%s runs unguarded, because the gate is away: %s", request["operation"], error)
+            return make(Claim(core, request, {}, length, is_in_doubt=doubt.is_set))
         if doubt.is_set:
             await core.give_back(error, "the claim of an operation", lambda: _give_back(core, request, length))
         raise
-    claimed = Claim(core, request, answer.body, length, keep)
+    claimed = Claim(core, request, answer.body, length)
     try:
-        if not answer.body["guarded"]:
-            return make(claimed)
         first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
         # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
         if first.until - now() < length * 2 / 3:
@@ -178,9 +215,6 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
     """Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the
     attempt is reported as a failure."""
     request = {**request, "wait_ms": 0}
-    if request.get("on_outage") == "open":
-        # An unguarded permission says nothing about the claim.
-        request["on_outage"] = "closed"
     until = now() + length
     while now() < until:
         doubt = Doubt()
@@ -192,38 +226,40 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
                 return
             _log.debug("an operation is not given back yet: %s", error)
             await asyncio.sleep(min(0.2, max(until - now(), 0)))
-        except Exception:
-            return  # the contents are no JSON: nothing was sent
         else:
-            return await _post_quietly(Claim(core, request, answer.body), "failure", length)
+            return await _post_quietly(Claim(core, request, answer.body, length), "failure", length)
     _log.warning("no node says whether an operation was claimed: it may stay blocked")
 
 
-async def _post_success(claim: Claim, result: Any) -> bool:
+def _kept(result: Any, what: str) -> dict[str, Any]:
+    """What a report says of the result: that there is one that cannot be stored, if it cannot."""
+    try:
+        copy = json_of(result, "the result", is_exact=False)
+        if len(encoded(copy)) <= _RESULT_BYTES_MAX:
+            return {"result": copy}
+        why = "it is longer than 64 KiB"
+    except (TypeError, ValueError) as error:
+        why = str(error)
+    _log.warning("the result of operation %s is not stored: %s", what, why)
+    return {"result_omitted": True}
+
+
+async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any) -> bool:
     """Whether the result was omitted."""
     core, granted = claim.core, claim.granted
-    path = f"/v1/operations/{granted['id']}/post"
-    success = {"stamp": granted["stamp"], "outcome": "success", **claim.keep}
+    success = {"stamp": granted["stamp"], "outcome": "success", **kept}
     until = now() + max(core.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
-        try:
-            answer = await core.call(path, {**success, "result": result}, until=until)
-            return bool(answer.body.get("result_omitted"))
-        except (TypeError, ValueError, RecursionError) as error:
-            _log.warning("the result of operation %s is no JSON, and is not stored: %s", granted["id"], error)
-        except Error as error:
-            if error.status not in (400, 413):
-                raise
-            _log.warning("the result of operation %s is not stored: %s", granted["id"], error)
-        await core.call(path, success, until=until)
-        return True
+        answer = await core.call(f"/v1/operations/{granted['id']}/post", success, until=until)
     except Error as error:
         raise NotRecorded(error, result) from error
+    return bool(answer.body.get("result_omitted"))
 
 
-async def _post_quietly(claim: Claim, outcome: str, patience: float = 0.0) -> None:
+async def _post_quietly(claim: Claim, outcome: str, patience: float = 0.0, detail: str | None = None) -> None:
     """After a failure, which is more important than that of the post."""
-    core, path, body = claim.core, f"/v1/operations/{claim.granted['id']}/post", {"stamp": claim.granted["stamp"], "outcome": outcome}
+    core, path = claim.core, f"/v1/operations/{claim.granted['id']}/post"
+    body = {"stamp": claim.granted["stamp"], "outcome": outcome, **({"detail": detail} if detail else {})}
     until = now() + max(core.retry_for, patience)
     try:
         await core.insist(f"the outcome of operation {claim.granted['id']}", lambda: core.call(path, body, until=until))

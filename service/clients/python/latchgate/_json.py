@@ -19,7 +19,7 @@ def _copy(value: Any, path: str, is_exact: bool) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, (int, float)):
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             raise ValueError(f"{path} is {value}, which JSON cannot say")
         if is_exact and abs(value) >= 2**53:
             raise ValueError(f"{path} is a number of 2^53 or more, which readers of JSON round: send it as a text")

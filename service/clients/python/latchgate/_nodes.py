@@ -36,6 +36,8 @@ class Doubt:
 
     def __init__(self) -> None:
         self.is_set = False
+        # A node has said that another attempt runs.
+        self.is_taken = False
 
     def begin(self) -> bool:
         """A request is sent. Returns what was known before."""
@@ -180,7 +182,7 @@ class Nodes:
                     continue
                 is_of_wait = answer.status == 423 or error.code == "operation-in-progress"
                 if is_of_wait and wait_until is not None and now() < wait_until:
-                    was_answered = True
+                    was_answered = doubt.is_taken = True
                     until = wait_until + self.retry_for
                     # A node that is about to stop ends waits early.
                     if now() - sent >= wait / 2:

@@ -22,7 +22,7 @@ _log = logging.getLogger("latchgate")
 _SLICE = 0.25
 # The most that a node accepts.
 _LEASES_PER_CALL_MAX = 500
-# Less than what a proxy lets pass: 500 kB with the configurations in `deploy`.
+# Less than the longest body that a node reads, and than a proxy lets pass that is configured for 500 kB.
 _BYTES_PER_CALL_MAX = 450_000
 # A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an answer
 # may take.

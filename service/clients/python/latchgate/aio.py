@@ -140,7 +140,7 @@ class Client(ClientBase[Lease, Acquiring]):
         except BaseException as error:
             await attempt._failed(error)
             raise
-        return await attempt._succeeded(result)
+        return await attempt._succeeded(result, self)
 
     async def fence(self, key: str, token: int) -> None:
         """See `latchgate.Client.fence`."""

@@ -212,6 +212,16 @@ class Decorators(Scenario):
         self.assertEqual([asyncio.run(awaiting(order)) for order in (5, 6, 7)], [5, 6, 5])
         self.assertEqual(len(runs), 4)
 
+    def test_a_later_caller_of_a_function_whose_result_is_not_stored_gets_no_none(self) -> None:
+        @latchgate.once(self.key, client=self.client())
+        def opened(path: str) -> object:
+            return object()
+
+        self.assertIsInstance(opened("a"), object)
+        with self.assertRaises(latchgate.Error) as raised:
+            opened("a")
+        self.assertEqual(raised.exception.code, "result-omitted")
+
     def test_a_function_without_a_client_of_its_kind_is_refused(self) -> None:
         async def awaiting() -> None: ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import os
 import signal
 import threading
@@ -9,9 +10,9 @@ import unittest
 from typing import Any
 from unittest.mock import patch
 
-from latchgate import NotDone, OperationInProgress, OperationUnknown
+from latchgate import Error, NotDone, OperationInProgress, OperationUnknown, Refused, Unavailable
 
-from .world import IS_AIO, Background, Scenario, eventually
+from .world import IS_AIO, Background, Scenario, eventually, request
 
 
 class Gate(Scenario):
@@ -38,13 +39,32 @@ class Gate(Scenario):
         done = client.once({"b": [1.0], "a": self.key}, lambda _: "receipt 8", operation="charge")
         self.assertEqual((done.result, done.duplicate, done.result_omitted), ("receipt 7", True, False))
 
-    def test_15_a_result_that_cannot_be_stored_is_omitted(self) -> None:
-        for number, result in enumerate([object(), float("nan"), "too long for a request" * 10_000, "too long" * 10_000]):
+    def test_36_every_caller_sees_that_a_result_could_not_be_stored(self) -> None:
+        results = [object(), float("nan"), decimal.Decimal(1), {1: 2}, b"7", "\ud800", "too long" * 10_000, "\0" * 30_000, "x" * 200_000]
+        for number, result in enumerate(results):
             contents = [self.key, number]
             done: Any = self.client().once(contents, lambda _: result, operation="test")
-            self.assertEqual((done.result is result, done.result_omitted), (True, True))
-            done = self.client().once(contents, lambda _: "again", operation="test")
-            self.assertEqual((done.result, done.duplicate), (None, True))
+            self.assertEqual((done.result is result, done.duplicate, done.result_omitted), (True, False, True))
+            for _ in range(2):
+                done = self.client().once(contents, lambda _: "again", operation="test")
+                self.assertEqual((done.result, done.duplicate, done.result_omitted), (None, True, True))
+        for number, result in enumerate([None, 2**60, "x" * 65_534, {"a": [1e300]}]):
+            done = self.client().once([self.key, -number], lambda _: result, operation="stored")
+            again = self.client().once([self.key, -number], lambda _: "again", operation="stored")
+            self.assertEqual((again.result, done.result_omitted, again.result_omitted), (result, False, False))
+
+    def test_39_how_long_a_success_is_kept_is_checked_before_the_work(self) -> None:
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+        with self.assertRaises(Refused) as raised:
+            client.once(self.key, lambda _: self.fail("it runs"), operation="test", retention=10 * 366 * 86_400)
+        self.assertEqual((raised.exception.status, raised.exception.fields["field"]), (400, "retention_ms"))
+        client.once(self.key, lambda _: 7, operation="test", retention=3_600)
+        client.once([self.key, 1], lambda _: 7, operation="test", permanent=True)
+        kept = [(body.get("retention_ms"), body.get("permanent")) for body in proxy.requests("/pre")]
+        self.assertEqual(kept[1:], [(3_600_000, None), (None, True)])
+        with self.assertRaises(ValueError):
+            client.once(self.key, lambda _: 7, operation="test", retention=60, permanent=True)
 
     def test_16_work_that_fails_may_run_again_unless_its_outcome_is_unknown(self) -> None:
         client = self.client()
@@ -65,6 +85,31 @@ class Gate(Scenario):
         with self.assertRaises(OperationUnknown) as raised:
             client.once(self.key, lambda _: 1, operation="block")
         self.assertEqual(raised.exception.fields["why"], "reported")
+
+    def test_38_an_unknown_outcome_has_evidence_for_the_person_who_must_decide(self) -> None:
+        proxy = self.proxy(self.a)
+        client = self.client(proxy)
+
+        class Declined(Exception):
+            pass
+
+        errors: list[BaseException] = [ZeroDivisionError("7 by 0"), Declined("\ud800 \0\n" + "x" * 5_000), KeyError(self.key)]
+        if not IS_AIO:  # it would end the event loop of the tests
+            errors.append(SystemExit(3))
+        for number, error in enumerate(errors):
+
+            def fail(_: object) -> None:
+                raise error
+
+            with self.assertRaises(type(error)):
+                client.once([self.key, number], fail, operation="test")
+            with self.assertRaises(OperationUnknown):
+                client.once([self.key, number], fail, operation="test")
+        details = [body["detail"] for body in proxy.requests("/post")]
+        for detail, said in zip(details, ["ZeroDivisionError: 7 by 0", "Declined: ", repr(self.key), "SystemExit: 3"]):
+            self.assertIn(said, detail)
+            self.assertRegex(detail, r"last heartbeat: \d+ s before$")
+            self.assertLessEqual(len(detail.encode()), 2_048)
 
     @unittest.skipIf(IS_AIO, "its calls are cancelled: see test_aio.py")
     def test_16_a_call_that_is_interrupted_before_the_work_lets_the_next_one_run(self) -> None:
@@ -125,3 +170,123 @@ class Gate(Scenario):
         self.assertEqual((len(proxy.requests("/pre")), len(proxy.requests("/post"))), (2, 2))
         self.assertTrue(self.client(self.b).once(self.key, runs.append, operation="test").duplicate)
         self.assertEqual(len(runs), 1)
+
+
+class Proceed(Scenario):
+    """`on_outage="proceed"`: the work runs while the gate is away, and the run is entered afterwards."""
+
+    def setUp(self) -> None:
+        super().setUp()
+        self.runs: list[bool] = []
+        self.gate = self.proxy(self.a)
+
+    def work(self, attempt: Any) -> str:
+        attempt.check()
+        self.runs.append(attempt.guarded)
+        self.assertEqual((attempt.id is None, attempt.remaining() > 0), (not attempt.guarded, attempt.guarded))
+        return "receipt 7"
+
+    def once(self, **options: Any) -> Any:
+        client = self.client(self.gate, retry_for=0.5)
+        return client.once(self.key, options.pop("work", self.work), **{"operation": "charge", "on_outage": "proceed", **options})
+
+    def away(self, code: str = "store-unavailable", status: int = 503) -> None:
+        for verb in ("pre", "enter"):
+            self.gate.then_refuse[verb] = (status, code)
+
+    def test_40_the_work_runs_while_the_store_is_away_and_is_entered_when_it_is_back(self) -> None:
+        self.away()
+        with self.assertRaises(Unavailable):
+            self.once(on_outage=None)
+        self.assertEqual(self.runs, [])
+        done = self.once(checked=[7], retention=3_600)
+        self.assertEqual((done.result, done.duplicate, self.runs), ("receipt 7", False, [False]))
+        eventually(lambda: len(self.gate.requests("/enter")) > 3, "entries are repeated")
+        self.gate.then_refuse.clear()
+        eventually(lambda: self.record().get("state") == "succeeded", "it is entered")
+        done = self.client(self.b).once(self.key, self.work, operation="charge")
+        self.assertEqual((done.result, done.duplicate, self.runs), ("receipt 7", True, [False]))
+        self.assertEqual(len({body["attempt_id"] for body in self.gate.requests("/enter")}), 1)
+
+    def record(self) -> dict[str, Any]:
+        """What a node says of the operation; nothing if it knows nothing."""
+        contents = {"operation": "charge", "contents": self.key}
+        id = request(self.a.url, "POST", "/v1/operations/preview", contents)["id"]
+        try:
+            return self.b.get(f"/v1/operations/{id}")
+        except AssertionError:
+            return {}
+
+    def test_40_the_work_runs_if_no_node_answers(self) -> None:
+        a, b = self.pair()
+        a.kill()
+        done = self.client(a, retry_for=0.5).once(self.key, self.work, operation="charge", on_outage="proceed")
+        self.assertEqual((done.result, self.runs), ("receipt 7", [False]))
+        # The claim is granted, and its answer is lost: the entry ends that very attempt.
+        self.gate.lose("pre", 1_000_000)
+        self.key += "/lost"
+        self.once()
+        self.assertEqual(self.runs, [False, False])
+        eventually(lambda: self.record().get("state") == "succeeded", "it is entered")
+        self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
+
+    def test_40_the_work_does_not_run_for_another_reason(self) -> None:
+        for status, code in ((503, "overloaded"), (503, "shutting-down"), (503, "outcome-unknown"), (429, "rate-limited")):
+            self.away(code, status)
+            with self.subTest(code=code), self.assertRaises(Unavailable):
+                self.once()
+        for status, code in ((500, "internal-error"), (401, "unauthorized"), (400, "invalid-request"), (409, "operation-unknown")):
+            self.away(code, status)
+            with self.subTest(code=code), self.assertRaises(Error):
+                self.once()
+        self.gate.then_refuse.clear()
+
+        def beside(_: object) -> None:
+            # Another attempt is known to run; then the gate goes away.
+            call = Background(lambda: self.once(wait=1))
+            eventually(lambda: len(self.gate.requests("/pre")) > before, "it waits")
+            self.gate.lose("pre", 0)
+            self.gate.then_refuse["pre"] = (503, "store-unavailable")
+            with self.assertRaises((Unavailable, OperationInProgress)):
+                call.result()
+
+        before = len(self.gate.requests("/pre"))
+        self.client(self.b).once(self.key, beside, operation="charge")
+        self.assertEqual(self.runs, [])
+
+    def test_40_a_second_success_is_counted(self) -> None:
+        self.away()
+        self.once()
+        self.client(self.b).once(self.key, self.work, operation="charge")
+        self.gate.then_refuse.clear()
+        eventually(lambda: self.record().get("suspected_double_runs"), "it is counted")
+        self.assertEqual(self.runs, [False, True])
+
+    def test_40_an_unguarded_run_that_fails_is_not_entered(self) -> None:
+        def nothing_done(_: object) -> None:
+            raise NotDone
+
+        self.away()
+        for error, work in ((NotDone, nothing_done), (ZeroDivisionError, lambda _: 1 / 0)):
+            with self.assertRaises(error):
+                self.once(work=work)
+        # A claim whose answer was lost is given back.
+        self.gate.then_refuse.clear()
+        self.gate.lose("pre", 1_000_000)
+        with self.assertRaises(NotDone):
+            self.once(work=nothing_done)
+        self.gate.lose("pre", 0)
+        self.assertEqual(self.once().result, "receipt 7")
+        self.assertEqual((self.runs, self.gate.requests("/enter")), ([True], []))
+
+    def test_40_when_too_many_runs_are_not_entered_no_other_one_begins(self) -> None:
+        self.away()
+        client = self.client(self.gate, retry_for=0.1)
+        with patch("latchgate._entries._OPEN_MAX", 2):
+            for number in range(2):
+                client.once([self.key, number], self.work, operation="charge", on_outage="proceed")
+            with self.assertRaises(Unavailable):
+                client.once([self.key, 2], self.work, operation="charge", on_outage="proceed")
+            self.gate.then_refuse.clear()
+            eventually(lambda: client._core.entries.open == 0, "both are entered")
+        self.assertEqual(self.runs, [False] * 2)

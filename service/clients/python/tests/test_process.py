@@ -43,6 +43,27 @@ except latchgate.Unavailable:
         self.run_to_its_end(proxy, script)
         self.assertEqual(self.client().once(self.key, lambda _: 7, operation="test", wait=0).result, 7)
 
+    def test_40_an_unguarded_run_is_entered_although_its_client_is_forgotten_and_before_its_process_ends(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.then_refuse["pre"] = proxy.then_refuse["enter"] = (503, "store-unavailable")
+        script = """
+import gc
+latchgate.Client(url, retry_for=0.2).once(key, lambda _: 7, operation="test", on_outage="proceed")
+gc.collect()
+print("done", flush=True)
+sys.stdin.readline()
+"""
+        process = self.start(proxy, script)
+        assert process.stdout is not None
+        self.assertEqual(process.stdout.readline(), "done\n")
+        seen = len(proxy.requests("/enter"))
+        eventually(lambda: len(proxy.requests("/enter")) > seen, "it is tried again")
+        process.communicate("\n", timeout=60)
+        del proxy.then_refuse["enter"]
+        process = self.start(proxy, script.replace("sys.stdin.readline()", "").replace("key", "[key]"))
+        process.communicate(timeout=60)
+        self.assertEqual(self.client().once([self.key], print, operation="test", wait=0).result, 7)
+
     def test_a_lease_can_be_released_by_the_last_function_of_a_process(self) -> None:
         script = """
 atexit.register(lambda: lease.release())

@@ -1,0 +1,82 @@
+"""Runs of work that were made while the gate was away."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from ._clock import now
+from ._errors import Error, Unavailable
+
+if TYPE_CHECKING:
+    from ._core import Core
+
+_log = logging.getLogger("latchgate")
+
+# When so many runs are not entered, no further work runs unguarded.
+_OPEN_MAX = 1_000
+_PAUSE_MIN, _PAUSE_MAX = 0.2, 10.0
+
+
+class Entries:
+    """The unguarded runs of one client: each is entered in the background, for as long as the process lives."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._waiting: deque[tuple[dict[str, Any], object]] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._pid = os.getpid()
+        # Runs that have begun and are not entered.
+        self.open = 0
+
+    def begin(self) -> bool:
+        """Whether another run may begin: its entry is sure to have a place."""
+        if self.open >= _OPEN_MAX:
+            return False
+        self.open += 1
+        return True
+
+    def end(self) -> None:
+        """A run is entered, or has nothing to enter."""
+        self.open -= 1
+
+    def add(self, entry: dict[str, Any], held: object) -> None:
+        """`held` is what must live until the run is entered."""
+        self._waiting.append((entry, held))
+        if self._task is None or self._task.done():
+            self._task = self._core.background("runs that were made while the gate was away", self._enter_all)
+
+    def forget(self) -> None:
+        """Begins anew, in another event loop; or in another process, whose runs these are not."""
+        if self._pid != os.getpid():
+            self._waiting.clear()
+            self._pid, self.open = os.getpid(), 0
+        self._task = None
+        if self._waiting:
+            self.add(*self._waiting.pop())
+
+    async def _enter_all(self) -> None:
+        pause = _PAUSE_MIN
+        while self._waiting:
+            entry, _ = self._waiting[0]
+            operation = entry["operation"]
+            try:
+                answer = await self._core.call("/v1/operations/enter", dict(entry), until=now() + self._core.retry_for)
+                if answer.body.get("double_run"):
+                    _log.warning("%s ran while the gate was away, and may have been done twice: id %s", operation, answer.body.get("id"))
+            except Error as error:
+                if isinstance(error, Unavailable) or error.status in (401, 403):
+                    _log.debug("the run of %s is not entered yet: %s", operation, error)
+                    # One that is refused for now keeps no other waiting.
+                    self._waiting.rotate(-1)
+                    await asyncio.sleep(pause * random.uniform(1.0, 1.5))
+                    pause = min(pause * 2, _PAUSE_MAX)
+                    continue
+                _log.error("%s ran while the gate was away, and the run is not entered: %s", operation, error)
+            self._waiting.popleft()
+            self.end()
+            pause = _PAUSE_MIN
