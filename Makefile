@@ -74,7 +74,7 @@ simulation-long: ## Ten million steps of the simulation, and deeper searches of 
 	SEARCH_DEPTH=14 cargo test --locked -p latchgate --lib in_every_order_of_events -- --nocapture
 .PHONY: simulation-long
 
-sensitivity: ## Show that tests notice each defect of service/core/src/broken.rs (ARGS="VersionCheck TtlShort" for some)
+sensitivity: ## Show that tests notice each defect of service/testkit/defects (ARGS="version-check ttl-short" for some)
 	scripts/sensitivity.sh $(ARGS)
 .PHONY: sensitivity
 

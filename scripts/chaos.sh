@@ -12,7 +12,7 @@
 #               Postgres and Redis as a pair of engines; ha: the stores of `make cluster-ha`. One after the other (cluster,sqlite,pair)
 #
 #   CLUSTER_BINARY, TESTKIT_BINARY   a built `latchgate` and `latchgate-testkit`; if absent, cargo builds them
-#                                    `cargo build -p latchgate --features latchgate/broken` builds one that has the faults `crash-point …`
+#                                    `scripts/sensitivity.sh --crash` builds one that has the faults `crash-point …`
 #   OLD_BINARY                       the release before: each target begins with it, and is upgraded first (`old binary`)
 #   KEEP_LOGS                        a directory that gets logs and histories of a run that fails
 #

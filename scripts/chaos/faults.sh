@@ -49,7 +49,7 @@ crash() {
     for part in "${PARTS_HIT[@]}"; do until_up "$part"; done
 }
 
-# A node that ends at such a moment of its work (core/src/broken.rs), in a build with the feature `broken`.
+# A node that ends at such a moment of its work, in a build with the patches of service/testkit/defects/crash.
 fault 9/9 all "crash-point before-commit"
 fault 9/9 all "crash-point after-commit"
 fault 9/9 all "crash-point before-notify"
@@ -64,6 +64,7 @@ crash-point() {
     pid=$(pid_of "$PARTS_HIT")
     echo "$1" >"$ROOM/$PARTS_HIT.crash"
     while kill -0 "$pid" 2>/dev/null; do sleep 0.05; done
+    rm "$ROOM/$PARTS_HIT.crash"
     note_operations
     until_up "$PARTS_HIT"
 }

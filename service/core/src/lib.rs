@@ -4,7 +4,6 @@
 //! what a client sees is decided by the server's `http::problem`.
 
 pub mod access;
-pub mod broken;
 pub mod gate;
 pub mod json;
 pub mod key;

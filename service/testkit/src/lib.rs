@@ -27,6 +27,8 @@ pub mod redis;
 pub mod redis_group;
 
 mod caller;
+#[cfg(test)]
+mod defects;
 mod ports;
 mod process;
 mod wait;

@@ -160,10 +160,6 @@ pub fn command(bin: impl AsRef<Path>) -> Command {
             command.env_remove(name);
         }
     }
-    // As `latchgate_core::broken` reads it, too.
-    if let Some(defect) = std::env::var_os("LATCHGATE_BROKEN") {
-        command.env("TEST_DEFECT", defect);
-    }
     command
 }
 

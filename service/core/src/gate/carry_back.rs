@@ -2,7 +2,6 @@
 
 use super::record::RETENTION_MS_DEFAULT;
 use super::{EARLIER_MAX, Earlier, Ending, OperationRecord, Outcome, Phase, Step};
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// Whose attempt has the record afterwards.
@@ -18,9 +17,6 @@ enum Winner {
 /// Both histories are kept. If an attempt went in each of the stores, the stamp of the one that loses the record is remembered as
 /// superseded. If it has reported a success, or reports one later, that counts as one suspected double run.
 pub(super) fn carry_back(primary: OperationRecord, carried: OperationRecord, now: Timestamp) -> Step {
-    if broken::is(Defect::CarryBackOverwrites) {
-        return into_absent(carried);
-    }
     let (mut record, loser) = match winner(&primary, &carried) {
         Winner::Primary => (primary.clone(), &carried),
         Winner::Carried => (taken_over(&primary, &carried), &primary),

@@ -1,13 +1,12 @@
 //! Heartbeats renew the lease of an attempt.
 
 use super::{Ending, OperationRecord, Outcome, Phase, Report, Stamp, Step, post};
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// Renews the lease by `lease_ms`, or by its own length; never shortens it. A lease that has passed is revived if
 /// no other attempt has re-entered: the stamp proves that the attempt is still the only one.
 pub(super) fn heartbeat(mut record: OperationRecord, stamp: Stamp, lease_ms: Option<u64>, now: Timestamp) -> Step {
-    if record.stamp() != Some(stamp) && !broken::is(Defect::StampNotCompared) {
+    if record.stamp() != Some(stamp) {
         let outcome = match record.earlier(stamp).map(|earlier| earlier.ending) {
             Some(Ending::Failed) => Outcome::Ended { recorded: Report::Failure },
             Some(Ending::Superseded | Ending::SupersededSuccess) => {

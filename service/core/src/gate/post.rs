@@ -3,11 +3,10 @@
 use super::{
     Earlier, Ending, OperationRecord, Outcome, Phase, Post, Posted, RESULT_MAX_BYTES, Report, State, Step, Succeeded,
 };
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 pub(super) fn post(record: OperationRecord, post: Post, now: Timestamp) -> Step {
-    if record.stamp() == Some(post.stamp) || broken::is(Defect::StampNotCompared) {
+    if record.stamp() == Some(post.stamp) {
         return by_holder(record, post, now);
     }
     match record.earlier(post.stamp) {

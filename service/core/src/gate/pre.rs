@@ -6,7 +6,6 @@ use super::{
     Claim, Duplicate, Go, HoldOff, OnExpiry, OperationRecord, Outcome, Phase, Replaced, Started, State, Step,
     Succeeded, UnknownCause,
 };
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// A record is marked as awaited for this much longer than its waiter waits, in ms, so that the next waiter need not mark it.
@@ -58,7 +57,7 @@ pub(super) fn pre(record: OperationRecord, claim: Claim, now: Timestamp) -> Step
             let running = running.clone();
             on_started(record, &running, claim, now)
         }
-        Phase::Succeeded(done) if !broken::is(Defect::PreAfterSuccess) => {
+        Phase::Succeeded(done) => {
             let duplicate = duplicate(&record, done);
             Step::unchanged(record, Outcome::Duplicate(duplicate))
         }
@@ -66,15 +65,14 @@ pub(super) fn pre(record: OperationRecord, claim: Claim, now: Timestamp) -> Step
             let outcome = Outcome::Unknown { attempt: record.attempt, cause: UnknownCause::Reported { at: *at } };
             Step::unchanged(record, outcome)
         }
-        Phase::Succeeded(_) | Phase::Vacant { .. } => claim_vacant(record, claim, now),
+        Phase::Vacant { .. } => claim_vacant(record, claim, now),
     }
 }
 
 fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Timestamp) -> Step {
-    if running.has_passed(now) || broken::is(Defect::ClaimIgnoresLease) {
+    if running.has_passed(now) {
         return match record.on_expiry {
             OnExpiry::Retry => take_over(record, running, claim, now),
-            OnExpiry::Block if broken::is(Defect::BlockIsRetry) => take_over(record, running, claim, now),
             OnExpiry::Block => {
                 let cause = UnknownCause::LeasePassed { at: running.lease_until };
                 let attempt = record.attempt;

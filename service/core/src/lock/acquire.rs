@@ -8,7 +8,6 @@ use super::outcome::{Grant, Outcome, Refusal, Step};
 use super::slots::Slots;
 use super::state::{Limit, LockState};
 use super::token;
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, terms: Terms) -> Step {
@@ -20,7 +19,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
     // Nested leases and upgrades, too: a holder that keeps taking the lock again would never end its work.
-    if state.closing(now).is_some() && !broken::is(Defect::ClosedKeyGrants) {
+    if state.closing(now).is_some() {
         return Step::unchanged(Outcome::Refused(Refusal::Closed));
     }
     // Whatever else keeps the lock: a request that its group keeps from it does not stop the waiters of other groups.
@@ -74,19 +73,14 @@ impl LockState {
         let is_behind = match request.precedence {
             Precedence::First => false,
             Precedence::Behind => true,
-            Precedence::ByTurns => !broken::is(Defect::TurnsIgnored) && self.is_behind_turns(request),
+            Precedence::ByTurns => self.is_behind_turns(request),
         };
         (is_behind && !request.lease.barge).then_some(Refusal::Reserved)
     }
 
     /// The numbers of the permits that are about to be granted.
     fn slots_for(&self, mode: Mode, limit: Option<u32>) -> Slots {
-        let taken = self
-            .holders
-            .iter()
-            .map(|lease| &lease.slots)
-            .skip(usize::from(broken::is(Defect::SlotTwice)))
-            .chain(self.kept.iter().map(|kept| &kept.slots));
+        let taken = self.holders.iter().map(|lease| &lease.slots).chain(self.kept.iter().map(|kept| &kept.slots));
         Slots::lowest_free(taken, mode.permits(), limit.unwrap_or_default())
     }
 
@@ -99,9 +93,9 @@ impl LockState {
 
 /// A known lease id is never granted a second lease: the client repeats a call whose answer was lost, or its lease has ended.
 fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -> Option<Step> {
-    let is_known = |lease: &Lease| lease.lease_id == request.lease.lease_id && !broken::is(Defect::RepetitionIsNew);
+    let is_known = |lease: &Lease| lease.lease_id == request.lease.lease_id;
     let Some(index) = state.holders.iter().position(is_known) else {
-        let ended = state.ended(&request.lease.lease_id).filter(|_| !broken::is(Defect::EndedLeaseGranted));
+        let ended = state.ended(&request.lease.lease_id);
         return ended.map(|lost| Step::unchanged(Outcome::LeaseLost(lost)));
     };
     let limit = state.limit_in_force();

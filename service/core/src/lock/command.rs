@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::group::Share;
 use super::lease::{GrantId, LeaseId, Metadata, Mode, Note, Owner};
 use super::position::{NodeId, Position, Turn};
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// A command to one key's state.
@@ -121,7 +120,7 @@ impl Terms {
 
     /// The end of the hold-off, if it is still to come.
     pub(super) fn held_off_until(self, now: Timestamp) -> Option<Timestamp> {
-        self.hold_off.filter(|until| *until > now && !broken::is(Defect::HoldOffIgnored))
+        self.hold_off.filter(|until| *until > now)
     }
 }
 

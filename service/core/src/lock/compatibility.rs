@@ -3,7 +3,6 @@
 use super::lease::{Lease, Mode, Owner};
 use super::outcome::LimitMismatch;
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// What the present leases mean for one more request, regardless of the queue.
@@ -27,9 +26,7 @@ impl LockState {
     /// `owner` is the owner that may nest, if any: only in a lease whose time is not over. `limit` is the number of permits that
     /// the key has.
     pub(super) fn access(&self, mode: Mode, limit: Option<u32>, owner: Option<&Owner>, now: Timestamp) -> Access {
-        let is_owner =
-            |other: &Owner| owner == Some(other) || owner.is_some() && broken::is(Defect::ReentrancyOfOthers);
-        let is_own = |lease: &&Lease| is_owner(&lease.owner) && lease.expires_at > now;
+        let is_own = |lease: &&Lease| owner == Some(&lease.owner) && lease.expires_at > now;
         // The lease with the highest token: a resource may have seen that token and refuse lower ones.
         let own = |mode: Mode| {
             let of_mode = self.holders.iter().filter(is_own).filter(|lease| lease.mode == mode);
@@ -43,14 +40,12 @@ impl LockState {
             },
             Mode::Shared => match own(Mode::Exclusive).or_else(|| own(Mode::Shared)) {
                 Some(lease) => Access::Nested(lease.token),
-                None if broken::is(Defect::SharedBesideExclusive) => Access::Free,
                 None if self.holders.iter().all(|lease| lease.mode == Mode::Shared) => self.free_of_kept(0),
                 None => Access::Held,
             },
             // Permits never nest: a second request of the same owner takes more of them.
             Mode::Permits(permits) => {
                 let is_alike = self.holders.iter().all(|lease| lease.mode.permits() > 0);
-                let limit = limit.map(|limit| limit.saturating_add(broken::is(Defect::CapacityOffByOne).into()));
                 let left = limit.unwrap_or_default().checked_sub(self.permits_leased());
                 match left.and_then(|left| left.checked_sub(permits)) {
                     Some(left) if is_alike => self.free_of_kept(left),

@@ -13,7 +13,6 @@ use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
 use super::state::LockState;
 use super::step::step;
 use super::{TURN_MS, TURNS_BYTES_MAX, TURNS_PER_NODE_MAX};
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// What one batch brings to one key.
@@ -252,9 +251,7 @@ where
     /// refreshed only near their end, or when the state is written anyway.
     fn update_turns(&mut self, ended: &[Rank]) {
         let (queue, node, evaluation) = (self.queue, self.node, &self.evaluation);
-        if broken::is(Defect::TurnForgotten)
-            || self.are_all_answered() && queue.reserved_len() == 0 && evaluation.state.turns().is_empty()
-        {
+        if self.are_all_answered() && queue.reserved_len() == 0 && evaluation.state.turns().is_empty() {
             return;
         }
         let answered = evaluation.answered.iter().map(|(rank, _)| rank);

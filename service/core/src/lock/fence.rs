@@ -5,7 +5,6 @@
 use super::command::Terms;
 use super::outcome::{Outcome, Refusal, Step};
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// Passes the token of a live lease, and the token of the last lease until the next grant. During a hold-off, the state may lack
@@ -18,11 +17,11 @@ pub(super) fn fence(state: &mut LockState, token: u64, now: Timestamp, terms: Te
         return Step::unchanged(Outcome::Refused(Refusal::HeldOff(until)));
     }
     let is_last = token != 0 && token == state.token && token >= state.fence;
-    if !is_live && !is_last && !broken::is(Defect::FenceOpen) {
+    if !is_live && !is_last {
         return Step::unchanged(Outcome::StaleToken { current: state.token.max(state.fence) });
     }
     let outcome = Outcome::Fenced;
-    if token <= state.fence || broken::is(Defect::FenceForgets) {
+    if token <= state.fence {
         return Step::unchanged(outcome);
     }
     state.fence = token;

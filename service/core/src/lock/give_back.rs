@@ -5,7 +5,6 @@ use super::event::{Event, EventKind};
 use super::lease::{GrantId, Lease, LeaseId};
 use super::outcome::{Grant, Step};
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 /// Removes the lease without remembering it: a client that repeats its acquire with the same lease id, because its
@@ -14,7 +13,7 @@ use crate::time::Timestamp;
 pub(super) fn give_back(state: &mut LockState, request: &GiveBack, now: Timestamp) -> Step {
     let is_unused = |lease: &Lease| lease.is_unused_grant(&request.lease_id, request.grant);
     let Some(index) = state.holders.iter().position(is_unused) else {
-        return Step::noted(request.is_uncertain && !broken::is(Defect::UncertainGiveBackNotWritten));
+        return Step::noted(request.is_uncertain);
     };
     let lease = state.holders.remove(index);
     Step::noted(true).with(Event::of_lease(EventKind::GivenBack, &lease, now))
@@ -36,7 +35,6 @@ impl Lease {
     }
 
     fn is_unused_grant(&self, lease_id: &LeaseId, grant: GrantId) -> bool {
-        let is_grant = self.grant_id() == grant || broken::is(Defect::GiveBackOfLaterGrant);
-        self.lease_id == *lease_id && is_grant && !self.acknowledged
+        self.lease_id == *lease_id && self.grant_id() == grant && !self.acknowledged
     }
 }

@@ -15,7 +15,6 @@ use super::kept::Kept;
 use super::lease::{Lease, Mode, OWNER_MAX_BYTES};
 use super::position::{NodeId, Turn};
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::key::{InvalidName, check_name};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
@@ -134,8 +133,7 @@ impl LockState {
     /// Whether the request would give its group more permits than it allows.
     pub(super) fn is_at_group_limit(&self, terms: &LeaseTerms) -> bool {
         let Some(Share { group, limit: Some(limit) }) = &terms.share else { return false };
-        self.permits_of(Some(group)).saturating_add(terms.mode.permits())
-            > limit.saturating_add(broken::is(Defect::GroupLimitOffByOne).into())
+        self.permits_of(Some(group)).saturating_add(terms.mode.permits()) > *limit
     }
 
     /// Whether a node waits for permits of a group. If none does, all turns are of the group without a name.

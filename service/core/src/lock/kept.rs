@@ -10,7 +10,6 @@ use super::group::Group;
 use super::lease::Lease;
 use super::slots::Slots;
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 /// The permits of one lease that has ended, with their numbers.
@@ -48,7 +47,7 @@ impl LockState {
 
     /// Keeps the permits of a lease that has just ended.
     pub(super) fn keep(&mut self, lease: &Lease, now: Timestamp) {
-        let Some(until) = lease.kept_until().filter(|until| *until > now && !broken::is(Defect::PermitsNotKept)) else {
+        let Some(until) = lease.kept_until().filter(|until| *until > now) else {
             return;
         };
         self.kept.push(Kept {

@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::group::Group;
 use super::slots::Slots;
-use crate::broken::{self, Defect};
 use crate::json::Object;
 use crate::key::{InvalidName, check_name};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
@@ -250,20 +249,12 @@ impl Lease {
 
     /// When a node may treat the lease as expired, by its own estimate of the store's clock.
     pub fn ends_at(&self) -> Timestamp {
-        if broken::is(Defect::TtlShort) || broken::is(Defect::ExpiryWithoutBound) {
-            let early_ms = if broken::is(Defect::TtlShort) { 50 } else { 0 };
-            return Timestamp::from_ms(self.expires_at.as_ms() - early_ms);
-        }
         self.expires_at.plus_ms(CLOCK_BOUND_MS)
     }
 
     /// The latest expiry that a renewal can set.
     pub(super) fn expires_at_most(&self) -> Option<Timestamp> {
-        let deadline = self
-            .revocation
-            .as_ref()
-            .filter(|_| !broken::is(Defect::RevocationIgnored))
-            .map(|revocation| revocation.deadline);
+        let deadline = self.revocation.as_ref().map(|revocation| revocation.deadline);
         self.hold_until.into_iter().chain(deadline).min()
     }
 

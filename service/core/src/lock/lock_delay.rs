@@ -3,7 +3,6 @@
 
 use super::lease::Lease;
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 impl Lease {
@@ -28,6 +27,6 @@ impl LockState {
 
     /// The end of the lock-delay, if it is still to come.
     pub fn delayed_until(&self, now: Timestamp) -> Option<Timestamp> {
-        self.delay_until.filter(|until| *until > now && !broken::is(Defect::LockDelayIgnored))
+        self.delay_until.filter(|until| *until > now)
     }
 }

@@ -4,15 +4,10 @@ use super::command::Release;
 use super::lease::EndReason;
 use super::outcome::{Outcome, Step};
 use super::state::LockState;
-use crate::broken::{self, Defect};
 use crate::time::Timestamp;
 
 pub(super) fn release(state: &mut LockState, request: &Release, now: Timestamp) -> Step {
-    if let Some(index) = state
-        .holders
-        .iter()
-        .position(|lease| broken::is(Defect::ReleaseOfAnyLease) || lease.lease_id == request.lease_id)
-    {
+    if let Some(index) = state.holders.iter().position(|lease| lease.lease_id == request.lease_id) {
         let lease = &state.holders[index];
         let (owner, taken_until) = (lease.owner.clone(), lease.taken_until().filter(|until| *until > now));
         state.start_lock_delay(taken_until);

@@ -2,7 +2,6 @@
 //! change is a compare-and-set of one record, so of two nodes that disagree one loses and reads again.
 
 use latchgate_core::Timestamp;
-use latchgate_core::broken::{self, Defect};
 
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, lease_step};
 
@@ -515,7 +514,7 @@ const READINGS_APART_MS: u64 = 2_000;
 fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord, known: Known) -> EngineRecord {
     let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
     let moved = |at: Timestamp| {
-        if at == Timestamp::default() || broken::is(Defect::HoldOffNotCopied) {
+        if at == Timestamp::default() {
             Timestamp::default()
         } else {
             Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms)).plus_ms(READINGS_APART_MS)

@@ -1,7 +1,6 @@
 //! The longest lease that the cluster has needed so far. The engine record has it, because a hold-off lasts as long: it must be there,
 //! and have reached replicas and other nodes, before the first lease of this length is granted.
 
-use latchgate_core::broken::{self, Defect};
 use tokio::time::{Duration, Instant};
 
 /// How long after a node has first read a raised number it counts on that. By then replicas have it, and every node has read it, or could
@@ -21,9 +20,6 @@ pub(super) struct LeaseMax {
 
 impl LeaseMax {
     pub(super) fn allowed_ms(self) -> u64 {
-        if broken::is(Defect::LeaseMaxNotRaised) {
-            return u64::MAX;
-        }
         if self.counts_from.is_some_and(|from| Instant::now() < from) { self.before_ms } else { self.ms }
     }
 

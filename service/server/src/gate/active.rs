@@ -3,7 +3,6 @@
 use std::future::Future;
 
 use latchgate_core::Timestamp;
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord};
 
 use super::stamp::Home;
@@ -77,7 +76,7 @@ impl Inner {
         if active.is_primary && self.outage.is_down() {
             return true;
         }
-        if !broken::is(Defect::OutageWithoutProbe) && active.target.gate.is_up(active.fence()).await {
+        if active.target.gate.is_up(active.fence()).await {
             tracing::debug!(%error, "a call to the gate's store failed, but the store is up");
             return false;
         }

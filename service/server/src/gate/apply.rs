@@ -9,7 +9,7 @@ use latchgate_core::gate::{
     Canonical, Command, Durability, Fingerprint, OnExpiry, OperationAddress, OperationName, OperationRecord, Outcome,
     Phase, Retention, Stamp, StoreRole, step,
 };
-use latchgate_core::{App, Timestamp, broken};
+use latchgate_core::{App, Timestamp};
 use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -328,9 +328,7 @@ impl Gate {
     }
 
     async fn write(&self, write: Write<'_>, deadline: Deadline) -> Result<Written, StoreError> {
-        broken::crash("before-write");
         let written = self.timed(deadline, self.store.write(write)).await;
-        broken::crash("after-write");
         written.unwrap_or_else(|| Err(write_timed_out()))
     }
 

@@ -4,7 +4,6 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::gate::{Command, OperationAddress, Outcome, StoreRole};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -259,9 +258,6 @@ async fn carry_back(
     address: &OperationAddress,
     stored: &Stored,
 ) -> Result<Removed, StoreError> {
-    if broken::is(Defect::CarryBackForgotten) {
-        return Ok(Removed::Failed);
-    }
     let carried = Command::CarryBack(Box::new(stored.record.clone()));
     let reply = primary.target.gate.apply(primary.fence(), address, &carried).await?;
     if reply.outcome == (Outcome::Carried { suspected: true }) {

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
 use futures::TryFutureExt;
-use latchgate_core::broken;
 use opentelemetry::trace::SpanContext;
 use tower::{Service, service_fn};
 use tracing::level_filters::LevelFilter;
@@ -80,7 +79,6 @@ impl Observed {
     }
 
     fn end<B>(self, response: &mut Response<B>) {
-        broken::crash("before-answer");
         let status = response.status();
         let requests = &self.context.requests;
         let counted = self.exchange.caller.get().map_or(requests.without_app(), |caller| caller.counted(requests));

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{
     self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Terms, evaluate,
 };
@@ -153,16 +152,7 @@ impl Node {
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.
-    pub(super) fn change(
-        &self,
-        address: &Address,
-        changed: Stored,
-        mut events: Vec<Event>,
-        round: Round<'_>,
-    ) -> Change {
-        if broken::is(Defect::EventLost) {
-            events.retain(|event| event.token % 10 > 0);
-        }
+    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, round: Round<'_>) -> Change {
         let Round { used, now } = round;
         let Stored { version: expected, state } = changed;
         Change {
@@ -203,7 +193,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         for (work, evaluation, uncounted) in self.evaluate_all(open, round) {
             if evaluation.changed {
                 changed.push((work, evaluation, uncounted));
-            } else if work.is_fresh || broken::is(Defect::CachedAnswer) {
+            } else if work.is_fresh {
                 self.served.done.push(work.unchanged(evaluation));
             } else {
                 again.push(work.again(0));
@@ -327,14 +317,12 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     fn evaluate_all(&self, works: Works, round: Round<'_>) -> Vec<Pending> {
         let terms = self.node.terms(round);
-        let is_ahead = broken::is(Defect::NodeTime) && self.node.id.as_str().ends_with(['1', '3', '5', '7', '9']);
-        let now = if is_ahead { round.now.plus_ms(700) } else { round.now };
         let evaluate = |work: Box<Work>| {
             let Work { address, commands, arrived, ended, uncertain, base, .. } = &*work;
             let absent = Stored::default();
             let state = &base.as_deref().unwrap_or(&absent).state;
             let batch = lock::Batch { commands, arrived, uncertain, ended };
-            let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, now, terms);
+            let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, round.now, terms);
             let uncounted = Uncounted::of(&evaluation.events);
             (work, evaluation, uncounted)
         };
@@ -344,9 +332,6 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     /// The states of the evaluations move into the changes, and from there into the cache.
     fn changes(&self, changed: &mut [Pending], round: Round<'_>) -> Vec<Change> {
         let change = |(work, evaluation, _): &mut Pending| {
-            if broken::is(Defect::NotifyBeforeCommit) {
-                self.node.notify_next(&work.address, &evaluation.state, round.now);
-            }
             let stored = Stored { version: work.version(), state: std::mem::take(&mut evaluation.state) };
             self.node.change(&work.address, stored, std::mem::take(&mut evaluation.events), round)
         };
@@ -397,10 +382,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             let absent = LockState::default();
             let before = work.base.as_ref().map_or(&absent, |base| &base.state);
             self.node.metrics.committed(uncounted, before, &change.state, now);
-            if !broken::is(Defect::NotifyBeforeCommit) {
-                broken::crash("before-notify");
-                self.node.notify_next(&change.address, &change.state, now);
-            }
+            self.node.notify_next(&change.address, &change.state, now);
             has_events |= !change.events.is_empty();
             let result = Ok((Stored { version, state: change.state }, evaluation));
             self.served.done.push(Done { work, result });
@@ -423,7 +405,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return changed.into_iter().map(|(work, ..)| work.again(0)).collect();
         }
         let failure = self.node.commit_failure(error);
-        let is_unknown = matches!(failure, Failure::OutcomeUnknown(_)) && !broken::is(Defect::UnknownIsNo);
+        let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
         for (work, evaluation, _) in changed {
             let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
             let unknown = answered.filter_map(|(rank, outcome)| match outcome {
@@ -444,10 +426,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         used: &UsedLocks,
         commit: impl Future<Output = Result<Committed, StoreError>>,
     ) -> Result<Committed, StoreError> {
-        broken::crash("before-commit");
         let sent = Instant::now();
         let committed = self.timed(used, commit, |committed| committed.now).await;
-        broken::crash("after-commit");
         self.node.metrics.commit_took(self.node.store.name(), sent.elapsed());
         committed
     }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{
     Closing, Command, GiveBack, GrantId, Group, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost,
     Mode, Outcome, Owner, PRIORITY_MIN, Position, Refusal, Share, WaiterId,
@@ -310,9 +309,6 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if broken::is(Defect::GiveBackDropped) {
-            return;
-        }
         let Some(shard) = self.home.upgrade() else { return };
         for (give_back, until) in self.grants.drain(..) {
             let envelope = Envelope::new(self.address.clone(), Call::give_back(give_back, until));

@@ -1,7 +1,6 @@
 //! How waiters join and leave the queues of a shard.
 
 use latchgate_core::Address;
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{Acquire, Position, Precedence, WaiterId};
 
 use super::batch_input::Inputs;
@@ -33,7 +32,7 @@ impl Shard {
             request: Acquire {
                 lease: request.lease,
                 node: self.node.id.clone(),
-                position: request.position.filter(|_| !broken::is(Defect::TicketIgnored)).unwrap_or(position),
+                position: request.position.unwrap_or(position),
                 precedence: Precedence::ByTurns,
             },
             deadline: waits.then(|| requested_at + request.wait),

@@ -7,7 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{
     Acquire, Command, GiveBack, GrantId, Lease, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Precedence,
     QueueNumbers, Refusal, Share, Terms, WaiterId, step,
@@ -308,8 +307,7 @@ async fn attempt(
             };
             // No lease is granted. But the end of an expired lease is written before the caller is answered that it is lost.
             let ends = matches!(&result, Attempt::Ended { outcome: Outcome::LeaseLost(_), .. }) && done.changed;
-            let earlier = if broken::is(Defect::MultilockPartial) { writes } else { Vec::new() };
-            let writes = if ends { vec![(index, state, done.events)] } else { earlier };
+            let writes = if ends { vec![(index, state, done.events)] } else { Vec::new() };
             return Decision { result, writes };
         }
         Decision { result: Attempt::Granted { leases, is_new }, writes }

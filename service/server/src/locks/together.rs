@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use latchgate_core::lock::{Event, LockState, Terms};
-use latchgate_core::{Address, Timestamp, broken};
+use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
 
@@ -109,12 +109,10 @@ async fn round<T>(
         node.change(&addresses[index], Stored { version: versions[index], state }, events, round)
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
-    broken::crash("before-commit-of-many");
     let sent = Instant::now();
     let span = traces::commit(node.store.name(), changes.len(), [&Origin::current()]);
     let commit = locked.commit(now, &changes, Rule::AllOrNone).instrument(span);
     let committed = timeout_at(deadline, commit).await.unwrap_or_else(|_| Err(too_late()));
-    broken::crash("after-commit-of-many");
     node.metrics.commit_took(node.store.name(), sent.elapsed());
     if matches!(committed, Err(StoreError::EpochOver)) {
         node.store.refresh(used.epoch).await;

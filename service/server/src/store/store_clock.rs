@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -108,10 +107,7 @@ impl StoreClock {
             tracing::warn!(back_ms, "the store's clock was set back: leases last longer by as much");
         }
         // If other nodes have dealt with more than this node sees, that was another jump.
-        if broken::is(Defect::JumpIgnored)
-            || ahead_ms <= JUMP_MS_MIN as f64
-            || (ahead_ms - dealt_with_ms).abs() <= JUMP_MS_MIN as f64
-        {
+        if ahead_ms <= JUMP_MS_MIN as f64 || (ahead_ms - dealt_with_ms).abs() <= JUMP_MS_MIN as f64 {
             return jumped_ms;
         }
         tracing::warn!(ahead_ms, "the store's clock has jumped ahead: leases seem to end too early");

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
@@ -113,8 +112,7 @@ impl MemoryRecord {
     }
 
     pub(super) fn write(&mut self, read: &Reading, next: &EngineRecord) -> bool {
-        let is_same = self.reading.revision == read.revision || broken::is(Defect::DecisionWithoutCompare);
-        let is_unchanged = is_same && self.server.to_string() == read.server;
+        let is_unchanged = self.reading.revision == read.revision && self.server.to_string() == read.server;
         if is_unchanged {
             self.written_on = self.server;
             let (record, revision) = (Some(next.clone()), rand::random_range(1..1 << 53));
@@ -128,10 +126,7 @@ impl MemoryRecord {
     }
 
     pub(super) fn is_in_force(&self, state: EngineState, epoch: Epoch) -> bool {
-        let is_frozen = state == EngineState::Active && self.reading.is(EngineState::Moving);
-        let is_epoch = self.reading.epoch() == epoch || broken::is(Defect::StaleEpoch);
-        let is_met = self.written_on == self.server && self.reading.is(state) && is_epoch;
-        is_met || broken::is(Defect::EpochCheck) || is_frozen && broken::is(Defect::CopyWithoutFreeze)
+        self.written_on == self.server && self.reading.is(state) && self.reading.epoch() == epoch
     }
 }
 
@@ -204,12 +199,11 @@ impl Shared {
         if !tables.engine.is_in_force(EngineState::Active, epoch) {
             return Err(StoreError::EpochOver);
         }
-        if store_now.ms_apart(now) > CLOCK_BOUND_MS && !broken::is(Defect::ClockGuard) {
+        if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             return Ok(Committed { now: store_now, result: CommitResult::ClockOff, busy: Vec::new() });
         }
         let holds = |tables: &Tables, change: &Change| {
             tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
-                || broken::is(Defect::VersionCheck)
         };
         if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
             let result = CommitResult::Checked(vec![None; changes.len()]);

@@ -118,26 +118,9 @@ impl PostgresStore {
         let mut connection = hosts.open().await.map_err(|error| checks::cannot_connect(&error))?;
         checks::make_schema(&mut connection).await?;
         MIGRATIONS.run(&mut connection).await.map_err(|error| checks::cannot_migrate(&error))?;
-        #[cfg(feature = "broken")]
-        break_functions(&mut connection).await?;
         connection.close().await?;
         Ok(())
     }
-}
-
-/// See [`latchgate_core::broken`].
-#[cfg(feature = "broken")]
-async fn break_functions(connection: &mut sqlx::PgConnection) -> sqlx::Result<()> {
-    let functions = "select pg_get_functiondef(oid) from pg_proc where pronamespace = 'latchgate'::regnamespace";
-    let functions: Vec<String> = sqlx::query_scalar(functions).fetch_all(&mut *connection).await?;
-    for function in functions {
-        let text: &'static str = function.leak();
-        let broken = latchgate_core::broken::text(text);
-        if broken != text {
-            sqlx::raw_sql(broken).execute(&mut *connection).await?;
-        }
-    }
-    Ok(())
 }
 
 /// Closes the idle connections unless the probe comes to its end: a server that does not answer on one connection may not answer

@@ -29,7 +29,6 @@ pub(super) use program;
 
 impl Program {
     pub(super) fn of(text: &'static str) -> Self {
-        let text = latchgate_core::broken::text(text);
         Self { text, script: Script::new(text) }
     }
 }

@@ -1,7 +1,6 @@
 //! Engine records in SQLite: one row each, read and written by the thread that writes, so none changes while a transaction is open.
 
 use latchgate_core::Timestamp;
-use latchgate_core::broken::{self, Defect};
 use rusqlite::{Connection, OptionalExtension, params};
 
 use super::database::not_read;
@@ -26,7 +25,7 @@ pub(super) fn check(
     (state, epoch): (EngineState, Epoch),
 ) -> Result<(), StoreError> {
     let params = params![purpose.as_str(), state.as_str(), epoch.number().cast_signed()];
-    let is_in_force = connection.prepare_cached(broken::text(IS_IN_FORCE))?.query_row(params, |row| row.get(0))?;
+    let is_in_force = connection.prepare_cached(IS_IN_FORCE)?.query_row(params, |row| row.get(0))?;
     if is_in_force { Ok(()) } else { Err(StoreError::EpochOver) }
 }
 
@@ -46,9 +45,7 @@ pub(super) fn write(
     read: &Reading,
     next: &EngineRecord,
 ) -> Result<bool, StoreError> {
-    if self::read(connection, purpose, read.now)?.revision != read.revision
-        && !broken::is(Defect::DecisionWithoutCompare)
-    {
+    if self::read(connection, purpose, read.now)?.revision != read.revision {
         return Ok(false);
     }
     let body = serde_json::to_string(next).map_err(|error| StoreError::Unavailable(error.to_string()))?;

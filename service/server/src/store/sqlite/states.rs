@@ -1,6 +1,5 @@
 //! The states of locks: one row for each key.
 
-use latchgate_core::broken::{self, Defect};
 use latchgate_core::lock::{Event, LockState, Mode};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use rusqlite::types::ValueRef;
@@ -89,15 +88,14 @@ pub(super) fn write(
 ) -> Result<Committed, StoreError> {
     let store_now = clock.now();
     let mut result = CommitResult::ClockOff;
-    if store_now.ms_apart(now) <= CLOCK_BOUND_MS || broken::is(Defect::ClockGuard) {
+    if store_now.ms_apart(now) <= CLOCK_BOUND_MS {
         result = CommitResult::Checked(write_all(connection, rows)?);
     }
     Ok(Committed { now: store_now, result, busy: Vec::new() })
 }
 
 fn write_all(connection: &Connection, rows: &[StateRow]) -> rusqlite::Result<Vec<Option<Version>>> {
-    let (mut insert, mut update) =
-        (connection.prepare_cached(INSERT)?, connection.prepare_cached(broken::text(UPDATE))?);
+    let (mut insert, mut update) = (connection.prepare_cached(INSERT)?, connection.prepare_cached(UPDATE)?);
     let mut versions = Vec::with_capacity(rows.len());
     let mut logged = EventRow::default();
     for row in rows {
