@@ -65,14 +65,6 @@ impl Owner {
         if text.starts_with(OWNER_MADE_PREFIX) {
             return Err(InvalidName::Reserved { prefix: OWNER_MADE_PREFIX });
         }
-        Self::of_any(text)
-    }
-
-    /// As [`Owner::parse`], also of a name that the server has made.
-    ///
-    /// # Errors
-    /// Says which rule `text` breaks.
-    pub fn of_any(text: &str) -> Result<Self, InvalidName> {
         check_name(text, OWNER_MAX_BYTES)?;
         Ok(Self(text.into()))
     }

@@ -8,7 +8,6 @@ mod acquire;
 mod closing;
 mod command;
 mod compatibility;
-mod cycle;
 mod evaluate;
 mod event;
 mod expiry;
@@ -40,7 +39,6 @@ mod upgrade;
 
 pub use closing::Closing;
 pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms};
-pub use cycle::{Blocked, CYCLE_MAX, cycle_of};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use group::{Group, SERVED_MARGIN_MS, Share};

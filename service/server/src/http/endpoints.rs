@@ -14,7 +14,7 @@ use super::endpoint::BodyLimit::{Leases, Operations, Results};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
 use super::endpoint::{Endpoint, Needs, answering, row};
-use super::locks::{acquire, closing, history, interventions, leases as lock, owners, reading};
+use super::locks::{acquire, closing, history, interventions, leases as lock, reading};
 use super::problem::{Code, Problem};
 use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status};
 use crate::observe::metrics::Requests;
@@ -57,7 +57,6 @@ endpoints! {
         row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).of_any_app(),
         row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit("force").of_any_app(),
         row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query().of_all_apps(),
-        row("GET", "/v1/owners/{owner}", "getOwner", READ, "owner"; owners::owner).query().of_all_apps(),
         row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query().of_any_app(),
         row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream).of_any_app(),
         row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream).of_all_apps(),

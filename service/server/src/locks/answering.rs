@@ -38,7 +38,7 @@ impl Shown<'_> {
 }
 
 /// The first waiters of a queue.
-pub(super) fn waiting(queue: &KeyQueue) -> Vec<Waiting> {
+fn waiting(queue: &KeyQueue) -> Vec<Waiting> {
     let live = queue.queue.iter().filter(|(_, waiter)| waiter.deadline.is_some() && !waiter.reply.is_closed());
     let shown = live.take(WAITING_SHOWN_MAX).map(|(_, waiter)| Waiting {
         owner: waiter.request.lease.owner.clone(),

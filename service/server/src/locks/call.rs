@@ -6,12 +6,11 @@ use latchgate_core::lock::{
     Closing, Command, GiveBack, GrantId, Group, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost,
     Mode, Outcome, Owner, PRIORITY_MIN, Position, Refusal, Share, WaiterId,
 };
-use latchgate_core::{Address, App, Timestamp};
+use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
-use super::blocking::Queued;
 pub use crate::failure::{Answer, Failure};
 use crate::observe::traces::Origin;
 use crate::store::StoreError;
@@ -182,11 +181,6 @@ pub(super) enum Call {
     },
     /// A waiter's client has gone.
     Leave(WaiterId),
-    /// Look at the queues of the shard, of one app or of all. It is about no key.
-    Queues {
-        app: Option<App>,
-        reply: oneshot::Sender<Vec<Queued>>,
-    },
 }
 
 impl Call {
@@ -205,8 +199,6 @@ impl Call {
             Self::Command { reply, .. } => reply.fail(failure, address, home),
             // The waiter's reply is closed.
             Self::Leave(_) => {}
-            // The caller does without the shard.
-            Self::Queues { .. } => {}
         }
     }
 }

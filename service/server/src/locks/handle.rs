@@ -376,10 +376,6 @@ impl Locks {
         })
     }
 
-    pub(super) fn shards(&self) -> &[mpsc::Sender<Envelope>] {
-        &self.shards
-    }
-
     pub(super) fn shard(&self, address: &Address) -> &mpsc::Sender<Envelope> {
         &self.shards[shard_of(address, self.shards.len())]
     }

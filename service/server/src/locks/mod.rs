@@ -8,7 +8,6 @@ mod answers;
 mod apart;
 mod batch;
 mod batch_input;
-mod blocking;
 mod cache;
 mod call;
 mod collector;
@@ -29,7 +28,6 @@ mod together;
 mod waker;
 mod watch;
 
-pub use self::blocking::{Queued, Queues};
 pub use self::call::{
     Acquired, Answer, Failure, Granted, GroupHeld, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed,
     Waiting,

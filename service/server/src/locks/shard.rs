@@ -171,10 +171,6 @@ impl Shard {
                 self.leave(address, id, inputs);
                 return;
             }
-            Call::Queues { app, reply } => {
-                let _ = reply.send(self.queued(app.as_ref()));
-                return;
-            }
             Call::Command { command, reply } => (command, reply),
         };
         let input = inputs.entry(address).or_default();

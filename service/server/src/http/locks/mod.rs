@@ -7,7 +7,6 @@ pub mod fields;
 pub mod history;
 pub mod interventions;
 pub mod leases;
-pub mod owners;
 pub mod reading;
 pub mod search;
 pub mod ticket;

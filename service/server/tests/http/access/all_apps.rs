@@ -70,7 +70,7 @@ async fn an_operator_lists_the_locks_and_operations_of_all_apps() {
 }
 
 #[tokio::test]
-async fn waiters_and_owners_are_seen_across_apps() {
+async fn waiters_are_seen_across_apps() {
     let node = guarded(&[]).await;
     let operator = Caller::operator(&node);
     let billing = Caller::of_app(&node, "billing").await;
@@ -84,11 +84,7 @@ async fn waiters_and_owners_are_seen_across_apps() {
             ranked().await == pairs(&[("billing", "k"), ("default", "k")])
         })
         .await;
-        let holder = operator.get("/v1/owners/holder?app=*").await.body;
         let of = |items: &Value| items.as_array().unwrap().iter().map(|item| item["app"].clone()).collect::<Vec<_>>();
-        assert_eq!(of(&holder["holds"]), ["billing", "default"]);
-        let waiter = operator.get("/v1/owners/waiter?app=*").await.body;
-        assert_eq!(of(&waiter["waits_for"]), ["billing", "default"]);
         for app in ["default", "billing"] {
             operator.ok(Method::PUT, &format!("/v1/locks/k/closed?app={app}"), json!({ "reason": "end" })).await;
         }

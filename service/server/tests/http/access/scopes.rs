@@ -56,7 +56,7 @@ impl Endpoint {
     }
 
     fn is_about_keys(&self) -> bool {
-        ["/v1/locks", "/v1/owners", "/v1/leases", "/v1/multilocks", "/v1/events"]
+        ["/v1/locks", "/v1/leases", "/v1/multilocks", "/v1/events"]
             .iter()
             .any(|start| self.path.starts_with(start))
     }
