@@ -10,22 +10,18 @@ pub enum Quota {
     RequestsPerSecond,
     /// Requests that wait at once.
     Waiters,
-    /// Leases that the node granted and that may be live.
-    Leases,
     /// Operations that the node let start and that may be running.
     Operations,
     EventStreams,
 }
 
 impl Quota {
-    pub const ALL: [Self; 5] =
-        [Self::RequestsPerSecond, Self::Waiters, Self::Leases, Self::Operations, Self::EventStreams];
+    pub const ALL: [Self; 4] = [Self::RequestsPerSecond, Self::Waiters, Self::Operations, Self::EventStreams];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RequestsPerSecond => "requests_per_second",
             Self::Waiters => "waiters",
-            Self::Leases => "leases",
             Self::Operations => "operations",
             Self::EventStreams => "event_streams",
         }
@@ -41,8 +37,6 @@ pub struct Quotas {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub leases: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub operations: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub event_streams: Option<u32>,
@@ -53,7 +47,6 @@ impl Quotas {
         match quota {
             Quota::RequestsPerSecond => self.requests_per_second,
             Quota::Waiters => self.waiters,
-            Quota::Leases => self.leases,
             Quota::Operations => self.operations,
             Quota::EventStreams => self.event_streams,
         }
@@ -63,7 +56,6 @@ impl Quotas {
         match quota {
             Quota::RequestsPerSecond => self.requests_per_second = limit,
             Quota::Waiters => self.waiters = limit,
-            Quota::Leases => self.leases = limit,
             Quota::Operations => self.operations = limit,
             Quota::EventStreams => self.event_streams = limit,
         }

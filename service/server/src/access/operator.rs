@@ -40,7 +40,7 @@ impl OrderRefused {
 
 requests! {
     /// A field that is absent changes nothing.
-    #[schema(example = json!({"quotas": {"requests_per_second": 200, "leases": 1_000}, "warn_after_ms": 600_000}))]
+    #[schema(example = json!({"quotas": {"requests_per_second": 200, "waiters": 500}, "warn_after_ms": 600_000}))]
     pub struct AppChangeRequest {
         /// Whether its API keys are refused. Its locks and operations stay.
         disabled: Option<bool>,
@@ -102,11 +102,6 @@ pub struct QuotasRequest {
     #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 500, maximum = 1_000_000)]
     waiters: Option<Limit>,
-    /// Leases that the node granted and that may be live. 0 to 1 000 000.
-    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
-    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u32>, example = 1_000, maximum = 1_000_000)]
-    leases: Option<Limit>,
     /// Operations that the node let start and that may be running. 0 to 1 000 000.
     #[arg(long, value_name = "N|none", value_parser = number_or_none)]
     #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
@@ -241,7 +236,6 @@ impl QuotasRequest {
             let limit = match quota {
                 Quota::RequestsPerSecond => self.requests_per_second,
                 Quota::Waiters => self.waiters,
-                Quota::Leases => self.leases,
                 Quota::Operations => self.operations,
                 Quota::EventStreams => self.event_streams,
             };

@@ -5,14 +5,15 @@ use latchgate_core::lock::LeaseId;
 use latchgate_core::{Address, Key};
 use serde::Serialize;
 
+use super::answer;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::LEASES_PER_CALL_MAX;
 use super::locks::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms};
 use super::locks::fields::parse_lease_id;
+use super::locks::leases::{released, renewed};
 use super::path::invalid_key;
 use super::problem::{Code, Problem, either, within};
-use super::{answer, quotas};
 use crate::format::{DateTime, answers, requests, rfc3339};
 
 /// Calls of one request that are on their way at once. The shards serve them in few commits.
@@ -106,8 +107,8 @@ answers! {
 pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id, lease.ttl_ms));
     let renewals = stream::iter(named_leases(&call, named)?).map(async |(address, lease_id, ttl_ms)| {
-        let renewed = quotas::renew(&call, &address, &lease_id, ttl_ms, None).await;
-        let (lease, now) = renewed.map_err(|problem| of_lease(problem, &address, &lease_id))?;
+        let answer = renewed(&call, &address, &lease_id, ttl_ms, None).await;
+        let (lease, now) = answer.map_err(|problem| of_lease(problem, &address, &lease_id))?;
         Ok(RenewedLease {
             key: address.key.as_str().to_owned(),
             lease_id: lease_id.as_str().to_owned(),
@@ -130,8 +131,8 @@ pub async fn renew(call: Call, Json(request): Json<RenewLeasesRequest>) -> Answe
 pub async fn release(call: Call, Json(request): Json<ReleaseLeasesRequest>) -> Answered {
     let named = request.leases.iter().map(|lease| (&*lease.key, &*lease.lease_id, None));
     let releases = stream::iter(named_leases(&call, named)?).map(async |(address, lease_id, _)| {
-        let released = quotas::release(&call, &address, &lease_id).await;
-        let released = released.map_err(|problem| of_lease(problem, &address, &lease_id))?;
+        let answer = released(&call, &address, &lease_id).await;
+        let released = answer.map_err(|problem| of_lease(problem, &address, &lease_id))?;
         let (key, lease_id) = (address.key.as_str().to_owned(), lease_id.as_str().to_owned());
         Ok(ReleasedLease { key, lease_id, status: 200, released })
     });

@@ -4,6 +4,7 @@ use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
 use serde_json::{Map, Value};
 
+use super::answer;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::Context;
@@ -15,7 +16,6 @@ use super::locks::fields::{
 use super::locks::ticket::{Requested, Resumed};
 use super::path::invalid_key;
 use super::problem::{Problem, within};
-use super::{answer, quotas};
 use crate::format::{DateTime, answers, ms, requests, rfc3339};
 use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
@@ -90,20 +90,16 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     call.count(request.locks.len() - 1)?;
     let _waits = call.enter_wait(request.wait)?;
     let (locks, lease_id, wait) = (request.locks.clone(), request.lease.lease_id.clone(), request.wait);
-    let wanted: Vec<&Address> = locks.iter().map(|lock| &lock.address).collect();
-    let reserved = quotas::check_leases(&call, &wanted, &request.lease).await?;
     let failed = |index: Option<usize>, acquired| {
         let problem = not_acquired(&call.context, &keys_of(&locks), &lease_id, wait, &acquired);
         Err(problem.with_some("key", index.map(|index| locks[index].address.key.as_str())))
     };
     match call.context.locks.acquire_many(request).await {
         Ok(AcquiredMany::Granted { leases, waited, now }) => {
-            let granted: Vec<_> = wanted.iter().copied().zip(leases.iter().map(|(lease, _)| lease)).collect();
-            quotas::count_leases(&call, &reserved, &granted, now)?;
             let first = leases.iter().map(|(lease, _)| lease).min_by_key(|lease| lease.expires_at);
             let first = first.ok_or_else(Problem::defect)?;
-            let keys = leases.iter().zip(&wanted).map(|((lease, limit), address)| LockedKeyAnswer {
-                key: address.key.as_str(),
+            let keys = leases.iter().zip(&locks).map(|((lease, limit), lock)| LockedKeyAnswer {
+                key: lock.address.key.as_str(),
                 mode: lease.mode.as_str(),
                 permits: permits(lease),
                 limit: *limit,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::Either;
-use latchgate_core::lock::{Command, Lease, LeaseId, Metadata, NodeId, Outcome, Release, Renew, WaiterId};
+use latchgate_core::lock::{Command, LeaseId, Metadata, NodeId, Outcome, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -16,7 +16,7 @@ use tracing::Instrument as _;
 use super::answers::{released, renewed};
 use super::call::{
     AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, RefusedBecause,
-    Released, Renewed, Reply, Undelivered,
+    Released, Renewed, Reply,
 };
 use super::collector;
 use super::health::Health;
@@ -187,11 +187,6 @@ impl Locks {
         let release = Command::Release(Release { lease_id });
         let (outcome, _) = self.carry_out(address, release, Reply::Outcome, "release").await?;
         released(outcome)
-    }
-
-    /// Undoes a grant that is not answered to its client after all, as one that cannot reach it.
-    pub fn give_back(&self, address: &Address, lease: &Lease) {
-        Undelivered::new(self.shard(address).downgrade(), address.clone()).add(lease, false);
     }
 
     /// Carries out a command of an operator or a resource. Returns its outcome and the store's time.

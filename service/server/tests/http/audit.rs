@@ -42,7 +42,7 @@ async fn what_ends_a_lock_or_changes_the_service_is_logged_with_who_from_where_a
         .await
         .assert_problem(404, "unknown-engine");
     operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 0 })).await;
-    let quotas = json!({ "leases": 100, "waiters": null });
+    let quotas = json!({ "event_streams": 100, "waiters": null });
     operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "quotas": quotas })).await;
     caller
         .call(Method::DELETE, "/v1/operations/7d88c00ddeafbae02d6198a43e38f30a", Value::Null)
@@ -84,7 +84,7 @@ async fn what_ends_a_lock_or_changes_the_service_is_logged_with_who_from_where_a
         })
     );
     assert_eq!(records[4]["detail"], "engine: spare, stopped: false, force: true");
-    assert_eq!(records[6]["detail"], "waiters: none, leases: 100");
+    assert_eq!(records[6]["detail"], "waiters: none, event_streams: 100");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,8 +11,7 @@ use governor::clock::Clock as _;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
 use latchgate_core::access::{Quota, Quotas};
 use latchgate_core::gate::OperationId;
-use latchgate_core::lock::LeaseId;
-use latchgate_core::{App, Key};
+use latchgate_core::App;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
@@ -44,8 +43,6 @@ pub struct AppUse {
     limits: RwLock<Limits>,
     waiters: AtomicU32,
     event_streams: AtomicU32,
-    /// The leases that this node granted and that may be live.
-    leases: Table<(Key, LeaseId)>,
     /// The operations that this node let start and that may be running.
     operations: Table<OperationId>,
     /// When it was last logged that each quota is reached.
@@ -81,7 +78,6 @@ impl AppUse {
             limits: RwLock::default(),
             waiters: AtomicU32::new(0),
             event_streams: AtomicU32::new(0),
-            leases: Table::new(Quota::Leases),
             operations: Table::new(Quota::Operations),
             logged: Mutex::default(),
         }
@@ -95,9 +91,6 @@ impl AppUse {
         }
         if limits.quotas.requests_per_second != quotas.requests_per_second {
             limits.rates = quotas.requests_per_second.and_then(Rates::of).map(Arc::new);
-        }
-        if quotas.leases.is_none() {
-            self.leases.clear();
         }
         if quotas.operations.is_none() {
             self.operations.clear();
@@ -166,12 +159,7 @@ impl AppUse {
         if quota == Quota::EventStreams { &self.event_streams } else { &self.waiters }
     }
 
-    /// The leases that are counted, with the limit; `None` if the app has no such quota.
-    pub fn leases(&self) -> Option<(&Table<(Key, LeaseId)>, u32)> {
-        Some((&self.leases, self.limit(Quota::Leases)?))
-    }
-
-    /// As [`AppUse::leases`], for operations.
+    /// The operations that are counted, with the limit; `None` if the app has no such quota.
     pub fn operations(&self) -> Option<(&Table<OperationId>, u32)> {
         Some((&self.operations, self.limit(Quota::Operations)?))
     }
@@ -248,9 +236,9 @@ mod tests {
 
     #[test]
     fn an_app_whose_quotas_are_lifted_is_counted_no_more() {
-        let app_use = app_use(Quotas { leases: Some(0), event_streams: Some(0), ..Quotas::default() });
-        assert!(app_use.stream().is_err() && app_use.leases().is_some());
+        let app_use = app_use(Quotas { operations: Some(0), event_streams: Some(0), ..Quotas::default() });
+        assert!(app_use.stream().is_err() && app_use.operations().is_some());
         app_use.set(Quotas::default());
-        assert!(app_use.stream().unwrap().is_none() && app_use.leases().is_none());
+        assert!(app_use.stream().unwrap().is_none() && app_use.operations().is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What an app has begun at this node and what may not have ended yet: leases or operations.
+//! What an app has begun at this node and what may not have ended yet: operations.
 //!
 //! An entry ends when the node learns of its end, and at the latest when its lease passes as far as the node knows. Something that
 //! was ended or renewed at another node is found out when the app reaches its limit: the node then looks at the entries in the
@@ -247,7 +247,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(60);
 
     fn table() -> Table<u32> {
-        Table::new(Quota::Leases)
+        Table::new(Quota::Operations)
     }
 
     #[tokio::test(start_paused = true)]

@@ -10,12 +10,12 @@ use super::answers::{Volatility, key_full, lease_lost, left_ms, limit_mismatch, 
 use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
 use crate::format::{DateTime, answers, rfc3339};
+use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::context::Context;
 use crate::http::path::PathAddress;
 use crate::http::problem::{Code, Problem, within};
-use crate::http::{answer, quotas};
 use crate::locks::{Acquired, LockRequest, RefusedBecause};
 
 acquire_body! {
@@ -86,14 +86,12 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let _waits = call.enter_wait(request.wait)?;
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
-    let reserved = quotas::check_leases(&call, &[&address], &request.lease).await?;
     let acquired = call.context.locks.acquire(&address, request).await;
     let granted = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
         Acquired::Granted(granted) => granted,
         other => return Err(not_acquired(&call.context, &keys, &lease_id, wait, &other)),
     };
     let lease = &granted.lease;
-    quotas::count_leases(&call, &reserved, &[(&address, lease)], granted.now)?;
     Ok(answer::ok(&AcquireAnswer {
         key: address.key.as_str(),
         lease_id: lease.lease_id.as_str(),

@@ -1,14 +1,18 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
+use latchgate_core::lock::{Lease, LeaseId, Metadata};
+use latchgate_core::{Address, Timestamp};
 use serde_json::{Map, Value};
 
-use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms};
+use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, key_full, lease_lost, left_ms, unanswered};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
 use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
-use crate::http::{answer, quotas};
+use crate::http::answer;
+use crate::http::problem::Problem;
+use crate::locks::{Released, Renewed};
 
 requests! {
     #[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}))]
@@ -59,7 +63,7 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose()?;
     let metadata = request.metadata.map(|fields| parse_metadata("metadata", fields)).transpose()?;
-    let (lease, now) = quotas::renew(&call, &address, &lease_id, ttl_ms, metadata).await?;
+    let (lease, now) = renewed(&call, &address, &lease_id, ttl_ms, metadata).await?;
     Ok(answer::ok(&RenewAnswer {
         key: address.key.as_str(),
         lease_id: lease.lease_id.as_str(),
@@ -78,5 +82,41 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
 #[utoipa::path(post, path = "/v1/locks/{key}/release", tag = "locks", responses((status = 200, body = ReleaseAnswer)))]
 pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
-    Ok(answer::ok(&quotas::release(&call, &address, &lease_id).await?))
+    Ok(answer::ok(&released(&call, &address, &lease_id).await?))
+}
+
+/// Renews a lease, alone or as one of many.
+///
+/// # Errors
+/// `lease-lost`, `key-full`, or that of a call that failed.
+pub async fn renewed(
+    call: &Call,
+    address: &Address,
+    lease_id: &LeaseId,
+    ttl_ms: Option<u64>,
+    metadata: Option<Metadata>,
+) -> Result<(Lease, Timestamp), Problem> {
+    match call.context.locks.renew(address, lease_id.clone(), ttl_ms, metadata).await {
+        Ok(Renewed::Renewed { lease, now }) => {
+            Ok((lease, now))
+        }
+        Ok(Renewed::LeaseLost(lost)) => {
+            Err(lease_lost(&lost))
+        }
+        Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
+        Err(failure) => Err(unanswered(&failure, lease_id)),
+    }
+}
+
+/// Releases a lease, alone or as one of many.
+///
+/// # Errors
+/// `lease-lost`, or that of a call that failed.
+pub async fn released(call: &Call, address: &Address, lease_id: &LeaseId) -> Result<ReleaseAnswer, Problem> {
+    let released = call.context.locks.release(address, lease_id.clone()).await;
+    let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
+    match released {
+        Released::Released { still_held, already } => Ok(ReleaseAnswer { still_held, already }),
+        Released::LeaseLost(lost) => Err(lease_lost(&lost)),
+    }
 }

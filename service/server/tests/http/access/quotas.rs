@@ -34,103 +34,23 @@ async fn release(caller: &Caller, key: &str, lease_id: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn an_app_gets_as_many_leases_as_its_quota_and_more_once_some_have_ended() {
-    let node = guarded(&[]).await;
-    let billing = app(&node, "billing", json!({ "leases": 2 })).await;
-    let first = billing.granted("a").await.text("lease_id");
-    billing.ok(Method::POST, "/v1/locks/b/acquire", json!({ "lease_id": "b", "ttl_ms": 600_000 })).await;
-    assert_reached(&billing.acquire("c", json!({})).await, "leases", 2, 0);
-    assert_reached(&billing.acquire("c", json!({ "wait_ms": 50_000 })).await, "leases", 2, 0);
-    let both = json!({ "locks": [{ "key": "c" }, { "key": "d" }], "ttl_ms": 600_000, "lease_id": "both" });
-    assert_reached(&billing.post("/v1/multilocks/acquire", both.clone()).await, "leases", 2, 0);
-    // A client whose answer was lost gets it again, and holders renew.
-    assert_eq!(billing.acquire("b", json!({ "lease_id": "b" })).await.status, 200);
-    assert_eq!(billing.post("/v1/locks/a/renew", json!({ "lease_id": first })).await.status, 200);
-    // Another app is not limited.
-    Caller::of_app(&node, "other").await.granted("c").await;
-
-    assert_eq!(release(&billing, "a", &first).await.status, 200);
-    assert_reached(&billing.post("/v1/multilocks/acquire", both.clone()).await, "leases", 2, 1);
-    let short = billing.ok(Method::POST, "/v1/locks/a/acquire", json!({ "ttl_ms": 1_000, "lease_id": "short" })).await;
-    assert_eq!(short.text("lease_id"), "short");
-    until("the short lease to expire", || async {
-        billing.acquire("e", json!({ "lease_id": "e" })).await.status == 200
-    })
-    .await;
-    // An operator has ended it: the node notices.
-    let admin = Caller::with(&node, json!({ "app": "billing", "scopes": ["admin"] })).await;
-    admin.ok(Method::DELETE, "/v1/locks/b", Value::Null).await;
-    assert_eq!(release(&billing, "e", "e").await.status, 200);
-    until("both to fit", || async { billing.post("/v1/multilocks/acquire", both.clone()).await.status == 200 }).await;
-    assert_reached(&billing.acquire("f", json!({})).await, "leases", 2, 0);
-    let leases = json!({ "leases": [{ "key": "c", "lease_id": "both" }, { "key": "d", "lease_id": "both" }] });
-    assert_eq!(billing.post("/v1/leases/release", leases).await.status, 200);
-    billing.granted("f").await;
-}
-
-#[tokio::test]
-async fn leases_that_are_released_at_another_node_leave_space_and_a_change_reaches_every_node() {
+async fn a_change_of_a_quota_reaches_every_node() {
     let database = latchgate_testkit::postgres::shared_database().await;
     let args = ["--locks", &database];
     let (one, two) = (Node::start_with(BIN, &args, OPERATOR).await, Node::start_with(BIN, &args, OPERATOR).await);
-    let here = app(&one, "billing", json!({ "leases": 3 })).await;
+    let here = app(&one, "billing", json!({ "waiters": 0 })).await;
     let there = here.at(&two);
     until("the other node to know the app", || there.is_accepted()).await;
-    for round in 0..3 {
-        for number in 0..3 {
-            let (key, body) = (format!("{round}-{number}"), json!({ "lease_id": "mine", "ttl_ms": 600_000 }));
-            let acquire = || async { here.acquire(&key, body.clone()).await.status == 200 };
-            until("a lease", acquire).await;
-        }
-        assert_reached(&here.acquire("one-more", json!({})).await, "leases", 3, 0);
-        for number in 0..3 {
-            assert_eq!(release(&there, &format!("{round}-{number}"), "mine").await.status, 200);
-        }
-    }
-    limit(&one, "billing", json!({ "leases": 0 })).await;
-    let is_refused = || async { there.acquire("k", json!({ "ttl_ms": 100 })).await.status == 429 };
+    let is_refused = || async { there.acquire("k", json!({ "wait_ms": 1, "ttl_ms": 100 })).await.status == 429 };
     until("the other node to know the quota", is_refused).await;
     let shown = Caller::operator(&two).get("/v1/admin/apps").await;
     let apps = shown.body["apps"].as_array().unwrap();
     let quotas = |name: &str| &apps.iter().find(|app| app["app"] == name).unwrap()["quotas"];
-    let none = json!({ "requests_per_second": null, "waiters": null, "leases": null, "operations": null, "event_streams": null });
-    assert_eq!((quotas("default"), &quotas("billing")["leases"]), (&none, &json!(0)));
-    limit(&two, "billing", json!({ "leases": null })).await;
-    until("this node to know that there is none", || async { here.acquire("k", json!({})).await.status == 200 }).await;
-}
-
-#[tokio::test]
-async fn concurrent_requests_never_get_more_leases_than_the_quota() {
-    let node = guarded(&[]).await;
-    let billing = app(&node, "billing", json!({ "leases": 5 })).await;
-    let body =
-        |number: usize| json!({ "ttl_ms": 600_000, "wait_ms": if number.is_multiple_of(2) { 1_000 } else { 0 } });
-    let (billing, body) = (&billing, &body);
-    let answers = futures::future::join_all(
-        (0..40)
-            .map(|number| async move { billing.acquire(&format!("k-{number}"), body(number)).await.status.as_u16() }),
-    );
-    let answers = answers.await;
-    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 5, "{answers:?}");
-    assert!(answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
-    let held = || async { billing.get("/v1/locks?held=true").await.body["locks"].as_array().unwrap().len() == 5 };
-    until("the others to be given back", held).await;
-}
-
-#[tokio::test]
-async fn concurrent_requests_never_get_more_nested_leases_than_the_quota() {
-    let node = guarded(&[]).await;
-    let billing = app(&node, "billing", json!({ "leases": 5 })).await;
-    let nested = json!({ "owner": "ann", "reentrant": true, "ttl_ms": 600_000 });
-    assert_eq!(billing.acquire("k", nested.clone()).await.status, 200);
-    let (billing, nested) = (&billing, &nested);
-    let answers = futures::future::join_all(
-        (0..40).map(|_| async move { billing.acquire("k", nested.clone()).await.status.as_u16() }),
-    );
-    let answers = answers.await;
-    assert_eq!(answers.iter().filter(|status| **status == 200).count(), 4, "{answers:?}");
-    assert!(answers.iter().all(|status| matches!(status, 200 | 429)), "{answers:?}");
-    assert_eq!(billing.get("/v1/locks/k").await.body["holders"].as_array().unwrap().len(), 5);
+    let none = json!({ "requests_per_second": null, "waiters": null, "operations": null, "event_streams": null });
+    assert_eq!((quotas("default"), &quotas("billing")["waiters"]), (&none, &json!(0)));
+    limit(&two, "billing", json!({ "waiters": null })).await;
+    let is_granted = || async { here.acquire("k", json!({ "wait_ms": 1 })).await.status == 200 };
+    until("this node to know that there is none", is_granted).await;
 }
 
 #[tokio::test]
@@ -288,21 +208,21 @@ async fn quotas_are_checked_and_only_an_operator_changes_them() {
     let change = async |caller: &Caller, app: &str, quotas: Value| {
         caller.call(Method::PATCH, &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await
     };
-    change(&billing, "billing", json!({ "leases": 1 })).await.assert_problem(403, "forbidden");
-    change(&operator, "nobody", json!({ "leases": 1 })).await.assert_problem(404, "unknown-app");
+    change(&billing, "billing", json!({ "waiters": 1 })).await.assert_problem(403, "forbidden");
+    change(&operator, "nobody", json!({ "waiters": 1 })).await.assert_problem(404, "unknown-app");
     for (field, body) in [
         ("requests_per_second", json!({ "requests_per_second": 0 })),
-        ("leases", json!({ "leases": 1_000_001 })),
+        ("event_streams", json!({ "event_streams": 1_000_001 })),
         ("waiters", json!({ "waiters": -1 })),
         ("lease", json!({ "lease": 1 })),
     ] {
         let refused = change(&operator, "billing", body).await;
         refused.assert_names(&format!("quotas.{field}"));
     }
-    let set = limit(&node, "billing", json!({ "leases": 7, "waiters": 0 })).await;
+    let set = limit(&node, "billing", json!({ "event_streams": 7, "waiters": 0 })).await;
     let set = [set, limit(&node, "billing", json!({ "waiters": null, "operations": 9 })).await];
-    assert_eq!((&set[0].body["quotas"]["leases"], &set[0].body["quotas"]["waiters"]), (&json!(7), &json!(0)));
-    assert_eq!((&set[1].body["quotas"]["leases"], &set[1].body["quotas"]["waiters"]), (&json!(7), &Value::Null));
+    assert_eq!((&set[0].body["quotas"]["event_streams"], &set[0].body["quotas"]["waiters"]), (&json!(7), &json!(0)));
+    assert_eq!((&set[1].body["quotas"]["event_streams"], &set[1].body["quotas"]["waiters"]), (&json!(7), &Value::Null));
     // A disabled app keeps them.
     operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "disabled": true })).await;
     let enabled = operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
