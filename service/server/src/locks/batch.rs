@@ -8,14 +8,12 @@ use latchgate_core::lock::{
 use latchgate_core::{Address, Timestamp};
 use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
-use tracing::{Instrument as _, Span};
 
 use super::call::Failure;
 use super::key_queue::WaitQueue;
 use super::node::Node;
 use crate::engines::UsedLocks;
 use crate::observe::metrics::{Retry, Uncounted};
-use crate::observe::traces::{self, Origin};
 use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, Rule, StoreError, Stored, Version};
 
 /// After this many lost races a key is served apart.
@@ -42,8 +40,6 @@ pub(super) struct Work {
     pub is_fresh: bool,
     /// How many races its commits have lost.
     pub losses: u32,
-    /// The requests of the commands.
-    pub origins: Vec<Origin>,
 }
 
 /// What a batch came to for one key.
@@ -202,7 +198,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         if !changed.is_empty() {
             let changes = self.changes(&mut changed, round);
             let commit = self.node.store.checked(used.epoch, used.store.commit(round.now, &changes));
-            let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
+            let committed = self.timed_commit(&used, commit).await;
             again.extend(self.conclude(changed, changes, committed));
         }
         let (contended, again) = again.into_iter().partition(|work| work.losses >= LOSSES_MAX);
@@ -282,7 +278,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         }
         let changes = self.changes(&mut changed, round);
         let commit = self.node.store.checked(used.epoch, locked.commit(round.now, &changes, Rule::Each));
-        let committed = self.timed_commit(&used, commit.instrument(self.span(&changed))).await;
+        let committed = self.timed_commit(&used, commit).await;
         self.conclude(changed, changes, committed)
     }
 
@@ -430,18 +426,6 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let committed = self.timed(used, commit, |committed| committed.now).await;
         self.node.metrics.commit_took(self.node.store.name(), sent.elapsed());
         committed
-    }
-
-    /// The span of a commit: it carries out commands, and grants to waiters of this and of earlier batches.
-    fn span(&self, changed: &[Pending]) -> Span {
-        let requests = changed.iter().flat_map(|(work, evaluation, _)| {
-            let queue = (self.queue_of)(&work.address);
-            let answered = evaluation.answered.iter().map(|(rank, _)| rank);
-            let arrived = work.arrived.iter().filter(|rank| !answered.clone().any(|other| other == *rank));
-            let waiters = arrived.chain(answered.clone()).filter_map(|rank| Some(&queue.get(*rank)?.reply.origin));
-            waiters.chain(&work.origins).collect::<Vec<_>>()
-        });
-        traces::commit(self.node.store.name(), changed.len(), requests)
     }
 
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.

@@ -7,7 +7,6 @@ use latchgate_core::lock::{Command, Rank};
 use smallvec::SmallVec;
 
 use super::call::{Failure, Reply};
-use crate::observe::traces::Origin;
 
 /// What one batch brings to one key. Most often it is one call, for which no list is allocated.
 #[derive(Default)]
@@ -23,8 +22,6 @@ pub(super) struct BatchInput {
     pub failure: Option<Failure>,
     /// The state must be loaded, whatever is cached.
     pub must_load: bool,
-    /// The requests of the commands.
-    pub origins: Vec<Origin>,
     /// A timer found the key, and no call or notification did.
     pub is_timed: bool,
 }

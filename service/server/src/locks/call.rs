@@ -12,7 +12,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout};
 
 pub use crate::failure::{Answer, Failure};
-use crate::observe::traces::Origin;
 use crate::store::StoreError;
 
 /// A request for a lease.
@@ -217,17 +216,11 @@ pub(super) struct Envelope {
     pub address: Address,
     pub call: Call,
     pub sent_at: Instant,
-    pub origin: Origin,
 }
 
 impl Envelope {
     pub(super) fn new(address: Address, call: Call) -> Self {
-        Self { address, call, sent_at: Instant::now(), origin: Origin::default() }
-    }
-
-    /// A call that the present request makes.
-    pub(super) fn of_request(address: Address, call: Call) -> Self {
-        Self { origin: Origin::current(), ..Self::new(address, call) }
+        Self { address, call, sent_at: Instant::now() }
     }
 }
 

@@ -364,7 +364,7 @@ impl Locks {
         if !self.node.health.is_up() {
             return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
         }
-        let envelope = Envelope::of_request(address.clone(), call);
+        let envelope = Envelope::new(address.clone(), call);
         self.shard(address).try_send(envelope).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls wait for this key's shard"),
             mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,

@@ -7,10 +7,9 @@ use super::batch_input::Inputs;
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
 use super::shard::Shard;
-use crate::observe::traces::Origin;
 
 impl Shard {
-    pub(super) fn enqueue(&mut self, address: Address, call: AcquireCall, origin: Origin, inputs: &mut Inputs) {
+    pub(super) fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {
         let AcquireCall { id, request, requested_at, is_probe, reply } = call;
         let limits = &self.node.limits;
         let waits = !request.wait.is_zero();
@@ -39,7 +38,7 @@ impl Shard {
             is_returning: request.position.is_some(),
             is_probe,
             may_be_granted: !request.is_new_lease,
-            reply: ReplyHandle { sender: reply, requested_at, undelivered, origin },
+            reply: ReplyHandle { sender: reply, requested_at, undelivered },
         };
         let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
         self.waiters += 1;

@@ -4,7 +4,6 @@ use latchgate_core::lock::{self, GrantId, Rank};
 use tokio::time::Instant;
 
 use super::call::{AcquireReply, Acquired, Answer, Delivery, Undelivered};
-use crate::observe::traces::Origin;
 
 /// The way back to the caller of an acquire.
 pub(super) struct ReplyHandle {
@@ -12,8 +11,6 @@ pub(super) struct ReplyHandle {
     pub requested_at: Instant,
     /// The grants that the caller has no answer of. If it leaves the queue without an answer, they are given back.
     pub undelivered: Undelivered,
-    /// For the spans of commits.
-    pub origin: Origin,
 }
 
 impl ReplyHandle {

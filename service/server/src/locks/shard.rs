@@ -151,7 +151,7 @@ impl Shard {
         }
     }
 
-    fn take(&mut self, Envelope { address, call, origin, .. }: Envelope, inputs: &mut Inputs) {
+    fn take(&mut self, Envelope { address, call, .. }: Envelope, inputs: &mut Inputs) {
         if let Some(arrived) = self.apart.arrived(&address) {
             if arrived.calls.len() < self.node.limits.calls_per_shard {
                 arrived.calls.push(call);
@@ -163,7 +163,7 @@ impl Shard {
         let (command, reply) = match call {
             Call::Acquire(call) => {
                 if !call.reply.is_closed() {
-                    self.enqueue(address, call, origin, inputs);
+                    self.enqueue(address, call, inputs);
                 }
                 return;
             }
@@ -177,7 +177,6 @@ impl Shard {
         input.must_load |= matches!(command, Command::Tick);
         input.commands.push(command);
         input.replies.push(reply);
-        input.origins.extend(origin.if_any());
         input.is_timed = false;
     }
 
@@ -318,7 +317,6 @@ impl Shard {
             arrived: std::mem::take(&mut input.arrived),
             ended: input.ended.clone(),
             uncertain: queue.map(KeyQueue::uncertain_grants).unwrap_or_default(),
-            origins: std::mem::take(&mut input.origins),
             base: base.or_else(|| may_guess.then(Arc::default)),
             epoch,
             is_fresh: false,

@@ -12,7 +12,7 @@ use super::call::Failure;
 use super::handle::Locks;
 use super::node::Node;
 use crate::observe::metrics::{Retry, Uncounted};
-use crate::observe::traces::{self, Origin};
+use crate::observe::traces;
 use crate::store::{Change, CommitResult, Committed, Rule, StoreError, Stored};
 
 /// Rounds of one attempt, for lost races and wrong clocks together.
@@ -110,8 +110,7 @@ async fn round<T>(
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let sent = Instant::now();
-    let span = traces::commit(node.store.name(), changes.len(), [&Origin::current()]);
-    let commit = locked.commit(now, &changes, Rule::AllOrNone).instrument(span);
+    let commit = locked.commit(now, &changes, Rule::AllOrNone);
     let committed = timeout_at(deadline, commit).await.unwrap_or_else(|_| Err(too_late()));
     node.metrics.commit_took(node.store.name(), sent.elapsed());
     if matches!(committed, Err(StoreError::EpochOver)) {

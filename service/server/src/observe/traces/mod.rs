@@ -1,5 +1,4 @@
-//! Spans, for OpenTelemetry: one for each request, one for each of its calls to a shard or to the gate's store, and one for each
-//! commit, with links to the requests that it carries out.
+//! Spans, for OpenTelemetry: one for each request, and one for each of its calls to a shard or to the gate's store.
 //!
 //! A span is made only if a subscriber wants it: the exporter, or a log at level `debug`.
 
@@ -28,26 +27,6 @@ static IS_ON: AtomicBool = AtomicBool::new(false);
 
 fn is_on() -> bool {
     IS_ON.load(Ordering::Relaxed)
-}
-
-/// The request that a call belongs to, for the span of the commit that carries it out.
-#[derive(Clone, Debug, Default)]
-pub struct Origin(Option<Box<SpanContext>>);
-
-impl Origin {
-    /// The span in which this is called.
-    pub fn current() -> Self {
-        if !is_on() {
-            return Self(None);
-        }
-        let context = Span::current().context().span().span_context().clone();
-        Self(context.is_sampled().then(|| Box::new(context)))
-    }
-
-    /// `None` if it is in no trace.
-    pub fn if_any(self) -> Option<Self> {
-        self.0.is_some().then_some(self)
-    }
 }
 
 /// The client's span, if the request names it in `traceparent` as W3C Trace Context says.
@@ -88,20 +67,6 @@ pub fn answered(span: &Span, parent: Option<SpanContext>) -> Option<SpanContext>
 /// The span of a call to a shard or to the gate's store.
 pub fn call(what: &'static str) -> Span {
     tracing::debug_span!(target: TARGET, "call", otel.name = what, call = what)
-}
-
-/// The span of a commit that carries out calls of these requests: in the trace of the first, with links to all. Without any, there
-/// is none.
-pub fn commit<'a>(store: &'static str, keys: usize, requests: impl IntoIterator<Item = &'a Origin>) -> Span {
-    if !is_on() {
-        return Span::none();
-    }
-    let mut requests = requests.into_iter().filter_map(|origin| origin.0.as_deref()).peekable();
-    let Some(first) = requests.peek() else { return Span::none() };
-    let span = tracing::debug_span!(target: TARGET, parent: None, "commit", store, keys);
-    let _ = span.set_parent(Context::new().with_remote_span_context((*first).clone()));
-    requests.for_each(|request| span.add_link(request.clone()));
-    span
 }
 
 #[cfg(test)]
