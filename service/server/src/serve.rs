@@ -99,7 +99,7 @@ pub(crate) async fn context(
     let locks = Locks::start(
         store.clone(),
         store.node_id(),
-        args.locks.runtime_limits(args.store.shards, args.store.store_timeout),
+        args.locks.runtime_limits(args.store.store_timeout),
     )
     .await?;
     let clock: Clock = Arc::new({

@@ -164,7 +164,7 @@ impl World {
                 node.waiters.push((number, self.now));
                 let (queue, ranks) = node.queue();
                 let rank = ranks.iter().find(|(known, _)| *known == number).unwrap().1;
-                // As in `locks/shard.rs`: it only joins the queue.
+                // As in `locks/committer.rs`: it only joins the queue.
                 if !can_only_wait(&node.cache, &[rank], &queue, &node.id, at(self.now)) {
                     node.arrived.push(number);
                 }

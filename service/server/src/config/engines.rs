@@ -155,7 +155,6 @@ impl StoreArgs {
         PostgresConfig {
             url: url.to_owned(),
             direct_url,
-            shards: usize::from(self.shards),
             // Below the time-out of the node, so that the server says of a slow statement that it did nothing.
             statement_timeout: (self.store_timeout * 3 / 4).max(Duration::from_millis(1)),
             row_wait: self.row_wait(),

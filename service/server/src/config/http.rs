@@ -74,7 +74,7 @@ pub struct HttpArgs {
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub drain_timeout: Duration,
 
-    /// Threads that serve requests [default: one for each processor; from 4 on, the first is for shards and stores alone]
+    /// Threads that serve requests [default: one for each processor; from 4 on, the first is for the committer and stores alone]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_024))]
     pub workers: Option<u16>,
 }

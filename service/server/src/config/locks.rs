@@ -63,9 +63,8 @@ impl LockArgs {
         self.ttl_ms_default.unwrap_or(TTL_MS_DEFAULT.min(self.ttl_ms_max))
     }
 
-    pub fn runtime_limits(&self, shards: u16, store_timeout: Duration) -> Limits {
+    pub fn runtime_limits(&self, store_timeout: Duration) -> Limits {
         Limits {
-            shards: usize::from(shards),
             waiters_per_key: self.waiters_per_key,
             ttl_ms_max: self.ttl_ms_max,
             store_timeout,

@@ -72,10 +72,6 @@ pub struct StoreArgs {
     #[arg(long, value_name = "TEXT")]
     pub secret: Option<String>,
 
-    /// Tasks that each serve a part of the keys. In Postgres each has up to five connections
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
-    pub shards: u16,
-
     /// Longest time that a call waits for the store
     #[arg(long, value_name = "DURATION", default_value = "800ms", value_parser = some_duration)]
     pub store_timeout: Duration,

@@ -16,7 +16,7 @@ use super::path::invalid_key;
 use super::problem::{Code, Problem, either, within};
 use crate::format::{DateTime, answers, requests, rfc3339};
 
-/// Calls of one request that are on their way at once. The shards serve them in few commits.
+/// Calls of one request that are on their way at once. The committer serves them in few commits.
 const AT_ONCE: usize = 128;
 
 requests! {

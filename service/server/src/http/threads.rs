@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// With so many threads, the one that started the others serves no connection: it has enough to do with shards and stores.
+/// With so many threads, the one that started the others serves no connection: it has enough to do with the committer and stores.
 const APART_FROM: usize = 4;
 
 pub struct Threads {
@@ -29,7 +29,7 @@ impl Threads {
         // If a thread is refused, those before it end as `drop` ends them.
         let mut threads = Self { handles, next: AtomicUsize::new(0), runtimes: Vec::new() };
         for number in 1..count {
-            // One worker, and not `new_current_thread`: that writes to its event descriptor for each task that a shard wakes, even
+            // One worker, and not `new_current_thread`: that writes to its event descriptor for each task that the committer wakes, even
             // while it is awake.
             let mut builder = Builder::new_multi_thread();
             let runtime = builder.worker_threads(1).thread_name(format!("serve-{number}")).enable_all().build()?;

@@ -1,4 +1,4 @@
-//! The replies of a shard: to the calls of a batch, to waiters that are granted or refused, and to waits that end.
+//! The replies of the committer: to the calls of a batch, to waiters that are granted or refused, and to waits that end.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::batch::{Done, Failed, Work};
 use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
 use super::key_queue::{KeyQueue, WaitQueue, Waiter};
-use super::shard::Shard;
+use super::committer::Committer;
 use crate::observe::metrics::LockMetrics;
 
 /// Most waiters of a key that an inspection names.
@@ -120,7 +120,7 @@ fn answer_waiter(
     waiter.reply.answer(Ok(acquired));
 }
 
-impl Shard {
+impl Committer {
     /// Replies with what a batch came to for one key.
     pub(super) fn answer(&mut self, done: Done, input: &mut BatchInput) {
         let Done { work, result } = done;

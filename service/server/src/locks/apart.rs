@@ -1,5 +1,5 @@
-//! Keys that would hold up the other keys of their shard: another session keeps the row locked, or other nodes keep changing it.
-//! Such a key leaves its shard together with its queue, is served in a task of its own with its state locked in the store, and
+//! Keys that would hold up the other keys: another session keeps the row locked, or other nodes keep changing it.
+//! Such a key leaves the committer together with its queue, is served in a task of its own with its state locked in the store, and
 //! comes back. Calls that arrive meanwhile wait for it.
 
 use std::collections::HashMap;
@@ -19,10 +19,10 @@ use crate::store::APART_AT_ONCE;
 
 /// For how long a key that was busy goes apart at once.
 const BUSY_FOR: Duration = Duration::from_secs(10);
-/// How many busy keys a shard remembers.
+/// How many busy keys the committer remembers.
 const BUSY_MAX: usize = 1_024;
 
-/// The keys of a shard that are apart, and those that are to go apart at once.
+/// The keys that are apart, and those that are to go apart at once.
 pub(super) struct ApartKeys {
     keys: HashMap<Address, Arrived>,
     tasks: JoinSet<Returned>,
@@ -137,7 +137,7 @@ impl ApartKeys {
                 let arrived = self.keys.remove(&returned.address).unwrap_or_default();
                 (returned, arrived)
             }
-            // The shard panics too: its key is lost.
+            // The committer panics too: its key is lost.
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(error) => panic!("a task of a key was cancelled: {error}"),

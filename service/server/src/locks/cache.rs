@@ -1,4 +1,4 @@
-//! The states that a shard has loaded or committed last.
+//! The states that the committer has loaded or committed last.
 //!
 //! A cached state decides changes, because the commit checks its version. No answer is given from it alone. The same holds for the
 //! guess that a key has no state.

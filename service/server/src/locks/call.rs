@@ -294,14 +294,14 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        let Some(shard) = self.home.upgrade() else { return };
+        let Some(calls) = self.home.upgrade() else { return };
         for (give_back, until) in self.grants.drain(..) {
             let envelope = Envelope::new(self.address.clone(), Call::give_back(give_back, until));
-            if let Err(mpsc::error::TrySendError::Full(envelope)) = shard.try_send(envelope)
+            if let Err(mpsc::error::TrySendError::Full(envelope)) = calls.try_send(envelope)
                 && let Ok(runtime) = Handle::try_current()
             {
-                let shard = shard.clone();
-                runtime.spawn(async move { shard.send(envelope).await });
+                let calls = calls.clone();
+                runtime.spawn(async move { calls.send(envelope).await });
             }
         }
     }
@@ -312,9 +312,9 @@ pub(super) fn give_back_later(home: mpsc::WeakSender<Envelope>, address: Address
     tokio::spawn(async move {
         tokio::time::sleep(RETRY_PAUSE).await;
         if Instant::now() < until
-            && let Some(shard) = home.upgrade()
+            && let Some(calls) = home.upgrade()
         {
-            let _ = shard.send(Envelope::new(address, Call::give_back(give_back, until))).await;
+            let _ = calls.send(Envelope::new(address, Call::give_back(give_back, until))).await;
         }
     });
 }

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout};
 
 use super::call::{Call, Envelope, Reply};
 use super::limits::Limits;
-use super::node::{Node, shard_of};
+use super::node::Node;
 use crate::store::{Collected, StoreError};
 
 /// A step or a walk that removes at least one in so many of its rows is productive.
@@ -22,7 +22,7 @@ const PRODUCTIVE: u64 = 4;
 const WAITED: u32 = 19;
 const WAITED_IF_PRODUCTIVE: u32 = 1;
 
-pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) {
+pub(super) async fn run(node: Arc<Node>, calls: mpsc::Sender<Envelope>) {
     // Where the next step begins in the engine with this index.
     let mut from: Option<(usize, String)> = None;
     let (mut unnamed, mut reported) = (0, 0);
@@ -43,10 +43,9 @@ pub(super) async fn run(node: Arc<Node>, shards: Arc<[mpsc::Sender<Envelope>]>) 
                 }
                 pause = walk.pause_after(&collected, began.elapsed(), &node.limits);
                 for address in collected.due {
-                    // If the shard is full, the next walk finds the key again.
-                    let shard = &shards[shard_of(&address, shards.len())];
+                    // If the committer's queue is full, the next walk finds the key again.
                     let look = Call::Command { command: Command::Tick, reply: Reply::None };
-                    let _ = shard.try_send(Envelope::new(address, look));
+                    let _ = calls.try_send(Envelope::new(address, look));
                 }
                 unnamed += collected.unnamed;
                 if collected.next.is_none() {
@@ -95,7 +94,7 @@ struct Walk {
 
 impl Walk {
     /// A full interval at the end of a walk. Before it less, by what the step has cost; but no more than `collect_rows` keys whose
-    /// leases have expired are given to the shards in an interval, so that they do not fill the queues.
+    /// leases have expired are given to the committer in an interval, so that they do not fill its queue.
     fn pause_after(&mut self, step: &Collected, took: Duration, limits: &Limits) -> Duration {
         let rows = limits.collect_rows as u64;
         let is_productive = |removed: u64, rows: u64| removed >= rows.div_ceil(PRODUCTIVE);

@@ -1,8 +1,8 @@
-//! The handle on the locks of a node, which sends each call to the shard of its key.
+//! The handle on the locks of a node, which sends each call to the committer.
 
 use std::future::ready;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::Either;
@@ -19,12 +19,12 @@ use super::call::{
     Released, Renewed, Reply,
 };
 use super::collector;
+use super::committer::Committer;
 use super::health::Health;
 use super::history::History;
 use super::limits::Limits;
-use super::node::{Node, shard_of};
-use super::shard::Shard;
-use super::tasks::{exit_if_it_panics, pass_on, probe};
+use super::node::Node;
+use super::tasks::{exit_if_it_panics, probe};
 use super::waker::Waker;
 use crate::engines::LockEngines;
 use crate::observe::metrics::LockMetrics;
@@ -40,10 +40,10 @@ const LOOK_PAGE: usize = 200;
 /// Acquires of many keys that use the store at once. The rest is left for renewals and releases of many keys.
 const ACQUIRE_MANY_AT_ONCE: usize = LOCKED_AT_ONCE * 3 / 4;
 
-/// This node's locks. Clones are handles on the same shards.
+/// This node's locks. Clones are handles on the same committer.
 #[derive(Clone)]
 pub struct Locks {
-    shards: Arc<[mpsc::Sender<Envelope>]>,
+    calls: mpsc::Sender<Envelope>,
     pub(super) node: Arc<Node>,
     next_waiter: Arc<AtomicU64>,
     /// Permits for listings.
@@ -57,7 +57,7 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Starts the shards of the node with this id on one store or a pair.
+    /// Starts the committer of the node with this id on one store or a pair.
     ///
     /// # Errors
     /// When no engine is in use, or it cannot be reached.
@@ -70,6 +70,8 @@ impl Locks {
             Err(error) => tracing::warn!(%error, "no engine is in use yet"),
         }
         let wake_ups = store.wake_ups(&id);
+        let (rechecks, to_recheck) = mpsc::channel(limits.calls_max);
+        let (calls, received) = mpsc::channel(limits.calls_max);
         let running = CancellationToken::new();
         let (metrics, closing) = (Arc::new(LockMetrics::default()), CancellationToken::new());
         let node = Arc::new(Node {
@@ -78,7 +80,7 @@ impl Locks {
             health: Health::default(),
             waker: Waker::start(store.clone(), limits.store_timeout, Arc::clone(&metrics)),
             after_jump: tokio::sync::Mutex::default(),
-            rechecks: OnceLock::new(),
+            rechecks,
             waiters: AtomicU64::new(0),
             history: History::start(store.clone(), &limits, closing.clone(), Arc::clone(&metrics)),
             closing,
@@ -86,25 +88,13 @@ impl Locks {
             store,
             limits,
         });
-        let mut shards = Vec::new();
-        let mut shard_wake_ups = Vec::new();
-        // With a single writer, more shards would only make smaller batches.
-        let count = if node.store.is_for_one_node() { 1 } else { node.limits.shards.max(1) };
-        for _ in 0..count {
-            let (sender, calls) = mpsc::channel(node.limits.calls_per_shard);
-            let (wake_sender, wakes) = mpsc::channel(node.limits.calls_per_shard);
-            exit_if_it_panics(tokio::spawn(Shard::new(Arc::clone(&node), calls, sender.downgrade(), wakes).run()));
-            shards.push(sender);
-            shard_wake_ups.push(wake_sender);
-        }
-        let _ = node.rechecks.set(shard_wake_ups.clone());
-        tokio::spawn(running.clone().run_until_cancelled_owned(pass_on(wake_ups, shard_wake_ups)));
+        let committer = Committer::new(Arc::clone(&node), received, calls.downgrade(), wake_ups, to_recheck);
+        exit_if_it_panics(tokio::spawn(committer.run()));
         tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
-        let shards: Arc<[mpsc::Sender<Envelope>]> = shards.into();
-        let collector = collector::run(Arc::clone(&node), Arc::clone(&shards));
+        let collector = collector::run(Arc::clone(&node), calls.clone());
         tokio::spawn(running.clone().run_until_cancelled_owned(collector));
         Ok(Self {
-            shards,
+            calls,
             node,
             next_waiter: Arc::default(),
             lists: Arc::new(Semaphore::new(LISTS_MAX)),
@@ -152,16 +142,15 @@ impl Locks {
         if ends_at_once {
             request.wait = Duration::ZERO;
         }
-        let shard = self.shard(address);
-        // The last quarter of the shard's queue is for renewals and releases.
-        if shard.capacity() < shard.max_capacity() / 4 {
-            return Err(Failure::Overloaded("too many calls wait for this key's shard"));
+        // The last quarter of the committer's queue is for renewals and releases.
+        if self.calls.capacity() < self.calls.max_capacity() / 4 {
+            return Err(Failure::Overloaded("too many calls wait for the committer"));
         }
         let id = self.next_waiter();
         let (reply, answer) = oneshot::channel();
         let call = AcquireCall { id, request, requested_at: Instant::now(), is_probe: false, reply };
         self.send(address, Call::Acquire(call))?;
-        Ok(Sent { answer, leaving: LeaveOnDrop { shard, address, id, is_armed: true }, ends_at_once })
+        Ok(Sent { answer, leaving: LeaveOnDrop { calls: &self.calls, address, id, is_armed: true }, ends_at_once })
     }
 
     /// `metadata`, if any, replace those of the lease.
@@ -203,7 +192,7 @@ impl Locks {
         self.carry_out(address, Command::Tick, Reply::Inspect, "inspect").await
     }
 
-    /// Has the key's shard carry out a command; `name` is that of the call in traces.
+    /// Has the committer carry out a command; `name` is that of the call in traces.
     async fn carry_out<T>(
         &self,
         address: &Address,
@@ -365,14 +354,10 @@ impl Locks {
             return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
         }
         let envelope = Envelope::new(address.clone(), call);
-        self.shard(address).try_send(envelope).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls wait for this key's shard"),
+        self.calls.try_send(envelope).map_err(|error| match error {
+            mpsc::error::TrySendError::Full(_) => Failure::Overloaded("too many calls wait for the committer"),
             mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
         })
-    }
-
-    pub(super) fn shard(&self, address: &Address) -> &mpsc::Sender<Envelope> {
-        &self.shards[shard_of(address, self.shards.len())]
     }
 }
 
@@ -381,7 +366,7 @@ pub(super) fn left_of(wait: Duration, began: Instant) -> Duration {
     wait.saturating_sub(began.elapsed()).max(wait.min(Duration::from_millis(1)))
 }
 
-/// An acquire that its shard will answer.
+/// An acquire that the committer will answer.
 struct Sent<'a> {
     answer: oneshot::Receiver<Delivery>,
     leaving: LeaveOnDrop<'a>,
@@ -390,7 +375,7 @@ struct Sent<'a> {
 
 /// Leaves the queue when the handler is dropped, because the client has gone.
 struct LeaveOnDrop<'a> {
-    shard: &'a mpsc::Sender<Envelope>,
+    calls: &'a mpsc::Sender<Envelope>,
     address: &'a Address,
     id: WaiterId,
     is_armed: bool,
@@ -399,13 +384,13 @@ struct LeaveOnDrop<'a> {
 impl Drop for LeaveOnDrop<'_> {
     fn drop(&mut self) {
         if self.is_armed {
-            // If the shard is full, it notices the closed reply when it comes to this waiter.
-            let _ = self.shard.try_send(Envelope::new(self.address.clone(), Call::Leave(self.id)));
+            // If its queue is full, the committer notices the closed reply when it comes to this waiter.
+            let _ = self.calls.try_send(Envelope::new(self.address.clone(), Call::Leave(self.id)));
         }
     }
 }
 
-/// The shard stopped while it served this call.
+/// The committer stopped while it served this call.
 pub(super) fn unanswered() -> Failure {
     Failure::OutcomeUnknown("the node stopped while it served this".to_owned())
 }

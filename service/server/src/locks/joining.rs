@@ -1,4 +1,4 @@
-//! How waiters join and leave the queues of a shard.
+//! How waiters join and leave the queues of the committer.
 
 use latchgate_core::Address;
 use latchgate_core::lock::{Acquire, Position, Precedence, WaiterId};
@@ -6,16 +6,16 @@ use latchgate_core::lock::{Acquire, Position, Precedence, WaiterId};
 use super::batch_input::Inputs;
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
 use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
-use super::shard::Shard;
+use super::committer::Committer;
 
-impl Shard {
+impl Committer {
     pub(super) fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {
         let AcquireCall { id, request, requested_at, is_probe, reply } = call;
         let limits = &self.node.limits;
         let waits = !request.wait.is_zero();
         let is_full = || self.queues.get(&address).is_some_and(|queue| queue.queue.len() >= limits.waiters_per_key);
         let undelivered = Undelivered::new(self.home.clone(), address.clone());
-        if waits && (self.waiters >= limits.waiters_per_shard || is_full()) {
+        if waits && (self.waiters >= limits.waiters_max || is_full()) {
             let failure = Failure::Overloaded("too many callers wait already");
             let _ = reply.send(Delivery::new(Err(failure), undelivered));
             return;

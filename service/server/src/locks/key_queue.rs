@@ -1,4 +1,4 @@
-//! What a shard keeps of a key that has waiters.
+//! What the committer keeps of a key that has waiters.
 
 use latchgate_core::lock::{self, GrantId, Rank};
 use tokio::time::Instant;

@@ -7,16 +7,14 @@ use super::cache::CACHE_MAX_AGE;
 /// The bounds of a node's queues, caches and waits.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Tasks that each serve a part of the keys. A file of one node has one in any case.
-    pub shards: usize,
-    /// Calls that may wait for one shard: some seconds of work at the highest rate. A longer queue would answer after its clients have
+    /// Calls that may wait for the committer: some seconds of work at the highest rate. A longer queue would answer after its clients have
     /// gone.
-    pub calls_per_shard: usize,
+    pub calls_max: usize,
     pub waiters_per_key: usize,
-    pub waiters_per_shard: usize,
-    pub cached_keys_per_shard: usize,
-    /// How long the states in a shard's memory may be together, in bytes.
-    pub cached_bytes_per_shard: usize,
+    pub waiters_max: usize,
+    pub cached_keys: usize,
+    /// How long the cached states may be together, in bytes.
+    pub cached_bytes: usize,
     /// How long the position of a caller that resumed with a ticket is reserved after its wait, so that it can resume again. Waiters behind
     /// it may wait that much longer.
     pub ticket_hold: Duration,
@@ -55,12 +53,11 @@ impl Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            shards: 2,
-            calls_per_shard: 8_192,
+            calls_max: 16_384,
             waiters_per_key: 10_000,
-            waiters_per_shard: 50_000,
-            cached_keys_per_shard: 20_000,
-            cached_bytes_per_shard: 64 << 20,
+            waiters_max: 100_000,
+            cached_keys: 40_000,
+            cached_bytes: 128 << 20,
             ticket_hold: Duration::from_millis(250),
             ttl_ms_max: 3_600_000,
             store_timeout: Duration::from_millis(800),

@@ -409,7 +409,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // If the shard is full, the reservation lapses.
+        // If the queue of the committer is full, the reservation lapses.
         let _ = self.locks.send(&self.address, Call::Leave(self.id));
     }
 }

@@ -1,6 +1,6 @@
 //! The locks of a node: the rules in `latchgate_core::lock` meet a store.
 //!
-//! [`Locks`] sends each call to the shard of its key. A shard (`shard.rs`) serves its keys in batches (`batch.rs`), keeps
+//! [`Locks`] sends each call to the committer (`committer.rs`), which serves the keys in batches (`batch.rs`), keeps
 //! their waiters (`key_queue.rs`), and replies (`answering.rs`).
 
 mod answering;
@@ -11,6 +11,7 @@ mod batch_input;
 mod cache;
 mod call;
 mod collector;
+mod committer;
 mod ended_waits;
 mod feed;
 mod handle;
@@ -22,7 +23,6 @@ mod limits;
 mod many;
 mod node;
 mod schedule;
-mod shard;
 mod tasks;
 mod together;
 mod waker;

@@ -1,7 +1,7 @@
-//! What the shards of a node share: its name, its store, the store's clock, and the notifications.
+//! What the committer of a node shares with the tasks beside it: its name, its store, the store's clock, and the notifications.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
 
 use latchgate_core::lock::{LockState, NodeId, Turn};
 use latchgate_core::{Address, Timestamp};
@@ -17,7 +17,7 @@ use super::waker::Waker;
 use crate::engines::{LockEngines, UsedLocks};
 use crate::observe::metrics::LockMetrics;
 use crate::store::store_clock::StoreClock;
-use crate::store::{Loaded, LockedStates, StoreError, hash_of};
+use crate::store::{Loaded, LockedStates, StoreError};
 
 pub(super) struct Node {
     pub id: NodeId,
@@ -32,10 +32,10 @@ pub(super) struct Node {
     pub after_jump: tokio::sync::Mutex<()>,
     /// Ends all waits.
     pub closing: CancellationToken,
-    /// How many waiters its queues have, as of each shard's last batch.
+    /// How many waiters its queues have, as of the last batch.
     pub waiters: AtomicU64,
-    /// Notifies the shards that a key has changed: one sender for each shard.
-    pub rechecks: OnceLock<Vec<mpsc::Sender<Option<Address>>>>,
+    /// Tells the committer of a key that was changed beside its batches.
+    pub rechecks: mpsc::Sender<Address>,
 }
 
 impl Node {
@@ -60,8 +60,7 @@ impl Node {
 
     /// Has the key evaluated again, if it has waiters at this node.
     pub(super) fn recheck(&self, address: &Address) {
-        let Some(shards) = self.rechecks.get() else { return };
-        let _ = shards[shard_of(address, shards.len())].try_send(Some(address.clone()));
+        let _ = self.rechecks.try_send(address.clone());
     }
 
     /// Locks states; `None` if the epoch is over. If another caller keeps them locked until `deadline`, that does not count as a
@@ -143,8 +142,3 @@ impl Node {
 const LOCK_ATTEMPT: Duration = Duration::from_millis(100);
 /// Between two attempts, for a store that gives up at once.
 const LOCK_PAUSE: Duration = Duration::from_millis(2);
-
-pub(super) fn shard_of(address: &Address, shards: usize) -> usize {
-    let hash = hash_of(&address.app, &address.key).cast_unsigned();
-    usize::try_from(hash % shards as u64).unwrap_or_default()
-}

@@ -1,4 +1,4 @@
-//! When a shard evaluates a key again although no call for it has arrived.
+//! When the committer evaluates a key again although no call for it has arrived.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;

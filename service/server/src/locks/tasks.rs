@@ -1,15 +1,14 @@
-//! The tasks of a node beside its shards.
+//! The tasks of a node beside its committer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::{Address, Timestamp};
-use tokio::sync::mpsc;
+use latchgate_core::Timestamp;
 use tokio::time::Instant;
 
-use super::node::{Node, shard_of};
+use super::node::Node;
 use crate::engines::UsedLocks;
-use crate::store::{StoreError, WakeUp};
+use crate::store::StoreError;
 
 /// How often a store is asked for its clock that is up and takes no commits.
 const PING_EVERY: Duration = Duration::from_secs(1);
@@ -20,34 +19,16 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time between two reports of calls that fail while the store is up.
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Ends the process if a shard panics: without it the node would refuse a part of the keys until it is restarted.
-pub(super) fn exit_if_it_panics(shard: tokio::task::JoinHandle<()>) {
+/// Ends the process if the committer panics: without it the node would refuse all calls until it is restarted.
+pub(super) fn exit_if_it_panics(committer: tokio::task::JoinHandle<()>) {
     tokio::spawn(async move {
-        if let Err(error) = shard.await
+        if let Err(error) = committer.await
             && error.is_panic()
         {
-            tracing::error!(%error, "a shard has panicked: this process ends");
+            tracing::error!(%error, "the committer has panicked: this process ends");
             std::process::exit(70);
         }
     });
-}
-
-/// Passes wake-ups on to the shards.
-pub(super) async fn pass_on(mut wake_ups: mpsc::Receiver<WakeUp>, shards: Vec<mpsc::Sender<Option<Address>>>) {
-    while let Some(wake_up) = wake_ups.recv().await {
-        match wake_up {
-            WakeUp::Key(address) => {
-                let _ = shards[shard_of(&address, shards.len())].try_send(Some(address));
-            }
-            WakeUp::All => {
-                for shard in &shards {
-                    let _ = shard.send(None).await;
-                }
-            }
-        }
-    }
-    // This store sends none. The shards' channels must stay open.
-    std::future::pending::<()>().await;
 }
 
 /// Finds out whether the store is up: at intervals unless it takes commits anyway, at once when a call has failed, and all the time

@@ -124,7 +124,7 @@ impl Watched {
 }
 
 /// FNV-1a over the app and the key. Stores keep it, so it never changes.
-pub fn hash_of(app: &App, key: &Key) -> i64 {
+pub(super) fn hash_of(app: &App, key: &Key) -> i64 {
     let bytes = app.as_str().bytes().chain([0]).chain(key.as_str().bytes());
     let hash = bytes
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 pub use self::documents::DocumentStore;
 pub use self::dump::{CopiedState, DumpPage, page_of, position_after, read_position};
 pub use self::engine_record::{EngineState, Epoch, PoolUse, RecordStore};
-pub use self::events::{EventCursor, EventQuery, InvalidEventCursor, LoggedEvent, Watched, hash_of};
+pub use self::events::{EventCursor, EventQuery, InvalidEventCursor, LoggedEvent, Watched};
 pub use self::process_clock::machine_time;
 
 /// A state and its version.
@@ -341,10 +341,10 @@ pub trait LockedStates: Send {
     async fn give_up(self: Box<Self>) -> Result<(), StoreError>;
 }
 
-/// How many callers, in addition to the shards, may have locked states at once.
+/// How many callers, in addition to the committer, may have locked states at once.
 pub(crate) const LOCKED_AT_ONCE: usize = 8;
 
-/// How many keys one shard serves apart from the others at once, with their states locked: half of them for keys that other
+/// How many keys the committer serves apart from the others at once, with their states locked: half of them for keys that other
 /// sessions are known to keep locked.
 pub(crate) const APART_AT_ONCE: usize = 4;
 

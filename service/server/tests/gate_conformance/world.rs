@@ -207,7 +207,6 @@ pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConf
     PostgresConfig {
         url,
         direct_url: None,
-        shards: 1,
         statement_timeout,
         row_wait: statement_timeout,
         allow_volatile: true,

@@ -65,11 +65,11 @@ async fn a_grant_without_a_client_is_given_back_when_the_store_is_up_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_without_a_client_is_given_back_although_the_queue_of_its_shard_is_full() {
+async fn a_grant_without_a_client_is_given_back_although_the_queue_of_the_committer_is_full() {
     let store = Arc::new(Faulty::default());
-    let node = start_with(store.clone(), Limits { calls_per_shard: 4, ..patient() }).await;
+    let node = start_with(store.clone(), Limits { calls_max: 4, ..patient() }).await;
     let unread = granted_unread(&node).await;
-    // A commit that does not end keeps the shard busy.
+    // A commit that does not end keeps the committer busy.
     store.answers_after.store(u64::MAX, Ordering::SeqCst);
     let blocking = {
         let node = node.clone();

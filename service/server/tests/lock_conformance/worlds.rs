@@ -85,7 +85,7 @@ impl World {
 
     /// Starts another node. A file can have only one.
     pub async fn node(&self) -> Locks {
-        start_with(self.store().await, Limits { shards: 2, ..patient() }).await
+        start(self.store().await).await
     }
 }
 
@@ -94,7 +94,6 @@ pub async fn postgres_config() -> PostgresConfig {
     let config = PostgresConfig {
         url: shared_database().await,
         direct_url: None,
-        shards: 2,
         statement_timeout: PATIENCE,
         row_wait: PATIENCE,
         allow_volatile: false,
@@ -115,7 +114,7 @@ pub async fn start_with(store: Arc<dyn LockStore>, limits: Limits) -> Locks {
     Locks::start(engines, id, limits).await.unwrap()
 }
 
-/// Limits with a long time-out, because the disk of a busy machine may be slow, and one shard, so that a batch can have any keys.
+/// Limits with a long time-out, because the disk of a busy machine may be slow.
 pub fn patient() -> Limits {
-    Limits { shards: 1, store_timeout: PATIENCE, ..Limits::default() }
+    Limits { store_timeout: PATIENCE, ..Limits::default() }
 }

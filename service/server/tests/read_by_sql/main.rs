@@ -53,7 +53,6 @@ async fn config() -> PostgresConfig {
     PostgresConfig {
         url: shared_database().await,
         direct_url: None,
-        shards: 1,
         statement_timeout: Duration::from_secs(30),
         row_wait: Duration::from_secs(30),
         allow_volatile: false,

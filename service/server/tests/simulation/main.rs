@@ -1,7 +1,7 @@
 //! The locks and the gate of several nodes over simulated stores, in simulated time, from one number.
 //!
 //! A seed decides everything: how many nodes and clients there are, what the clients do, which requests and answers are
-//! late, lost or repeated, which nodes freeze or die, how far clocks are off. Real shards, queues and batches run in paused
+//! late, lost or repeated, which nodes freeze or die, how far clocks are off. Real committers, queues and batches run in paused
 //! time, so a minute takes some milliseconds and the same seed gives the same run.
 //! Of a pair and of the gate, a seed does not decide in which order tokio wakes tasks that wait for the same thing.
 //!

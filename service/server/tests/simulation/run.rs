@@ -438,7 +438,7 @@ async fn repeat_at_another_node(world: &Arc<World>) {
     }
 }
 
-/// A shard that panics ends the process, and the test harness would lose its output.
+/// A committer that panics ends the process, and the test harness would lose its output.
 fn name_the_seed_of_a_panic(seed: u64) {
     thread_local!(static SEED: Cell<u64> = const { Cell::new(0) });
     static HOOK: Once = Once::new();

@@ -121,7 +121,6 @@ pub async fn postgres_config() -> PostgresConfig {
     PostgresConfig {
         url: shared_database().await,
         direct_url: None,
-        shards: 4,
         statement_timeout: PATIENCE,
         row_wait: PATIENCE,
         allow_volatile: false,

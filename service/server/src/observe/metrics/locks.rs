@@ -34,7 +34,7 @@ pub enum Retry {
 pub struct LockMetrics {
     pub wait_seconds: Durations,
     pub handoff_seconds: Durations,
-    pub shard_queue_seconds: Durations,
+    pub committer_queue_seconds: Durations,
     batch_calls: OnceLock<Histogram>,
     commit_seconds: [OnceLock<Durations>; STORES.len()],
     granted: Counter,
@@ -92,7 +92,7 @@ impl LockMetrics {
         }
     }
 
-    /// How many calls a batch of a shard has.
+    /// How many calls a batch has.
     pub fn batch_calls(&self) -> &Histogram {
         self.batch_calls.get_or_init(of_sizes)
     }
@@ -113,9 +113,9 @@ impl LockMetrics {
         let help = "Leases that are live: the sum over all nodes. One node alone may be below 0, because a lease may end at another \
                     node than the one that granted it.";
         page.gauge("latchgate_leases_live", help, self.live.get(now));
-        let help = "Time that calls wait for their shard.";
-        page.histogram("latchgate_shard_queue_seconds", help, &self.shard_queue_seconds);
-        page.histogram("latchgate_batch_calls", "Calls in a batch of a shard.", self.batch_calls());
+        let help = "Time that calls wait for the committer.";
+        page.histogram("latchgate_committer_queue_seconds", help, &self.committer_queue_seconds);
+        page.histogram("latchgate_batch_calls", "Calls in a batch.", self.batch_calls());
         let mut commits = page.histograms("latchgate_commit_seconds", "Time of a commit of lock states.");
         for (store, seconds) in STORES.iter().zip(&self.commit_seconds) {
             if let Some(seconds) = seconds.get() {

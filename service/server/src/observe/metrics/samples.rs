@@ -88,7 +88,7 @@ mod tests {
     #[test]
     fn apps_and_routes_are_summed() {
         let samples = Samples::default();
-        samples.take("latchgate_waiters 2\nlatchgate_shard_queue_seconds_count 9\n");
+        samples.take("latchgate_waiters 2\nlatchgate_committer_queue_seconds_count 9\n");
         samples.take(
             "# TYPE latchgate_requests counter\n\
              latchgate_requests_total{route=\"acquire\",code=\"200\",app=\"a\"} 2\n\

@@ -1,4 +1,4 @@
-//! Spans, for OpenTelemetry: one for each request, and one for each of its calls to a shard or to the gate's store.
+//! Spans, for OpenTelemetry: one for each request, and one for each of its calls to the committer or to the gate's store.
 //!
 //! A span is made only if a subscriber wants it: the exporter, or a log at level `debug`.
 
@@ -64,7 +64,7 @@ pub fn answered(span: &Span, parent: Option<SpanContext>) -> Option<SpanContext>
     Some(span.context().span().span_context().clone()).filter(SpanContext::is_valid).or(parent)
 }
 
-/// The span of a call to a shard or to the gate's store.
+/// The span of a call to the committer or to the gate's store.
 pub fn call(what: &'static str) -> Span {
     tracing::debug_span!(target: TARGET, "call", otel.name = what, call = what)
 }

@@ -15,7 +15,6 @@ pub struct PostgresConfig {
     /// The server's own URL if `url` is that of a transaction-pooling proxy, which supports neither LISTEN nor migrations.
     /// `None` if there is no proxy.
     pub direct_url: Option<String>,
-    pub shards: usize,
     /// Longest time that a statement may run.
     pub statement_timeout: Duration,
     /// Longest time that a statement waits for a row that another session has locked. Then the key is served apart from the
@@ -60,10 +59,13 @@ impl PostgresConfig {
         SessionTerms { statement_timeout, lock_timeout, allow_volatile: self.allow_volatile }
     }
 
-    /// The most connections that one node opens for locks: for shards, reads of clients, upkeep, locked states, LISTEN, and
+    /// The most connections that one node opens for locks: for the committer, reads of clients, upkeep, locked states, LISTEN, and
     /// emptying the table before a switch.
-    pub(super) const fn connections_max(&self) -> usize {
-        let shards = (1 + APART_AT_ONCE) * self.shards + SPARE_CONNECTIONS + LOCKING_CONNECTIONS;
-        shards + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 2
-    }
+    pub(super) const CONNECTIONS_MAX: usize = 1
+        + APART_AT_ONCE
+        + SPARE_CONNECTIONS
+        + LOCKING_CONNECTIONS
+        + READ_CONNECTIONS
+        + UPKEEP_CONNECTIONS
+        + 2;
 }

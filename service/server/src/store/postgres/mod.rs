@@ -49,7 +49,7 @@ use super::{
 
 pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
 
-/// Connections in addition to those of the shards: for probes, wake-ups, and events without a change.
+/// Connections in addition to those of the committer: for probes, wake-ups, and events without a change.
 const SPARE_CONNECTIONS: usize = 3;
 /// Connections for reads of clients. They are separate so that renewals never wait for a read.
 const READ_CONNECTIONS: usize = 4;
@@ -58,7 +58,7 @@ const UPKEEP_CONNECTIONS: usize = 1;
 
 /// Rows that a listing reads at once behind some whose key is none.
 const PASSED_OVER_AT_ONCE: usize = 200;
-/// Connections for multilocks. Each shard has some more, for keys that are served apart.
+/// Connections for multilocks. The committer has some more, for keys that are served apart.
 const LOCKING_CONNECTIONS: usize = super::LOCKED_AT_ONCE;
 
 pub struct PostgresStore {
@@ -83,7 +83,7 @@ impl PostgresStore {
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
         let mut connection = checks::connect(direct.hosts(), config.allow_volatile, &MIGRATIONS).await?;
-        checks::warn_of_few_connections(&mut connection, config.connections_max() + GATE_CONNECTIONS).await?;
+        checks::warn_of_few_connections(&mut connection, PostgresConfig::CONNECTIONS_MAX + GATE_CONNECTIONS).await?;
         // It has a session of its own, because the transaction fails on a server that does not support the functions.
         let mut session = Sessions::new(&direct, 1, true).check_out().await?;
         let knows_timeline = record::knows_timeline(&mut session).await?;
@@ -92,14 +92,13 @@ impl PostgresStore {
             "this Postgres does not report its timeline, so a fail-over that loses leases would not be noticed: if none can, \
              as with storage that all servers share, pass --trust-promotion"
         );
-        let connections = Sessions::new(&route, config.shards + SPARE_CONNECTIONS, knows_timeline);
+        let connections = Sessions::new(&route, 1 + SPARE_CONNECTIONS, knows_timeline);
         connections.check().await?;
-        let locking_max = APART_AT_ONCE * config.shards + LOCKING_CONNECTIONS;
         Ok(Self {
             reads: connections.beside(&route, READ_CONNECTIONS),
             upkeep: connections.beside(&route, UPKEEP_CONNECTIONS),
             patient: connections.beside(&config.patient_route()?, 1),
-            locking: connections.beside(&config.locking_route()?, locking_max),
+            locking: connections.beside(&config.locking_route()?, APART_AT_ONCE + LOCKING_CONNECTIONS),
             connections,
             direct,
             row_wait: config.row_wait,

@@ -83,7 +83,7 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
     for metric in [
         r#"latchgate_commit_seconds_count{store="sqlite"}"#,
         "latchgate_batch_calls_count",
-        "latchgate_shard_queue_seconds_count",
+        "latchgate_committer_queue_seconds_count",
         "latchgate_cache_misses_total",
         r#"latchgate_epoch{of="locks"}"#,
         "process_open_fds",

@@ -1,4 +1,4 @@
-//! A shard: one task that serves its keys in batches. It takes the calls that have arrived, loads the states that it has
+//! The committer: one task that serves the keys of a node in batches. It takes the calls that have arrived, loads the states that it has
 //! not cached, evaluates each key, writes all changes in one commit, and replies.
 
 use std::collections::HashMap;
@@ -21,17 +21,20 @@ use super::ended_waits::EndedWaits;
 use super::key_queue::{KeyQueue, WaitQueue};
 use super::node::Node;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
-use crate::store::Epoch;
+use crate::store::{Epoch, WakeUp};
 
 /// How many calls one batch takes.
 const BATCH_MAX: usize = 512;
 
-pub(super) struct Shard {
+pub(super) struct Committer {
     pub(super) node: Arc<Node>,
     calls: mpsc::Receiver<Envelope>,
     /// Where a delivery that fails sends its give-back.
     pub(super) home: mpsc::WeakSender<Envelope>,
-    wake_ups: mpsc::Receiver<Option<Address>>,
+    /// From the store. Some stores send none.
+    wake_ups: mpsc::Receiver<WakeUp>,
+    /// Keys that this node has changed beside the batches.
+    rechecks: mpsc::Receiver<Address>,
     /// With a hasher that is four times as fast as the standard one, and has a random seed too.
     pub(super) queues: HashMap<Address, KeyQueue, lru::DefaultHasher>,
     schedule: Schedule,
@@ -39,24 +42,23 @@ pub(super) struct Shard {
     pub(super) apart: ApartKeys,
     pub(super) ended_waits: EndedWaits,
     pub(super) waiters: usize,
-    /// How many of the waiters are in the node's count.
-    counted: usize,
 }
 
-impl Shard {
+impl Committer {
     pub(super) fn new(
         node: Arc<Node>,
         calls: mpsc::Receiver<Envelope>,
         home: mpsc::WeakSender<Envelope>,
-        wake_ups: mpsc::Receiver<Option<Address>>,
+        wake_ups: mpsc::Receiver<WakeUp>,
+        rechecks: mpsc::Receiver<Address>,
     ) -> Self {
-        let cache = Cache::new(node.limits.cached_keys_per_shard, node.limits.cached_bytes_per_shard);
+        let cache = Cache::new(node.limits.cached_keys, node.limits.cached_bytes);
         let (queues, schedule, apart) = (HashMap::default(), Schedule::default(), ApartKeys::default());
         let ended_waits = EndedWaits::default();
-        Self { node, calls, home, wake_ups, queues, schedule, cache, apart, ended_waits, waiters: 0, counted: 0 }
+        Self { node, calls, home, wake_ups, rechecks, queues, schedule, cache, apart, ended_waits, waiters: 0 }
     }
 
-    /// Serves until every handle on the shard has been dropped.
+    /// Serves until every handle on the locks has been dropped.
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(BATCH_MAX);
         let closing = self.node.closing.clone();
@@ -69,6 +71,7 @@ impl Shard {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
                 Some(wake_up) = self.wake_ups.recv() => self.wake(wake_up, &mut inputs),
+                Some(address) = self.rechecks.recv() => self.wake(WakeUp::Key(address), &mut inputs),
                 count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
                     if count == 0 {
                         self.log_ended_waits(far());
@@ -100,10 +103,13 @@ impl Shard {
             while let Ok(wake_up) = self.wake_ups.try_recv() {
                 self.wake(wake_up, &mut inputs);
             }
+            while let Ok(address) = self.rechecks.try_recv() {
+                self.wake(WakeUp::Key(address), &mut inputs);
+            }
             let now = Instant::now();
             for envelope in calls.drain(..) {
                 let delay = now.saturating_duration_since(envelope.sent_at);
-                self.node.metrics.shard_queue_seconds.observe(delay.as_secs_f64());
+                self.node.metrics.committer_queue_seconds.observe(delay.as_secs_f64());
                 self.take(envelope, &mut inputs);
             }
             if is_closing {
@@ -114,7 +120,7 @@ impl Shard {
             if !inputs.is_empty() {
                 self.serve(inputs).await;
             }
-            self.count_waiters();
+            self.node.waiters.store(self.waiters as u64, Ordering::Relaxed);
         }
     }
 
@@ -124,24 +130,15 @@ impl Shard {
         }
     }
 
-    fn count_waiters(&mut self) {
-        if self.waiters > self.counted {
-            self.node.waiters.fetch_add((self.waiters - self.counted) as u64, Ordering::Relaxed);
-        } else if self.waiters < self.counted {
-            self.node.waiters.fetch_sub((self.counted - self.waiters) as u64, Ordering::Relaxed);
-        }
-        self.counted = self.waiters;
-    }
-
-    fn wake(&mut self, address: Option<Address>, inputs: &mut Inputs) {
-        match address {
-            Some(address) if self.apart.arrived(&address).is_some() => {
+    fn wake(&mut self, wake_up: WakeUp, inputs: &mut Inputs) {
+        match wake_up {
+            WakeUp::Key(address) if self.apart.arrived(&address).is_some() => {
                 self.apart.arrived(&address).into_iter().for_each(|arrived| arrived.is_woken = true);
             }
-            Some(address) if self.queues.contains_key(&address) => inputs.entry(address).or_default().must_load = true,
-            Some(_) => {}
+            WakeUp::Key(address) if self.queues.contains_key(&address) => inputs.entry(address).or_default().must_load = true,
+            WakeUp::Key(_) => {}
             // Wake-ups may have been missed: all keys are due, and a batch takes as many as it can.
-            None => {
+            WakeUp::All => {
                 let now = Instant::now();
                 for address in self.queues.keys() {
                     self.schedule.set(address.clone(), now);
@@ -153,7 +150,7 @@ impl Shard {
 
     fn take(&mut self, Envelope { address, call, .. }: Envelope, inputs: &mut Inputs) {
         if let Some(arrived) = self.apart.arrived(&address) {
-            if arrived.calls.len() < self.node.limits.calls_per_shard {
+            if arrived.calls.len() < self.node.limits.calls_max {
                 arrived.calls.push(call);
             } else {
                 call.refuse(Failure::Overloaded("too many calls wait for this key"), &address, &self.home);
@@ -206,7 +203,7 @@ impl Shard {
         }
     }
 
-    /// The key leaves the shard, with its queue and its input.
+    /// The key leaves the committer, with its queue and its input.
     fn set_apart(&mut self, apart: Apart, mut input: BatchInput) {
         let address = apart.work.address.clone();
         if apart.is_busy {
