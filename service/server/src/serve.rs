@@ -96,12 +96,8 @@ pub(crate) async fn context(
     addresses: &[SocketAddr],
 ) -> anyhow::Result<Context> {
     let (store, gate) = open(args).await?;
-    let locks = Locks::start(
-        store.clone(),
-        store.node_id(),
-        args.locks.runtime_limits(args.store.store_timeout),
-    )
-    .await?;
+    let locks =
+        Locks::start(store.clone(), store.node_id(), args.locks.runtime_limits(args.store.store_timeout)).await?;
     let clock: Clock = Arc::new({
         let locks = locks.clone();
         move || locks.now()

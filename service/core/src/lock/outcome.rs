@@ -112,6 +112,8 @@ pub enum Refusal {
     HeldOff(Timestamp),
     /// An operator has closed the key.
     Closed,
+    /// Its wait has ended: a node answers so, and no rule.
+    WaitTimeout,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -119,7 +119,9 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
             }))
         }
         Ok(AcquiredMany::Refused { index, refused }) => failed(Some(index), Acquired::Refused(refused)),
-        Ok(AcquiredMany::Ended { index, acquired }) => failed(Some(index), acquired),
+        Ok(AcquiredMany::Ended { index, outcome }) => {
+            failed(Some(index), Acquired::Outcome(outcome, call.context.locks.now()))
+        }
         Ok(AcquiredMany::WaitFailed { failure, position }) => failed(None, Acquired::WaitFailed { failure, position }),
         Err(failure) => Err(unanswered(&failure, &lease_id)),
     }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, EndReason, Evaluation, Event, LockState, Outcome, QueueNumbers, Rank, Refusal, ReplyHandle,
+    Acquire, EndReason, Evaluation, Event, Grant, LockState, Outcome, QueueNumbers, Rank, Refusal, ReplyHandle,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::answers::{acquired, refused};
+use super::answers::{in_time, refused};
 use super::batch::{Done, Failed, Work};
 use super::batch_input::BatchInput;
-use super::call::{Acquired, Envelope, Failure, Inspected, RefusedBecause, Reply, Waiting, give_back_later};
-use super::key_queue::{KeyQueue, WaitQueue, Waiter};
+use super::call::{Acquired, Envelope, Failure, Inspected, Reply, Waiting, give_back_later};
 use super::committer::Committer;
+use super::key_queue::{KeyQueue, WaitQueue, Waiter};
 use crate::observe::metrics::LockMetrics;
 
 /// Most waiters of a key that an inspection names.
@@ -105,19 +105,16 @@ fn answer_waiter(
     if waiter.deadline.is_some() && !waiter.is_probe {
         metrics.wait_seconds.observe(waited.as_secs_f64());
     }
-    let (acquired, is_new) = match acquired(outcome, waited, now) {
-        Ok(acquired) => acquired,
-        Err(failure) => return waiter.reply.answer(Err(failure)),
-    };
+    let answer = in_time(outcome, now);
     // A repeated grant is not given back: its first answer may have arrived.
-    if let (Acquired::Granted(granted), true) = (&acquired, is_new) {
-        waiter.reply.undelivered.add(&granted.lease, false);
+    if let Ok(Outcome::Granted(Grant { lease, repeated: false, .. })) = &answer {
+        waiter.reply.undelivered.add(lease, false);
         // Permits that were kept for their shortest hold were not free when their lease ended.
-        if granted.lease.mode.permits() == 0 || granted.lease.min_hold_ms == 0 {
+        if lease.mode.permits() == 0 || lease.min_hold_ms == 0 {
             count_hand_off(metrics, state, waiter.request.position.arrival, now, is_timed);
         }
     }
-    waiter.reply.answer(Ok(acquired));
+    waiter.reply.answer(answer.map(|outcome| Acquired::Outcome(outcome, now)));
 }
 
 impl Committer {
@@ -177,7 +174,8 @@ impl Committer {
             let Some(waiter) = queue.remove(rank) else { continue };
             self.waiters -= 1;
             let refusal = refusals.get(&rank).copied().unwrap_or(Refusal::Held);
-            let refused = refused(state, refusal.into(), &waiter, number, waiters, now);
+            let request = (&waiter.request, waiter.reply.requested_at);
+            let refused = refused(state, refusal, request, (number, waiters), now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
     }
@@ -251,7 +249,8 @@ impl Committer {
                 self.node.history.log(&address, event);
             }
             let waiters = state.waiting_elsewhere(&self.node.id) + queue.waiting() as u64;
-            let refused = refused(state, RefusedBecause::WaitTimeout, &waiter, number, waiters, now);
+            let request = (&waiter.request, waiter.reply.requested_at);
+            let refused = refused(state, Refusal::WaitTimeout, request, (number, waiters), now);
             waiter.reply.answer(Ok(Acquired::Refused(refused)));
         }
     }

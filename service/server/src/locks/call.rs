@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Closing, Command, GiveBack, GrantId, Group, KeyFull, Lease, LeaseId, LeaseTerms, LimitMismatch, LockState, Lost,
-    Mode, Outcome, Owner, PRIORITY_MIN, Position, Refusal, Share, WaiterId,
+    Closing, Command, GiveBack, GrantId, Group, Lease, LeaseId, LeaseTerms, LockState, Mode, Outcome, Owner,
+    PRIORITY_MIN, Position, Refusal, Share, WaiterId,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
@@ -38,13 +38,9 @@ impl LockRequest {
 /// The answer to an acquire.
 #[derive(Clone, Debug)]
 pub enum Acquired {
-    Granted(Granted),
+    /// Granted, or refused for good; with the store's time at the answer.
+    Outcome(Outcome, Timestamp),
     Refused(Refused),
-    LeaseIdReused,
-    LimitMismatch(LimitMismatch),
-    KeyFull(KeyFull),
-    UpgradeBlocked,
-    LeaseLost(Lost),
     /// The wait has ended, and the store did not say whether the client has the lease.
     WaitFailed {
         failure: Failure,
@@ -55,20 +51,10 @@ pub enum Acquired {
     Notified,
 }
 
-#[derive(Clone, Debug)]
-pub struct Granted {
-    pub lease: Lease,
-    /// The key's limit, if the lease has permits.
-    pub limit: Option<u32>,
-    pub waited: Duration,
-    /// The store's clock at the answer.
-    pub now: Timestamp,
-}
-
 /// Why there is no lease, and the present holders.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    pub why: RefusedBecause,
+    pub why: Refusal,
     pub holders: Vec<Lease>,
     /// How many callers wait, at this and at other nodes.
     pub waiters: u64,
@@ -97,51 +83,6 @@ impl GroupHeld {
         let Share { group, limit } = lease.share.as_ref()?;
         Some(Self { group: group.clone(), limit: *limit, held: state.permits_of(Some(group)) })
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusedBecause {
-    Held,
-    /// The group of the request has as many permits as the request allows.
-    GroupAtLimit,
-    Reserved,
-    /// The lock-delay or the shortest hold ends then.
-    Delayed(Timestamp),
-    /// The store may lack acknowledged leases, and grants no new lease before then.
-    HeldOff(Timestamp),
-    /// An operator has closed the key.
-    Closed,
-    WaitTimeout,
-}
-
-impl From<Refusal> for RefusedBecause {
-    fn from(refusal: Refusal) -> Self {
-        match refusal {
-            Refusal::Held => Self::Held,
-            Refusal::GroupAtLimit => Self::GroupAtLimit,
-            Refusal::Reserved => Self::Reserved,
-            Refusal::Delayed(until) => Self::Delayed(until),
-            Refusal::HeldOff(until) => Self::HeldOff(until),
-            Refusal::Closed => Self::Closed,
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
-pub enum Renewed {
-    Renewed {
-        lease: Lease,
-        now: Timestamp,
-    },
-    LeaseLost(Lost),
-    /// The key has no space for the metadata of the renewal. Nothing was renewed.
-    KeyFull(KeyFull),
-}
-
-#[derive(Clone, Debug)]
-pub enum Released {
-    Released { still_held: u32, already: bool },
-    LeaseLost(Lost),
 }
 
 /// A key as it is now.

@@ -135,7 +135,9 @@ impl Committer {
             WakeUp::Key(address) if self.apart.arrived(&address).is_some() => {
                 self.apart.arrived(&address).into_iter().for_each(|arrived| arrived.is_woken = true);
             }
-            WakeUp::Key(address) if self.queues.contains_key(&address) => inputs.entry(address).or_default().must_load = true,
+            WakeUp::Key(address) if self.queues.contains_key(&address) => {
+                inputs.entry(address).or_default().must_load = true
+            }
             WakeUp::Key(_) => {}
             // Wake-ups may have been missed: all keys are due, and a batch takes as many as it can.
             WakeUp::All => {

@@ -1,22 +1,21 @@
 //! The handle on the locks of a node, which sends each call to the committer.
 
 use std::future::ready;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::future::Either;
-use latchgate_core::lock::{Command, LeaseId, Metadata, NodeId, Outcome, Release, Renew, WaiterId};
+use latchgate_core::lock::{Command, LeaseId, Metadata, NodeId, Outcome, Refusal, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use super::answers::{released, renewed};
+use super::answers::in_time;
 use super::call::{
-    AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, RefusedBecause,
-    Released, Renewed, Reply,
+    AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, Reply,
 };
 use super::collector;
 use super::committer::Committer;
@@ -129,7 +128,7 @@ impl Locks {
             leaving.is_armed = false;
             match delivery.map_or_else(|_| Err(unanswered()), Delivery::accept) {
                 Ok(Acquired::Refused(refused)) if ends_at_once => {
-                    Ok(Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, ..refused }))
+                    Ok(Acquired::Refused(Refused { why: Refusal::WaitTimeout, ..refused }))
                 }
                 answer => answer,
             }
@@ -163,19 +162,18 @@ impl Locks {
         lease_id: LeaseId,
         ttl_ms: Option<u64>,
         metadata: Option<Metadata>,
-    ) -> Answer<Renewed> {
+    ) -> Answer<(Outcome, Timestamp)> {
         self.allow_lease(ttl_ms).await?;
         let renewal = Command::Renew(Renew { metadata, ..Renew::new(lease_id, ttl_ms) });
         let (outcome, now) = self.carry_out(address, renewal, Reply::Outcome, "renew").await?;
-        renewed(outcome, now)
+        Ok((in_time(outcome, now)?, now))
     }
 
     /// # Errors
     /// See [`Locks::acquire`].
-    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Released> {
+    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Outcome> {
         let release = Command::Release(Release { lease_id });
-        let (outcome, _) = self.carry_out(address, release, Reply::Outcome, "release").await?;
-        released(outcome)
+        Ok(self.carry_out(address, release, Reply::Outcome, "release").await?.0)
     }
 
     /// Carries out a command of an operator or a resource. Returns its outcome and the store's time.

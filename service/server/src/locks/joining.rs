@@ -5,8 +5,8 @@ use latchgate_core::lock::{Acquire, Position, Precedence, WaiterId};
 
 use super::batch_input::Inputs;
 use super::call::{AcquireCall, Delivery, Failure, Undelivered};
-use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
 use super::committer::Committer;
+use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
 
 impl Committer {
     pub(super) fn enqueue(&mut self, address: Address, call: AcquireCall, inputs: &mut Inputs) {

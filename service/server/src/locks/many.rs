@@ -16,10 +16,8 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-use super::answers::{acquired, too_late};
-use super::call::{
-    AcquireCall, Acquired, Answer, Call, Delivery, Failure, GroupHeld, LockRequest, Refused, RefusedBecause,
-};
+use super::answers::{refused, too_late};
+use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused};
 use super::handle::{Locks, left_of, unanswered};
 use super::key_queue::WaitQueue;
 use super::together::{Decision, Undone};
@@ -70,7 +68,7 @@ pub enum AcquiredMany {
     /// Refused for good: the lease id is in use, the limit does not match, or the lease is lost.
     Ended {
         index: usize,
-        acquired: Acquired,
+        outcome: Outcome,
     },
     /// The wait has ended, and the store did not say whether the client has the leases.
     WaitFailed {
@@ -186,28 +184,21 @@ impl<'a> Multilock<'a> {
                     }
                 }
                 Err(failure) => return failed(failure, probe.is_some()),
-                Ok(Attempt::Ended { index, outcome }) => {
-                    let acquired = acquired(outcome, requested_at.elapsed(), position.arrival);
-                    return Some(acquired.map(|(acquired, _)| AcquiredMany::Ended { index, acquired }));
-                }
+                Ok(Attempt::Ended { index, outcome }) => return Some(Ok(AcquiredMany::Ended { index, outcome })),
                 Ok(Attempt::Granted { leases, is_new }) => return Some(self.granted(leases, is_new)),
-                Ok(Attempt::Refused { index, refusal, state, now }) => (
-                    index,
-                    refused(
-                        &state,
-                        refusal,
-                        request.acquire(index, &apart_from(&locks.node.id), position),
-                        requested_at,
-                        now,
-                    ),
-                ),
+                Ok(Attempt::Refused { index, refusal, state, now }) => {
+                    let acquire = request.acquire(index, &apart_from(&locks.node.id), position);
+                    let waiters = state.turns().iter().map(|turn| u64::from(turn.waiting)).sum();
+                    let number = QueueNumbers::new(&state, &acquire.node).of(&WaitQueue::default(), None, &acquire);
+                    (index, refused(&state, refusal, (&acquire, requested_at), (number, waiters), now))
+                }
             };
             let now = Instant::now();
             if request.wait.is_zero() {
                 return Some(Ok(AcquiredMany::Refused { index, refused }));
             }
             if now >= deadline || locks.node.closing.is_cancelled() {
-                let refused = Refused { why: RefusedBecause::WaitTimeout, ..refused };
+                let refused = Refused { why: Refusal::WaitTimeout, ..refused };
                 return Some(Ok(AcquiredMany::Refused { index, refused }));
             }
             let next = match Probe::join(locks, request, index, position, deadline - now) {
@@ -358,20 +349,6 @@ async fn give_back(locks: &Locks, request: &LockManyRequest, attempts: Vec<Grant
             return;
         }
         tokio::time::sleep(RETRY_PAUSE).await;
-    }
-}
-
-fn refused(state: &LockState, refusal: Refusal, request: Acquire, requested_at: Instant, now: Timestamp) -> Refused {
-    Refused {
-        why: refusal.into(),
-        holders: state.holders().to_vec(),
-        waiters: state.turns().iter().map(|turn| u64::from(turn.waiting)).sum(),
-        queue_number: QueueNumbers::new(state, &request.node).of(&WaitQueue::default(), None, &request),
-        waited: requested_at.elapsed(),
-        position: request.position,
-        closed: state.closing(now).cloned(),
-        group: GroupHeld::of(state, &request.lease),
-        now,
     }
 }
 

@@ -28,10 +28,7 @@ mod together;
 mod waker;
 mod watch;
 
-pub use self::call::{
-    Acquired, Answer, Failure, Granted, GroupHeld, Inspected, LockRequest, Refused, RefusedBecause, Released, Renewed,
-    Waiting,
-};
+pub use self::call::{Acquired, Answer, Failure, GroupHeld, Inspected, LockRequest, Refused, Waiting};
 pub use self::handle::Locks;
 pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};

@@ -1,8 +1,8 @@
 //! Short functions to call a node and to wait for a state.
 
 use futures::poll;
-use latchgate::locks::{Acquired, Answer, Granted, Inspected, LockRequest, Locks, Refused, Released, Renewed};
-use latchgate_core::lock::{Command, EndReason, Lease, LeaseId, LeaseTerms, Mode, Outcome, Owner};
+use latchgate::locks::{Acquired, Answer, Inspected, LockRequest, Locks, Refused};
+use latchgate_core::lock::{Command, EndReason, Grant, Lease, LeaseId, LeaseTerms, Mode, Outcome, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::task::{JoinHandle, consume_budget};
@@ -59,17 +59,17 @@ pub fn permits(permits: u32, limit: impl Into<Option<u32>>, request: LockRequest
     with(request, |terms| (terms.mode, terms.limit) = (Mode::Permits(permits), limit.into()))
 }
 
-pub async fn take(node: &Locks, address: &Address, request: LockRequest) -> Granted {
+pub async fn take(node: &Locks, address: &Address, request: LockRequest) -> Grant {
     granted(node.acquire(address, request).await)
 }
 
-pub async fn hold(node: &Locks, lease: &str) -> Granted {
+pub async fn hold(node: &Locks, lease: &str) -> Grant {
     take(node, &key(), request(lease)).await
 }
 
-pub fn granted(answer: Answer<Acquired>) -> Granted {
+pub fn granted(answer: Answer<Acquired>) -> Grant {
     match answer {
-        Ok(Acquired::Granted(granted)) => granted,
+        Ok(Acquired::Outcome(Outcome::Granted(granted), _)) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -84,41 +84,41 @@ pub fn refused(answer: Answer<Acquired>) -> Refused {
 /// The reason why the lease is lost.
 pub fn acquire_lost(answer: Answer<Acquired>) -> Option<EndReason> {
     match answer {
-        Ok(Acquired::LeaseLost(lost)) => lost.why,
+        Ok(Acquired::Outcome(Outcome::LeaseLost(lost), _)) => lost.why,
         other => panic!("not lost: {other:?}"),
     }
 }
 
-pub fn renew_lost(answer: Answer<Renewed>) -> Option<EndReason> {
+pub fn renew_lost(answer: Answer<(Outcome, Timestamp)>) -> Option<EndReason> {
     match answer {
-        Ok(Renewed::LeaseLost(lost)) => lost.why,
+        Ok((Outcome::LeaseLost(lost), _)) => lost.why,
         other => panic!("not lost: {other:?}"),
     }
 }
 
-pub fn release_lost(answer: Answer<Released>) -> Option<EndReason> {
+pub fn release_lost(answer: Answer<Outcome>) -> Option<EndReason> {
     match answer {
-        Ok(Released::LeaseLost(lost)) => lost.why,
+        Ok(Outcome::LeaseLost(lost)) => lost.why,
         other => panic!("not lost: {other:?}"),
     }
 }
 
 pub async fn release(node: &Locks, lease: &str) {
     let released = node.release(&key(), id(lease)).await.unwrap();
-    assert!(matches!(released, Released::Released { still_held: 0, already: false }), "{released:?}");
+    assert!(matches!(released, Outcome::Released { still_held: 0, already: false }), "{released:?}");
 }
 
 /// Releases one of its owner's leases; returns how many are left.
 pub async fn release_one(node: &Locks, lease: &str) -> u32 {
     match node.release(&key(), id(lease)).await {
-        Ok(Released::Released { still_held, already: false }) => still_held,
+        Ok(Outcome::Released { still_held, already: false }) => still_held,
         other => panic!("not released: {other:?}"),
     }
 }
 
 pub async fn renew(node: &Locks, lease: &str, ttl_ms: Option<u64>) -> Lease {
     match node.renew(&key(), id(lease), ttl_ms, None).await {
-        Ok(Renewed::Renewed { lease, .. }) => lease,
+        Ok((Outcome::Renewed(lease), _)) => lease,
         other => panic!("not renewed: {other:?}"),
     }
 }

@@ -1,8 +1,8 @@
 //! Keys that an operator closes.
 
-use latchgate::locks::{Locks, RefusedBecause};
+use latchgate::locks::Locks;
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{Close, Command, Outcome};
+use latchgate_core::lock::{Close, Command, Outcome, Refusal};
 
 use crate::calls::{
     again, at, command, granted, hold, inspect, join, joined, key, refused, release, renew, request, take,
@@ -26,16 +26,16 @@ pub async fn a_closed_key_keeps_its_holders_and_its_waiters_and_opens_for_the_fi
     close(&node, None).await;
     let second = join(&node, wait("second")).await;
     until_waiting(&node, 2).await;
-    assert_eq!(refused(node.acquire(&key(), again("me", request("nested"))).await).why, RefusedBecause::Closed);
+    assert_eq!(refused(node.acquire(&key(), again("me", request("nested"))).await).why, Refusal::Closed);
     take(&node, &key(), request("me")).await;
     renew(&node, "me", None).await;
     release(&node, "me").await;
     let answer = refused(node.acquire(&key(), request("other")).await);
-    assert_eq!((answer.why, answer.waiters, answer.queue_number), (RefusedBecause::Closed, 2, 3));
+    assert_eq!((answer.why, answer.waiters, answer.queue_number), (Refusal::Closed, 2, 3));
     assert_eq!(&*answer.closed.expect("it says why").reason, REASON);
     let short = latchgate::locks::LockRequest { wait: std::time::Duration::from_millis(50), ..request("short") };
     let timed_out = refused(node.acquire(&key(), short).await);
-    assert_eq!((timed_out.why, timed_out.closed.is_some()), (RefusedBecause::WaitTimeout, true));
+    assert_eq!((timed_out.why, timed_out.closed.is_some()), (Refusal::WaitTimeout, true));
     assert!(!first.is_finished() && !second.is_finished());
     assert_eq!(command(&node, Command::Open).await, Outcome::Opened { was_closed: true });
     granted(joined(first).await);
@@ -59,7 +59,7 @@ pub async fn a_multilock_waits_for_a_closed_key_as_for_a_held_one(world: &World)
     let close = Command::Close(Close { reason: REASON.into(), until: None });
     node.command(&at("b"), close).await.unwrap();
     let (index, answer) = one_refused(node.acquire_many(all("both", &["a", "b"])).await);
-    assert_eq!((index, answer.why, answer.closed.is_some()), (1, RefusedBecause::Closed, true));
+    assert_eq!((index, answer.why, answer.closed.is_some()), (1, Refusal::Closed, true));
     let both = join_all(&node, waiting(all("both", &["a", "b"]))).await;
     until_waiting_at(&node, "b", 1).await;
     take(&node, &at("a"), request("free")).await;
@@ -73,7 +73,7 @@ pub async fn a_key_closed_on_one_is_opened_on_the_other_for_its_waiter(world: &W
     close(&one, None).await;
     let waiting = join(&one, wait("next")).await;
     until_waiting(&other, 1).await;
-    assert_eq!(refused(other.acquire(&key(), request("other")).await).why, RefusedBecause::Closed);
+    assert_eq!(refused(other.acquire(&key(), request("other")).await).why, Refusal::Closed);
     assert_eq!(command(&other, Command::Open).await, Outcome::Opened { was_closed: true });
     granted(joined(waiting).await);
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 use latchgate::locks::{Acquired, Limits};
 use latchgate::store::{EventCursor, EventQuery, LockStore, Watched};
 use latchgate_core::App;
-use latchgate_core::lock::EventKind;
+use latchgate_core::lock::{EventKind, Outcome};
 use latchgate_testkit::eventually;
 
 use crate::calls::{hold, id, key, release, request, take, with};
@@ -61,7 +61,9 @@ pub async fn without_a_history_no_event_is_kept(world: &World) {
     release(&node, "me").await;
     take(&node, &key(), with(request("again"), |terms| terms.ttl_ms = 1_000)).await;
     // The next acquire ends the expired lease.
-    let is_over = || async { matches!(node.acquire(&key(), request("next")).await, Ok(Acquired::Granted(_))) };
+    let is_over = || async {
+        matches!(node.acquire(&key(), request("next")).await, Ok(Acquired::Outcome(Outcome::Granted(_), _)))
+    };
     assert!(eventually(PATIENCE, is_over).await);
     assert_eq!(history(&*store).await, []);
 }

@@ -1,6 +1,7 @@
 use latchgate::failure::Failure;
-use latchgate::locks::{Acquired, Answer, Granted, LockRequest, Renewed};
-use latchgate_core::lock::{Command, EndReason, EventKind, Lost, Note, Outcome, Revoke};
+use latchgate::locks::{Acquired, Answer, LockRequest};
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Command, EndReason, EventKind, Grant, Lost, Note, Outcome, Revoke};
 
 use crate::calls::{
     acquire_lost, command, granted, hold, holder, id, inspect, join, joined, key, release_lost, renew_lost, request,
@@ -39,7 +40,7 @@ pub async fn a_renewed_lease_outlives_its_first_expiry(world: &World) {
     let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 5_000)).await.lease;
     // The first longer lease waits until every node knows of it.
     let renewed = node.renew(&key(), id("me"), Some(600_000), None).await.unwrap();
-    assert!(matches!(renewed, Renewed::Renewed { .. }), "{renewed:?}");
+    assert!(matches!(renewed, (Outcome::Renewed(_), _)), "{renewed:?}");
     let waiting = join(&node, wait("next")).await;
     until_past(&node, lease.expires_at.plus_ms(250)).await;
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
@@ -55,8 +56,8 @@ pub async fn a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answe
     let revoke = Revoke { note: Note::default(), grace_ms: 0, token: None };
     let Outcome::Revoking { deadline, .. } = command(&node, Command::Revoke(revoke)).await else { panic!() };
     let end = Some(Lost { why: Some(EndReason::Revoked), at: deadline });
-    let lost = |answer: Answer<Renewed>| match answer {
-        Ok(Renewed::LeaseLost(lost)) => Some(lost),
+    let lost = |answer: Answer<(Outcome, Timestamp)>| match answer {
+        Ok((Outcome::LeaseLost(lost), _)) => Some(lost),
         _ => None,
     };
     assert_eq!(lost(node.renew(&key(), id("me"), None, None).await), end);
@@ -77,7 +78,7 @@ pub async fn a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed(wor
     for number in 0..100 {
         let name = format!("me-{number}");
         let answer = node.acquire(&key(), LockRequest { wait: PATIENCE, ..short(&name) }).await;
-        let Ok(Acquired::Granted(Granted { lease, .. })) = answer else {
+        let Ok(Acquired::Outcome(Outcome::Granted(Grant { lease, .. }), _)) = answer else {
             // The store was slower than the lease.
             assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
             continue;

@@ -4,13 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use latchgate::locks::{
-    Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Next, RefusedBecause, Released, Watch,
-    Watched,
-};
+use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Next, Watch, Watched};
 use latchgate::store::{LoggedEvent, RecordStore};
 use latchgate_core::App;
-use latchgate_core::lock::{EndReason, EventKind, Position, RECENT_MAX};
+use latchgate_core::lock::{EndReason, EventKind, Outcome, Position, RECENT_MAX, Refusal};
 use latchgate_testkit::eventually;
 use tokio::time::timeout;
 
@@ -80,7 +77,7 @@ async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
         let name = format!("lease{step_ms}");
         if step_ms > 0 {
             let held_off = refused(node.acquire(&at("another key"), request(&name)).await);
-            assert!(matches!(held_off.why, RefusedBecause::HeldOff(_)), "{held_off:?}");
+            assert!(matches!(held_off.why, Refusal::HeldOff(_)), "{held_off:?}");
             node.engines().order_hold_off(Some(0)).await.unwrap();
         }
         let lease = take(&node, &crate::calls::at("another key"), with(request(&name), |terms| terms.ttl_ms = 60_000))
@@ -308,7 +305,7 @@ async fn a_key_with_only_a_reserved_position_is_not_evaluated_over_and_over() {
     let position = Some(Position { priority: 1, arrival: lease.granted_at, serial: 1 });
     let returning = LockRequest { wait: Duration::from_millis(100), position, ..request("returning") };
     let waiting = join(&node, returning).await;
-    assert_eq!(crate::calls::refused(joined(waiting).await).why, RefusedBecause::WaitTimeout);
+    assert_eq!(crate::calls::refused(joined(waiting).await).why, Refusal::WaitTimeout);
     let before = store.loads.load(Ordering::SeqCst);
     // A listing evaluates nothing.
     until_given_back(&node).await;
@@ -333,7 +330,7 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
     let is_recognised = || async {
         let released = node.release(&key(), id("me")).await;
         match released {
-            Ok(Released::Released { already: true, .. }) => true,
+            Ok(Outcome::Released { already: true, .. }) => true,
             Err(Failure::StoreUnavailable(_)) => false,
             other => panic!("{other:?}"),
         }

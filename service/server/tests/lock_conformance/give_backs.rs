@@ -1,5 +1,6 @@
 //! A grant that its client did not receive is given back, whatever the store does.
 
+use latchgate_core::lock::Outcome;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -95,7 +96,7 @@ async fn a_grant_without_a_client_is_given_back_although_the_queue_of_the_commit
     drop(unread);
     store.answers_after.store(0, Ordering::SeqCst);
     let other = blocking.await.unwrap();
-    assert!(matches!(other, Ok(Acquired::Granted(_))), "{other:?}");
+    assert!(matches!(other, Ok(Acquired::Outcome(Outcome::Granted(_), _))), "{other:?}");
     node.release(&crate::calls::at("other"), id("other")).await.unwrap();
     until_given_back(&node).await;
 }

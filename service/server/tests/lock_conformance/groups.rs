@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use latchgate::locks::{AcquiredMany, LockRequest, Locks, RefusedBecause};
-use latchgate_core::lock::{Group, Mode, Share};
+use latchgate::locks::{AcquiredMany, LockRequest, Locks};
+use latchgate_core::lock::{Group, Mode, Refusal, Share};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -83,7 +83,7 @@ pub async fn a_group_never_has_more_permits_than_its_limit_and_does_not_stop_oth
         assert_eq!(lease.group, Some(Group::parse("a").unwrap()));
     }
     let third = refused(node.acquire(&key(), of("a", Some(2), 4, request("third"))).await);
-    assert_eq!(third.why, RefusedBecause::GroupAtLimit);
+    assert_eq!(third.why, Refusal::GroupAtLimit);
     let group = third.group.unwrap();
     assert_eq!((group.group.as_str(), group.held, group.limit), ("a", 2, Some(2)));
     let waiting = join(&node, of("a", Some(2), 4, wait("third"))).await;
@@ -137,7 +137,7 @@ pub async fn a_multilock_counts_for_its_group_and_waits_for_it(world: &World) {
     both.locks[1].share = Some(share("a", Some(1)));
     let answer = node.acquire_many(both.clone()).await.unwrap();
     let AcquiredMany::Refused { index, refused } = answer else { panic!("{answer:?}") };
-    assert_eq!((index, refused.why), (1, RefusedBecause::GroupAtLimit));
+    assert_eq!((index, refused.why), (1, Refusal::GroupAtLimit));
     both.wait = PATIENCE;
     let waiting = tokio::spawn({
         let node = node.clone();

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest, RefusedBecause};
+use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest};
 use latchgate::store::{Change, CommitResult, LockStore, Stored, Version};
-use latchgate_core::lock::{LockState, Metadata, STATE_BYTES_MAX};
+use latchgate_core::lock::{LockState, Metadata, Outcome, Refusal, STATE_BYTES_MAX};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 
@@ -22,7 +22,7 @@ pub async fn more_waiters_than_allowed_are_refused_at_once(world: &World) {
     let answer = node.acquire(&key(), wait("fourth")).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
     // A request that does not wait does not count.
-    assert_eq!(refused(node.acquire(&key(), request("fifth")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), request("fifth")).await).why, Refusal::Held);
     release(&node, "first").await;
     granted(joined(second).await);
     // Now one more waiter is admitted.
@@ -96,20 +96,20 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
     let mut held = 0;
     let full = loop {
         match node.acquire(&key(), long(&format!("lease-{held}"))).await.unwrap() {
-            Acquired::Granted(_) => held += 1,
-            Acquired::KeyFull(full) => break full,
+            Acquired::Outcome(Outcome::Granted(_), _) => held += 1,
+            Acquired::Outcome(Outcome::KeyFull(full), _) => break full,
             other => panic!("{other:?}"),
         }
     };
     assert!(held >= 40 && full.bytes > STATE_BYTES_MAX, "{held}: {full:?}");
     // It is not a reason to wait.
     let answer = joined(join(&node, LockRequest { wait: 2 * PATIENCE, ..long("waiter") }).await).await;
-    assert!(matches!(answer, Ok(Acquired::KeyFull(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::KeyFull(_), _))), "{answer:?}");
     let mut many = all("many", &["another", "key"]);
     many.lease.metadata = long("many").lease.metadata;
     many.locks[1].mode = latchgate_core::lock::Mode::Shared;
     let answer = node.acquire_many(many).await;
-    assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, acquired: Acquired::KeyFull(_) })), "{answer:?}");
+    assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, outcome: Outcome::KeyFull(_) })), "{answer:?}");
     assert_eq!(inspect(&node).await.state.holders().len(), held);
     release_one(&node, "lease-0").await;
     take(&node, &key(), long("next")).await;

@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate::locks::{
-    Acquired, AcquiredMany, Answer, LockManyRequest, Locks, Refused, Released, Renewed, RequestedLock,
-};
-use latchgate_core::lock::{EndReason, Lease, LeaseTerms, Mode, PRIORITY_MIN};
+use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Refused, RequestedLock};
+use latchgate_core::lock::{EndReason, Lease, LeaseTerms, Mode, Outcome, PRIORITY_MIN};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -54,9 +52,9 @@ pub fn one_refused(answer: Answer<AcquiredMany>) -> (usize, Refused) {
 }
 
 /// The index of the key that can never be granted, and its answer.
-pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Acquired) {
+pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Outcome) {
     match answer {
-        Ok(AcquiredMany::Ended { index, acquired }) => (index, acquired),
+        Ok(AcquiredMany::Ended { index, outcome }) => (index, outcome),
         other => panic!("not ended: {other:?}"),
     }
 }
@@ -65,9 +63,8 @@ pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Acquired) {
 pub async fn renew_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<(usize, Option<EndReason>)> {
     let mut lost = Vec::new();
     for (index, key) in keys.iter().enumerate() {
-        match node.renew(&at(key), id(lease), None, None).await.unwrap() {
-            Renewed::LeaseLost(ended) => lost.push((index, ended.why)),
-            Renewed::Renewed { .. } | Renewed::KeyFull(_) => {}
+        if let (Outcome::LeaseLost(ended), _) = node.renew(&at(key), id(lease), None, None).await.unwrap() {
+            lost.push((index, ended.why));
         }
     }
     lost
@@ -78,7 +75,7 @@ pub async fn release_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<u32> {
     let mut held = Vec::new();
     for key in keys {
         match node.release(&at(key), id(lease)).await.unwrap() {
-            Released::Released { still_held, already: false } => held.push(still_held),
+            Outcome::Released { still_held, already: false } => held.push(still_held),
             other => panic!("not released: {other:?}"),
         }
     }

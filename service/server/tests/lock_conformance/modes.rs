@@ -1,5 +1,5 @@
-use latchgate::locks::{Acquired, Answer, Locks, RefusedBecause};
-use latchgate_core::lock::{Command, LimitMismatch, Outcome};
+use latchgate::locks::{Acquired, Answer, Locks};
+use latchgate_core::lock::{Command, LimitMismatch, Outcome, Refusal};
 
 use crate::calls::{
     command, granted, hold, holders, inspect, join, joined, key, permits, refused, release, request, shared, take,
@@ -13,13 +13,13 @@ pub async fn readers_hold_together_and_writers_alone(world: &World) {
     let second = take(&node, &key(), shared(request("reader-2"))).await.lease;
     assert!(second.token > first.token);
     let answer = refused(node.acquire(&key(), request("writer")).await);
-    assert_eq!((answer.why, &answer.holders[..]), (RefusedBecause::Held, &[first, second][..]));
+    assert_eq!((answer.why, &answer.holders[..]), (Refusal::Held, &[first, second][..]));
     release(&node, "reader-1").await;
-    assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, Refusal::Held);
     release(&node, "reader-2").await;
     hold(&node, "writer").await;
     for request in [shared(request("reader-3")), request("writer-2")] {
-        assert_eq!(refused(node.acquire(&key(), request).await).why, RefusedBecause::Held);
+        assert_eq!(refused(node.acquire(&key(), request).await).why, Refusal::Held);
     }
     assert_eq!(holders(&node).await, ["writer"]);
 }
@@ -31,8 +31,8 @@ pub async fn a_reader_behind_a_waiting_writer_is_refused_or_waits(world: &World)
     until_waiting(&node, 1).await;
     // Without the waiting writer, it would share the lock.
     let answer = refused(node.acquire(&key(), shared(request("reader-2"))).await);
-    assert_eq!((answer.why, answer.waiters, answer.queue_number), (RefusedBecause::Reserved, 1, 2));
-    assert_eq!(refused(node.acquire(&key(), request("writer-2")).await).why, RefusedBecause::Held);
+    assert_eq!((answer.why, answer.waiters, answer.queue_number), (Refusal::Reserved, 1, 2));
+    assert_eq!(refused(node.acquire(&key(), request("writer-2")).await).why, Refusal::Held);
     let reader = join(&node, shared(wait("reader-2"))).await;
     until_waiting(&node, 2).await;
     assert_eq!(holders(&node).await, ["reader-1"]);
@@ -73,12 +73,12 @@ pub async fn a_semaphore_admits_as_many_as_it_has_permits(world: &World) {
     let node = world.node().await;
     let first = take(&node, &key(), permits(2, 3, request("two"))).await;
     assert_eq!((first.lease.mode.permits(), first.limit), (2, Some(3)));
-    assert_eq!(refused(node.acquire(&key(), permits(2, 3, request("two-more"))).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), permits(2, 3, request("two-more"))).await).why, Refusal::Held);
     take(&node, &key(), permits(1, 3, request("one"))).await;
-    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("none-left"))).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("none-left"))).await).why, Refusal::Held);
     // The other modes exclude permits.
     for request in [request("writer"), shared(request("reader"))] {
-        assert_eq!(refused(node.acquire(&key(), request).await).why, RefusedBecause::Held);
+        assert_eq!(refused(node.acquire(&key(), request).await).why, Refusal::Held);
     }
     release(&node, "two").await;
     take(&node, &key(), permits(2, 3, request("two-later"))).await;
@@ -90,7 +90,7 @@ pub async fn a_small_request_does_not_overtake_a_large_one(world: &World) {
     take(&node, &key(), permits(2, 3, request("holder"))).await;
     let large = join(&node, permits(3, 3, wait("large"))).await;
     until_waiting(&node, 1).await;
-    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("passing"))).await).why, RefusedBecause::Reserved);
+    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("passing"))).await).why, Refusal::Reserved);
     let small = join(&node, permits(1, 3, wait("small"))).await;
     until_waiting(&node, 2).await;
     assert_eq!(holders(&node).await, ["holder"]);
@@ -103,7 +103,7 @@ pub async fn a_small_request_does_not_overtake_a_large_one(world: &World) {
 
 fn mismatch(answer: Answer<Acquired>) -> Option<u32> {
     match answer {
-        Ok(Acquired::LimitMismatch(LimitMismatch { limit, .. })) => limit,
+        Ok(Acquired::Outcome(Outcome::LimitMismatch(LimitMismatch { limit, .. }), _)) => limit,
         other => panic!("no mismatch: {other:?}"),
     }
 }

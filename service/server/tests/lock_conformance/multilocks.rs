@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use futures::poll;
-use latchgate::locks::{Acquired, AcquiredMany, Answer, LockManyRequest, Locks, RefusedBecause, RequestedLock};
-use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note};
+use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
+use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note, Outcome, Refusal};
 
 use crate::calls::{at, granted, id, owner, refused, request, take, wait, with};
 use crate::many::{
@@ -18,7 +18,7 @@ pub async fn all_keys_are_granted_or_none(world: &World) {
     let node = world.node().await;
     let holder = take(&node, &at("b"), request("holder")).await.lease;
     let (index, refused) = one_refused(node.acquire_many(all("me", &KEYS)).await);
-    assert_eq!((index, refused.why, &refused.holders[..]), (1, RefusedBecause::Held, &[holder][..]));
+    assert_eq!((index, refused.why, &refused.holders[..]), (1, Refusal::Held, &[holder][..]));
     assert_eq!(holders_at(&node, &KEYS).await, ["", "holder", ""]);
     node.release(&at("b"), id("holder")).await.unwrap();
     let leases = all_granted(node.acquire_many(all("me", &KEYS)).await);
@@ -56,7 +56,7 @@ pub async fn a_wait_that_times_out_holds_nothing_and_can_be_resumed(world: &Worl
     take(&node, &at("b"), request("holder")).await;
     let short = LockManyRequest { wait: Duration::from_millis(120), ..all("me", &KEYS) };
     let (index, refused) = one_refused(node.acquire_many(short).await);
-    assert_eq!((index, refused.why), (1, RefusedBecause::WaitTimeout));
+    assert_eq!((index, refused.why), (1, Refusal::WaitTimeout));
     assert!(refused.waited >= Duration::from_millis(120));
     until_waiting_at(&node, "b", 0).await;
     let later = join_all(&node, waiting(all("later", &KEYS))).await;
@@ -94,7 +94,7 @@ pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {
     }
     assert_eq!(release_all(&node, "me", &KEYS).await, [0, 0, 0]);
     let (_, ended) = one_ended(node.acquire_many(all("me", &KEYS)).await);
-    assert!(matches!(ended, Acquired::LeaseLost(_)), "{ended:?}");
+    assert!(matches!(ended, Outcome::LeaseLost(_)), "{ended:?}");
     assert_eq!(holders_at(&node, &KEYS).await, FREE);
 }
 
@@ -198,11 +198,11 @@ pub async fn a_request_that_can_never_be_granted_is_refused_at_once_and_holds_no
         ..waiting(all("me", &[]))
     };
     let (index, ended) = one_ended(node.acquire_many(wrong_limit).await);
-    assert!(matches!(ended, Acquired::LimitMismatch(LimitMismatch { limit: Some(3), .. })), "{ended:?}");
+    assert!(matches!(ended, Outcome::LimitMismatch(LimitMismatch { limit: Some(3), .. })), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
     let reused = with_all(waiting(all("me", &["a", "b"])), |terms| terms.lease_id = id("holder"));
     let (index, ended) = one_ended(node.acquire_many(reused).await);
-    assert!(matches!(ended, Acquired::LeaseIdReused), "{ended:?}");
+    assert!(matches!(ended, Outcome::LeaseIdReused), "{ended:?}");
     assert_eq!((index, holder_at(&node, "a").await), (1, None));
 }
 
@@ -217,7 +217,7 @@ pub async fn a_multilock_that_can_no_longer_be_granted_leaves_the_queue(world: &
     take(&node, &at("c"), with(request("me"), |terms| terms.owner = owner("other"))).await;
     node.release(&at("b"), id("holder")).await.unwrap();
     let (index, ended) = one_ended(all_joined(mine).await);
-    assert!(index == 2 && matches!(ended, Acquired::LeaseIdReused), "{index}: {ended:?}");
+    assert!(index == 2 && matches!(ended, Outcome::LeaseIdReused), "{index}: {ended:?}");
     all_granted(all_joined(behind).await);
     release_all(&node, "behind", &["b"]).await;
     let no_turns = || async { node.inspect(&at("b")).await.unwrap().state.turns().is_empty() };
@@ -248,7 +248,7 @@ pub async fn a_waiting_multilock_is_not_overtaken(world: &World) {
     until_waiting_at(&node, "b", 2).await;
     let urgent = join_all(&node, LockManyRequest { priority: 5, ..waiting(all("urgent", &KEYS)) }).await;
     until_waiting_at(&node, "b", 3).await;
-    assert_eq!(refused(node.acquire(&at("b"), request("passing")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&at("b"), request("passing")).await).why, Refusal::Held);
     node.release(&at("b"), id("holder")).await.unwrap();
     let urgent = all_granted(all_joined(urgent).await);
     // The key of the queue comes last: then all keys are free.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use latchgate::locks::{AcquiredMany, Granted, LockRequest, Locks, RefusedBecause, Released};
-use latchgate_core::lock::{Command, EndReason, Mode, Outcome};
+use latchgate::locks::{AcquiredMany, LockRequest, Locks};
+use latchgate_core::lock::{Command, EndReason, Grant, Mode, Outcome, Refusal};
 
 use crate::calls::{
     at, command, granted, id, inspect, join, joined, key, permits, refused, release, renew, renew_lost, request, take,
@@ -15,7 +15,7 @@ use crate::worlds::World;
 
 const SHORTEST_MS: u64 = 1_500;
 
-fn numbers(granted: &Granted) -> Vec<u32> {
+fn numbers(granted: &Grant) -> Vec<u32> {
     granted.lease.slots.iter().collect()
 }
 
@@ -64,9 +64,9 @@ pub async fn a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_wai
     release(&node, "early").await;
     assert_eq!(renew_lost(node.renew(&key(), id("early"), None, None).await), Some(EndReason::Released));
     let again = node.release(&key(), id("early")).await;
-    assert!(matches!(again, Ok(Released::Released { already: true, .. })), "{again:?}");
+    assert!(matches!(again, Ok(Outcome::Released { already: true, .. })), "{again:?}");
     let refused = refused(node.acquire(&key(), permits(1, None, request("other"))).await);
-    assert!(matches!(refused.why, RefusedBecause::Delayed(until) if until > early.granted_at.plus_ms(SHORTEST_MS)));
+    assert!(matches!(refused.why, Refusal::Delayed(until) if until > early.granted_at.plus_ms(SHORTEST_MS)));
     let state = inspect(&node).await.state;
     assert_eq!((state.holders().len(), state.permits_held(), state.permits_kept()), (0, 1, 1));
     let next = granted(joined(waiting).await);
@@ -108,7 +108,7 @@ pub async fn a_shortest_hold_on_one_counts_on_the_other(world: &World) {
     until_waiting(&one, 1).await;
     release(&one, "early").await;
     let refused = refused(other.acquire(&key(), permits(1, None, request("other"))).await);
-    assert!(matches!(refused.why, RefusedBecause::Delayed(_)), "{:?}", refused.why);
+    assert!(matches!(refused.why, Refusal::Delayed(_)), "{:?}", refused.why);
     assert!(granted(joined(waiting).await).lease.granted_at >= early.granted_at.plus_ms(SHORTEST_MS));
     let outcome = command(&one, Command::SetLimit(None)).await;
     assert_eq!(outcome, Outcome::LimitSet { limit: Some(1), held: 1 });

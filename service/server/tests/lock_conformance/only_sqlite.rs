@@ -1,9 +1,10 @@
 //! Leases in a file outlive their node.
 
+use latchgate_core::lock::{Outcome, Refusal};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use latchgate::locks::{Limits, RefusedBecause, Released};
+use latchgate::locks::Limits;
 use latchgate::store::LockStore;
 use latchgate_core::App;
 use latchgate_testkit::eventually;
@@ -50,10 +51,10 @@ async fn a_held_lease_is_still_held_when_the_file_is_opened_again() {
     assert!(eventually(PATIENCE, is_opened).await, "the node has stopped, but its file is still in use");
     let node = start(store.into_inner().unwrap()).await;
     let refused = refused(node.acquire(&key(), request("other")).await);
-    assert_eq!((refused.why, &refused.holders[..]), (RefusedBecause::Held, &[lease.clone()][..]));
+    assert_eq!((refused.why, &refused.holders[..]), (Refusal::Held, &[lease.clone()][..]));
     let waiting = join(&node, wait("next")).await;
     let released = node.release(&key(), id("me")).await.unwrap();
-    assert!(matches!(released, Released::Released { already: false, .. }), "{released:?}");
+    assert!(matches!(released, Outcome::Released { already: false, .. }), "{released:?}");
     assert!(granted(joined(waiting).await).lease.token > lease.token);
     release(&node, "next").await;
 }

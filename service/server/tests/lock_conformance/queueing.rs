@@ -1,14 +1,14 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::locks::{LockRequest, Locks, RefusedBecause, Released};
+use latchgate::locks::{LockRequest, Locks};
 
 use crate::calls::{
     again, granted, hold, holder, id, join, joined, key, owner, refused, release, request, take, until_waiting, wait,
     with,
 };
 use crate::worlds::World;
-use latchgate_core::lock::Mode;
+use latchgate_core::lock::{Mode, Outcome, Refusal};
 
 pub async fn a_waiter_gets_the_lock_on_its_release(world: &World) {
     let node = world.node().await;
@@ -65,7 +65,7 @@ pub async fn a_wait_that_times_out_is_refused_and_leaves_the_queue(world: &World
     until_waiting(&node, 1).await;
     let impatient = LockRequest { wait: Duration::from_millis(120), ..request("third") };
     let refused = refused(joined(join(&node, impatient).await).await);
-    assert_eq!(refused.why, RefusedBecause::WaitTimeout);
+    assert_eq!(refused.why, Refusal::WaitTimeout);
     assert_eq!(refused.holders, [first]);
     assert_eq!((refused.waiters, refused.queue_number), (1, 2));
     assert!(refused.waited >= Duration::from_millis(120));
@@ -83,11 +83,11 @@ pub async fn closing_ends_waits_and_answers_other_requests(world: &World) {
     until_waiting(&node, 2).await;
     node.close();
     for waiting in waiting {
-        assert_eq!(refused(joined(waiting).await).why, RefusedBecause::WaitTimeout);
+        assert_eq!(refused(joined(waiting).await).why, Refusal::WaitTimeout);
     }
     // This request would have to wait. It gets its position, with which it can wait at another node.
-    assert_eq!(refused(node.acquire(&key(), wait("fourth")).await).why, RefusedBecause::WaitTimeout);
-    assert_eq!(refused(node.acquire(&key(), request("fifth")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), wait("fourth")).await).why, Refusal::WaitTimeout);
+    assert_eq!(refused(node.acquire(&key(), request("fifth")).await).why, Refusal::Held);
     release(&node, "first").await;
     hold(&node, "sixth").await;
     assert!(!node.is_ready());
@@ -101,7 +101,7 @@ pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World
     // Both are polled together, so that they can be in one batch.
     let key = key();
     let (writer, reader) = tokio::join!(node.acquire(&key, request("writer")), node.acquire(&key, shared("reader")));
-    assert_eq!(refused(writer).why, RefusedBecause::Held);
+    assert_eq!(refused(writer).why, Refusal::Held);
     granted(reader);
 }
 
@@ -120,7 +120,7 @@ pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
     let second = granted(joined(second).await).lease;
     assert_eq!(first.token, second.token);
     let released = node.release(&key(), id("first")).await.unwrap();
-    assert!(matches!(released, Released::Released { still_held: 1, already: false }), "{released:?}");
+    assert!(matches!(released, Outcome::Released { still_held: 1, already: false }), "{released:?}");
     assert_eq!(holder(&node).await.as_deref(), Some("twice"));
     release(&node, "second").await;
     granted(joined(between).await);

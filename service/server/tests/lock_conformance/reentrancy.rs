@@ -1,4 +1,5 @@
-use latchgate::locks::{Acquired, LockRequest, RefusedBecause};
+use latchgate::locks::{Acquired, LockRequest};
+use latchgate_core::lock::{Outcome, Refusal};
 
 use crate::calls::{
     again, by, granted, hold, holders, inspect, join, joined, key, refused, release, release_one, request, send,
@@ -32,7 +33,7 @@ pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_rele
     assert_eq!(release_one(&node, "write").await, 1);
     granted(joined(reader).await);
     assert_eq!(holders(&node).await, ["me", "reader"]);
-    assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, Refusal::Held);
 }
 
 pub async fn the_only_sharer_can_upgrade(world: &World) {
@@ -43,7 +44,7 @@ pub async fn the_only_sharer_can_upgrade(world: &World) {
     // The waiters wait for this owner, so the upgrade overtakes them.
     let write = take(&node, &key(), again("me", request("write"))).await.lease;
     assert!(write.token > read.token, "an upgrade gets a new token");
-    assert_eq!(refused(node.acquire(&key(), shared(request("reader"))).await).why, RefusedBecause::Held);
+    assert_eq!(refused(node.acquire(&key(), shared(request("reader"))).await).why, Refusal::Held);
     assert_eq!(release_one(&node, "write").await, 1);
     assert_eq!(holders(&node).await, ["me"]);
     assert_eq!(release_one(&node, "read").await, 0);
@@ -61,7 +62,7 @@ pub async fn two_sharers_that_upgrade_do_not_wait_for_each_other(world: &World) 
     ];
     for upgrade in upgrades {
         let answer = joined(upgrade).await;
-        assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
+        assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::UpgradeBlocked, _))), "{answer:?}");
     }
     // One of them releases its shared lease.
     release(&node, "first-shared").await;
@@ -96,7 +97,7 @@ pub async fn a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters(w
     until_waiting(&one, 1).await;
     take(&one, &key(), again("me", with(shared(request("mine")), |terms| terms.barge = true))).await;
     let answer = joined(send(&other, again("me", wait("alone"))).await).await;
-    assert!(matches!(answer, Ok(Acquired::UpgradeBlocked)), "{answer:?}");
+    assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::UpgradeBlocked, _))), "{answer:?}");
     release(&one, "mine").await;
     release(&one, "reader").await;
     granted(joined(writer).await);

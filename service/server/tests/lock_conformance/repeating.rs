@@ -1,5 +1,5 @@
 use latchgate::locks::Acquired;
-use latchgate_core::lock::EndReason;
+use latchgate_core::lock::{EndReason, Outcome};
 
 use crate::calls::{
     acquire_lost, granted, hold, holder, inspect, join, joined, key, owner, release, request, take, until_past,
@@ -26,7 +26,7 @@ pub async fn another_owner_cannot_reuse_a_lease_id(world: &World) {
     hold(&node, "me").await;
     for request in [request("me"), wait("me")] {
         let answer = node.acquire(&key(), with(request, |terms| terms.owner = owner("them"))).await;
-        assert!(matches!(answer, Ok(Acquired::LeaseIdReused)), "{answer:?}");
+        assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::LeaseIdReused, _))), "{answer:?}");
     }
     assert_eq!(holder(&node).await.as_deref(), Some("me"));
 }

@@ -1,7 +1,7 @@
 //! The terms of a lease: barging, lock-delay, longest hold, revocation and force.
 
-use latchgate::locks::{Acquired, LockRequest, Locks, RefusedBecause, Renewed};
-use latchgate_core::lock::{Command, EndReason, Force, Metadata, Note, Outcome, Owner, Revoke};
+use latchgate::locks::{Acquired, LockRequest, Locks};
+use latchgate_core::lock::{Command, EndReason, Force, Metadata, Note, Outcome, Owner, Refusal, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 use std::sync::Mutex;
@@ -26,9 +26,9 @@ pub async fn a_lock_delay_refuses_every_request_until_it_ends(world: &World) {
     let delays = Mutex::new(Vec::new());
     let is_granted = || async {
         match node.acquire(&key(), request("next")).await {
-            Ok(Acquired::Granted(_)) => true,
+            Ok(Acquired::Outcome(Outcome::Granted(_), _)) => true,
             answer => {
-                if let RefusedBecause::Delayed(until) = refused(answer).why {
+                if let Refusal::Delayed(until) = refused(answer).why {
                     delays.lock().unwrap().push(until);
                 }
                 false
@@ -61,10 +61,10 @@ pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(wor
     all_granted(node.acquire_many(both).await);
     release_all(&node, "both", &["a", "b"]).await;
     let why = |answer| refused(answer).why;
-    assert!(matches!(why(node.acquire(&at("a"), request("again")).await), RefusedBecause::Delayed(_)));
+    assert!(matches!(why(node.acquire(&at("a"), request("again")).await), Refusal::Delayed(_)));
     node.command(&at("a"), Command::Force(Force { note: note("now") })).await.unwrap();
     take(&node, &at("a"), request("again")).await;
-    assert!(matches!(why(node.acquire(&at("b"), request("again")).await), RefusedBecause::Delayed(_)));
+    assert!(matches!(why(node.acquire(&at("b"), request("again")).await), Refusal::Delayed(_)));
 }
 
 pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
@@ -74,10 +74,10 @@ pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
     renew(&node, "me", None).await;
     assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":1}"));
     let renewed = node.renew(&key(), id("me"), None, metadata("{\"step\":2}")).await;
-    assert!(matches!(renewed, Ok(Renewed::Renewed { .. })), "{renewed:?}");
+    assert!(matches!(renewed, Ok((Outcome::Renewed(_), _))), "{renewed:?}");
     assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":2}"));
     let renewed = node.renew(&key(), id("me"), None, metadata(&"x".repeat(1 << 20))).await;
-    assert!(matches!(renewed, Ok(Renewed::KeyFull(_))), "{renewed:?}");
+    assert!(matches!(renewed, Ok((Outcome::KeyFull(_), _))), "{renewed:?}");
 }
 
 pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
@@ -158,6 +158,6 @@ pub async fn a_lock_delay_on_one_holds_on_the_other(world: &World) {
     let waiting = join(&other, wait("next")).await;
     until_past(&one, ends_at.plus_ms(CLOCK_BOUND_MS)).await;
     let answer = refused(one.acquire(&key(), request("other")).await);
-    assert_eq!(answer.why, RefusedBecause::Delayed(ends_at.plus_ms(DELAY_MS)));
+    assert_eq!(answer.why, Refusal::Delayed(ends_at.plus_ms(DELAY_MS)));
     assert!(granted(joined(waiting).await).lease.granted_at >= ends_at.plus_ms(DELAY_MS));
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate::locks::{Limits, LockRequest, Locks, RefusedBecause};
-use latchgate_core::lock::{Position, RECENT_MAX};
+use latchgate::locks::{Limits, LockRequest, Locks};
+use latchgate_core::lock::{Position, RECENT_MAX, Refusal};
 
 use crate::calls::{
     granted, hold, holder, inspect, join, joined, key, refused, release, request, until_past, until_waiting, wait,
@@ -22,7 +22,7 @@ async fn reserving(world: &World, ticket_hold: Duration) -> Locks {
 async fn timed_out(node: &Locks, lease: &str, position: Option<Position>) -> Position {
     let waiting = join(node, LockRequest { wait: SHORT, position, ..request(lease) }).await;
     let refused = refused(joined(waiting).await);
-    assert_eq!(refused.why, RefusedBecause::WaitTimeout);
+    assert_eq!(refused.why, Refusal::WaitTimeout);
     assert!(position.is_none_or(|position| position == refused.position), "its position has changed: {refused:?}");
     refused.position
 }
@@ -68,7 +68,7 @@ pub async fn the_position_of_a_ticket_holder_is_reserved_for_a_moment(world: &Wo
     release(&node, "holder").await;
     // If a waiter could be granted the lock, the release has done that.
     let answer = refused(node.acquire(&key(), request("passing")).await);
-    assert_eq!((answer.why, answer.waiters, &answer.holders[..]), (RefusedBecause::Reserved, 1, &[][..]));
+    assert_eq!((answer.why, answer.waiters, &answer.holders[..]), (Refusal::Reserved, 1, &[][..]));
     granted(node.acquire(&key(), back("first", position)).await);
     release(&node, "first").await;
     granted(joined(second).await);

@@ -1,7 +1,8 @@
+use latchgate_core::lock::{Outcome, Refusal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use latchgate::locks::{LockRequest, RefusedBecause, Renewed};
+use latchgate::locks::LockRequest;
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
@@ -15,9 +16,9 @@ pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(wo
     let (one, other) = (world.node().await, world.node().await);
     let lease = hold(&one, "first").await.lease;
     let refused = refused(other.acquire(&key(), request("second")).await);
-    assert_eq!((refused.why, &refused.holders[..]), (RefusedBecause::Held, &[lease.clone()][..]));
+    assert_eq!((refused.why, &refused.holders[..]), (Refusal::Held, &[lease.clone()][..]));
     let renewed = other.renew(&key(), id("first"), Some(700_000), None).await.unwrap();
-    let Renewed::Renewed { lease: renewed, .. } = renewed else { panic!("{renewed:?}") };
+    let (Outcome::Renewed(renewed), _) = renewed else { panic!("{renewed:?}") };
     assert!(renewed.expires_at > lease.expires_at);
     assert_eq!(inspect(&one).await.state.holders(), [renewed]);
     release(&other, "first").await;
@@ -183,5 +184,5 @@ pub async fn a_wait_that_times_out_names_no_holder_that_has_released(world: &Wor
     release(&one, "first").await;
     let refused = refused(joined(waiting).await);
     let named: Vec<&str> = refused.holders.iter().map(|lease| lease.owner.as_str()).collect();
-    assert_eq!((refused.why, &named[..]), (RefusedBecause::WaitTimeout, &["second"][..]));
+    assert_eq!((refused.why, &named[..]), (Refusal::WaitTimeout, &["second"][..]));
 }

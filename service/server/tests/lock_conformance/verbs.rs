@@ -1,6 +1,6 @@
-use latchgate::locks::{Locks, RefusedBecause, Released, Renewed};
+use latchgate::locks::Locks;
 use latchgate_core::App;
-use latchgate_core::lock::Metadata;
+use latchgate_core::lock::{Metadata, Outcome, Refusal};
 
 use crate::calls::{
     acquire_lost, at, hold, holder, id, inspect, key, refused, release, release_lost, renew_lost, request, take, with,
@@ -30,7 +30,7 @@ pub async fn a_held_lock_is_refused_with_its_holder(world: &World) {
     let node = world.node().await;
     let granted = hold(&node, "first").await;
     let refused = refused(node.acquire(&key(), request("second")).await);
-    assert_eq!(refused.why, RefusedBecause::Held);
+    assert_eq!(refused.why, Refusal::Held);
     assert_eq!(refused.holders, [granted.lease]);
     assert_eq!((refused.waiters, refused.queue_number), (0, 1));
     assert_eq!(holder(&node).await.as_deref(), Some("first"));
@@ -42,7 +42,7 @@ pub async fn a_second_release_is_already_done(world: &World) {
     release(&node, "me").await;
     hold(&node, "next").await;
     let again = node.release(&key(), id("me")).await.unwrap();
-    assert!(matches!(again, Released::Released { still_held: 0, already: true }), "{again:?}");
+    assert!(matches!(again, Outcome::Released { still_held: 0, already: true }), "{again:?}");
     assert_eq!(holder(&node).await.as_deref(), Some("next"));
 }
 
@@ -62,7 +62,7 @@ pub async fn a_renewal_restarts_the_lease(world: &World) {
 
 async fn renewed(node: &Locks, ttl_ms: Option<u64>) -> latchgate_core::lock::Lease {
     match node.renew(&key(), id("me"), ttl_ms, None).await {
-        Ok(Renewed::Renewed { lease, .. }) => lease,
+        Ok((Outcome::Renewed(lease), _)) => lease,
         other => panic!("not renewed: {other:?}"),
     }
 }
@@ -74,7 +74,7 @@ pub async fn a_lease_id_of_another_key_is_unknown(world: &World) {
     assert_eq!(release_lost(node.release(&at("other"), id("me")).await), None);
     // The same lease id can be granted at the other key.
     take(&node, &at("other"), request("me")).await;
-    assert!(matches!(node.release(&at("other"), id("me")).await, Ok(Released::Released { .. })));
+    assert!(matches!(node.release(&at("other"), id("me")).await, Ok(Outcome::Released { .. })));
     assert!(acquire_lost(node.acquire(&at("other"), request("me")).await).is_some());
     assert_eq!(inspect(&node).await.state.holders(), [here.lease]);
 }

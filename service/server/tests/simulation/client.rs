@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::locks::{
-    Acquired, AcquiredMany, Failure, Granted, LockManyRequest, LockRequest, RefusedBecause, Released, Renewed,
-    RequestedLock,
-};
+use latchgate::locks::{Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RequestedLock};
 use latchgate_core::lock::{
-    Close, Command, EndReason, Force, Group, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position, Refusal,
-    Revoke, Share,
+    Close, Command, EndReason, Force, Grant, Group, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position,
+    Refusal, Revoke, Share,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
@@ -222,7 +219,7 @@ impl Client {
         let now = self.world.now().await;
         answer.iter().for_each(|answer| self.world.log.saw(reach::acquired(answer)));
         match answer {
-            Ok(Acquired::Granted(granted)) => {
+            Ok(Acquired::Outcome(Outcome::Granted(granted), _)) => {
                 self.is_granted(node, key, &granted, limit, now);
                 Ended::Granted(granted.lease)
             }
@@ -231,16 +228,16 @@ impl Client {
                     self.world.checker.broken(format!("{id} returned to {key} and lost its position: {refused:?}"));
                 }
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
-                if refused.why == RefusedBecause::Closed {
+                if refused.why == Refusal::Closed {
                     self.world.log.saw("refused while closed");
                 }
-                if refused.why == RefusedBecause::GroupAtLimit {
+                if refused.why == Refusal::GroupAtLimit {
                     self.world.log.saw("refused by the limit of its group");
                 }
                 if self.world.checker.is_held(key, &request.lease.lease_id, now, MARGIN_MS) {
                     self.world.checker.broken(format!("{id} was refused {key} while it holds it: {refused:?}"));
                 }
-                Ended::Refused(Some(refused.position).filter(|_| refused.why == RefusedBecause::WaitTimeout))
+                Ended::Refused(Some(refused.position).filter(|_| refused.why == Refusal::WaitTimeout))
             }
             Ok(Acquired::WaitFailed { failure, position }) => {
                 self.failed(id, &failure);
@@ -261,10 +258,10 @@ impl Client {
         }
     }
 
-    fn is_granted(&self, node: &Node, key: &str, granted: &Granted, limit: Option<(u64, u32)>, now: Timestamp) {
+    fn is_granted(&self, node: &Node, key: &str, granted: &Grant, limit: Option<(u64, u32)>, now: Timestamp) {
         let (World { plan, log, checker, .. }, lease) = (&*self.world, &granted.lease);
         self.line(|| format!("{} is granted {key}, token {}", lease.lease_id.as_str(), lease.token % 100_000_000));
-        log.saw(if granted.waited > NOTABLE { "granted after a wait" } else { "granted" });
+        log.saw(if Duration::from_millis(lease.waited_ms) > NOTABLE { "granted after a wait" } else { "granted" });
         // At a slow pace, that is longer than what a cluster begins with.
         if lease.ttl_ms == plan.lease_ms_max && plan.pace > 1 {
             log.saw("lease as long as is allowed");
@@ -347,7 +344,7 @@ impl Client {
         let now = self.world.now().await;
         if let Ok(Ok(answer)) = answer {
             self.world.log.saw(reach::acquired(&answer));
-            let is_granted = matches!(answer, Acquired::Granted(_));
+            let is_granted = matches!(answer, Acquired::Outcome(Outcome::Granted(_), _));
             if is_granted && self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) {
                 self.world.checker.broken(format!("{key}: another client has the lease of {lease:?}: {answer:?}"));
             }
@@ -363,14 +360,14 @@ impl Client {
             return self.world.checker.broken(format!("{}: renew of {key} {id} has no answer", node.name));
         };
         let now = self.world.now().await;
-        answer.iter().for_each(|answer| self.world.log.saw(reach::renewed(answer)));
+        answer.iter().for_each(|answer| self.world.log.saw(reach::renewed(&answer.0)));
         match answer {
-            Ok(Renewed::Renewed { lease, .. }) => {
+            Ok((Outcome::Renewed(lease), _)) => {
                 self.line(|| format!("{id} is renewed"));
                 self.world.log.saw("renewed");
                 self.world.checker.holds(key, self.world.claim(node, key, &lease), now);
             }
-            Ok(Renewed::LeaseLost(lost)) => {
+            Ok((Outcome::LeaseLost(lost), _)) => {
                 self.line(|| format!("{id} is lost: {lost:?}"));
                 self.world.log.saw("lost");
                 if self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) {
@@ -381,9 +378,7 @@ impl Client {
                 self.world.checker.is_told_of_the_end(key, lease, lost.why);
                 self.world.checker.ends(key, &lease.lease_id);
             }
-            Ok(Renewed::KeyFull(full)) => {
-                self.world.checker.broken(format!("{id} has no metadata to renew with: {full:?}"))
-            }
+            Ok((other, _)) => self.world.checker.broken(format!("{id} was answered to a renewal: {other:?}")),
             Err(failure) => self.failed(id, &failure),
         }
     }
@@ -402,13 +397,17 @@ impl Client {
         self.line(|| format!("{id} release: {answer:?}"));
         answer.iter().for_each(|answer| self.world.log.saw(reach::released(answer)));
         match answer {
-            Ok(Released::Released { .. }) => {
+            Ok(Outcome::Released { .. }) => {
                 self.world.log.saw("released");
                 self.world.checker.is_told_of_the_end(key, lease, Some(EndReason::Released));
                 true
             }
-            Ok(Released::LeaseLost(lost)) => {
+            Ok(Outcome::LeaseLost(lost)) => {
                 self.world.checker.is_told_of_the_end(key, lease, lost.why);
+                true
+            }
+            Ok(other) => {
+                self.world.checker.broken(format!("{id} was answered to a release: {other:?}"));
                 true
             }
             Err(failure) => {

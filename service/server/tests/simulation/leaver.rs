@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, LockRequest};
-use latchgate_core::lock::LeaseId;
+use latchgate_core::lock::{LeaseId, Outcome};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::random::Random;
@@ -49,7 +49,7 @@ impl Leaver {
                 self.world.checker.leaves(lease_id);
             }
             // This client has its answer, so it releases its lease.
-            Ok(Ok(Acquired::Granted(_))) => {
+            Ok(Ok(Acquired::Outcome(Outcome::Granted(_), _))) => {
                 let give_up = Instant::now() + Duration::from_secs(60);
                 while node.locks.release(&address, lease_id.clone()).await.is_err() && Instant::now() < give_up {
                     sleep(Duration::from_millis(100)).await;
@@ -72,7 +72,7 @@ impl Leaver {
             let wait = Duration::from_secs(2);
             let request = LockRequest { wait, ..LockRequest::new(lease_id.clone(), TTL_MS) };
             match node.locks.acquire(&address, request).await {
-                Ok(Acquired::Granted(granted)) => {
+                Ok(Acquired::Outcome(Outcome::Granted(granted), _)) => {
                     world.log.saw("came back");
                     world.checker.holds(key, world.claim(&node, key, &granted.lease), world.now().await);
                     sleep(Duration::from_millis(self.random.between(100..=600))).await;

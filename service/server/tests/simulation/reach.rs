@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Once};
 
 use latchgate::gate::PreReply;
-use latchgate::locks::{Acquired, Refused, RefusedBecause, Released, Renewed};
+use latchgate::locks::{Acquired, Refused};
 use latchgate_core::gate;
 use latchgate_core::lock::{Command, Outcome, Refusal};
 use tracing::field::{Field, Visit};
@@ -25,34 +25,38 @@ macro_rules! names {
 }
 
 names! { acquired, ACQUIRED, Acquired;
-    Acquired::Granted(_) => "acquire: granted",
-    Acquired::Refused(Refused { why: RefusedBecause::Held, .. }) => "acquire: held",
-    Acquired::Refused(Refused { why: RefusedBecause::GroupAtLimit, .. }) => "acquire: group at its limit",
-    Acquired::Refused(Refused { why: RefusedBecause::Reserved, .. }) => "acquire: reserved",
-    Acquired::Refused(Refused { why: RefusedBecause::Delayed(_), .. }) => "acquire: delayed",
-    Acquired::Refused(Refused { why: RefusedBecause::HeldOff(_), .. }) => "acquire: held off",
-    Acquired::Refused(Refused { why: RefusedBecause::Closed, .. }) => "acquire: closed",
-    Acquired::Refused(Refused { why: RefusedBecause::WaitTimeout, .. }) => "acquire: wait has ended",
-    Acquired::LeaseIdReused => "acquire: lease id reused",
-    Acquired::LimitMismatch(_) => "acquire: limit mismatch",
-    Acquired::KeyFull(_) => "acquire: key full",
-    Acquired::UpgradeBlocked => "acquire: upgrade blocked",
-    Acquired::LeaseLost(_) => "acquire: lease lost",
+    Acquired::Outcome(Outcome::Granted(_), _) => "acquire: granted",
+    Acquired::Refused(Refused { why: Refusal::Held, .. }) => "acquire: held",
+    Acquired::Refused(Refused { why: Refusal::GroupAtLimit, .. }) => "acquire: group at its limit",
+    Acquired::Refused(Refused { why: Refusal::Reserved, .. }) => "acquire: reserved",
+    Acquired::Refused(Refused { why: Refusal::Delayed(_), .. }) => "acquire: delayed",
+    Acquired::Refused(Refused { why: Refusal::HeldOff(_), .. }) => "acquire: held off",
+    Acquired::Refused(Refused { why: Refusal::Closed, .. }) => "acquire: closed",
+    Acquired::Refused(Refused { why: Refusal::WaitTimeout, .. }) => "acquire: wait has ended",
+    Acquired::Outcome(Outcome::LeaseIdReused, _) => "acquire: lease id reused",
+    Acquired::Outcome(Outcome::LimitMismatch(_), _) => "acquire: limit mismatch",
+    Acquired::Outcome(Outcome::KeyFull(_), _) => "acquire: key full",
+    Acquired::Outcome(Outcome::UpgradeBlocked, _) => "acquire: upgrade blocked",
+    Acquired::Outcome(Outcome::LeaseLost(_), _) => "acquire: lease lost",
     Acquired::WaitFailed { .. } => "acquire: wait failed",
-    // Only probes of multilocks.
-    Acquired::Notified => "multilock granted",
+    // Only probes of multilocks; and outcomes of other commands.
+    Acquired::Notified | Acquired::Outcome(..) => "multilock granted",
 }
 
-names! { renewed, RENEWED, Renewed;
-    Renewed::Renewed { .. } => "renew: renewed",
-    Renewed::LeaseLost(_) => "renew: lease lost",
-    Renewed::KeyFull(_) => "renew: key full",
+names! { renewed, RENEWED, Outcome;
+    Outcome::Renewed(_) => "renew: renewed",
+    Outcome::LeaseLost(_) => "renew: lease lost",
+    Outcome::KeyFull(_) => "renew: key full",
+    // Not of a renewal.
+    _ => "renew: renewed",
 }
 
-names! { released, RELEASED, Released;
-    Released::Released { already: false, .. } => "release: released",
-    Released::Released { already: true, .. } => "release: released before",
-    Released::LeaseLost(_) => "release: lease lost",
+names! { released, RELEASED, Outcome;
+    Outcome::Released { already: false, .. } => "release: released",
+    Outcome::Released { already: true, .. } => "release: released before",
+    Outcome::LeaseLost(_) => "release: lease lost",
+    // Not of a release.
+    _ => "release: released",
 }
 
 names! { commanded, COMMANDED, (&Command, &Outcome);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, Answer, LockRequest, Renewed};
+use latchgate::locks::{Acquired, Answer, LockRequest};
 use latchgate_core::lock::{Command, LeaseId, Metadata, Mode, Note, Outcome, Revoke};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -244,7 +244,7 @@ pub async fn settle(world: &Arc<World>, restless: Duration) {
             let lease_id = LeaseId::parse("settle").unwrap();
             let answer = node.locks.acquire(&address, LockRequest::new(lease_id, 1_000)).await;
             // An earlier call may have been granted the lease, with an answer that was lost.
-            if matches!(answer, Ok(Acquired::Granted(_) | Acquired::LeaseLost(_))) {
+            if matches!(answer, Ok(Acquired::Outcome(Outcome::Granted(_) | Outcome::LeaseLost(_), _))) {
                 break;
             }
             if calm.elapsed() > bound {
@@ -325,14 +325,14 @@ async fn hand_over(world: &Arc<World>) {
         };
         let took = (at - last).saturating_sub(Duration::from_millis(200));
         world.log.line(|| format!("hand-over to {number} took {} ms", took.as_millis()));
-        let Ok(Acquired::Granted(granted)) = &answer else {
+        let Ok(Acquired::Outcome(Outcome::Granted(granted), _)) = &answer else {
             return world.checker.broken(format!("hand-over to {number}: {answer:?}"));
         };
         if !is_released {
             return world.checker.broken(format!("hand-over to {number}: it was not released"));
         }
         // One that has arrived after the release before it takes a free lock.
-        if took.min(granted.waited) > bound {
+        if took.min(Duration::from_millis(granted.lease.waited_ms)) > bound {
             world.checker.broken(format!("the hand-over to {number} took {} ms", took.as_millis()));
         }
         last = at;
@@ -353,12 +353,12 @@ async fn leave_while_granted(world: &Arc<World>) {
             timeout(leave_after, leaver.locks.acquire(&address, request(format!("leaver-{number}"), 5_000))).await;
         let patience_ms = if world.plan.is_silent { 3_000 } else { 500 };
         let (lease_id, id) = match left {
-            Ok(Ok(Acquired::Granted(granted))) => (granted.lease.lease_id, "leaver"),
+            Ok(Ok(Acquired::Outcome(Outcome::Granted(granted), _))) => (granted.lease.lease_id, "leaver"),
             Ok(other) => return world.checker.broken(format!("a free lock was not granted: {other:?}")),
             Err(_) => {
                 world.log.saw("left while it was granted");
                 match next.locks.acquire(&address, request(format!("next-{number}"), patience_ms)).await {
-                    Ok(Acquired::Granted(granted)) => (granted.lease.lease_id, "next"),
+                    Ok(Acquired::Outcome(Outcome::Granted(granted), _)) => (granted.lease.lease_id, "next"),
                     other => return world.checker.broken(format!("after a client left: {other:?}")),
                 }
             }
@@ -383,8 +383,8 @@ async fn fill_a_key(world: &Arc<World>) {
         let mut request = LockRequest::new(id(number), 10_000);
         (request.lease.mode, request.lease.metadata) = (Mode::Shared, Some(text(1_000)));
         match node.locks.acquire(&address, request).await {
-            Ok(Acquired::Granted(_)) => {}
-            Ok(answer @ Acquired::KeyFull(_)) if number > 40 => {
+            Ok(Acquired::Outcome(Outcome::Granted(_), _)) => {}
+            Ok(answer @ Acquired::Outcome(Outcome::KeyFull(_), _)) if number > 40 => {
                 world.log.saw(reach::acquired(&answer));
                 break;
             }
@@ -392,7 +392,7 @@ async fn fill_a_key(world: &Arc<World>) {
         }
     }
     match node.locks.renew(&address, id(0), None, Some(text(3_000))).await {
-        Ok(answer @ Renewed::KeyFull(_)) => world.log.saw(reach::renewed(&answer)),
+        Ok((outcome @ Outcome::KeyFull(_), _)) => world.log.saw(reach::renewed(&outcome)),
         other => world.checker.broken(format!("a renewal for which the key has no space: {other:?}")),
     }
     let note = Note { reason: Some("a".repeat(200).into()), ..Note::default() };
@@ -415,7 +415,7 @@ async fn repeat_at_another_node(world: &Arc<World>) {
         let (locks, address) = (node.locks.clone(), address.clone());
         tokio::spawn(async move { locks.acquire(&address, request).await })
     };
-    let is_granted = |answer: &Answer<Acquired>| matches!(answer, Ok(Acquired::Granted(_)));
+    let is_granted = |answer: &Answer<Acquired>| matches!(answer, Ok(Acquired::Outcome(Outcome::Granted(_), _)));
     let first = acquire(&one, request("first", 0)).await.unwrap();
     let earlier = acquire(&one, request("earlier", 10));
     sleep(Duration::from_millis(50)).await;

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use governor::clock::Clock as _;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
+use latchgate_core::App;
 use latchgate_core::access::{Quota, Quotas};
 use latchgate_core::gate::OperationId;
-use latchgate_core::App;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
+use latchgate_core::lock::{Grant, LeaseId, LeaseTerms, Mode, Outcome, PRIORITY_MAX, PRIORITY_MIN, Refusal};
 use latchgate_core::{Address, App};
 use serde_json::{Map, Value};
 
-use super::answers::{Volatility, key_full, lease_lost, left_ms, limit_mismatch, permits, refusal, unanswered};
+use super::answers::{Volatility, left_ms, permits, problem, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
 use super::ticket::{Requested, Resumed};
 use crate::format::{DateTime, answers, rfc3339};
@@ -15,8 +15,8 @@ use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::context::Context;
 use crate::http::path::PathAddress;
-use crate::http::problem::{Code, Problem, within};
-use crate::locks::{Acquired, LockRequest, RefusedBecause};
+use crate::http::problem::{Problem, within};
+use crate::locks::{Acquired, LockRequest};
 
 acquire_body! {
     #[schema(example = json!({"owner": "billing-7", "ttl_ms": 30_000}))]
@@ -87,22 +87,21 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
     let acquired = call.context.locks.acquire(&address, request).await;
-    let granted = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
-        Acquired::Granted(granted) => granted,
+    let (Grant { lease, limit, .. }, now) = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
+        Acquired::Outcome(Outcome::Granted(grant), now) => (grant, now),
         other => return Err(not_acquired(&call.context, &keys, &lease_id, wait, &other)),
     };
-    let lease = &granted.lease;
     Ok(answer::ok(&AcquireAnswer {
         key: address.key.as_str(),
         lease_id: lease.lease_id.as_str(),
         owner: lease.owner.as_str(),
         mode: lease.mode.as_str(),
-        permits: permits(lease),
-        limit: granted.limit,
+        permits: permits(&lease),
+        limit,
         slots: lease.slots.iter().collect(),
         group: lease.group.as_ref().map(|group| group.as_str().to_owned()),
         token: lease.token,
-        ttl_ms: left_ms(lease, granted.now),
+        ttl_ms: left_ms(&lease, now),
         expires_at: rfc3339(lease.expires_at),
         waited_ms: lease.waited_ms,
         durability: call.context.durability(),
@@ -121,25 +120,15 @@ pub fn not_acquired(
     let ticket = |position, now| context.tickets.issue(keys, lease_id, position, now);
     match acquired {
         Acquired::Refused(refused) => {
-            let has_waited = refused.why == RefusedBecause::WaitTimeout;
+            let has_waited = refused.why == Refusal::WaitTimeout;
             let ticket = has_waited.then(|| ticket(refused.position, refused.now));
             context.with_wait_max(refusal(refused).with_some("ticket", ticket), wait)
         }
         Acquired::WaitFailed { failure, position } => {
             unanswered(failure, lease_id).with("ticket", ticket(*position, context.locks.now()))
         }
-        Acquired::LeaseIdReused => Problem::new(
-            Code::LeaseIdReused,
-            "A live lease with another owner or mode has this lease_id: send a new one with every acquire.",
-        ),
-        Acquired::KeyFull(full) => key_full(*full),
-        Acquired::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
-        Acquired::UpgradeBlocked => Problem::new(
-            Code::UpgradeBlocked,
-            "Other leases share the lock: release yours, then acquire it exclusively.",
-        ),
-        Acquired::LeaseLost(lost) => lease_lost(lost),
-        Acquired::Granted(_) | Acquired::Notified => Problem::defect(),
+        Acquired::Outcome(outcome, _) => problem(outcome),
+        Acquired::Notified => Problem::defect(),
     }
 }
 

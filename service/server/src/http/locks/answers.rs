@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, STATE_BYTES_MAX};
+use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, Outcome, Refusal, STATE_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::fields::ModeName;
 use crate::format::{DateTime, answers, ms, rfc3339};
 use crate::http::problem::{Code, Problem};
-use crate::locks::{Failure, GroupHeld, Refused, RefusedBecause};
+use crate::locks::{Failure, GroupHeld, Refused};
 
 /// Longest `retry_after_ms` for a held lock: it may be released long before its lease ends.
 pub const RETRY_AFTER_MAX_MS: u64 = 1_000;
@@ -133,26 +133,26 @@ pub fn refusal(refused: &Refused) -> Problem {
         problem.with("delay_left_ms", left_ms(until)).retry_after_ms(left_ms(until).max(1))
     };
     let problem = match refused.why {
-        RefusedBecause::Held => problem(Code::LockHeld, held_by(first, refused.holders.len())),
-        RefusedBecause::GroupAtLimit => problem(Code::LockHeld, at_group_limit(refused.group.as_ref())),
-        RefusedBecause::Reserved => {
+        Refusal::Held => problem(Code::LockHeld, held_by(first, refused.holders.len())),
+        Refusal::GroupAtLimit => problem(Code::LockHeld, at_group_limit(refused.group.as_ref())),
+        Refusal::Reserved => {
             problem(Code::LockReserved, "The lock is free, but other requests wait for it and come first.".to_owned())
         }
-        RefusedBecause::Delayed(until) => {
+        Refusal::Delayed(until) => {
             let why = "a lease expired with a lock-delay, or ended before its min_hold_ms";
             delayed(until, format!("The lock is not granted for {} ms more: {why}.", left_ms(until)))
         }
-        RefusedBecause::HeldOff(until) => {
+        Refusal::HeldOff(until) => {
             let why = "The store may have lost leases";
             delayed(until, format!("{why}: a hold-off grants nothing for {} ms more.", left_ms(until)))
         }
-        RefusedBecause::WaitTimeout => {
+        Refusal::WaitTimeout => {
             // From the first arrival, over all calls with a ticket, as in a grant.
             let waited_ms = ms(refused.waited).max(refused.now.ms_since(refused.position.arrival));
             let detail = format!("The request waited {waited_ms} ms and did not get the lock.");
             problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
         }
-        RefusedBecause::Closed => {
+        Refusal::Closed => {
             let reason = refused.closed.as_ref().map_or("", |closing| &closing.reason);
             problem(Code::LockClosed, format!("An operator has closed this key: {reason}"))
         }
@@ -186,13 +186,34 @@ fn at_group_limit(group: Option<&GroupHeld>) -> String {
     }
 }
 
-pub fn key_full(full: KeyFull) -> Problem {
+/// The problem of an outcome that its handler has no answer for.
+pub fn problem(outcome: &Outcome) -> Problem {
+    match outcome {
+        Outcome::LeaseIdReused => Problem::new(
+            Code::LeaseIdReused,
+            "A live lease with another owner or mode has this lease_id: send a new one with every acquire.",
+        ),
+        Outcome::KeyFull(full) => key_full(*full),
+        Outcome::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
+        Outcome::UpgradeBlocked => Problem::new(
+            Code::UpgradeBlocked,
+            "Other leases share the lock: release yours, then acquire it exclusively.",
+        ),
+        Outcome::LeaseLost(lost) => lease_lost(lost),
+        other => {
+            tracing::error!(outcome = ?other, "a command has an outcome that it cannot have");
+            Problem::defect()
+        }
+    }
+}
+
+fn key_full(full: KeyFull) -> Problem {
     let KeyFull { bytes } = full;
     let detail = format!("The state of this key would be {bytes} bytes long: at most {STATE_BYTES_MAX} are allowed.");
     Problem::new(Code::KeyFull, detail).with("bytes", bytes).with("bytes_max", STATE_BYTES_MAX)
 }
 
-pub fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
+fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     let by = if mismatch.is_set { "An operator has set the limit of this key to" } else { "The limit of this key is" };
     let detail = match mismatch.limit {
         Some(limit) => format!("{by} {limit}: the request names another limit or more permits."),
@@ -201,7 +222,7 @@ pub fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
     Problem::new(Code::LimitMismatch, detail).with("limit", mismatch.limit)
 }
 
-pub fn lease_lost(lost: &Lost) -> Problem {
+fn lease_lost(lost: &Lost) -> Problem {
     let why = lost.why.map_or("unknown", |why| why.as_str());
     let detail = match lost.why {
         Some(why) => format!("This lease has ended: {why}."),

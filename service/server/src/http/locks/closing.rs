@@ -3,8 +3,9 @@
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Closing, Command, Outcome};
 
+use super::answers::problem;
 use super::fields::parse_note;
-use super::interventions::{command, unexpected};
+use super::interventions::command;
 use crate::format::{DateTime, answers, parse_rfc3339, requests, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;
@@ -81,7 +82,7 @@ pub async fn close(call: Call, PathAddress(address): PathAddress, Json(request):
             let closed = ClosingAnswer::of(&closing, call.context.locks.now());
             Ok(answer::ok(&ClosedAnswer { key: address.key.as_str(), closed }))
         }
-        other => Err(unexpected(&other)),
+        other => Err(problem(&other)),
     }
 }
 
@@ -95,7 +96,7 @@ pub async fn open(call: Call, PathAddress(address): PathAddress) -> Answered {
             call.detail(|| format!("was closed: {was_closed}"));
             Ok(answer::ok(&OpenAnswer { key: address.key.as_str(), was_closed }))
         }
-        other => Err(unexpected(&other)),
+        other => Err(problem(&other)),
     }
 }
 

@@ -3,7 +3,7 @@
 use latchgate_core::Address;
 use latchgate_core::lock::{Command, Force, Note, Outcome, Refusal, Revoke};
 
-use super::answers::key_full;
+use super::answers::problem;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
 use crate::format::{DateTime, answers, queries, requests, rfc3339};
 use crate::http::answer;
@@ -117,8 +117,7 @@ pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request)
             let deadline = deadline.map(rfc3339);
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline }))
         }
-        Outcome::KeyFull(full) => Err(key_full(full)),
-        other => Err(unexpected(&other)),
+        other => Err(problem(&other)),
     }
 }
 
@@ -137,7 +136,7 @@ pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): 
             call.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
         }
-        other => Err(unexpected(&other)),
+        other => Err(problem(&other)),
     }
 }
 
@@ -156,7 +155,7 @@ pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(reque
         Outcome::LimitSet { limit, held } => {
             Ok(answer::ok(&LimitAnswer { key: address.key.as_str(), limit, permits_held: held }))
         }
-        other => Err(unexpected(&other)),
+        other => Err(problem(&other)),
     }
 }
 
@@ -189,7 +188,7 @@ pub async fn fence(
             );
             Err(Problem::new(Code::StoreUnavailable, detail).retry_after_ms(left_ms))
         }
-        other => Err(unexpected(&other)),
+        other => Err(problem(&other)),
     }
 }
 
@@ -202,9 +201,4 @@ fn shown(note: &Note) -> String {
 
 pub(super) async fn command(call: &Call, address: &Address, command: Command) -> Result<Outcome, Problem> {
     Ok(call.context.locks.command(address, command).await?.0)
-}
-
-pub(super) fn unexpected(outcome: &Outcome) -> Problem {
-    tracing::error!(?outcome, "a command has an outcome that it cannot have");
-    Problem::defect()
 }

@@ -1,18 +1,17 @@
 //! `POST /v1/locks/{key}/renew` and `release`.
 
-use latchgate_core::lock::{Lease, LeaseId, Metadata};
+use latchgate_core::lock::{Lease, LeaseId, Metadata, Outcome};
 use latchgate_core::{Address, Timestamp};
 use serde_json::{Map, Value};
 
-use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, key_full, lease_lost, left_ms, unanswered};
+use super::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms, problem, unanswered};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
 use crate::format::{DateTime, answers, requests, rfc3339};
+use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
-use crate::http::answer;
 use crate::http::problem::Problem;
-use crate::locks::{Released, Renewed};
 
 requests! {
     #[schema(example = json!({"lease_id": "the-lease_id-of-the-acquire", "ttl_ms": 60_000}))]
@@ -97,13 +96,8 @@ pub async fn renewed(
     metadata: Option<Metadata>,
 ) -> Result<(Lease, Timestamp), Problem> {
     match call.context.locks.renew(address, lease_id.clone(), ttl_ms, metadata).await {
-        Ok(Renewed::Renewed { lease, now }) => {
-            Ok((lease, now))
-        }
-        Ok(Renewed::LeaseLost(lost)) => {
-            Err(lease_lost(&lost))
-        }
-        Ok(Renewed::KeyFull(full)) => Err(key_full(full)),
+        Ok((Outcome::Renewed(lease), now)) => Ok((lease, now)),
+        Ok((other, _)) => Err(problem(&other)),
         Err(failure) => Err(unanswered(&failure, lease_id)),
     }
 }
@@ -113,10 +107,9 @@ pub async fn renewed(
 /// # Errors
 /// `lease-lost`, or that of a call that failed.
 pub async fn released(call: &Call, address: &Address, lease_id: &LeaseId) -> Result<ReleaseAnswer, Problem> {
-    let released = call.context.locks.release(address, lease_id.clone()).await;
-    let released = released.map_err(|failure| unanswered(&failure, lease_id))?;
-    match released {
-        Released::Released { still_held, already } => Ok(ReleaseAnswer { still_held, already }),
-        Released::LeaseLost(lost) => Err(lease_lost(&lost)),
+    match call.context.locks.release(address, lease_id.clone()).await {
+        Ok(Outcome::Released { still_held, already }) => Ok(ReleaseAnswer { still_held, already }),
+        Ok(other) => Err(problem(&other)),
+        Err(failure) => Err(unanswered(&failure, lease_id)),
     }
 }

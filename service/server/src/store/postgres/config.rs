@@ -61,11 +61,6 @@ impl PostgresConfig {
 
     /// The most connections that one node opens for locks: for the committer, reads of clients, upkeep, locked states, LISTEN, and
     /// emptying the table before a switch.
-    pub(super) const CONNECTIONS_MAX: usize = 1
-        + APART_AT_ONCE
-        + SPARE_CONNECTIONS
-        + LOCKING_CONNECTIONS
-        + READ_CONNECTIONS
-        + UPKEEP_CONNECTIONS
-        + 2;
+    pub(super) const CONNECTIONS_MAX: usize =
+        1 + APART_AT_ONCE + SPARE_CONNECTIONS + LOCKING_CONNECTIONS + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 2;
 }
