@@ -4,7 +4,6 @@ use axum::http::Uri;
 use axum::response::Response;
 use latchgate_core::access::KeyId;
 
-use super::call::Call;
 use super::endpoint::Endpoint;
 use super::exchange::Exchange;
 use super::problem::Code;
@@ -16,12 +15,6 @@ pub fn begin(endpoint: &Endpoint, uri: &Uri, exchange: &Exchange) {
     if let (Some(action), Some(caller)) = (endpoint.action, exchange.caller.get()) {
         let _ = exchange.record.set(entry(action, endpoint, uri, exchange, caller));
     }
-}
-
-/// Begins the record of what only the handler recognises as an action that leaves one.
-pub fn begin_action(call: &Call, action: &'static str, resource: &str) {
-    let resource = in_app(resource, &call.exchange, &call.caller);
-    let _ = call.exchange.record.set(Entry::begin(action, actor(&call.exchange, &call.caller), &resource));
 }
 
 pub fn end(entry: &Entry, response: &Response) {

@@ -51,7 +51,7 @@ endpoints! {
         row("POST", "/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence"; interventions::fence),
         row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke"; interventions::revoke).audit("revoke").of_any_app(),
         row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release"; lock::release).of_holder(),
-        row("PUT", "/v1/locks/{key}/limit", "setLockLimit", LOCKS, "limit"; interventions::set_limit).of_any_app(),
+        row("PUT", "/v1/locks/{key}/limit", "setLockLimit", ADMIN, "limit"; interventions::set_limit).audit("set-limit").of_any_app(),
         row("PUT", "/v1/locks/{key}/closed", "closeLock", ADMIN, "close"; closing::close).audit("close").of_any_app(),
         row("DELETE", "/v1/locks/{key}/closed", "openLock", ADMIN, "open"; closing::open).audit("open").of_any_app(),
         row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).of_any_app(),

@@ -94,13 +94,15 @@ async fn the_record_of_what_is_done_in_another_app_names_the_app() {
     let billing = Caller::of_app(&node, "billing").await;
     operator.ok(Method::POST, "/v1/locks/r/revoke?app=billing", json!({})).await;
     operator.ok(Method::PUT, "/v1/locks/k/limit?app=billing", json!({ "limit": 2 })).await;
-    billing.ok(Method::PUT, "/v1/locks/k/limit", json!({ "limit": 3 })).await;
+    let refused = billing.call(Method::PUT, "/v1/locks/k/limit", json!({ "limit": 3 })).await;
+    refused.assert_problem(403, "forbidden");
     caller.call(Method::DELETE, "/v1/locks/k?app=billing", Value::Null).await.assert_problem(403, "forbidden");
     let records = records(&node.log());
     let ended: Vec<_> = records.iter().map(|record| (&record["action"], &record["resource"])).collect();
     let (revoke, set_limit, force) = (json!("revoke"), json!("set-limit"), json!("force"));
-    let (revoked, key) = (json!("r of the app billing"), json!("k of the app billing"));
-    assert_eq!(ended[ended.len() - 3..], [(&revoke, &revoked), (&set_limit, &key), (&force, &key)], "{records:?}");
+    let (revoked, key, own) = (json!("r of the app billing"), json!("k of the app billing"), json!("k"));
+    let expected = [(&revoke, &revoked), (&set_limit, &key), (&set_limit, &own), (&force, &key)];
+    assert_eq!(ended[ended.len() - 4..], expected, "{records:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

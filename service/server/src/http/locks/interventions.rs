@@ -7,7 +7,6 @@ use super::answers::problem;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
 use crate::format::{DateTime, answers, queries, requests, rfc3339};
 use crate::http::answer;
-use crate::http::audit;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
@@ -146,9 +145,6 @@ pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): 
 /// is changed.
 #[utoipa::path(put, path = "/v1/locks/{key}/limit", tag = "locks", responses((status = 200, body = LimitAnswer)))]
 pub async fn set_limit(call: Call, PathAddress(address): PathAddress, Json(request): Json<LimitRequest>) -> Answered {
-    if call.app() != call.caller.app() {
-        audit::begin_action(&call, "set-limit", address.key.as_str());
-    }
     let limit = request.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
     call.detail(|| format!("limit: {}", limit.map_or_else(|| "none".to_owned(), |limit| limit.to_string())));
     match command(&call, &address, Command::SetLimit(limit)).await? {

@@ -343,7 +343,8 @@ async fn what_is_left_in_a_deleted_app_is_seen_and_ended_by_an_operator() {
 #[tokio::test]
 async fn a_request_whose_body_arrives_after_the_revocation_of_its_api_key_does_nothing() {
     let node = guarded(&[]).await;
-    let (operator, caller) = (Caller::operator(&node), Caller::of_app(&node, "billing").await);
+    let admin = json!({ "app": "billing", "scopes": ["read", "admin"] });
+    let (operator, caller) = (Caller::operator(&node), Caller::with(&node, admin).await);
     let mut late = Raw::connect(&node).await;
     let head = "PUT /v1/locks/k/limit HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 11";
     late.send(format!("{head}\r\nauthorization: Bearer {}\r\n\r\n{{\"limit\":", caller.key)).await;
