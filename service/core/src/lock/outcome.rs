@@ -51,9 +51,9 @@ pub enum Outcome {
     Released {
         /// Leases that the same owner still has on this key.
         still_held: u32,
-        /// The lease had been released before: this call repeats that one.
-        already: bool,
     },
+    /// The lease had been released before: this call repeats that one.
+    AlreadyReleased,
     /// The lease id has no live lease.
     LeaseLost(Lost),
     LimitSet {

@@ -14,11 +14,11 @@ pub(super) fn release(state: &mut LockState, request: &Release, now: Timestamp) 
         let event = state.end(index, EndReason::Released, now, now);
         let still_held = state.holders.iter().filter(|lease| lease.owner == owner).count();
         let still_held = u32::try_from(still_held).unwrap_or(u32::MAX);
-        return Step::changed(Outcome::Released { still_held, already: false }).with(event);
+        return Step::changed(Outcome::Released { still_held }).with(event);
     }
     let lost = state.lost(&request.lease_id);
     if lost.why == Some(EndReason::Released) {
-        return Step::unchanged(Outcome::Released { still_held: 0, already: true });
+        return Step::unchanged(Outcome::AlreadyReleased);
     }
     // The caller must know that its critical section may have overlapped another holder's.
     Step::unchanged(Outcome::LeaseLost(lost))

@@ -37,7 +37,7 @@ fn granted_twice(first: &Step, second: &Step) -> bool {
 
 fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
     match (first, second) {
-        (Outcome::Released { .. }, Outcome::Released { already, .. }) => *already,
+        (Outcome::Released { .. }, again) => *again == Outcome::AlreadyReleased,
         (Outcome::Forced { .. }, Outcome::Forced { leases }) => *leases == 0,
         (Outcome::Opened { .. }, Outcome::Opened { was_closed }) => !was_closed,
         (first, second) => first == second,

@@ -344,7 +344,7 @@ impl World {
                 self.ledger.answered_holding(&lease, false);
                 self.seen.note("renewed");
             }
-            (Command::Release(request), Outcome::Released { .. }) => self.ledger.answered_released(&request.lease_id),
+            (Command::Release(request), Outcome::Released { .. } | Outcome::AlreadyReleased) => self.ledger.answered_released(&request.lease_id),
             (
                 Command::Renew(Renew { lease_id, .. }) | Command::Release(Release { lease_id }),
                 Outcome::LeaseLost(lost),

@@ -330,7 +330,7 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
     let is_recognised = || async {
         let released = node.release(&key(), id("me")).await;
         match released {
-            Ok(Outcome::Released { already: true, .. }) => true,
+            Ok(Outcome::AlreadyReleased) => true,
             Err(Failure::StoreUnavailable(_)) => false,
             other => panic!("{other:?}"),
         }

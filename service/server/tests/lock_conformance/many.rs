@@ -75,7 +75,7 @@ pub async fn release_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<u32> {
     let mut held = Vec::new();
     for key in keys {
         match node.release(&at(key), id(lease)).await.unwrap() {
-            Outcome::Released { still_held, already: false } => held.push(still_held),
+            Outcome::Released { still_held } => held.push(still_held),
             other => panic!("not released: {other:?}"),
         }
     }

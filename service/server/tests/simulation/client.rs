@@ -397,7 +397,7 @@ impl Client {
         self.line(|| format!("{id} release: {answer:?}"));
         answer.iter().for_each(|answer| self.world.log.saw(reach::released(answer)));
         match answer {
-            Ok(Outcome::Released { .. }) => {
+            Ok(Outcome::Released { .. } | Outcome::AlreadyReleased) => {
                 self.world.log.saw("released");
                 self.world.checker.is_told_of_the_end(key, lease, Some(EndReason::Released));
                 true

@@ -52,8 +52,8 @@ names! { renewed, RENEWED, Outcome;
 }
 
 names! { released, RELEASED, Outcome;
-    Outcome::Released { already: false, .. } => "release: released",
-    Outcome::Released { already: true, .. } => "release: released before",
+    Outcome::Released { .. } => "release: released",
+    Outcome::AlreadyReleased => "release: released before",
     Outcome::LeaseLost(_) => "release: lease lost",
     // Not of a release.
     _ => "release: released",
@@ -72,7 +72,7 @@ names! { commanded, COMMANDED, (&Command, &Outcome);
     (Command::Fence(_), Outcome::Refused(Refusal::HeldOff(_))) => "fence: held off",
     // Not by `Locks::command`.
     (_, Outcome::Granted(_) | Outcome::Refused(_) | Outcome::LeaseIdReused | Outcome::KeyFull(_) | Outcome::LimitMismatch(_)
-        | Outcome::UpgradeBlocked | Outcome::Renewed(_) | Outcome::Released { .. } | Outcome::LeaseLost(_) | Outcome::Noted)
+        | Outcome::UpgradeBlocked | Outcome::Renewed(_) | Outcome::Released { .. } | Outcome::AlreadyReleased | Outcome::LeaseLost(_) | Outcome::Noted)
         => "acquire: granted",
 }
 

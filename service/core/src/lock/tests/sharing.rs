@@ -56,7 +56,7 @@ fn a_writer_becomes_a_reader_and_lets_others_in() {
     let shared = world.hold("ann", Mode::Shared);
     assert_eq!(shared.token, alone.token);
     assert_eq!(world.next(), None);
-    assert_eq!(world.release(&alone), Outcome::Released { still_held: 1, already: false });
+    assert_eq!(world.release(&alone), Outcome::Released { still_held: 1 });
     assert_eq!(world.next(), Some("ben"));
     world.hold_as(reader);
     assert_eq!(world.acquire("cid", Mode::Exclusive), HELD);
@@ -133,8 +133,8 @@ fn still_held_is_what_the_same_owner_has() {
     let first = world.hold("ann", Mode::Shared);
     let second = world.hold("ann", Mode::Shared);
     world.hold("ben", Mode::Shared);
-    assert_eq!(world.release(&first), Outcome::Released { still_held: 1, already: false });
-    assert_eq!(world.release(&second), Outcome::Released { still_held: 0, already: false });
+    assert_eq!(world.release(&first), Outcome::Released { still_held: 1 });
+    assert_eq!(world.release(&second), Outcome::Released { still_held: 0 });
 }
 
 /// A resource that remembers the highest token it has seen must go on serving the owner.

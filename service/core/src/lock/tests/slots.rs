@@ -82,7 +82,7 @@ fn no_more_starts_than_permits_in_their_shortest_hold_however_the_leases_end() {
     world.pass(10);
     world.release(&released);
     assert_eq!(why_lost(world.renew(&released)), Some(EndReason::Released));
-    assert!(matches!(world.release(&released), Outcome::Released { already: true, .. }));
+    assert!(matches!(world.release(&released), Outcome::AlreadyReleased));
     let request = world.start("cid", 1, 2, 1_000);
     assert_eq!(world.run(Command::Acquire(request.clone())), Outcome::Refused(Refusal::Delayed(until)));
     world.publish(&request);

@@ -45,8 +45,8 @@ answers! {
 
     /// The lease is released. The first waiter gets the lock.
     pub struct ReleaseAnswer {
-        /// Leases of this key that the same owner still holds.
-        pub still_held: u32,
+        /// Leases of this key that the same owner still holds. Not in the answer to a repeated release.
+        pub still_held?: Option<u32>,
         /// The lease had been released by an earlier request.
         pub already?: bool,
     }

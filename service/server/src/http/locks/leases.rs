@@ -108,7 +108,8 @@ pub async fn renewed(
 /// `lease-lost`, or that of a call that failed.
 pub async fn released(call: &Call, address: &Address, lease_id: &LeaseId) -> Result<ReleaseAnswer, Problem> {
     match call.context.locks.release(address, lease_id.clone()).await {
-        Ok(Outcome::Released { still_held, already }) => Ok(ReleaseAnswer { still_held, already }),
+        Ok(Outcome::Released { still_held }) => Ok(ReleaseAnswer { still_held: Some(still_held), already: false }),
+        Ok(Outcome::AlreadyReleased) => Ok(ReleaseAnswer { still_held: None, already: true }),
         Ok(other) => Err(problem(&other)),
         Err(failure) => Err(unanswered(&failure, lease_id)),
     }
