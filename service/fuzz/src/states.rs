@@ -49,7 +49,7 @@ fn command(bytes: &mut Bytes<'_>) -> Command {
         5 => Command::Release(Release { lease_id: lease_id(bytes) }),
         6 => Command::SetLimit(bytes.chance().then(|| u32::from(bytes.byte()))),
         7 => Command::Revoke(Revoke { note, grace_ms: bytes.number(), token: None }),
-        8 => Command::Force(Force { note }),
+        8 => Command::Force(Force { note, token: None }),
         9 => Command::Close(Close {
             reason: Arc::from("r"),
             until: bytes.chance().then(|| Timestamp::from_ms(bytes.number())),

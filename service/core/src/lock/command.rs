@@ -167,10 +167,12 @@ pub struct Revoke {
     pub token: Option<u64>,
 }
 
-/// Ends every lease now.
+/// Ends leases now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Force {
     pub note: Note,
+    /// Only the leases with this token; `None` means all.
+    pub token: Option<u64>,
 }
 
 /// Closes the key: from now on it is granted to no client. Holders keep their leases, and waiters their positions.

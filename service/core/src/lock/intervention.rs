@@ -25,6 +25,9 @@ pub(super) fn set_limit(state: &mut LockState, permits: Option<u32>) -> Step {
 /// A holder reads the revocation in its next renewal; after the grace its lease ends. A second revocation replaces the first
 /// only if its deadline is earlier.
 pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) -> Step {
+    if let Some(stale) = state.stale_token(request.token) {
+        return Step::unchanged(stale);
+    }
     let deadline = now.plus_ms(request.grace_ms);
     let is_meant = |lease: &Lease| request.token.is_none_or(|token| token == lease.token);
     // The note is written with each lease. A revocation without a note is never refused.
@@ -54,17 +57,32 @@ pub(super) fn revoke(state: &mut LockState, request: &Revoke, now: Timestamp) ->
     Step { outcome: Outcome::Revoking { leases, deadline: last }, changed, events }
 }
 
-/// Ends every lease now, and the lock-delay and the kept permits of earlier leases.
+/// Ends leases now. If none is left, it ends the lock-delay and the kept permits of earlier leases too.
 pub(super) fn force(state: &mut LockState, request: &Force, now: Timestamp) -> Step {
+    if let Some(stale) = state.stale_token(request.token) {
+        return Step::unchanged(stale);
+    }
+    let is_meant = |lease: &Lease| request.token.is_none_or(|token| token == lease.token);
     let mut events = Vec::new();
-    while !state.holders.is_empty() {
-        let mut event = state.end(0, EndReason::Forced, now, now);
+    while let Some(index) = state.holders.iter().position(is_meant) {
+        let mut event = state.end(index, EndReason::Forced, now, now);
         event.note = Note::clone(&request.note);
         events.push(event);
     }
     let leases = u32::try_from(events.len()).unwrap_or(u32::MAX);
-    let was_delayed = state.delay_until.take().is_some();
-    let had_kept = !std::mem::take(&mut state.kept).is_empty();
-    let changed = was_delayed || had_kept || !events.is_empty();
+    let mut changed = !events.is_empty();
+    if state.holders.is_empty() {
+        changed |= state.delay_until.take().is_some();
+        changed |= !std::mem::take(&mut state.kept).is_empty();
+    }
     Step { outcome: Outcome::Forced { leases }, changed, events }
+}
+
+impl LockState {
+    /// Set if an operator means a lease that has ended, and another one has been granted since.
+    fn stale_token(&self, token: Option<u64>) -> Option<Outcome> {
+        let token = token.filter(|token| *token != self.token)?;
+        let is_live = self.holders.iter().any(|lease| lease.token == token);
+        (!is_live).then_some(Outcome::StaleToken { current: self.token })
+    }
 }

@@ -79,7 +79,8 @@ pub enum Outcome {
     },
     /// The token passes the fence.
     Fenced,
-    /// A higher token has been granted or presented, or this one was never granted.
+    /// A higher token has been granted or presented, or this one was never granted. For a revocation and a force: no live lease has
+    /// the token, and another lease has been granted since.
     StaleToken {
         current: u64,
     },

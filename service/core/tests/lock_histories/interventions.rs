@@ -108,6 +108,12 @@ fn check_ends(broken: &mut Broken, context: &Context<'_>) {
 }
 
 fn check_revocation(broken: &mut Broken, request: &Revoke, context: &Context<'_>) {
+    let is_live = |token: u64| context.settled.holders().iter().any(|lease| lease.token == token);
+    if request.token.is_some_and(|token| token != context.settled.token() && !is_live(token)) {
+        let is_refused = context.done.outcome == Outcome::StaleToken { current: context.settled.token() };
+        let is_same = context.settled.holders() == context.after.holders();
+        return broken.expect(is_refused && is_same, Promise::RevokedByTheDeadline, || context.describe());
+    }
     let asked = context.now.plus_ms(request.grace_ms);
     let mut deadlines = Vec::new();
     for before in context.settled.holders() {

@@ -168,7 +168,7 @@ impl World {
             Call::Revoke { grace_ms, token: of } => {
                 Command::Revoke(Revoke { note: note(), grace_ms: *grace_ms, token: of.as_ref().map(token) })
             }
-            Call::Force => Command::Force(Force { note: note() }),
+            Call::Force => Command::Force(Force { note: note(), token: None }),
             Call::Fence(presented) => Command::Fence(token(presented)),
             Call::Close { until_ms } => {
                 let until = until_ms.map(|ms| self.store.now.plus_ms(ms));
@@ -344,7 +344,9 @@ impl World {
                 self.ledger.answered_holding(&lease, false);
                 self.seen.note("renewed");
             }
-            (Command::Release(request), Outcome::Released { .. } | Outcome::AlreadyReleased) => self.ledger.answered_released(&request.lease_id),
+            (Command::Release(request), Outcome::Released { .. } | Outcome::AlreadyReleased) => {
+                self.ledger.answered_released(&request.lease_id)
+            }
             (
                 Command::Renew(Renew { lease_id, .. }) | Command::Release(Release { lease_id }),
                 Outcome::LeaseLost(lost),

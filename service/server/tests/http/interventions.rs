@@ -38,12 +38,20 @@ async fn a_revoked_holder_sees_that_in_its_renewal_and_loses_the_lock_after_the_
 }
 
 #[tokio::test]
-async fn revoking_a_free_lock_or_another_token_revokes_no_lease() {
+async fn revoking_a_free_lock_revokes_no_lease_and_a_lease_granted_since_stays() {
     let node = embedded().await;
     let nothing = json!({ "key": "k", "leases": 0, "deadline": null });
     assert_eq!(verb(&node, "k", "revoke", json!({})).await.body, nothing);
     let grant = granted(&node, "k", json!({})).await;
-    assert_eq!(verb(&node, "k", "revoke", json!({ "token": grant.token() + 1 })).await.body, nothing);
+    let earlier = grant.token();
+    assert_eq!(release(&node, "k", &grant.text("lease_id")).await.status, 200);
+    let grant = granted(&node, "k", json!({})).await;
+    let force =
+        async |token: u64| request(&node, Method::DELETE, &format!("/v1/locks/k?token={token}"), Value::Null).await;
+    for refused in [verb(&node, "k", "revoke", json!({ "token": earlier })).await, force(earlier).await] {
+        refused.assert_problem(412, "stale-token");
+        assert_eq!(refused.body["current"], grant.token());
+    }
     assert!(renew(&node, "k", &grant.text("lease_id")).await.body["revocation"].is_null());
     // Without a body, the holder would have ten seconds of grace.
     assert_eq!(request(&node, Method::POST, "/v1/locks/k/revoke", Value::Null).await.status, 400);
@@ -51,6 +59,7 @@ async fn revoking_a_free_lock_or_another_token_revokes_no_lease() {
     assert_eq!(crate::client::post(url, "").await.body["leases"], 1);
     let left_ms = &renew(&node, "k", &grant.text("lease_id")).await.body["revocation"]["deadline_ms"];
     assert!((1..=10_000).contains(&left_ms.as_u64().unwrap()), "{left_ms}");
+    assert_eq!(force(grant.token()).await.body["ended"], 1);
 }
 
 #[tokio::test]

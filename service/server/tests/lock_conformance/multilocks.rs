@@ -75,7 +75,7 @@ pub async fn each_lease_of_a_multilock_is_renewed_and_released_as_any_other(worl
     let node = world.node().await;
     all_granted(node.acquire_many(all("me", &KEYS)).await);
     assert_eq!(renew_all(&node, "me", &KEYS).await, []);
-    node.command(&at("b"), Command::Force(Force { note: Note::default() })).await.unwrap();
+    node.command(&at("b"), Command::Force(Force { note: Note::default(), token: None })).await.unwrap();
     assert_eq!(renew_all(&node, "me", &KEYS).await, [(1, Some(EndReason::Forced))]);
     assert_eq!(renew_all(&node, "you", &["a", "b"]).await, [(0, None), (1, None)]);
     assert_eq!(release_all(&node, "me", &["a", "c"]).await, [0, 0]);

@@ -62,7 +62,7 @@ pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(wor
     release_all(&node, "both", &["a", "b"]).await;
     let why = |answer| refused(answer).why;
     assert!(matches!(why(node.acquire(&at("a"), request("again")).await), Refusal::Delayed(_)));
-    node.command(&at("a"), Command::Force(Force { note: note("now") })).await.unwrap();
+    node.command(&at("a"), Command::Force(Force { note: note("now"), token: None })).await.unwrap();
     take(&node, &at("a"), request("again")).await;
     assert!(matches!(why(node.acquire(&at("b"), request("again")).await), Refusal::Delayed(_)));
 }
@@ -129,7 +129,7 @@ pub async fn a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases(
     let second = take(&node, &key(), shared(request("second"))).await.lease;
     let waiting = join(&node, wait("next")).await;
     until_waiting(&node, 1).await;
-    let forced = command(&node, Command::Force(Force { note: note("stuck") })).await;
+    let forced = command(&node, Command::Force(Force { note: note("stuck"), token: None })).await;
     assert_eq!(forced, Outcome::Forced { leases: 2 });
     assert!(granted(joined(waiting).await).lease.token > second.token);
     for lost in ["first", "second"] {
@@ -146,7 +146,7 @@ pub async fn a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_wait
     hold(&one, "me").await;
     let waiting = join(&other, wait("next")).await;
     until_waiting(&one, 1).await;
-    let forced = command(&one, Command::Force(Force { note: note("stuck") })).await;
+    let forced = command(&one, Command::Force(Force { note: note("stuck"), token: None })).await;
     assert_eq!(forced, Outcome::Forced { leases: 1 });
     granted(joined(waiting).await);
     assert_eq!(renew_lost(other.renew(&key(), id("me"), None, None).await), Some(EndReason::Forced));

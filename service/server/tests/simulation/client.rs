@@ -449,7 +449,7 @@ impl Client {
         let is_forced = self.random.percent(40);
         let (grace_ms, note) = (if is_forced { 0 } else { grace_ms }, Note::default());
         let command = match is_forced {
-            true => Command::Force(Force { note }),
+            true => Command::Force(Force { note, token: None }),
             false => Command::Revoke(Revoke { note, grace_ms, token: None }),
         };
         if is_forced {

@@ -79,7 +79,7 @@ fn an_operator_ends_leases_of_a_closed_key_and_it_stays_closed() {
     let mut world = world();
     world.hold("ann", Mode::Exclusive);
     close(&mut world, "deploy", None);
-    assert_eq!(world.run(Command::Force(Force { note: note("now") })), Outcome::Forced { leases: 1 });
+    assert_eq!(world.run(Command::Force(Force { note: note("now"), token: None })), Outcome::Forced { leases: 1 });
     assert_eq!(world.acquire("ben", Mode::Exclusive), CLOSED);
 }
 

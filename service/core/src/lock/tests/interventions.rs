@@ -73,6 +73,38 @@ fn only_the_leases_with_the_named_token_are_revoked() {
     assert_eq!(world.state.holders, [first]);
 }
 
+/// An operator means the lease that was on the screen.
+#[test]
+fn a_lease_that_was_granted_since_is_neither_revoked_nor_ended() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Exclusive);
+    let revoke = |token| Command::Revoke(Revoke { note: note("stuck"), grace_ms: 0, token: Some(token) });
+    let force = |token| Command::Force(Force { note: note("stuck"), token: Some(token) });
+    world.release(&first);
+    assert_eq!(
+        world.run(revoke(first.token)),
+        Outcome::Revoking { leases: 0, deadline: None },
+        "no lease came after it"
+    );
+    assert_eq!(world.run(force(first.token)), Outcome::Forced { leases: 0 });
+    let second = world.hold("ben", Mode::Exclusive);
+    let stale = Outcome::StaleToken { current: second.token };
+    assert_eq!((world.run(revoke(first.token)), world.run(force(first.token))), (stale.clone(), stale));
+    assert_eq!(world.state.holders, std::slice::from_ref(&second));
+    assert_eq!(world.run(force(second.token)), Outcome::Forced { leases: 1 });
+}
+
+#[test]
+fn only_the_leases_with_the_named_token_are_ended() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Shared);
+    let second = world.hold("ben", Mode::Shared);
+    let force = |token| Command::Force(Force { note: note("one"), token: Some(token) });
+    assert_eq!(world.run(force(first.token)), Outcome::Forced { leases: 1 });
+    assert_eq!(world.state.holders, std::slice::from_ref(&second));
+    assert_eq!(world.run(force(first.token)), Outcome::StaleToken { current: second.token });
+}
+
 #[test]
 fn nobody_escapes_a_revocation_by_taking_the_lock_once_more() {
     let mut world = world();
@@ -105,7 +137,7 @@ fn force_ends_every_lease_at_once_and_says_who_did() {
     let second = with(world.request("ben", Mode::Shared), |terms| terms.delay_ms = 5_000);
     world.hold_as(second);
     let waiting = world.wait("cid", Mode::Exclusive);
-    let force = || Command::Force(Force { note: note("stuck") });
+    let force = || Command::Force(Force { note: note("stuck"), token: None });
     assert_eq!(world.run(force()), Outcome::Forced { leases: 2 });
     assert_eq!(world.next(), Some("cid"));
     assert_eq!(why_lost(world.renew(&first)), Some(EndReason::Forced));

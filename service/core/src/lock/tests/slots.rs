@@ -143,7 +143,7 @@ fn a_start_that_was_given_back_or_ended_by_force_does_not_count() {
     let early = world.hold_as(request);
     world.release(&early);
     assert!(matches!(world.acquire("cid", Mode::Permits(1)), Outcome::Refused(Refusal::Delayed(_))));
-    world.run(Command::Force(Force { note: note("now") }));
+    world.run(Command::Force(Force { note: note("now"), token: None }));
     let request = world.start("cid", 1, 1, 0);
     world.hold_as(request);
 }

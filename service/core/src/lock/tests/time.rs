@@ -176,7 +176,7 @@ fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_b
     let early = world.hold_as(request);
     world.release(&early);
     assert!(matches!(world.acquire("ben", Mode::Exclusive), Outcome::Refused(Refusal::Delayed(_))));
-    world.run(Command::Force(Force { note: note("now") }));
+    world.run(Command::Force(Force { note: note("now"), token: None }));
     world.hold("ben", Mode::Exclusive);
 }
 

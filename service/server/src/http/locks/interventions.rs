@@ -31,7 +31,7 @@ requests! {
         /// needs the scope `admin`.
         #[schema(maximum = 31_536_000_000_u64)]
         grace_ms: Option<u64>,
-        /// Only the leases with this token; all if absent.
+        /// Only the leases with this token; all if absent. 412 `stale-token` if they have ended, and another lease has been granted since.
         #[schema(maximum = 9_007_199_254_740_991_u64)]
         token: Option<u64>,
     }
@@ -95,6 +95,9 @@ queries! {
         /// The name of the client or operator that ends the leases.
         #[param(min_length = 1, max_length = 256)]
         by: Option<String>,
+        /// Only the leases with this token; all if absent. 412 `stale-token` if they have ended, and another lease has been granted since.
+        #[param(maximum = 9_007_199_254_740_991_u64)]
+        token: Option<u64>,
     }
 }
 
@@ -116,11 +119,12 @@ pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request)
             let deadline = deadline.map(rfc3339);
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline }))
         }
+        Outcome::StaleToken { current } => Err(granted_since(current)),
         other => Err(problem(&other)),
     }
 }
 
-/// End every lease of a lock now.
+/// End the leases of a lock now.
 ///
 /// The holders learn it from their next renewal or release. The first waiter gets the lock.
 #[utoipa::path(
@@ -130,11 +134,13 @@ pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request)
 pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): Query<ForceQuery>) -> Answered {
     let note = parse_note(query.reason.as_deref(), query.by.as_deref())?;
     call.detail(|| shown(&note).trim_start_matches(", ").to_owned());
-    match command(&call, &address, Command::Force(Force { note: note.clone() })).await? {
+    let token = query.token.map(check_token).transpose()?;
+    match command(&call, &address, Command::Force(Force { note: note.clone(), token })).await? {
         Outcome::Forced { leases } => {
             call.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
         }
+        Outcome::StaleToken { current } => Err(granted_since(current)),
         other => Err(problem(&other)),
     }
 }
@@ -186,6 +192,12 @@ pub async fn fence(
         }
         other => Err(problem(&other)),
     }
+}
+
+/// The lease that an operator means has ended, and another one has been granted since.
+fn granted_since(current: u64) -> Problem {
+    let detail = format!("No lease with this token is live: the highest token is {current}.");
+    Problem::new(Code::StaleToken, detail).with("current", current)
 }
 
 /// A note as the end of an audit record's detail.

@@ -56,7 +56,10 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     assert!(list.ends_with(&format!("\tnight jobs\t{}", &ADMIN[4..16])), "{list}");
     let quota = ["app", "quota", "a b/c", "--event-streams", "7", "--waiters", "none", "--requests-per-second", "200"];
     assert_eq!(printed(&quota, &env).await, "a b/c\trequests_per_second 200, event_streams 7");
-    assert_eq!(printed(&["app", "quota", "a b/c", "--event-streams", "none"], &env).await, "a b/c\trequests_per_second 200");
+    assert_eq!(
+        printed(&["app", "quota", "a b/c", "--event-streams", "none"], &env).await,
+        "a b/c\trequests_per_second 200"
+    );
     assert!(printed(&["app", "list"], &env).await.contains("1 API keys\trequests_per_second 200"));
     let printed_json =
         async |args: &[&str]| -> serde_json::Value { serde_json::from_str(&printed(args, &env).await).unwrap() };

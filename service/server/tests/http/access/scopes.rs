@@ -56,9 +56,7 @@ impl Endpoint {
     }
 
     fn is_about_keys(&self) -> bool {
-        ["/v1/locks", "/v1/leases", "/v1/multilocks", "/v1/events"]
-            .iter()
-            .any(|start| self.path.starts_with(start))
+        ["/v1/locks", "/v1/leases", "/v1/multilocks", "/v1/events"].iter().any(|start| self.path.starts_with(start))
     }
 
     /// The status and the problem. The body of a stream of events never ends, so it is read of refusals alone.
