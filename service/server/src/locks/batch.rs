@@ -20,6 +20,10 @@ use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, Rule, StoreEr
 const LOSSES_MAX: u32 = 2;
 /// Rounds of a batch, for lost races and wrong clocks together.
 const ROUNDS_MAX: u32 = 8;
+/// How many states one statement loads: 8 MiB if all are as long as is allowed.
+const LOADED_MAX: usize = 128;
+/// How long the states are that one statement writes, in bytes: about, because an evaluation may make them longer.
+const WRITTEN_BYTES_MAX: usize = 2 << 20;
 
 /// One key of a batch.
 pub(super) struct Work {
@@ -167,39 +171,50 @@ struct Run<'n, F> {
     node: &'n Node,
     queue_of: F,
     deadline: Instant,
+    /// A statement was not answered in time: the rest of the batch is not sent.
+    is_too_slow: bool,
     served: Served,
 }
 
 impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     fn new(node: &'n Node, queue_of: F, deadline: Instant) -> Self {
-        Self { node, queue_of, deadline, served: Served::default() }
+        Self { node, queue_of, deadline, is_too_slow: false, served: Served::default() }
     }
 
     /// Returns the keys that need another round.
     async fn round(&mut self, open: Works) -> Works {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let mut again = Vec::new();
-        let open = self.load_missing(open, &used, &mut again).await;
-        // The time first: a jump that is in it is noted by then.
-        let round = self.round_of(&used);
-        if self.node.clock.jump().is_some() {
-            return self.after_jump(open, again).await;
-        }
-        let mut changed = Vec::with_capacity(open.len());
-        for (work, evaluation, uncounted) in self.evaluate_all(open, round) {
-            if evaluation.changed {
-                changed.push((work, evaluation, uncounted));
-            } else if work.is_fresh {
-                self.served.done.push(work.unchanged(evaluation));
-            } else {
-                again.push(work.again(0));
+        let mut groups = groups(self.load_missing(open, &used, &mut again).await).into_iter();
+        let mut is_first = true;
+        while let Some(group) = groups.next() {
+            if self.is_too_slow {
+                self.fail(group, &TOO_SLOW);
+                continue;
             }
-        }
-        if !changed.is_empty() {
-            let changes = self.changes(&mut changed, round);
-            let commit = self.node.store.checked(used.epoch, used.store.commit(round.now, &changes));
-            let committed = self.timed_commit(&used, commit).await;
-            again.extend(self.conclude(changed, changes, committed));
+            self.extend_deadline(is_first);
+            is_first = false;
+            // The time first: a jump that is in it is noted by then.
+            let round = self.round_of(&used);
+            if self.node.clock.jump().is_some() {
+                return self.after_jump(group.into_iter().chain(groups.flatten()).collect(), again).await;
+            }
+            let mut changed = Vec::with_capacity(group.len());
+            for (work, evaluation, uncounted) in self.evaluate_all(group, round) {
+                if evaluation.changed {
+                    changed.push((work, evaluation, uncounted));
+                } else if work.is_fresh {
+                    self.served.done.push(work.unchanged(evaluation));
+                } else {
+                    again.push(work.again(0));
+                }
+            }
+            if !changed.is_empty() {
+                let changes = self.changes(&mut changed, round);
+                let commit = self.node.store.checked(used.epoch, used.store.commit(round.now, &changes));
+                let committed = self.timed_commit(&used, commit).await;
+                again.extend(self.conclude(changed, changes, committed));
+            }
         }
         let (contended, again) = again.into_iter().partition(|work| work.losses >= LOSSES_MAX);
         self.set_apart(contended, false);
@@ -219,6 +234,24 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             return open;
         }
         let (missing, mut ready): (Vec<_>, Vec<_>) = open.into_iter().partition(|work| is_missing(work));
+        let mut missing = missing.into_iter().peekable();
+        let mut is_first = true;
+        while missing.peek().is_some() {
+            let group: Works = missing.by_ref().take(LOADED_MAX).collect();
+            if self.is_too_slow {
+                self.fail(group, &TOO_SLOW);
+                continue;
+            }
+            self.extend_deadline(is_first);
+            is_first = false;
+            self.load(group, used, &mut ready, again).await;
+        }
+        ready
+    }
+
+    /// Loads states with one statement.
+    async fn load(&mut self, missing: Works, used: &UsedLocks, ready: &mut Works, again: &mut Works) {
+        let epoch = used.epoch;
         let addresses: Vec<Address> = missing.iter().map(|work| work.address.clone()).collect();
         let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
         match self.timed(used, load, |loaded| loaded.now).await {
@@ -246,7 +279,13 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 self.fail(missing, &failure);
             }
         }
-        ready
+    }
+
+    /// Each further statement of a round has as much time as the first.
+    fn extend_deadline(&mut self, is_first: bool) {
+        if !is_first {
+            self.deadline = Instant::now() + self.node.limits.store_timeout;
+        }
     }
 
     /// As [`Run::round`], with the states locked in the store.
@@ -418,7 +457,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     async fn timed_commit(
-        &self,
+        &mut self,
         used: &UsedLocks,
         commit: impl Future<Output = Result<Committed, StoreError>>,
     ) -> Result<Committed, StoreError> {
@@ -430,19 +469,37 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.
     async fn timed<T>(
-        &self,
+        &mut self,
         used: &UsedLocks,
         answer: impl Future<Output = Result<T, StoreError>>,
         time_of: fn(&T) -> Timestamp,
     ) -> Result<T, StoreError> {
         let sent = Instant::now();
         let Ok(answer) = timeout_at(self.deadline, answer).await else {
+            self.is_too_slow = true;
             return Err(StoreError::OutcomeUnknown("it took too long to answer".to_owned()));
         };
         let answer = answer?;
         self.node.clock.learn(used.clock(), time_of(&answer), sent, Instant::now());
         Ok(answer)
     }
+}
+
+/// The works in groups that one statement each can write.
+fn groups(works: Works) -> Vec<Works> {
+    let (mut groups, mut bytes) = (Vec::new(), 0);
+    for work in works {
+        let own = work.base.as_ref().map_or(0, |base| base.state.bytes());
+        bytes += own;
+        if groups.is_empty() || bytes > WRITTEN_BYTES_MAX {
+            groups.push(Vec::new());
+            bytes = own;
+        }
+        if let Some(group) = groups.last_mut() {
+            group.push(work);
+        }
+    }
+    groups
 }
 
 fn loaded(works: Works, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Box<Work>> {

@@ -17,6 +17,7 @@ use crate::calls::{
 };
 use crate::faulty::{Faulty, past};
 use crate::give_backs::until_given_back;
+use crate::limits::long;
 use crate::many::{all, one_refused};
 use crate::worlds::{PATIENCE, patient, start, start_with};
 
@@ -336,4 +337,41 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
         }
     };
     assert!(eventually(PATIENCE, is_recognised).await);
+}
+
+/// Otherwise 500 renewals of keys with many leases would be one statement that takes longer than a statement may.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_statement_writes_about_two_mib_and_loads_128_states_at_most() {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    let keys: Vec<String> = (0..150).map(|number| format!("key-{number}")).collect();
+    let fill = |key: &str| {
+        let (node, address) = (node.clone(), at(key));
+        async move {
+            for number in 0..30 {
+                take(&node, &address, long(&format!("lease-{number}"))).await;
+            }
+        }
+    };
+    futures::future::join_all(keys.iter().map(|key| fill(key))).await;
+    let bytes = inspect_of(&node, &keys[0]).await;
+    assert!(bytes * keys.len() > 4 << 20, "{bytes} each");
+    store.commit_bytes.store(0, Ordering::SeqCst);
+    // Another node has not met the keys: it loads them.
+    let other = start(store.clone()).await;
+    for node in [&node, &other] {
+        let renewals = keys.iter().map(|key| async { node.renew(&at(key), id("lease-0"), Some(500_000), None).await });
+        for answer in futures::future::join_all(renewals).await {
+            assert!(matches!(answer, Ok((Outcome::Renewed(_), _))), "{answer:?}");
+        }
+    }
+    let longest = store.commit_bytes.load(Ordering::SeqCst);
+    assert!(longest <= (2 << 20) + bytes as u64, "{longest}");
+    let loaded = store.loaded_at_once.load(Ordering::SeqCst);
+    assert!((2..=128).contains(&loaded), "{loaded}");
+}
+
+/// How long the state of a key is.
+async fn inspect_of(node: &latchgate::locks::Locks, key: &str) -> usize {
+    node.inspect(&at(key)).await.unwrap().state.bytes()
 }

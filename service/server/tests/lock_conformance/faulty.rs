@@ -32,8 +32,11 @@ pub struct Faulty {
     pub falls: Arc<AtomicBool>,
     /// How many of the next commits of locked states lose their answer.
     pub lost_locked: Arc<AtomicU64>,
-    /// How many states were loaded.
+    /// How many states were loaded, and how many at once.
     pub loads: AtomicU64,
+    pub loaded_at_once: AtomicU64,
+    /// How long the states of the longest commit were, in bytes.
+    pub commit_bytes: AtomicU64,
     /// How many of the next commits are made, but answered as lost races.
     pub lost_races: AtomicU64,
     /// Whether another node has locked all states and keeps them locked.
@@ -139,6 +142,7 @@ impl LockStore for Faulty {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
         self.check_up()?;
         self.loads.fetch_add(addresses.len() as u64, Ordering::SeqCst);
+        self.loaded_at_once.fetch_max(addresses.len() as u64, Ordering::SeqCst);
         self.memory.load(epoch, addresses).await
     }
 
@@ -147,6 +151,8 @@ impl LockStore for Faulty {
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
         }
+        let bytes: usize = changes.iter().map(|change| change.state.bytes()).sum();
+        self.commit_bytes.fetch_max(bytes as u64, Ordering::SeqCst);
         let committed = self.memory.commit(now, changes).await?;
         if let CommitResult::Checked(_) = committed.result
             && take_one(&self.lost_answers)

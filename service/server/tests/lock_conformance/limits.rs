@@ -86,7 +86,7 @@ async fn outdate(store: &dyn LockStore) -> bool {
 }
 
 /// A request for a lease of more than a KiB.
-fn long(lease: &str) -> LockRequest {
+pub fn long(lease: &str) -> LockRequest {
     let metadata = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000));
     with(shared(request(lease)), |terms| terms.metadata = Some(Metadata::from_json_text(&metadata)))
 }
