@@ -121,6 +121,30 @@ test("a person finds a held lock, sees who waits, forces it, and sees the waiter
   await context.close();
 });
 
+test("what is forced or revoked is the lease that was on the screen", async () => {
+  const path = `/v1/locks/${encodeURIComponent(`${OWN}raced`)}`;
+  await ok("POST", `${path}/acquire`, { owner: "first", ttl_ms: 600_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/locks/${encodeURIComponent(`${OWN}raced`)}`);
+  await page.getByRole("region", { name: "Holders" }).getByText("first").waitFor();
+  for (const [button, action] of [["Force…", "End the leases now"], ["Revoke…", "Revoke"]]) {
+    await page.getByRole("button", { name: button }).click();
+    const dialog = page.getByRole("dialog");
+    await ok("DELETE", path);
+    const owner = `after ${button}`;
+    await ok("POST", `${path}/acquire`, { owner, ttl_ms: 600_000 });
+    await dialog.getByRole("button", { name: action, exact: true }).click();
+    await dialog.getByText("stale-token").waitFor();
+    await dialog.getByRole("button", { name: "Cancel" }).click();
+    const { holders: [left] } = await ok("GET", path);
+    assert.deepEqual([left.owner, left.revocation], [owner, undefined]);
+    await page.getByRole("region", { name: "Holders" }).getByText(owner).waitFor();
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("the time left of a lease is shown relative to its length, however long it is held", async () => {
   const path = `/v1/locks/${encodeURIComponent(`${OWN}renewed`)}`;
   const { lease_id } = await ok("POST", `${path}/acquire`, { owner: "renewing", ttl_ms: 100 });

@@ -77,7 +77,7 @@ function force(view, { key, holders, holders_count: count }) {
     action: "End the leases now",
     isDanger: true,
     run: async ({ reason }) => {
-      await call("DELETE", lockPath(key), { query: { reason, by: by(view) } });
+      await eachLease(holders, (token) => call("DELETE", lockPath(key), { query: { token, reason, by: by(view) } }));
       toast(`Ended ${plural(count, "lease")} of ${key}.`);
       view.refresh();
     },

@@ -161,7 +161,7 @@ function bulk(view, selection, rows, refresh) {
       text: "All their leases end now. A holder that still works does not know it until its next renewal: two clients may work at once.",
       fields: [{ name: "reason", label: "Reason", placeholder: "the host is gone" }, { name: "sure", label: "Two clients may work at once", type: "check", required: true }],
       action: "End the leases now",
-      each: ({ app, key }, { reason }) => call("DELETE", lockPath(key), { query: { app, reason, by: by(view) } }),
+      each: ({ app, key, holders }, { reason }) => eachLease(holders, (token) => call("DELETE", lockPath(key), { query: { app, token, reason, by: by(view) } })),
       said: (count) => `Ended the leases of ${plural(count, "key")}.`,
     }), { disabled: held.length === 0, class: "danger", "data-focus": "bulk-force" }),
     view.may("admin") && button("Close…", askFor("Close", open, {
