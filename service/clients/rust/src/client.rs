@@ -53,11 +53,15 @@ pub struct Client {
 
 impl Client {
     /// A client of the nodes at these base URLs, `http://` or `https://`. It calls one of them until that one fails, then the next.
+    /// A text may have several, separated by commas, as `LATCHGATE_URL` does.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there is no URL, or one has the wrong form.
     pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
-        let urls: Vec<Url> = urls.into_iter().map(|url| parse(url.as_ref())).collect::<Result<_, _>>()?;
+        let texts: Vec<U> = urls.into_iter().collect();
+        let texts =
+            texts.iter().flat_map(|texts| texts.as_ref().split(',')).map(str::trim).filter(|text| !text.is_empty());
+        let urls: Vec<Url> = texts.map(parse).collect::<Result<_, _>>()?;
         if urls.is_empty() {
             return Err(Error::Invalid("a client needs at least one base URL".to_owned()));
         }
@@ -71,7 +75,7 @@ impl Client {
     /// Sends this API key with each request.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if it cannot be sent in a header.
+    /// [`Error::Invalid`] if it has not the form of one. White space around it, such as the line end of a file, is ignored.
     pub fn api_key(mut self, key: &str) -> Result<Self, Error> {
         Arc::make_mut(&mut self.settings).set_api_key(key)?;
         self.transport = Arc::new(Transport::new(&self.settings)?);
@@ -157,7 +161,7 @@ impl Client {
         let (path, body) = (format!("/v1/locks/{}/fence", encode(key)), json!({ "token": token }));
         let until = Moment::now().plus(self.patience);
         match self.transport.repeat(&Method::POST, &path, Some(&body), self.answer_max, until).await {
-            Ok(_) => Ok(()),
+            Ok(answer) => is_about(key, &answer),
             Err(Error::Refused(problem)) if problem.code() == "stale-token" => Err(Error::StaleToken(problem)),
             Err(error) => Err(error),
         }
@@ -184,6 +188,7 @@ impl Client {
         } else {
             self.call_once(&Method::POST, &path, Some(&body), self.answer_max).await?
         };
+        is_about(key, &answer)?;
         let deadline = answer["deadline"].as_str().map(str::to_owned);
         Ok(Revoking { leases: answer["leases"].as_u64().unwrap_or(0), deadline })
     }
@@ -253,9 +258,25 @@ pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
+/// Whether the answer is about this key: something between the client and the node may change the path of a request, `a//b` into `a/b` say.
+///
+/// # Errors
+/// [`Error::Invalid`] if it is not.
+pub fn is_about(key: &str, answer: &Value) -> Result<(), Error> {
+    match answer["key"].as_str() {
+        Some(other) if other == key => Ok(()),
+        Some(other) => Err(Error::Invalid(format!(
+            "the answer is about the key {other:?}, not {key:?}: a proxy in front of the node changes the paths of requests"
+        ))),
+        None => Err(Error::Invalid(format!("the answer does not say that it is about the key {key:?}"))),
+    }
+}
+
 fn parse(text: &str) -> Result<Url, Error> {
-    let invalid = || Error::Invalid(format!("{text:?} is not a base URL such as http://127.0.0.1:7070"));
-    let url = Url::parse(text.trim()).map_err(|_| invalid())?;
+    // A URL may have a password.
+    let shown = text.rsplit('@').next().unwrap_or_default();
+    let invalid = || Error::Invalid(format!("{shown:?} is not a base URL such as http://127.0.0.1:7070"));
+    let url = Url::parse(text).map_err(|_| invalid())?;
     if !["http", "https"].contains(&url.scheme()) || url.query().is_some() || !url.has_host() {
         return Err(invalid());
     }
@@ -269,9 +290,46 @@ mod tests {
     #[test]
     fn a_client_needs_base_urls() {
         assert!(Client::new([""; 0]).is_err());
-        for wrong in ["", "localhost:7070", "ftp://a", "/v1"] {
+        for wrong in ["", " , ", "localhost:7070", "ftp://a", "/v1", "http://a,localhost:7070"] {
             assert!(matches!(Client::new([wrong]), Err(Error::Invalid(_))), "{wrong}");
         }
         assert!(Client::new(["http://a:7070", "https://b/latchgate/"]).is_ok());
+        let trimmed = Client::new([" http://a:7070, https://b/latchgate/ ,\n"]).unwrap();
+        assert_eq!(trimmed.transport.nodes(), 2);
+        let error = Client::new(["ftp://user:secret@a"]).unwrap_err().to_string();
+        assert!(!error.contains("secret"), "{error}");
+    }
+
+    #[test]
+    fn an_api_key_is_trimmed_and_has_its_form_and_no_error_shows_it() {
+        let client = || Client::new(["http://a"]).unwrap();
+        for key in ["lgk_0123456789ab_c0ffee", " lgk_0123456789ab_c0ffee\r\n"] {
+            assert!(client().api_key(key).is_ok(), "{key:?}");
+        }
+        for key in [
+            "lgk_0123\nlgk_4567",
+            "Bearer lgk_0123456789ab_c0ffee",
+            "\"lgk_0123456789ab_c0ffee\"",
+            "lgk_0123456789ab c0ffee",
+            "lgk_0123456789ab_ç0ffee",
+            "LATCHGATE_API_KEY=lgk_0123456789ab_c0ffee",
+            "",
+        ] {
+            let error = client().api_key(key).unwrap_err();
+            assert!(!format!("{error} {error:?}").contains("0123"), "{error}");
+        }
+        assert!(!format!("{:?}", client().api_key("lgk_0123456789ab_c0ffee")).contains("c0ffee"));
+    }
+
+    #[test]
+    fn an_answer_about_another_key_is_refused() {
+        let about = |key: &str, answer: &str| is_about(key, &json!({ "key": answer })).is_ok();
+        assert!(about("a//b", "a//b"));
+        for (key, answer) in
+            [("a//b", "a/b"), ("a/../b", "b"), ("a+b", "a b"), ("A", "a"), ("ü", "u\u{308}"), ("a/", "a")]
+        {
+            assert!(!about(key, answer), "{key} {answer}");
+        }
+        assert!(is_about("a", &json!({ "ok": true })).is_err());
     }
 }

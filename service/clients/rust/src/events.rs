@@ -50,7 +50,7 @@ impl Events {
     /// Begins behind the event with this id, and not now.
     #[must_use]
     pub fn after(mut self, id: impl Into<String>) -> Self {
-        self.last_id = Some(id.into());
+        self.last_id = Some(id.into().trim().to_owned());
         self
     }
 
@@ -98,6 +98,9 @@ impl Events {
     }
 
     async fn connect(&mut self) -> Result<(), Error> {
+        if self.last_id.as_deref().is_some_and(|id| !id.bytes().all(|byte| byte.is_ascii_graphic())) {
+            return Err(Error::Invalid("the id of an event has the wrong form".to_owned()));
+        }
         let until = Moment::now().plus(self.client.patience);
         let mut pause = Pause::new(self.client.transport.nodes());
         loop {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::client::Client;
+use crate::client::{Client, is_about};
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Loss};
 use crate::lock::Target;
@@ -88,16 +88,16 @@ impl Grant {
         ttl: Duration,
         answer: &Value,
     ) -> Result<Self, Error> {
-        let tokens: Option<Vec<u64>> = match target {
-            Target::One(_) => answer["token"].as_u64().map(|token| vec![token]),
-            Target::Many(_) => {
-                answer["locks"].as_array().and_then(|locks| locks.iter().map(|lock| lock["token"].as_u64()).collect())
-            }
-        };
+        let granted = answer["locks"].as_array().map_or(std::slice::from_ref(answer), Vec::as_slice);
+        let keys = target.keys();
+        if granted.len() != keys.len() {
+            return Err(Error::Invalid("the grant has not one lease for each key".to_owned()));
+        }
+        keys.iter().zip(granted).try_for_each(|(key, granted)| is_about(key, granted))?;
+        let tokens: Option<Vec<u64>> = granted.iter().map(|granted| granted["token"].as_u64()).collect();
         let tokens = tokens.ok_or_else(|| Error::Invalid("the grant has no token".to_owned()))?;
         let owner = answer["owner"].as_str().unwrap_or_default().to_owned();
         let target = target.clone();
-        let granted = answer["locks"].as_array().map_or(std::slice::from_ref(answer), Vec::as_slice);
         let slots = granted.iter().map(slots_of).collect();
         let (lease_id, until, revocation) = (lease_id.to_owned(), sent, None);
         let mut grant = Self { target, lease_id, sent, until, revocation, owner, tokens, slots, ttl };
@@ -106,10 +106,7 @@ impl Grant {
     }
 
     pub(crate) fn keys(&self) -> &[String] {
-        match &self.target {
-            Target::One(key) => std::slice::from_ref(key),
-            Target::Many(keys) => keys,
-        }
+        self.target.keys()
     }
 
     /// The answer to a request that was sent then says how long the lease lasts.

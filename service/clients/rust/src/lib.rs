@@ -42,7 +42,7 @@ mod renewals;
 mod transport;
 
 pub use attempt::{Attempt, AttemptState};
-pub use client::{Client, Revoke, Revoking, encode};
+pub use client::{Client, Revoke, Revoking, encode, is_about};
 pub use error::{Error, Loss, LossReason, Problem};
 pub use events::{Event, Events};
 pub use lease::{Lease, LeaseState, Revocation};

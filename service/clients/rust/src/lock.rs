@@ -82,6 +82,13 @@ pub(crate) enum Target {
 }
 
 impl Target {
+    pub(crate) fn keys(&self) -> &[String] {
+        match self {
+            Self::One(key) => std::slice::from_ref(key),
+            Self::Many(keys) => keys,
+        }
+    }
+
     pub(crate) fn path(&self, verb: &str) -> String {
         match self {
             Self::One(key) => format!("/v1/locks/{}/{verb}", encode(key)),

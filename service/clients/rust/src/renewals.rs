@@ -319,7 +319,7 @@ mod tests {
     /// A lease of so many keys that was just granted for so many seconds.
     fn kept(keys: usize, seconds: u64) -> Kept {
         let target = Target::Many((0..keys).map(|key| format!("k{key}")).collect());
-        let locks: Vec<Value> = (0..keys).map(|_| json!({ "token": 7 })).collect();
+        let locks: Vec<Value> = (0..keys).map(|key| json!({ "key": format!("k{key}"), "token": 7 })).collect();
         let answer = json!({ "ttl_ms": seconds * 1_000, "locks": locks });
         let grant = Grant::of(&target, "id", Moment::now(), Duration::from_secs(seconds), &answer).unwrap();
         let held = LeaseState::Held { until: grant.until, revocation: None };

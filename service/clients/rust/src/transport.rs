@@ -1,8 +1,10 @@
 //! Calls to the nodes: which one, and when to repeat.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use hyper_util::client::proxy::matcher::Matcher;
 use rand::RngExt;
 use reqwest::{Method, Response, Url, header};
 use serde_json::{Map, Value};
@@ -24,10 +26,17 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(crate) struct Transport {
-    http: reqwest::Client,
-    urls: Vec<Url>,
+    nodes: Vec<Node>,
     /// The index of the node that has answered last.
     preferred: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Node {
+    url: Url,
+    http: reqwest::Client,
+    /// The HTTP proxy that the environment names for this node.
+    proxy: Option<String>,
 }
 
 /// The nodes, and what every call to them has.
@@ -43,9 +52,15 @@ impl TransportSettings {
         Self { urls, headers: header::HeaderMap::new(), authorities: Vec::new() }
     }
 
+    /// An error never shows the text: most of it may be an API key.
     pub(crate) fn set_api_key(&mut self, key: &str) -> Result<(), Error> {
-        let value = header::HeaderValue::from_str(&format!("Bearer {}", key.trim()));
-        let mut value = value.map_err(|_| Error::Invalid("the API key has the wrong form".to_owned()))?;
+        let key = key.trim();
+        let has_form = key
+            .strip_prefix("lgk_")
+            .is_some_and(|rest| rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_'));
+        let value = header::HeaderValue::from_str(&format!("Bearer {key}")).ok().filter(|_| has_form);
+        let rule = "the API key has the wrong form: it is one line of letters, digits and _, and begins with lgk_";
+        let mut value = value.ok_or_else(|| Error::Invalid(rule.to_owned()))?;
         value.set_sensitive(true);
         self.headers.insert(header::AUTHORIZATION, value);
         Ok(())
@@ -99,21 +114,33 @@ impl Transport {
     pub(crate) fn new(settings: &TransportSettings) -> Result<Self, Error> {
         // Another one may be installed already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut builder = reqwest::Client::builder();
-        if !settings.authorities.is_empty() {
-            builder = builder.tls_certs_only(settings.authorities.iter().cloned());
-        }
-        let http = builder
-            .default_headers(settings.headers.clone())
-            .user_agent(concat!("latchgate-client/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_MAX)
-            .redirect(reqwest::redirect::Policy::none())
-            .build()
-            .map_err(|error| Error::Invalid(reason_of(&error)))?;
+        let build = |uses_proxies: bool| {
+            let mut builder = reqwest::Client::builder();
+            if !uses_proxies {
+                builder = builder.no_proxy();
+            }
+            if !settings.authorities.is_empty() {
+                builder = builder.tls_certs_only(settings.authorities.iter().cloned());
+            }
+            builder
+                .default_headers(settings.headers.clone())
+                .user_agent(concat!("latchgate-client/", env!("CARGO_PKG_VERSION")))
+                .connect_timeout(CONNECT_MAX)
+                .redirect(reqwest::redirect::Policy::none())
+                .build()
+                .map_err(|error| Error::Invalid(reason_of(&error)))
+        };
+        let (direct, proxies) = (build(false)?, Matcher::from_env());
+        let node = |url: &Url| {
+            let uri: Option<http::Uri> = url.as_str().parse().ok().filter(|_| !is_loopback(url));
+            let proxy = uri.and_then(|uri| proxies.intercept(&uri)).map(|proxy| proxy.uri().to_string());
+            let http = if proxy.is_some() { build(true)? } else { direct.clone() };
+            Ok(Node { url: url.clone(), http, proxy })
+        };
+        let nodes = settings.urls.iter().map(node).collect::<Result<Vec<_>, Error>>()?;
         // So that the clients of a cluster spread over its nodes.
-        let urls = settings.urls.clone();
-        let preferred = AtomicUsize::new(rand::rng().random_range(0..urls.len()));
-        Ok(Self { http, urls, preferred })
+        let preferred = AtomicUsize::new(rand::rng().random_range(0..nodes.len()));
+        Ok(Self { nodes, preferred })
     }
 
     /// One call to one node.
@@ -134,7 +161,7 @@ impl Transport {
             if !matches!(failure, Failure::Decided(_)) {
                 self.avoid(index);
             }
-            tracing::debug!(node = %self.urls[index], path, ?failure, "the call failed");
+            tracing::debug!(node = %self.says(index, ""), path, ?failure, "the call failed");
         }
         answer
     }
@@ -176,8 +203,9 @@ impl Transport {
         body: Option<&Value>,
         add: impl FnOnce(reqwest::RequestBuilder) -> reqwest::RequestBuilder,
     ) -> Result<Response, Failure> {
-        let base = self.urls[index].as_str().trim_end_matches('/');
-        let mut request = add(self.http.request(method.clone(), format!("{base}{path}")));
+        let Node { url, http, .. } = &self.nodes[index];
+        let base = url.as_str().trim_end_matches('/');
+        let mut request = add(http.request(method.clone(), format!("{base}{path}")));
         if let Some(body) = body {
             request = request.json(body);
         }
@@ -187,11 +215,12 @@ impl Transport {
         })
     }
 
-    /// A reason with the base URL of the node, without the login that it may have.
+    /// A reason with the base URL of the node, without the login that it may have, and with the HTTP proxy in between.
     fn says(&self, index: usize, reason: &str) -> String {
-        let mut url = self.urls[index].clone();
+        let mut url = self.nodes[index].url.clone();
         let _ = url.set_username("").and_then(|()| url.set_password(None));
-        format!("{}: {reason}", url.as_str().trim_end_matches('/'))
+        let proxy = self.nodes[index].proxy.as_ref().map(|proxy| format!(" through the HTTP proxy {proxy}"));
+        format!("{}{}: {reason}", url.as_str().trim_end_matches('/'), proxy.unwrap_or_default())
     }
 
     /// After a stream that has ended: the next call goes to another node.
@@ -201,17 +230,17 @@ impl Transport {
 
     /// Makes the next node the preferred one, unless another call has done so.
     fn avoid(&self, index: usize) {
-        let next = (index + 1) % self.urls.len();
+        let next = (index + 1) % self.nodes.len();
         let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     pub(crate) fn prefers(&self, url: &str) -> bool {
-        let preferred = &self.urls[self.preferred.load(Ordering::Relaxed)];
+        let preferred = &self.nodes[self.preferred.load(Ordering::Relaxed)].url;
         Url::parse(url).is_ok_and(|url| url == *preferred)
     }
 
     pub(crate) fn nodes(&self) -> usize {
-        self.urls.len()
+        self.nodes.len()
     }
 
     /// How long one node may take to answer a call that ends at `until`: at most `answer_max`, and a share, so that each node can be
@@ -292,6 +321,12 @@ impl Pause {
         sleep_until(Moment::now().plus(pause)).await;
         true
     }
+}
+
+/// Whether the node is on this machine, which no HTTP proxy reaches.
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback())
 }
 
 async fn read(response: Response) -> Result<Value, Failure> {

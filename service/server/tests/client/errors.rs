@@ -1,12 +1,13 @@
 //! Scenarios 20, 21 and 22: errors.
 
-use latchgate_client::{Client, Error, Method};
+use latchgate_client::{Client, Error, Method, Revoke};
 use latchgate_testkit::free_port;
+use latchgate_testkit::node::Node;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{Desk, client, node, seconds};
+use crate::world::{Desk, client, look, node, seconds};
 
 #[tokio::test]
 async fn a_refused_request_is_not_repeated_and_its_error_has_the_fields_of_the_problem() {
@@ -99,4 +100,42 @@ async fn a_command_whose_output_cannot_be_written_ends_with_74_and_an_api_key_th
     let created = desk.shell("latchgate api-key create --scope admin >/dev/full").ends().await;
     assert_eq!(created.code, Some(74), "{}", created.err);
     assert!(created.err.contains("is revoked"), "{}", created.err);
+}
+
+/// The base URL of a proxy in front of the node that merges the slashes of paths.
+async fn merging(node: &Node) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let address = node.base_url().trim_start_matches("http://").to_owned();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let node = TcpStream::connect(&address).await.unwrap();
+            let ((mut from, mut to), (mut answers, mut requests)) = (stream.into_split(), node.into_split());
+            tokio::spawn(async move { tokio::io::copy(&mut answers, &mut to).await });
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 64 * 1_024];
+                while let Ok(length @ 1..) = from.read(&mut buffer).await {
+                    let request = String::from_utf8_lossy(&buffer[..length]).replace("%2F%2F", "%2F");
+                    requests.write_all(request.as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn an_answer_about_another_key_stops_the_client_and_a_grant_is_given_back() {
+    let node = node().await;
+    let client = Client::new([merging(&node).await]).unwrap().patience(seconds(30));
+    let fenced = client.fence("a//b", 1).await;
+    let revoked = client.revoke("a//b", &Revoke::default()).await.map(|_| ());
+    let granted = client.lock("a//b").acquire().await.map(|_| ());
+    for refused in [fenced, revoked, granted] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Invalid(_)) && error.to_string().contains("\"a/b\", not \"a//b\""), "{error}");
+    }
+    assert!(client.settled().await);
+    assert_eq!(look(&node, "a%2Fb").await["held"], false);
+    client.lock("a/b").acquire().await.unwrap().release().await.unwrap();
 }
