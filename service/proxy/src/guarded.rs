@@ -72,19 +72,30 @@ impl Proxy {
     }
 }
 
+/// What a client learns: not the app, the API key and the label with which the proxy claims, which the gate's own answers have.
 fn refusal(error: &Error) -> Problem {
-    match error.problem() {
-        Some(problem) if problem.code() == "contents-mismatch" => Problem::new(
-            422,
-            "contents-mismatch",
-            "The key was used with another request: its method, path, query, content type or body differs.",
-        ),
-        Some(problem) if [409, 422].contains(&problem.status()) => Problem(problem.fields().clone().into()),
-        _ => {
-            tracing::error!(%error, "the gate does not decide");
-            Problem::new(503, "gate-unreachable", "The gate does not decide. The upstream was not called.").for_now()
+    let Some(problem) = error.problem().filter(|problem| [409, 422].contains(&problem.status())) else {
+        tracing::error!(%error, "the gate does not decide");
+        return Problem::new(503, "gate-unreachable", "The gate does not decide. The upstream was not called.")
+            .for_now();
+    };
+    let detail = match problem.code() {
+        "contents-mismatch" => {
+            "The key was used with another request: its method, path, query, content type or body differs."
+        }
+        "operation-in-progress" => "The first request with this key runs.",
+        "operation-unknown" => {
+            "It is not known how the first request with this key has ended. An operator must find out, and resolve the operation."
+        }
+        _ => "The gate refuses the request.",
+    };
+    let mut refusal = Problem::new(problem.status(), problem.code(), detail);
+    for name in ["id", "retry_after_ms"] {
+        if !problem.field(name).is_null() {
+            refusal.0[name] = problem.field(name).clone();
         }
     }
+    refusal
 }
 
 /// Returns the answer.

@@ -6,6 +6,7 @@
 mod connections;
 mod guarded;
 mod request;
+mod same;
 mod stored;
 mod upstream;
 

@@ -1,6 +1,5 @@
 //! What must be equal in all requests that get one answer. Requests that two readers could read differently are refused.
 
-use std::iter;
 use std::sync::Arc;
 
 use axum::body::Bytes;
@@ -16,7 +15,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::timeout;
 
-use crate::{Problem, Proxy, overloaded};
+use crate::{Problem, Proxy, overloaded, same};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -54,16 +53,24 @@ impl Proxy {
     ///
     /// Two callers may choose the same key. Only digests of their headers leave the proxy.
     pub(super) fn identity(&self, key: &str, head: &Parts, body: &[u8]) -> Result<(Value, String), Problem> {
-        let mut caller = Vec::new();
-        for name in iter::once(&header::HOST).chain(&self.settings.caller_headers) {
-            caller.push(single(&head.headers, name)?.map(|value| hex::encode(Sha256::digest(value))));
+        let mut caller = vec![single(&head.headers, &header::HOST)?.map(|host| digest(&same::host(host.as_bytes())))];
+        for name in &self.settings.caller_headers {
+            let value = single(&head.headers, name)?.map(HeaderValue::as_bytes);
+            let is_login = [header::AUTHORIZATION, header::PROXY_AUTHORIZATION].contains(name);
+            caller.push(value.map(|value| if is_login { digest(&same::login(value)) } else { digest(value) }));
         }
-        let target = head.uri.path_and_query().map_or("", |target| target.as_str());
+        let target = head.uri.path_and_query().map_or_else(String::new, |target| same::target(target.as_str()));
         let kind = single(&head.headers, &header::CONTENT_TYPE)?.map_or(&b""[..], HeaderValue::as_bytes);
+        let coding = single(&head.headers, &header::CONTENT_ENCODING)?.map_or(&b""[..], HeaderValue::as_bytes);
         let mut checked = Sha256::new();
-        for part in [head.method.as_str().as_bytes(), target.as_bytes(), kind, body] {
+        let mut add = |part: &[u8]| {
             checked.update((part.len() as u64).to_be_bytes());
             checked.update(part);
+        };
+        add(head.method.as_str().as_bytes());
+        add(target.as_bytes());
+        for part in same::body(kind, coding, body) {
+            add(&part);
         }
         Ok((json!({ "key": key, "caller": caller }), hex::encode(checked.finalize())))
     }
@@ -106,6 +113,10 @@ impl Proxy {
         let more = Arc::clone(&self.memory).try_acquire_many_owned(u32::try_from(more).unwrap_or(u32::MAX));
         more.map(|more| memory.merge(more)).is_ok()
     }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    hex::encode(Sha256::digest(bytes))
 }
 
 /// The value of a header that must not be sent twice.

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 use crate::Problem;
 
-/// Longest answer that is stored, with its headers. The gate keeps 64 KiB of JSON.
-const BYTES_MAX: usize = 45 * 1_024;
+/// Longest answer that is stored, as JSON: what the gate keeps.
+const STORED_BYTES_MAX: usize = 64 * 1_024;
 /// A header of answers that are repeated.
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
@@ -33,15 +33,14 @@ pub fn is_final(status: StatusCode) -> bool {
 
 /// What the gate stores of an answer. Of a longer one, only the status.
 pub fn result(head: &Parts, body: Option<&Bytes>) -> Value {
-    let header_len = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len();
-    let room = BYTES_MAX.saturating_sub(head.headers.iter().map(header_len).sum());
-    let body = body.filter(|body| body.len() <= room);
-    // A cookie is the first caller's.
-    let is_kept = |name: &HeaderName| body.is_some() && *name != header::SET_COOKIE;
     let text = |value: &HeaderValue| value.as_bytes().iter().map(|byte| char::from(*byte)).collect();
-    let headers = head.headers.iter().filter(|(name, _)| is_kept(name));
+    // A cookie is the first caller's.
+    let headers = head.headers.iter().filter(|(name, _)| **name != header::SET_COOKIE);
     let headers = headers.map(|(name, value)| (name.to_string(), text(value))).collect();
-    let stored = Stored { status: head.status.as_u16(), headers, body: body.map(|body| BASE64_STANDARD.encode(body)) };
+    let status = head.status.as_u16();
+    let stored = Stored { status, headers, body: body.map(|body| BASE64_STANDARD.encode(body)) };
+    let is_whole = body.is_some() && serde_json::to_vec(&stored).is_ok_and(|json| json.len() <= STORED_BYTES_MAX);
+    let stored = if is_whole { stored } else { Stored { status, headers: Vec::new(), body: None } };
     serde_json::to_value(stored).unwrap_or_default()
 }
 
@@ -89,9 +88,15 @@ mod tests {
 
     #[test]
     fn a_long_answer_leaves_its_status() {
-        for long in [Some(&Bytes::from(vec![b'a'; BYTES_MAX])), None] {
-            assert!(replayed(&result(&head(), long)).is_none());
-        }
+        let of_length = |length: usize| result(&head(), Some(&Bytes::from(vec![b'a'; length])));
+        assert!(replayed(&result(&head(), None)).is_none());
+        // As it is stored: base64, and two bytes for each byte of a header that is not ASCII.
+        let fits = (40_000..60_000).rev().find(|length| replayed(&of_length(*length)).is_some()).unwrap();
+        assert!((48_900..=49_152).contains(&fits), "{fits}");
+        assert!(serde_json::to_vec(&of_length(fits)).unwrap().len() <= STORED_BYTES_MAX);
+        let mut head_of_bytes = head();
+        head_of_bytes.headers.insert("x-bytes", HeaderValue::from_bytes(&[0xff; 40_000]).unwrap());
+        assert!(replayed(&result(&head_of_bytes, Some(&Bytes::new()))).is_none());
         let result = result(&head(), None);
         assert_eq!((&result["status"], &result["headers"]), (&Value::from(201), &serde_json::json!([])));
         assert_eq!(not_stored(&result).0["upstream_status"], 201);

@@ -18,6 +18,8 @@ use crate::{Answer, Problem, Proxy};
 /// Headers that concern one connection only.
 const HOPS: &str = "connection expect keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer \
                     transfer-encoding upgrade";
+/// Most headers of an answer.
+const HEADERS_MAX: usize = 2_000;
 pub type Upstream = Client<HttpConnector, Body>;
 
 pub fn client(connect_max: Duration) -> Upstream {
@@ -25,7 +27,8 @@ pub fn client(connect_max: Duration) -> Upstream {
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(connect_max));
     // On a connection that was used before, a request could be sent twice.
-    Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).retry_canceled_requests(false).build(connector)
+    let mut client = Client::builder(TokioExecutor::new());
+    client.pool_max_idle_per_host(0).retry_canceled_requests(false).http1_max_headers(HEADERS_MAX).build(connector)
 }
 
 /// The upstream was called, and it is not known what it has done.
@@ -61,6 +64,8 @@ impl Proxy {
             return Err(broken_off());
         }
         without_hops(response.headers_mut());
+        // The client's connection is the proxy's, whatever the upstream speaks.
+        *response.version_mut() = Version::HTTP_11;
         Ok(response.map(Body::new))
     }
 }

@@ -1,8 +1,10 @@
 //! Which answers are stored, and how they are replayed.
 
+use latchgate_testkit::until;
 use reqwest::redirect::Policy;
+use serde_json::Value;
 
-use super::world::{Service, proxy};
+use super::world::{Service, exchange, proxy};
 use crate::client::embedded;
 
 #[tokio::test]
@@ -64,4 +66,47 @@ async fn a_switch_of_protocols_is_neither_passed_nor_stored() {
     assert_eq!(proxy.refused("/switches", "k", "").await, (409, "operation-unknown".to_owned()));
     let passed = reqwest::Client::new().post(format!("{}/switches", proxy.url)).send().await.unwrap();
     assert_eq!(passed.status(), 502);
+}
+
+#[tokio::test]
+async fn an_answer_with_hundreds_of_headers_is_one_and_is_replayed() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for _ in 0..2 {
+        let answer = proxy.post("/many-headers", "k", "").await;
+        assert_eq!((answer.status().as_u16(), &answer.headers()["x-299"]), (201, &"299".parse().unwrap()));
+        assert_eq!(answer.text().await.unwrap(), "many");
+    }
+    assert_eq!(service.calls("k"), 1);
+}
+
+#[tokio::test]
+async fn the_proxy_speaks_http_1_1_whatever_the_service_speaks() {
+    let ((_, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for key in ["idempotency-key: k\r\n", "idempotency-key: k\r\n", ""] {
+        let request = format!("POST /old HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n{key}\r\n");
+        let answer = exchange(&proxy.url, &request).await;
+        assert!(answer.starts_with("HTTP/1.1 201") && answer.contains("old"), "{answer}");
+    }
+}
+
+#[tokio::test]
+async fn a_client_does_not_see_with_which_app_and_api_key_the_proxy_claims() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    let running = tokio::spawn(proxy.request("/slow", "running", "").send());
+    until("the service is called", || async { service.calls("running") == 1 }).await;
+    proxy.refused("/dies", "unknown", "").await;
+    for (path, key, body, fields) in [
+        ("/slow", "running", "", &["code", "detail", "id", "retry_after_ms", "status"][..]),
+        ("/dies", "unknown", "", &["code", "detail", "id", "status"]),
+        ("/dies", "unknown", "other", &["code", "detail", "id", "status"]),
+    ] {
+        let refusal: Value = proxy.post(path, key, body).await.json().await.unwrap();
+        let names: Vec<&String> = refusal.as_object().unwrap().keys().collect();
+        assert_eq!(names, fields, "{refusal}");
+    }
+    service.go_on.notify_one();
+    assert_eq!(running.await.unwrap().unwrap().status(), 201);
 }

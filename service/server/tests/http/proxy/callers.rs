@@ -34,10 +34,43 @@ async fn the_answer_to_one_caller_is_never_replayed_to_another() {
 }
 
 #[tokio::test]
+async fn a_repeat_is_the_same_request_however_it_is_written() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, &[]).await;
+    for (target, host, login) in [
+        ("/p", "a.example", "Bearer x"),
+        ("/p?", "A.example", "bearer x"),
+        ("/%70", "a.example:80", "BEARER  x"),
+        ("/p", "a.example.", "Bearer x"),
+        ("http://A.Example/p", "b", "Bearer x"),
+    ] {
+        let headers = [&format!("host: {host}"), &format!("authorization: {login}"), "idempotency-key: k"];
+        let answer = exchange(&proxy.url, &posting(target, &headers)).await;
+        assert!(answer.ends_with("call 1 of k, 0 bytes"), "{target} {host}: {answer}");
+    }
+    let with_body = |kind: &str, body: &str| {
+        let head =
+            format!("host: a\r\ncontent-type: {kind}\r\nidempotency-key: form\r\ncontent-length: {}", body.len());
+        format!("POST / HTTP/1.1\r\nconnection: close\r\n{head}\r\n\r\n{body}")
+    };
+    let form = |boundary: &str, value: &str| {
+        let kind = format!("multipart/form-data; boundary={boundary}");
+        with_body(&kind, &format!("--{boundary}\r\n\r\n{value}\r\n--{boundary}--\r\n"))
+    };
+    for boundary in ["first", "other"] {
+        let answer = exchange(&proxy.url, &form(boundary, "7")).await;
+        assert!(answer.contains("call 1 of form"), "{answer}");
+    }
+    let other = exchange(&proxy.url, &form("first", "8")).await;
+    assert!(other.starts_with("HTTP/1.1 422") && other.contains("contents-mismatch"), "{other}");
+    assert_eq!((service.calls("k"), service.calls("form")), (1, 1));
+}
+
+#[tokio::test]
 async fn two_headers_of_one_name_that_matter_are_refused() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
     let proxy = proxy(&upstream, &node, &[]).await;
-    for twice in ["authorization: a", "cookie: a", "content-type: a", "idempotency-key: k"] {
+    for twice in ["authorization: a", "cookie: a", "content-type: a", "content-encoding: a", "idempotency-key: k"] {
         let request = posting("/", &["host: a", "idempotency-key: k", twice, twice]);
         let answer = exchange(&proxy.url, &request).await;
         assert!(answer.starts_with("HTTP/1.1 400") && answer.contains("invalid-request"), "{twice}: {answer}");

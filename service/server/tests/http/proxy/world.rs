@@ -89,6 +89,12 @@ fn raw_answer(path: &str, call: u32) -> Option<Vec<u8>> {
         "/moved" => {
             "HTTP/1.1 303 See Other\r\nlocation: /köln/7\r\nset-cookie: session=1\r\nset-cookie: b=2\r\ncontent-length: 0\r\n\r\n"
         }
+        // An old service, which ends the answer with the connection.
+        "/old" => "HTTP/1.0 201 Created\r\n\r\nold",
+        "/many-headers" => {
+            let headers: String = (0..300).map(|number| format!("x-{number}: {number}\r\n")).collect();
+            return Some(format!("HTTP/1.1 201 Created\r\n{headers}content-length: 4\r\n\r\nmany").into_bytes());
+        }
         _ => {
             let status = path.strip_prefix("/status/")?;
             let text = format!("call {call}");
