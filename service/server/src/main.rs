@@ -27,5 +27,12 @@ fn run() -> anyhow::Result<ExitCode> {
         Command::Serve(_) => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
     };
-    runtime.enable_all().build()?.block_on(latchgate::cli::run(cli))
+    let is_node = matches!(cli.command, Command::Serve(_));
+    let runtime = runtime.enable_all().build()?;
+    let code = runtime.block_on(latchgate::cli::run(cli));
+    if !is_node {
+        // A write to a reader that does not read has no end.
+        runtime.shutdown_background();
+    }
+    code
 }

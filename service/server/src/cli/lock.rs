@@ -60,8 +60,15 @@ pub async fn run(args: &LockRunArgs) -> anyhow::Result<ExitCode> {
         None => None,
     };
     if let Some((address, _)) = &terraform {
-        environment.push(("TF_HTTP_LOCK_ADDRESS", address.clone()));
-        environment.push(("TF_HTTP_UNLOCK_ADDRESS", address.clone()));
+        for (name, value) in [
+            ("TF_HTTP_LOCK_ADDRESS", address.as_str()),
+            ("TF_HTTP_UNLOCK_ADDRESS", address),
+            // The environment may have those of another backend, GitLab's say.
+            ("TF_HTTP_LOCK_METHOD", "LOCK"),
+            ("TF_HTTP_UNLOCK_METHOD", "UNLOCK"),
+        ] {
+            environment.push((name, value.to_owned()));
+        }
     }
     let work = Work { command: &args.command, environment, output_max: None, grace, margin: margin(args.ttl) };
     let revoked = RefCell::new(None);

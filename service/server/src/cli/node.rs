@@ -24,7 +24,7 @@ pub const ORDER_MAX: Duration = Duration::from_secs(60);
 /// When a URL, the API key or a certificate has the wrong form, or the certificates cannot be read.
 pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
     anyhow::ensure!(!args.url.trim().is_empty(), "no node is named: LATCHGATE_URL is empty, or --url is");
-    let mut client = Client::new(args.url.split(',').filter(|url| !url.trim().is_empty()))?.patience(args.retry_for);
+    let mut client = Client::new([&args.url])?.patience(args.retry_for);
     if let Some(ca) = &args.ca {
         let read = std::fs::read(ca).with_context(|| format!("cannot read the certificates in {}", ca.display()))?;
         client = client.authorities(&read)?;

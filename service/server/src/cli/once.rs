@@ -1,28 +1,25 @@
 //! `latchgate once`: runs a program once for its contents.
 
-use std::io::Write as _;
+use std::io::{IsTerminal as _, stderr};
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
+use jiff::{Timestamp, ZonedDateTime};
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use serde_json::{Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use super::lock::margin;
-use super::node::{LOST, UNKNOWN, client, failed, settle};
-use super::print::NOT_PRINTED;
+use super::node::{LOST, NOT_HAD, UNKNOWN, client, failed, settle};
+use super::print::{NOT_PRINTED, complain, rough};
 use super::work::{self, Ended, Hold, Printed, Signals, Work};
-use crate::config::{OnExpiryChoice, OnOutageChoice, OnceArgs};
+use crate::config::{Every, OnExpiryChoice, OnOutageChoice, OnceArgs};
 
-/// Longest output that is kept as the result. As JSON it may be longer, and the server keeps 64 KiB.
-const OUTPUT_BYTES_MAX: usize = 48 * 1_024;
+/// Longest output that is kept as the result, in JSON: nodes keep no more.
+const OUTPUT_BYTES_MAX: usize = 64 * 1_024;
 /// How long the command gives back a claim whose answer was lost, at least: a claim that stays may block the operation, but a crontab must not
 /// wait for the whole lease.
 const GIVE_BACK_MIN: Duration = Duration::from_secs(5);
-/// How far ahead of a period's begin a run may count for it.
-const EARLY_MAX: Duration = Duration::from_secs(60);
 /// The longest retention of a server that is not configured otherwise.
 const RETENTION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
@@ -43,7 +40,8 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     };
     let attempt = match begun {
         Ok(Begun::Go(attempt)) => attempt,
-        Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args.duplicate_exit),
+        Ok(Begun::Duplicate(duplicate)) => return print(&duplicate, args, &mut signals).await,
+        Err(Error::InProgress(_)) if args.quiet => return Ok(NOT_HAD.into()),
         Err(error) => {
             let code = failed(&error);
             if let Error::OutcomeUnknown(problem) = &error
@@ -102,17 +100,26 @@ async fn report(
     let id = attempt.id().to_owned();
     let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
     let is_printed = output.as_ref().is_none_or(|output| !output.is_lost);
+    let mut is_kept = false;
     let reported = if code == 0 && !is_cut {
         let kept = match output.map(|output| output.kept.map(String::from_utf8)) {
-            Some(Some(Ok(text))) => Ok(Value::from(text)),
-            Some(Some(Err(_))) => Err("is not text (UTF-8)".to_owned()),
-            Some(None) => Err(format!("is longer than {} KiB, or has no end", OUTPUT_BYTES_MAX / 1_024)),
+            Some(Some(Ok(text))) => Some(Value::from(text))
+                .filter(|text| text.to_string().len() <= OUTPUT_BYTES_MAX)
+                .ok_or("is longer than 64 KiB as JSON"),
+            Some(Some(Err(_))) => Err("is not text (UTF-8)"),
+            Some(None) => Err("is longer than 64 KiB, or has no end"),
             None => Ok(Value::Null),
         };
-        if let Err(why) = &kept {
+        let (why, kept) = match kept {
+            Ok(kept) => (None, kept),
+            Err(why) => (Some(why), Value::Null),
+        };
+        let reported = attempt.succeed(&kept).await;
+        is_kept = why.is_none();
+        if let Some(why) = why {
             eprintln!("latchgate: the output of CMD {why}: it is not kept, and a later run prints nothing");
         }
-        attempt.succeed(&kept.unwrap_or(Value::Null)).await
+        reported
     } else if may_repeat {
         attempt.fail().await
     } else {
@@ -124,7 +131,8 @@ async fn report(
             Ok(LOST.into())
         }
         Ok(_) if code == 0 && !is_printed => {
-            eprintln!("latchgate: CMD has succeeded, but its output could not be printed: the next run prints it");
+            let next = if is_kept { ": the next run prints it" } else { "" };
+            eprintln!("latchgate: CMD has succeeded, but its output could not be printed{next}");
             Ok(NOT_PRINTED.into())
         }
         Ok(_) if code == 0 || may_repeat => Ok(code.into()),
@@ -153,7 +161,8 @@ fn resolving(id: &str) -> String {
 }
 
 fn operation(client: &Client, args: &OnceArgs) -> Operation {
-    let retention = args.every.map_or(args.retention, |every| args.retention.max((every * 2).min(RETENTION_MAX)));
+    let periods = |every: Every| args.retention.max((every.longest() * 2).min(RETENTION_MAX));
+    let retention = args.every.map_or(args.retention, periods);
     let mut operation = client
         .operation(&args.operation)
         .ttl(args.lease)
@@ -183,44 +192,72 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
 
 /// JSON if it begins as an object or an array; else a text.
 fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
-    let contents = if args.contents.starts_with(['{', '[']) {
-        serde_json::from_str(&args.contents).context("CONTENTS begin like JSON, but are not")?
+    let text = args.contents.trim();
+    let contents = if text.starts_with(['{', '[']) {
+        serde_json::from_str(text).context("CONTENTS begin like JSON, but are not")?
     } else {
-        Value::from(args.contents.as_str())
+        Value::from(text)
     };
-    match args.every {
+    ensure!(
+        !says_nothing(&contents),
+        "CONTENTS say nothing ({text:?}), and would be those of every other run that says nothing: is a variable unset?"
+    );
+    Ok(match args.every {
+        // That of the machine whose crontab has started the run.
         Some(every) => {
-            // That of the machine whose crontab has started the run.
-            let now = OffsetDateTime::now_utc().into();
-            Ok(json!({ "contents": contents, "period": period(now, every)? }))
+            let now = ZonedDateTime::now();
+            let now = args.tz.clone().map_or(now.clone(), |zone| now.with_time_zone(zone));
+            json!({ "contents": contents, "period": every.period(&now) })
         }
-        None => Ok(contents),
+        None => contents,
+    })
+}
+
+/// Whether contents identify nothing, as `"$UNSET"` and `{"order": "$UNSET"}` do in a shell.
+fn says_nothing(contents: &Value) -> bool {
+    match contents {
+        Value::Null => true,
+        Value::String(text) => text.trim().is_empty(),
+        Value::Array(items) => items.iter().all(says_nothing),
+        Value::Object(fields) => fields.values().all(says_nothing),
+        Value::Bool(_) | Value::Number(_) => false,
     }
 }
 
-/// When the period of `now` has begun; shortly before its end, when the next one begins.
-fn period(now: SystemTime, every: Duration) -> anyhow::Result<String> {
-    let since = now.duration_since(SystemTime::UNIX_EPOCH)? + EARLY_MAX.min(every / 10);
-    let period_ms = since.as_millis() / every.as_millis() * every.as_millis();
-    let begin = OffsetDateTime::from_unix_timestamp_nanos(i128::try_from(period_ms)? * 1_000_000)?;
-    Ok(begin.format(&Rfc3339)?)
-}
-
-fn print(duplicate: &Duplicate, code: u8) -> anyhow::Result<ExitCode> {
+async fn print(duplicate: &Duplicate, args: &OnceArgs, signals: &mut Signals) -> anyhow::Result<ExitCode> {
+    if args.quiet {
+        return Ok(args.duplicate_exit.into());
+    }
+    if stderr().is_terminal() {
+        complain(done_before(duplicate, Timestamp::now()));
+    }
     let output = match &duplicate.result {
         Value::String(output) => output.clone(),
+        Value::Null if duplicate.problem.field("result_omitted") == true => {
+            eprintln!("latchgate: done before; its output was too long to be kept");
+            return Ok(args.duplicate_exit.into());
+        }
         Value::Null => {
             eprintln!("latchgate: done before; its output was not kept");
-            return Ok(code.into());
+            return Ok(args.duplicate_exit.into());
         }
         other => format!("{other}\n"),
     };
-    let mut stdout = std::io::stdout();
-    if let Err(error) = stdout.write_all(output.as_bytes()).and_then(|()| stdout.flush()) {
+    if let Err(error) = work::print(&output, signals).await {
         eprintln!("latchgate: done before, but its output could not be printed: {error}");
         return Ok(NOT_PRINTED.into());
     }
-    Ok(code.into())
+    Ok(args.duplicate_exit.into())
+}
+
+/// When, and by which run.
+fn done_before(duplicate: &Duplicate, now: Timestamp) -> String {
+    let text = |name: &str| duplicate.problem.field(name).as_str();
+    let ago = text("at")
+        .and_then(|at| at.parse().ok())
+        .map(|at: Timestamp| format!(", {} ago", rough(now.duration_since(at).unsigned_abs())));
+    let by = text("label").map(|label| format!(", by {label}"));
+    format!("done before{}{}", ago.unwrap_or_default(), by.unwrap_or_default())
 }
 
 /// What the state of the attempt means for the program.
@@ -236,11 +273,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_shortly_before_a_period_counts_for_it() {
-        let hour = Duration::from_secs(3_600);
-        let at = |seconds: u64| period(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds), hour).unwrap();
-        assert_eq!(at(3_600), "1970-01-01T01:00:00Z");
-        assert_eq!((at(3_545), at(3_700), at(7_100)), (at(3_600), at(3_600), at(3_600)));
-        assert_ne!(at(3_500), at(3_600));
+    fn contents_that_say_nothing_are_noticed_however_deep_they_are() {
+        for nothing in
+            [json!(""), json!("  \n"), json!({}), json!([]), json!([null, [{}]]), json!({ "order": "" }), json!(null)]
+        {
+            assert!(says_nothing(&nothing), "{nothing}");
+        }
+        for something in [json!("a"), json!(0), json!(false), json!({ "order": "", "of": 7 }), json!([[0]])] {
+            assert!(!says_nothing(&something), "{something}");
+        }
     }
 }

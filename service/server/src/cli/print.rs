@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write as _, stdout};
+use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
@@ -79,6 +80,17 @@ pub fn plain(text: &str) -> String {
             || matches!(character, '\u{61c}' | '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
     };
     text.replace(is_hidden, "\u{fffd}")
+}
+
+/// A time in its largest unit: `2 min`.
+pub fn rough(time: Duration) -> String {
+    let seconds = time.as_secs();
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3_600 => format!("{} min", seconds / 60),
+        3_600..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
 }
 
 /// Says on standard error what is wrong.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
+use jiff::tz::TimeZone;
 
+use super::Every;
 use super::duration::{duration, some_duration};
 
 /// The nodes that a command calls.
@@ -174,8 +176,8 @@ Exit codes:
    69   no server can be reached: CMD was not run
    70   no node knows whether CMD has succeeded, in this run or in an earlier one: someone must
         check
-   74   CMD has succeeded, now or in an earlier run, but its output could not be printed: the next
-        run prints it
+   74   CMD has succeeded, now or in an earlier run, but its output could not be printed, or a
+        signal has ended the wait for its reader: the next run prints it
    75   another run is in progress: CMD was not run
    76   the run has lost its lease, and CMD was ended: another run may have begun
    77   the API key is missing, or does not permit this: CMD was not run
@@ -183,13 +185,14 @@ Exit codes:
   127   CMD does not exist
 
 How the end of CMD is reported:
-  Exit code 0 is a success. CMD's standard output is passed through, and kept as the result if it is text of at most 48 KiB. \
+  Exit code 0 is a success. CMD's standard output is passed through, and kept as the result if it is text of at most 64 KiB \
+  as JSON. A reader that is slow is waited for. \
   With --on-expiry block, any other code leaves the outcome unknown, unless --failure-exit names the code: then nothing was done, \
   and the next run begins. With --on-expiry retry, any other code is a failure, and the next run begins.
 
 Examples:
   latchgate once '{\"order\": 42}' --operation charge -- ./charge 42
-  latchgate once report --every 1h -- ./report   # in the crontabs of five machines
+  latchgate once report --every 1h --quiet -- ./report   # in the crontabs of five machines
 ";
 
 /// Run a program once: of all runs with the same contents one succeeds, and every later one prints its output.
@@ -199,7 +202,8 @@ Examples:
 #[derive(Debug, Args)]
 #[command(after_long_help = EXIT_CODES_OF_ONCE, after_help = "`latchgate once --help` has the exit codes and examples.")]
 pub struct OnceArgs {
-    /// What identifies the work: any text; or JSON, if it begins with { or [. The order of the keys in JSON does not matter.
+    /// What identifies the work: any text; or JSON, if it begins with { or [. The order of the keys in JSON does not matter. White space around
+    /// it is ignored. It must say something: an unset variable identifies nothing.
     pub contents: String,
 
     /// The program to run, with its arguments.
@@ -210,10 +214,14 @@ pub struct OnceArgs {
     #[arg(long, value_name = "NAME", default_value = "once")]
     pub operation: String,
 
-    /// Once in each period: the contents are those of the current period. A run that begins up to a minute (up to a tenth of the
-    /// period) before the next period counts for the next, so that clocks may differ.
-    #[arg(long, value_name = "DURATION", value_parser = some_duration)]
-    pub every: Option<Duration>,
+    /// Once in each period of the calendar: 15m, 1h, 6h (periods that divide a day), 1d, 1w (from Monday on), 1month. A run that begins up to
+    /// a minute (up to a tenth of the period) before the next period counts for the next, so that clocks may differ.
+    #[arg(long, value_name = "PERIOD")]
+    pub every: Option<Every>,
+
+    /// The time zone of --every, for example Europe/Berlin. If absent: that of this machine.
+    #[arg(long, value_name = "ZONE", requires = "every", value_parser = |zone: &str| TimeZone::get(zone).map_err(|error| error.to_string()))]
+    pub tz: Option<TimeZone>,
 
     /// What must be equal in every run with these contents, but does not identify them, for example an amount.
     #[arg(long, value_name = "TEXT")]
@@ -255,6 +263,10 @@ pub struct OnceArgs {
     /// Exit codes by which CMD says that surely nothing was done, separated by commas.
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub failure_exit: Vec<u8>,
+
+    /// Print nothing if the work was done before, or if another run is in progress: for crontabs, which mail what is printed.
+    #[arg(long, short)]
+    pub quiet: bool,
 
     /// The exit code if the work was done in an earlier run.
     #[arg(long, value_name = "CODE", default_value_t = 0)]

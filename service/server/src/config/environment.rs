@@ -1,4 +1,4 @@
-//! Refuses misspelt `LATCHGATE_…` variables: an unknown one would silently leave a setting at its default.
+//! Notices misspelt `LATCHGATE_…` variables: an unknown one would silently leave a setting at its default.
 
 use std::ffi::OsString;
 
@@ -20,30 +20,43 @@ fn names_of(command: &clap::Command) -> Vec<String> {
     own.chain(command.get_subcommands().flat_map(names_of)).collect()
 }
 
+/// Warns of each variable that no setting reads.
+///
 /// # Errors
-/// Names the variable, and the setting that was probably meant.
-pub fn refuse_unknown(
+/// Of a node, names a variable that is nearly one of a setting: the setting would silently have its default.
+pub fn check(
     environment: impl Iterator<Item = (OsString, OsString)>,
     command: &clap::Command,
+    is_node: bool,
 ) -> anyhow::Result<()> {
-    let names = names_of(command);
-    for (name, value) in environment {
-        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
-        if !name.starts_with(PREFIX)
-            || names.iter().any(|known| *known == name)
-            || OF_LOCK.contains(&&*name)
-            || is_service_link(&name, &value)
-        {
-            continue;
-        }
-        match nearest(command, &name) {
-            Some(nearest) => bail!("no setting reads the environment variable {name}: did you mean {nearest}?"),
-            None => bail!(
-                "no setting reads the environment variable {name}: unset it; `latchgate serve --help` lists the settings"
-            ),
+    for (name, nearest) in unknown(environment, command) {
+        match nearest {
+            Some(nearest) if is_node => {
+                bail!("no setting reads the environment variable {name}: did you mean {nearest}?")
+            }
+            Some(nearest) => {
+                eprintln!("latchgate: no setting reads the environment variable {name}: did you mean {nearest}?")
+            }
+            None => eprintln!("latchgate: no setting reads the environment variable {name}"),
         }
     }
     Ok(())
+}
+
+/// The variables that no setting reads, each with that of the setting that was probably meant.
+fn unknown(
+    environment: impl Iterator<Item = (OsString, OsString)>,
+    command: &clap::Command,
+) -> impl Iterator<Item = (String, Option<String>)> {
+    let names = names_of(command);
+    environment.filter_map(move |(name, value)| {
+        let (name, value) = (name.to_string_lossy(), value.to_string_lossy());
+        let is_known = !name.starts_with(PREFIX)
+            || names.iter().any(|known| *known == name)
+            || OF_LOCK.contains(&&*name)
+            || is_service_link(&name, &value);
+        (!is_known).then(|| (name.to_string(), nearest(command, &name)))
+    })
 }
 
 /// The variable of the flag that clap would suggest for this one's.
@@ -72,8 +85,13 @@ mod tests {
     use super::*;
 
     fn refused(name: &str, value: &str) -> Option<String> {
-        let environment = [(OsString::from(name), OsString::from(value))];
-        refuse_unknown(environment.into_iter(), &command()).err().map(|error| error.to_string())
+        let environment = || [(OsString::from(name), OsString::from(value))].into_iter();
+        assert!(check(environment(), &command(), false).is_ok(), "{name}: a client's command only warns");
+        check(environment(), &command(), true).err().map(|error| error.to_string())
+    }
+
+    fn is_unknown(name: &str, value: &str) -> bool {
+        unknown([(OsString::from(name), OsString::from(value))].into_iter(), &command()).count() == 1
     }
 
     #[test]
@@ -87,8 +105,7 @@ mod tests {
             let error = refused(wrong, "x").unwrap_or_else(|| panic!("{wrong} was accepted"));
             assert!(error.contains(wrong) && error.ends_with(&format!("did you mean {right}?")), "{error}");
         }
-        let error = refused("LATCHGATE_QUUX", "x").unwrap();
-        assert!(error.contains("LATCHGATE_QUUX") && !error.contains("did you mean"), "{error}");
+        assert!(is_unknown("LATCHGATE_QUUX", "x") && refused("LATCHGATE_QUUX", "x").is_none(), "it is near no setting");
     }
 
     #[test]
@@ -102,8 +119,8 @@ mod tests {
             ("LATCHGATE_PORT", "tcp://10.0.0.1:7070"),
             ("LATCHGATE_PORT_7070_TCP_ADDR", "10.0.0.1"),
         ] {
-            assert_eq!(refused(name, value), None, "{name}");
+            assert!(!is_unknown(name, value), "{name}");
         }
-        assert!(refused("LATCHGATE_PORT", "7071").is_some(), "a port that nothing reads");
+        assert!(is_unknown("LATCHGATE_PORT", "7071"), "a port that nothing reads");
     }
 }

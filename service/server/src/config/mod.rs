@@ -7,6 +7,7 @@ mod commands;
 mod duration;
 mod engines;
 mod environment;
+mod every;
 mod http;
 mod inspect;
 mod locks;
@@ -27,6 +28,7 @@ pub use self::access::{AccessArgs, AppCommand, BesideArgs, KeyCommand, KeyCreate
 pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 use self::duration::some_duration;
+pub use self::every::Every;
 pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
     CompletionsArgs, EnginesCommand, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs, OperationsCommand,
@@ -150,7 +152,7 @@ impl Cli {
     /// Reads the arguments and the environment. Ends the process after `--help`, `--version` and wrong arguments.
     ///
     /// # Errors
-    /// Names a `LATCHGATE_…` variable that no setting reads.
+    /// For `serve`, names a `LATCHGATE_…` variable that is nearly one of a setting.
     pub fn read() -> anyhow::Result<Self> {
         let command = command();
         let matches = command.clone().try_get_matches().unwrap_or_else(|error| end(&error));
@@ -161,7 +163,7 @@ impl Cli {
             args.store.locks_from_environment = matches.value_source("locks") == Some(ValueSource::EnvVariable);
         }
         if !matches!(cli.command, Command::Openapi) {
-            environment::refuse_unknown(std::env::vars_os(), &command)?;
+            environment::check(std::env::vars_os(), &command, matches!(cli.command, Command::Serve(_)))?;
         }
         Ok(cli)
     }

@@ -39,6 +39,69 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
 }
 
 #[tokio::test]
+async fn signals_that_are_ignored_at_the_start_stay_ignored() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    // As `nohup`, and a shell without job control for what runs in the background.
+    let script = "trap '' HUP INT; echo $$ >id; exec latchgate lock k -- sh -c 'echo $$ >child; until [ -e go ]; do sleep 0.1; done; echo ran'";
+    let run = desk.shell(script);
+    let (id, child) = (desk.number("id").await, desk.number("child").await);
+    for signal in [Signal::SIGHUP, Signal::SIGINT] {
+        for id in [id, child] {
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), signal).unwrap();
+        }
+    }
+    desk.touch("go");
+    run.ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn a_script_without_an_interpreter_runs_through_the_shell() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    std::fs::write(desk.path("script"), "echo ran $1\n").unwrap();
+    desk.shell("chmod +x script; latchgate lock k -- ./script 7").ends().await.assert(0, "ran 7\n");
+    desk.shell("PATH=$PWD:$PATH latchgate once a -- script 8").ends().await.assert(0, "ran 8\n");
+}
+
+#[tokio::test]
+async fn a_node_on_this_machine_is_not_called_through_an_http_proxy_and_another_one_names_it() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let away = format!("http://127.0.0.1:{}", free_port());
+    desk.shell(&format!("http_proxy={away} latchgate lock k -- echo ran")).ends().await.assert(0, "ran\n");
+    let other = format!(
+        "http_proxy=http://user:secret@{away} latchgate lock k --url http://node.example --retry-for 1s -- echo ran"
+    );
+    let refused = desk.shell(&other.replace("@http://", "@")).ends().await;
+    assert!(refused.code == Some(69) && refused.err.contains(&format!("through the HTTP proxy {away}")), "{refused:?}");
+    assert!(!refused.err.contains("secret"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn an_unknown_variable_is_named_and_stops_no_command() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let run = desk.shell("LATCHGATE_TOKENS=1 LATCHGATE_CAA=a latchgate lock k -- echo ran").ends().await;
+    run.assert(0, "ran\n");
+    assert!(run.err.contains("LATCHGATE_TOKENS") && run.err.contains("LATCHGATE_CAA"), "{run:?}");
+}
+
+#[tokio::test]
+async fn an_api_key_of_another_form_is_refused_and_not_shown() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for key in ["lgk_0123\\nlgk_4567", "lgk_01 23", "Bearer lgk_0123"] {
+        let refused = desk.shell(&format!("LATCHGATE_API_KEY=$(printf '{key}') latchgate locks list")).ends().await;
+        assert!(refused.code == Some(1) && refused.err.contains("the API key has the wrong form"), "{refused:?}");
+        assert!(!refused.err.contains("0123"), "{refused:?}");
+    }
+    // A Kubernetes secret may end in a line end, and a list of URLs in a comma.
+    let url = format!(" {}, ", node.base_url());
+    desk.run(&["locks", "list", "--url", &url]).ends().await.assert(0, "");
+}
+
+#[tokio::test]
 async fn an_empty_api_key_is_none() {
     let node = node().await;
     let desk = Desk::new(&[&node]);

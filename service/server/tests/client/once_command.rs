@@ -1,7 +1,7 @@
 //! `latchgate once`.
 
-use latchgate_testkit::free_port;
 use latchgate_testkit::lossy::Lossy;
+use latchgate_testkit::{free_port, until};
 use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 
@@ -39,8 +39,9 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     assert!(unknown.err.contains(&resolve), "{unknown:?}");
     once("c", &["--on-expiry", "retry"], "exit 4").await.assert(4, "");
     once("c", &["--on-expiry", "retry"], "echo ran").await.assert(0, "ran\n");
-    once("d", &["--every", "30d"], "echo ran").await.assert(0, "ran\n");
-    once("d", &["--every", "30d"], "echo again").await.assert(9, "ran\n");
+    let monthly = ["--every", "1month", "--tz", "Europe/Berlin"];
+    once("d", &monthly, "echo ran").await.assert(0, "ran\n");
+    once("d", &monthly, "echo again").await.assert(9, "ran\n");
     desk.run(&["once", "e", "--", "./absent"]).ends().await.assert(127, "");
     once("e", &[], "echo ran").await.assert(0, "ran\n");
     once("{no json", &[], "echo ran").await.assert(1, "");
@@ -154,8 +155,94 @@ async fn an_output_that_is_not_kept_is_named_by_the_first_run() {
     let desk = Desk::new(&[&node]);
     let binary = desk.run(&["once", "a", "--", "sh", "-c", "printf '\\377'"]).ends().await;
     assert!(binary.code == Some(0) && binary.err.contains("is not text (UTF-8): it is not kept"), "{}", binary.err);
-    let long = desk.run(&["once", "b", "--", "sh", "-c", "head -c 60000 /dev/zero | tr '\\0' a"]).ends().await;
-    assert!(long.code == Some(0) && long.err.contains("is longer than 48 KiB"), "{}", long.err);
-    let none = desk.run(&["once", "c", "--", "true"]).ends().await;
+    // As JSON, each of the first bytes has six.
+    for (contents, print) in [("b", "head -c 30000 /dev/zero"), ("c", "head -c 70000 /dev/zero | tr '\\0' a")] {
+        let long = desk.run(&["once", contents, "--", "sh", "-c", print]).ends().await;
+        assert!(long.code == Some(0) && long.err.contains("is longer than 64 KiB"), "{}", long.err);
+        let next = desk.run(&["once", contents, "--", "echo", "ran"]).ends().await;
+        assert!(
+            next.code == Some(0) && next.out.is_empty() && next.err.contains("done before; its output was"),
+            "{next:?}"
+        );
+    }
+    let kept = desk.run(&["once", "d", "--", "sh", "-c", "head -c 60000 /dev/zero | tr '\\0' a"]).ends().await;
+    assert_eq!((kept.code, kept.out.len(), kept.err.as_str()), (Some(0), 60_000, ""));
+    desk.run(&["once", "d", "--", "echo", "ran"]).ends().await.assert(0, &kept.out);
+    let none = desk.run(&["once", "e", "--", "true"]).ends().await;
     assert_eq!((none.code, none.err.as_str()), (Some(0), ""));
+}
+
+#[tokio::test]
+async fn a_slow_reader_gets_all_of_the_output_and_a_signal_ends_the_wait_for_it() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    // More than the pipe to the reader takes, and less than that and the pipe from the program. The reader begins long after the program has ended.
+    let script = "head -c 100000 /dev/zero | tr '\\0' a; echo done >done";
+    let reads = "(until [ -e done ]; do sleep 0.1; done; sleep 4; wc -c)";
+    let once = |contents: &str, reader: &str| {
+        desk.shell(&format!(
+            "latchgate once {contents} --lease 2s -- sh -c '{script}' | {reader}; echo ${{PIPESTATUS[0]}}"
+        ))
+    };
+    once("slow", reads).ends().await.assert(0, "100000\n0\n");
+    std::fs::remove_file(desk.path("done")).unwrap();
+
+    let stuck = desk.shell(&format!(
+        "(echo $BASHPID >id; exec latchgate once stuck -- sh -c '{script}') | (until [ -e go ]; do sleep 0.1; done; wc -c >/dev/null); echo ${{PIPESTATUS[0]}}"
+    ));
+    let id = desk.number("id").await;
+    until("the program has ended", async || desk.path("done").exists()).await;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), Signal::SIGTERM).unwrap();
+    until_gone(id).await;
+    desk.touch("go");
+    let ended = stuck.ends().await;
+    assert!(ended.out == "74\n" && ended.err.contains("could not be printed"), "{ended:?}");
+    desk.shell("latchgate once stuck -- echo again | wc -c").ends().await.assert(0, "0\n");
+}
+
+#[tokio::test]
+async fn contents_that_say_nothing_are_refused_before_anything_runs() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for nothing in ["", "  ", "{}", "[]", r#"{"order": ""}"#, "[null]"] {
+        for every in [&[][..], &["--every", "1h"]] {
+            let refused = desk.run(&[&["once", nothing][..], every, &["--", "touch", "ran"]].concat()).ends().await;
+            assert!(refused.code == Some(1) && refused.err.contains("say nothing"), "{nothing}: {refused:?}");
+        }
+    }
+    assert!(!desk.path("ran").exists());
+    // White space around contents does not make them others.
+    desk.run(&["once", r#" {"order": 42}"#, "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+    desk.run(&["once", "{\"order\":42}\n", "--", "echo", "again"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let line = [
+        "once",
+        "report",
+        "--every",
+        "1d",
+        "--quiet",
+        "--",
+        "sh",
+        "-c",
+        "echo ran; until [ -e go ]; do sleep 0.1; done",
+    ];
+    let first = desk.run(&line);
+    until("the first one runs", async || {
+        let listed = desk.shell("latchgate operations list --state started | wc -l").ends().await;
+        listed.out == "1\n"
+    })
+    .await;
+    for _ in 0..4 {
+        let other = desk.run(&line).ends().await;
+        assert_eq!((other.code, other.out.as_str(), other.err.as_str()), (Some(75), "", ""));
+    }
+    desk.touch("go");
+    first.ends().await.assert(0, "ran\n");
+    let later = desk.run(&line).ends().await;
+    assert_eq!((later.code, later.out.as_str(), later.err.as_str()), (Some(0), "", ""));
 }

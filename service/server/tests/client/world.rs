@@ -112,17 +112,15 @@ impl Desk {
     }
 
     pub fn run(&self, args: &[&str]) -> Run {
-        let mut latchgate = Command::from(command(BIN));
-        latchgate.args(args);
-        self.start(latchgate)
+        self.start(with_signals(&[&[BIN], args].concat()))
     }
 
     /// Runs a shell with `latchgate` in its PATH.
     pub fn shell(&self, script: &str) -> Run {
-        let mut shell = Command::from(command("/bin/bash"));
+        let mut shell = with_signals(&["/bin/bash", "-c", script]);
         let bin = PathBuf::from(BIN);
         let path = format!("{}:{}", bin.parent().unwrap().display(), std::env::var("PATH").unwrap());
-        shell.args(["-c", script]).env("PATH", path);
+        shell.env("PATH", path);
         self.start(shell)
     }
 
@@ -140,6 +138,13 @@ impl Desk {
             .spawn();
         Run { child: child.unwrap() }
     }
+}
+
+/// A command that ignores no signal, though these tests may run in the background of a script, where some are.
+fn with_signals(args: &[&str]) -> Command {
+    let mut command = Command::from(command("env"));
+    command.arg("--default-signal").args(args);
+    command
 }
 
 pub struct Run {

@@ -7,9 +7,13 @@ mod terminal;
 mod tree;
 pub mod warden;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fs::Metadata;
 use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -21,16 +25,18 @@ use latchgate_core::gate::LABEL_MAX_BYTES;
 use latchgate_core::lock::OWNER_MAX_BYTES;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, Uid, geteuid};
+use tokio::io::stdout;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use self::output::Output;
-pub use self::output::Printed;
+pub use self::output::{Printed, print};
 pub use self::signals::{Signals, code_of};
 use self::terminal::Terminal;
 use self::tree::Tree;
 use self::warden::Order;
+use super::print::complain;
 
 /// How often the program is looked at, besides at each SIGCHLD.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -94,6 +100,12 @@ pub async fn run<S>(
     signals: &mut Signals,
 ) -> anyhow::Result<Ended> {
     let mut children = signal(SignalKind::child())?;
+    if file_of(&work.command[0]).is_some_and(|file| becomes_another_user(&file, geteuid())) {
+        complain(format_args!(
+            "{} becomes another user: latchgate cannot end it when its lease ends, unless latchgate is run as that user",
+            work.command[0].to_string_lossy()
+        ));
+    }
     let mut warden = Warden::start().context("cannot start the warden")?;
     let mut kill_at = hold_of(&state.borrow_and_update()).kill_at(work.margin);
     warden.order(&Order::Until(kill_at));
@@ -111,8 +123,9 @@ pub async fn run<S>(
     let tree = Tree { group: warden.group, first: Some(id) };
     let mut front = Front { terminal: Terminal::open(warden.group), group: warden.group };
     front.begin();
-    let output =
-        program.stdout.take().zip(work.output_max).map(|(pipe, max)| Output::pass_on(pipe, max)).transpose()?;
+    let output = program.stdout.take().zip(work.output_max);
+    let output = output.map(|(pipe, max)| Output::pass_on(pipe, max, stdout())).transpose()?;
+    let mut reach = Reach { program: id, is_said: false };
 
     let mut look = tokio::time::interval(LOOK_EVERY);
     let mut is_cut = false;
@@ -126,15 +139,19 @@ pub async fn run<S>(
         if is_over || warden.has_ended() {
             is_cut = true;
             tree.kill();
+            reach.look();
         }
         let term_at = kill_at.filter(|_| !is_cut).map(|kill_at| kill_at.minus(work.grace));
         tokio::select! {
             _ = children.recv() => {}
             _ = look.tick() => {}
-            signal = signals.next() => match signal {
-                Signal::SIGUSR1 | Signal::SIGUSR2 => drop(kill(id, signal)),
-                signal => drop(killpg(warden.group, signal)),
-            },
+            signal = signals.next() => {
+                match signal {
+                    Signal::SIGUSR1 | Signal::SIGUSR2 => drop(kill(id, signal)),
+                    signal => drop(killpg(warden.group, signal)),
+                }
+                reach.look();
+            }
             Ok(()) = state.changed() => {
                 let hold = hold_of(&state.borrow_and_update());
                 kill_at = hold.kill_at(work.margin).into_iter().chain(cut_at).min();
@@ -142,12 +159,14 @@ pub async fn run<S>(
                 if matches!(hold, Hold::Asked(_)) && !is_cut {
                     is_cut = true;
                     end(warden.group);
+                    reach.look();
                 }
             }
             () = at(term_at), if term_at.is_some() => {
                 is_cut = true;
                 cut_at = Some(Moment::now().plus(work.grace));
                 end(warden.group);
+                reach.look();
             }
             () = at(kill_at), if is_cut && kill_at.is_some_and(|at| !at.has_passed()) => {}
         }
@@ -158,7 +177,7 @@ pub async fn run<S>(
     warden.order(&Order::Program(None));
     end_left_over(work, Tree { first: None, ..tree }, &mut warden, kill_at).await;
     let output = match output {
-        Some(output) => Some(output.printed().await),
+        Some(output) => Some(output.printed(signals).await),
         None => None,
     };
     Ok(Ended::Ran { code, is_cut, output })
@@ -178,12 +197,56 @@ fn end(group: Pid) {
 }
 
 fn start(work: &Work<'_>, group: Pid) -> io::Result<Child> {
-    let mut command = Command::new(&work.command[0]);
-    command.args(&work.command[1..]).envs(work.environment.iter().map(|(name, value)| (name, value)));
-    if work.output_max.is_some() {
-        command.stdout(Stdio::piped());
+    let spawn = |mut command: Command, arguments: &[OsString]| {
+        command.args(arguments).envs(work.environment.iter().map(|(name, value)| (name, value)));
+        if work.output_max.is_some() {
+            command.stdout(Stdio::piped());
+        }
+        command.process_group(group.as_raw()).spawn()
+    };
+    let started = spawn(Command::new(&work.command[0]), &work.command[1..]);
+    match (&started, file_of(&work.command[0])) {
+        // A script without `#!`: shells, env and timeout run it so.
+        (Err(error), Some(file)) if error.raw_os_error() == Some(nix::libc::ENOEXEC) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.arg(file);
+            spawn(shell, &work.command[1..])
+        }
+        _ => started,
     }
-    command.process_group(group.as_raw()).spawn()
+}
+
+/// The file of a program, from PATH if its name has no slash.
+fn file_of(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return Some(program.into());
+    }
+    let is_program = |file: &PathBuf| file.metadata().is_ok_and(|file| file.is_file() && file.mode() & 0o111 != 0);
+    std::env::split_paths(&std::env::var_os("PATH")?).map(|directory| directory.join(program)).find(is_program)
+}
+
+/// Whether a program runs as a user whose processes this one may not signal, as sudo does.
+fn becomes_another_user(file: &Path, own: Uid) -> bool {
+    let is_setuid = |file: Metadata| file.mode() & 0o4_000 != 0 && file.uid() != own.as_raw();
+    !own.is_root() && file.metadata().is_ok_and(is_setuid)
+}
+
+/// Whether signals reach the program. It may have become another user.
+struct Reach {
+    program: Pid,
+    is_said: bool,
+}
+
+impl Reach {
+    /// After a signal was sent.
+    fn look(&mut self) {
+        let is_refused = kill(self.program, None) == Err(nix::errno::Errno::EPERM);
+        if is_refused && !std::mem::replace(&mut self.is_said, true) {
+            complain(
+                "CMD runs as another user: no signal of latchgate reaches it. It goes on, whatever becomes of its lease",
+            );
+        }
+    }
 }
 
 /// Ends what the program has left in its process group.
@@ -321,6 +384,23 @@ impl Warden {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_that_becomes_another_user_is_noticed() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let own = file.path().metadata().unwrap().uid();
+        let with_mode = |mode: u32, user: u32| {
+            file.as_file().set_permissions(std::fs::Permissions::from_mode(mode)).unwrap();
+            becomes_another_user(file.path(), Uid::from_raw(user))
+        };
+        assert!(with_mode(0o4_755, own + 1));
+        assert!(!with_mode(0o4_755, own) && !with_mode(0o755, own + 1) && !with_mode(0o4_755, 0));
+        assert!(!becomes_another_user("/absent".as_ref(), Uid::from_raw(own + 1)));
+        assert!(
+            file_of("sh".as_ref()).is_some_and(|file| file.ends_with("sh")) && file_of("absent".as_ref()).is_none()
+        );
+    }
 
     #[test]
     fn the_name_of_a_run_has_its_program_without_arguments_and_is_always_accepted() {

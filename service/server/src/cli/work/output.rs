@@ -1,50 +1,116 @@
 //! What a program prints: passed on at once, and kept.
 
-use std::process::ChildStdout;
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, stdout};
+use tokio::io::{AsyncReadExt, AsyncWrite, AsyncWriteExt, stdout};
+use tokio::net::unix::pipe;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::sleep;
+
+use super::Signals;
 
 /// How long a process that the program has left behind may keep the pipe open.
 const OPEN_MAX: Duration = Duration::from_secs(2);
 
-pub struct Output(JoinHandle<Printed>);
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Running,
+    /// The program has ended.
+    Ended,
+    /// What is left is not passed on.
+    GivenUp,
+}
+
+pub struct Output {
+    passing_on: JoinHandle<Printed>,
+    phase: watch::Sender<Phase>,
+}
 
 /// What a program has printed.
 pub struct Printed {
-    /// All of it; `None` if that was too much, or its end has not come.
+    /// `None` if that was too much, or its end has not come.
     pub kept: Option<Vec<u8>>,
-    /// It could not be passed on: the disk is full, or the reader has gone.
+    /// It could not be passed on: the disk is full, the reader has gone, or a signal has ended the wait for a slow one.
     pub is_lost: bool,
 }
 
 impl Output {
     /// # Errors
     /// When the system refuses.
-    pub fn pass_on(pipe: ChildStdout, bytes_max: usize) -> std::io::Result<Self> {
-        let mut pipe = tokio::process::ChildStdout::from_std(pipe)?;
-        Ok(Self(tokio::spawn(async move {
-            let (mut own, mut kept, mut is_lost, mut buffer) = (stdout(), Some(Vec::new()), false, vec![0; 16 * 1_024]);
-            loop {
-                let bytes = match pipe.read(&mut buffer).await {
-                    Ok(0) => return Printed { kept, is_lost },
-                    Ok(length) => &buffer[..length],
-                    Err(_) => return Printed { kept: None, is_lost },
-                };
-                // The program goes on: its work is to be done once, and what it prints is kept.
-                is_lost = is_lost || own.write_all(bytes).await.is_err() || own.flush().await.is_err();
-                kept = kept.filter(|kept| kept.len() + bytes.len() <= bytes_max);
-                if let Some(kept) = &mut kept {
-                    kept.extend_from_slice(bytes);
-                }
-            }
-        })))
+    pub fn pass_on(
+        pipe: impl Into<OwnedFd>,
+        bytes_max: usize,
+        own: impl AsyncWrite + Unpin + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let pipe = pipe::Receiver::from_owned_fd(pipe.into())?;
+        let (phase, seen) = watch::channel(Phase::Running);
+        Ok(Self { passing_on: tokio::spawn(pass_on(pipe, bytes_max, own, seen)), phase })
     }
 
-    pub async fn printed(self) -> Printed {
-        let unknown = Printed { kept: None, is_lost: false };
-        timeout(OPEN_MAX, self.0).await.ok().and_then(Result::ok).unwrap_or(unknown)
+    /// All that the program has printed, when it is passed on. The reader may be slow: the wait for it ends with a signal.
+    pub async fn printed(self, signals: &mut Signals) -> Printed {
+        self.phase.send_replace(Phase::Ended);
+        let mut passing_on = self.passing_on;
+        let printed = tokio::select! {
+            printed = &mut passing_on => printed,
+            _ = signals.end() => {
+                self.phase.send_replace(Phase::GivenUp);
+                passing_on.await
+            }
+        };
+        printed.unwrap_or(Printed { kept: None, is_lost: true })
     }
+}
+
+async fn pass_on(
+    mut pipe: pipe::Receiver,
+    bytes_max: usize,
+    mut own: impl AsyncWrite + Unpin,
+    mut phase: watch::Receiver<Phase>,
+) -> Printed {
+    let (mut kept, mut is_lost, mut buffer) = (Some(Vec::new()), false, vec![0; 16 * 1_024]);
+    loop {
+        let read = tokio::select! {
+            biased;
+            read = pipe.read(&mut buffer) => read.ok(),
+            () = silence_after_end(phase.clone()) => None,
+        };
+        let bytes = match read {
+            Some(0) => return Printed { kept, is_lost },
+            Some(length) => &buffer[..length],
+            None => return Printed { kept: None, is_lost },
+        };
+        // The program goes on: its work is to be done once, and what it prints is kept.
+        if !is_lost {
+            let writing = async { own.write_all(bytes).await.is_ok() && own.flush().await.is_ok() };
+            is_lost = tokio::select! {
+                is_written = writing => !is_written,
+                _ = phase.wait_for(|phase| *phase == Phase::GivenUp) => true,
+            };
+        }
+        kept = kept.filter(|kept| kept.len() + bytes.len() <= bytes_max);
+        if let Some(kept) = &mut kept {
+            kept.extend_from_slice(bytes);
+        }
+    }
+}
+
+/// Prints a text, whole or not: the reader may be slow, and the wait for it ends with a signal.
+///
+/// # Errors
+/// When it cannot be printed.
+pub async fn print(text: &str, signals: &mut Signals) -> std::io::Result<()> {
+    let mut own = stdout();
+    tokio::select! {
+        written = async { own.write_all(text.as_bytes()).await?; own.flush().await } => written,
+        signal = signals.end() => Err(std::io::Error::other(format!("{signal} has ended the wait for the reader"))),
+    }
+}
+
+/// Returns when a left-over process keeps the pipe open without a word.
+async fn silence_after_end(mut phase: watch::Receiver<Phase>) {
+    let _ = phase.wait_for(|phase| *phase >= Phase::Ended).await;
+    sleep(OPEN_MAX).await;
 }

@@ -1,41 +1,41 @@
 //! The signals that `lock` and `once` pass on.
 
+use std::future::poll_fn;
+use std::task::Poll;
+
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// From its creation on, these signals no longer end this process.
-pub struct Signals {
-    interrupt: Stream,
-    terminate: Stream,
-    hang_up: Stream,
-    quit: Stream,
-    user1: Stream,
-    user2: Stream,
-}
+/// From its creation on, these signals no longer end this process. A signal that was ignored at the start, as `nohup` and shells without
+/// job control have it, stays ignored, here and in the program.
+pub struct Signals([(Signal, Option<Stream>); 6]);
+
+const PASSED_ON: [Signal; 6] =
+    [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
 
 impl Signals {
     /// # Errors
     /// When the system refuses.
     pub fn take() -> std::io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
-            user1: signal(SignalKind::user_defined1())?,
-            user2: signal(SignalKind::user_defined2())?,
-        })
+        let ignored = ignored();
+        let mut taken = PASSED_ON.map(|number| (number, None));
+        for (number, stream) in &mut taken {
+            if ignored & (1 << (*number as u32 - 1)) == 0 {
+                *stream = Some(signal(SignalKind::from_raw(*number as i32))?);
+            }
+        }
+        Ok(Self(taken))
     }
 
     pub async fn next(&mut self) -> Signal {
-        tokio::select! {
-            _ = self.interrupt.recv() => Signal::SIGINT,
-            _ = self.terminate.recv() => Signal::SIGTERM,
-            _ = self.hang_up.recv() => Signal::SIGHUP,
-            _ = self.quit.recv() => Signal::SIGQUIT,
-            _ = self.user1.recv() => Signal::SIGUSR1,
-            _ = self.user2.recv() => Signal::SIGUSR2,
-        }
+        poll_fn(|context| {
+            let next = self.0.iter_mut().find_map(|(number, stream)| {
+                let received = stream.as_mut()?.poll_recv(context);
+                matches!(received, Poll::Ready(Some(()))).then_some(*number)
+            });
+            next.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 
     /// The next one that asks to end.
@@ -47,6 +47,13 @@ impl Signals {
             }
         }
     }
+}
+
+/// The signals that this process ignores, a bit for each: `sigaction` cannot be asked without unsafe code.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 /// The exit code of a process that this signal has ended.

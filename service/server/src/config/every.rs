@@ -1,0 +1,192 @@
+//! The calendar periods of `latchgate once --every`.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use jiff::civil::{Date, date};
+use jiff::{ToSpan as _, Unit, ZonedDateTime};
+
+use super::duration::duration;
+
+const DAY: i64 = 24 * 3_600;
+/// How far ahead of a period's begin a run may count for it.
+const EARLY_MAX: i64 = 60;
+const MONDAY: Date = date(1970, 1, 5);
+
+/// A period of the calendar, as the clock on the wall of a time zone shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Every {
+    /// Of each day, from midnight on; they divide a day.
+    Seconds(i64),
+    Days(i64),
+    /// From Monday on.
+    Weeks(i64),
+    Months(i64),
+}
+
+impl FromStr for Every {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let text = text.trim();
+        let count = |unit: &str| {
+            let number = text.strip_suffix(unit)?.trim_end();
+            number.parse().ok().filter(|number| (1..=1_000).contains(number))
+        };
+        if let Some(months) = count("month").or_else(|| count("months")) {
+            return Ok(Self::Months(months));
+        }
+        if let Some(weeks) = count("w") {
+            return Ok(Self::Weeks(weeks));
+        }
+        let time = duration(text)?;
+        let seconds = i64::try_from(time.as_secs()).ok().filter(|seconds| *seconds > 0 && time.subsec_nanos() == 0);
+        match seconds {
+            Some(seconds) if seconds % DAY == 0 && seconds <= 1_000 * DAY => Ok(Self::Days(seconds / DAY)),
+            Some(seconds) if DAY % seconds == 0 => Ok(Self::Seconds(seconds)),
+            _ => Err(
+                "must be a period that divides a day, such as 15m, 1h or 6h; or days, weeks or months: 1d, 1w, 1month"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl Every {
+    /// No period is longer.
+    pub fn longest(self) -> Duration {
+        let seconds = match self {
+            Self::Seconds(seconds) => seconds,
+            Self::Days(days) => days * DAY,
+            Self::Weeks(weeks) => weeks * 7 * DAY,
+            Self::Months(months) => months * 31 * DAY,
+        };
+        Duration::from_secs(seconds.unsigned_abs())
+    }
+
+    /// The period of `now`; shortly before its end, the next one. The name of a period is its begin on the wall. Where summer time makes an hour
+    /// come twice, periods of up to an hour are two, which the offset tells apart.
+    pub fn period(self, now: &ZonedDateTime) -> String {
+        let early = EARLY_MAX.min(i64::try_from(self.longest().as_secs()).unwrap_or(i64::MAX) / 10);
+        let now = now.saturating_add(early.seconds());
+        let today = now.date();
+        let days = |since: Date, days: i64| {
+            let passed = today.since((Unit::Day, since)).map_or(0, |passed| i64::from(passed.get_days()));
+            today.saturating_sub(passed.rem_euclid(days).days())
+        };
+        match self {
+            Self::Seconds(seconds) => {
+                let time = now.time();
+                let of_day = i64::from(time.hour()) * 3_600 + i64::from(time.minute()) * 60 + i64::from(time.second());
+                let begin = today.at(0, 0, 0, 0).saturating_add((of_day / seconds * seconds).seconds());
+                let offset = if seconds <= 3_600 { now.offset().to_string() } else { String::new() };
+                format!("{begin}{offset}")
+            }
+            Self::Days(count) => days(date(1970, 1, 1), count).to_string(),
+            Self::Weeks(count) => days(MONDAY, count * 7).to_string(),
+            Self::Months(count) => {
+                let months = i64::from(today.year()) * 12 + i64::from(today.month()) - 1;
+                let begin = months / count * count;
+                format!("{}-{:02}", begin / 12, begin % 12 + 1)
+            }
+        }
+    }
+}
+
+impl fmt::Display for Every {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, unit) = match self {
+            Self::Seconds(count) => (count, "s"),
+            Self::Days(count) => (count, "d"),
+            Self::Weeks(count) => (count, "w"),
+            Self::Months(count) => (count, "month"),
+        };
+        write!(formatter, "{count}{unit}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use jiff::tz::TimeZone;
+    use jiff::{Timestamp, civil};
+
+    use super::*;
+
+    fn at(text: &str, zone: &str, every: &str) -> String {
+        let now = text.parse::<Timestamp>().unwrap().to_zoned_datetime(TimeZone::get(zone).unwrap());
+        every.parse::<Every>().unwrap().period(&now)
+    }
+
+    #[test]
+    fn a_run_shortly_before_a_period_counts_for_it() {
+        let hour = |time: &str| at(&format!("2026-11-28T{time}Z"), "UTC", "1h");
+        assert_eq!(hour("01:00:00"), "2026-11-28T01:00:00+00");
+        assert!(["00:59:05", "01:01:40", "01:58:20"].iter().all(|time| hour(time) == hour("01:00:00")));
+        assert_ne!(hour("00:58:20"), hour("01:00:00"));
+        assert_eq!(at("2026-11-28T23:59:30Z", "UTC", "1d"), "2026-11-29");
+        assert_eq!(at("2026-11-30T23:59:30Z", "UTC", "1month"), "2026-12");
+    }
+
+    /// Runs at this time on the wall of each day of a year.
+    fn of_a_year(zone: &str, every: &str, hour: i8, minute: i8) -> (usize, usize) {
+        let zone = TimeZone::get(zone).unwrap();
+        let every: Every = every.parse().unwrap();
+        let days = (0..365).map(|day| civil::date(2026, 1, 1).saturating_add(i64::from(day).days()));
+        // A time that summer time leaves out is the one an hour later, as cron has it.
+        let runs: Vec<String> = days
+            .map(|day| every.period(&day.at(hour, minute, 0, 0).to_zoned_datetime(zone.clone()).unwrap()))
+            .collect();
+        (runs.len(), runs.into_iter().collect::<BTreeSet<_>>().len())
+    }
+
+    #[test]
+    fn a_daily_job_is_neither_skipped_nor_doubled_when_the_clocks_change() {
+        for zone in ["Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/Santiago"] {
+            for (hour, minute) in [(0, 0), (0, 30), (1, 30), (2, 0), (2, 30), (3, 0), (23, 30), (23, 58)] {
+                assert_eq!(of_a_year(zone, "1d", hour, minute), (365, 365), "{zone} {hour}:{minute}");
+            }
+        }
+        assert_eq!(of_a_year("Europe/Berlin", "1month", 1, 30), (365, 12));
+        assert_eq!(of_a_year("Europe/Berlin", "1w", 1, 30), (365, 53));
+    }
+
+    #[test]
+    fn an_hourly_job_runs_in_both_hours_that_have_one_name() {
+        let night: BTreeSet<String> = (0..4)
+            .map(|hour| {
+                at(
+                    &format!("2026-10-{:02}T{:02}:00:00Z", if hour == 0 { 24 } else { 25 }, (23 + hour) % 24),
+                    "Europe/Berlin",
+                    "1h",
+                )
+            })
+            .collect();
+        assert_eq!(night.len(), 4, "{night:?}");
+        // On the wall: 00:00, 06:00 and so on, also on the days of 23 and 25 hours.
+        for (day, hours) in [("2026-03-29", ["04:00", "10:00"]), ("2026-10-25", ["05:00", "11:00"])] {
+            let begins = hours.map(|hour| at(&format!("{day}T{hour}:00Z"), "Europe/Berlin", "6h"));
+            assert_eq!(begins, [format!("{day}T06:00:00"), format!("{day}T12:00:00")]);
+        }
+    }
+
+    #[test]
+    fn a_period_divides_a_day_or_has_days_weeks_or_months() {
+        for (text, every) in [
+            ("30s", Every::Seconds(30)),
+            ("1h", Every::Seconds(3_600)),
+            ("24h", Every::Days(1)),
+            ("30d", Every::Days(30)),
+            ("1w", Every::Weeks(1)),
+            ("1month", Every::Months(1)),
+            ("3 months", Every::Months(3)),
+        ] {
+            assert_eq!(text.parse(), Ok(every), "{text}");
+        }
+        for text in ["", "0", "0d", "7h", "36h", "90m 1s", "1y", "500ms", "0month", "-1w", "month", "5"] {
+            assert!(text.parse::<Every>().is_err(), "{text}");
+        }
+    }
+}
