@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::background::Background;
 use crate::clock::Moment;
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::events::Events;
 use crate::lock::{LockRequest, Wanted, ms};
 use crate::operation::Operation;
@@ -261,15 +261,17 @@ pub fn encode(text: &str) -> String {
 /// Whether the answer is about this key: something between the client and the node may change the path of a request, `a//b` into `a/b` say.
 ///
 /// # Errors
-/// [`Error::Invalid`] if it is not.
+/// [`Error::Refused`] with the code `other-key` if it is not.
 pub fn is_about(key: &str, answer: &Value) -> Result<(), Error> {
-    match answer["key"].as_str() {
-        Some(other) if other == key => Ok(()),
-        Some(other) => Err(Error::Invalid(format!(
-            "the answer is about the key {other:?}, not {key:?}: a proxy in front of the node changes the paths of requests"
-        ))),
-        None => Err(Error::Invalid(format!("the answer does not say that it is about the key {key:?}"))),
+    if answer["key"] == key {
+        return Ok(());
     }
+    let detail = format!(
+        "The answer is about the key {}, not {key:?}: a proxy in front of the node may change the paths of requests.",
+        answer["key"]
+    );
+    let fields = json!({ "code": "other-key", "detail": detail }).as_object().cloned().unwrap_or_default();
+    Err(Error::Refused(Problem::new(200, fields)))
 }
 
 fn parse(text: &str) -> Result<Url, Error> {
