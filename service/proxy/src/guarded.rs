@@ -52,15 +52,18 @@ impl Proxy {
         let (head, mut body) = match self.call(head, Body::from(body)).await {
             Ok(response) => response.into_parts(),
             Err(problem) if problem.0 == broken_off().0 => {
-                return log(attempt.leave_unknown().await, Err(problem));
+                return log(attempt.leave_unknown(problem.detail()).await, Err(problem));
             }
             Err(problem) => return log(attempt.fail().await, Err(problem)),
         };
-        let mut held = Some(BytesMut::new());
+        let (mut held, mut len) = (Some(BytesMut::new()), 0);
         while let Some(frame) = timeout(self.settings.upstream_timeout, body.frame()).await.transpose() {
-            let Ok(Ok(frame)) = frame else { return log(attempt.leave_unknown().await, Err(broken_off())) };
+            let Ok(Ok(frame)) = frame else {
+                let detail = format!("The upstream began the answer {}, and broke off after {len} bytes.", head.status);
+                return log(attempt.leave_unknown(&detail).await, Err(broken_off()));
+            };
             let data = frame.into_data().unwrap_or_default();
-            let len = held.as_ref().map_or(0, BytesMut::len) + data.len();
+            len += data.len();
             let fits = len <= self.settings.body_bytes_max && self.reserve(&mut memory, sent + len);
             held = held.filter(|_| fits);
             held.iter_mut().for_each(|held| held.extend_from_slice(&data));

@@ -22,7 +22,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use latchgate_client::{Client, OnExpiry, Operation};
+use latchgate_client::{Client, OnExpiry, OnOutage, Operation};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -56,6 +56,8 @@ pub struct Settings {
     pub requires_key: bool,
     /// Without a heartbeat for so long, the outcome of a call is unknown.
     pub lease: Duration,
+    /// The upstream is called while the gate does not answer, and answers are entered afterwards.
+    pub proceeds_on_outage: bool,
     /// How long an answer is stored.
     pub retention: Duration,
     /// Longest body of a request with a key.
@@ -86,7 +88,9 @@ impl Proxy {
     pub fn new(client: Client, settings: Settings) -> Arc<Self> {
         let client = client.answer_max(settings.gate_timeout);
         let gate = client.operation(&settings.operation).ttl(settings.lease).retention(settings.retention);
-        let (gate, upstream) = (gate.on_expiry(OnExpiry::Block), upstream::client(settings.client_timeout));
+        let on_outage = if settings.proceeds_on_outage { OnOutage::Proceed } else { OnOutage::Closed };
+        let gate = gate.on_expiry(OnExpiry::Block).on_outage(on_outage);
+        let upstream = upstream::client(settings.client_timeout);
         let memory = Arc::new(Semaphore::new(BODIES_KIB_MAX));
         Arc::new(Self { gate, upstream, settings, memory, running: TaskTracker::new() })
     }
@@ -152,6 +156,10 @@ impl Problem {
 
     fn invalid(detail: &str) -> Self {
         Self::new(400, "invalid-request", detail)
+    }
+
+    fn detail(&self) -> &str {
+        self.0["detail"].as_str().unwrap_or_default()
     }
 
     /// A repeat may pass.

@@ -1,11 +1,14 @@
 //! An attempt at an operation, and the task that sends its heartbeats.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rand::RngExt;
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -14,12 +17,16 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
-use crate::lock::ms;
-use crate::operation::OnExpiry;
+use crate::operation::{Failed, OnExpiry};
 use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Longest time for a report that goes on behind the caller's back.
 const REPORT_MAX: Duration = Duration::from_secs(10);
+const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+/// Nodes keep no longer result, and refuse the body of a request that is much longer.
+const RESULT_BYTES_MAX: usize = 64 * 1_024;
+/// Nodes keep 2 KiB.
+const DETAIL_CHARS_MAX: usize = 1_900;
 
 /// What is known of an attempt.
 #[derive(Clone, Debug)]
@@ -41,9 +48,12 @@ pub struct Attempt {
     id: String,
     stamp: String,
     answer: Value,
+    /// What is sent if the run succeeds, when it was made without a claim.
+    entry: Option<Map<String, Value>>,
     on_expiry: OnExpiry,
-    retention: Option<Duration>,
     state: watch::Sender<AttemptState>,
+    /// When the last call was sent that was answered, in ms.
+    beaten: Arc<AtomicU64>,
     heart: JoinHandle<()>,
     runtime: Handle,
 }
@@ -64,18 +74,17 @@ impl Attempt {
         sent: Moment,
         lease: Duration,
         on_expiry: OnExpiry,
-        retention: Option<Duration>,
         answer: &Value,
     ) -> Result<Self, Error> {
         let text = |name: &str| answer[name].as_str().map(str::to_owned);
         let (Some(id), Some(stamp)) = (text("id"), text("stamp")) else {
             return Err(Error::Invalid("the grant has no stamp".to_owned()));
         };
-        let is_guarded = answer["guarded"] != false;
         let left = answer["ttl_ms"].as_u64().map_or(lease, Duration::from_millis);
         // With `block`, an expired attempt still keeps every other one out.
-        let until = (is_guarded && on_expiry == OnExpiry::Retry).then(|| sent.plus(left));
+        let until = (on_expiry == OnExpiry::Retry).then(|| sent.plus(left));
         let state = watch::Sender::new(AttemptState::Running { until });
+        let beaten = Arc::new(AtomicU64::new(as_ms(sent)));
         let heart = Heart {
             client: client.clone(),
             path: format!("/v1/operations/{id}/heartbeat"),
@@ -84,20 +93,32 @@ impl Attempt {
             lease: left,
             until,
             state: state.clone(),
+            beaten: beaten.clone(),
         };
-        let heart = tokio::spawn(async move {
-            if is_guarded {
-                heart.run().await;
-            }
-        });
+        let heart = tokio::spawn(heart.run());
         // An outcome that is not reported blocks the operation, or lets it be done twice: it is worth some patience.
         let patience = client.patience.max(left);
         let client = client.patience(patience);
-        let (answer, runtime) = (answer.clone(), Handle::current());
-        Ok(Self { client, id, stamp, answer, on_expiry, retention, state, heart, runtime })
+        let (answer, entry, runtime) = (answer.clone(), None, Handle::current());
+        Ok(Self { client, id, stamp, answer, entry, on_expiry, state, beaten, heart, runtime })
     }
 
-    /// The operation's id.
+    /// A run that the gate has not answered. `entry` says it later.
+    pub(crate) fn without_claim(client: Client, on_expiry: OnExpiry, entry: Map<String, Value>) -> Self {
+        let state = watch::Sender::new(AttemptState::Running { until: None });
+        let (id, stamp, answer, beaten) = (String::new(), String::new(), Value::Null, Arc::default());
+        let (heart, runtime) = (tokio::spawn(async {}), Handle::current());
+        Self { client, id, stamp, answer, entry: Some(entry), on_expiry, state, beaten, heart, runtime }
+    }
+
+    /// Whether the gate keeps other attempts out. If not, the gate did not answer, and the operation said
+    /// [`OnOutage::Proceed`](crate::OnOutage::Proceed).
+    #[must_use]
+    pub fn is_claimed(&self) -> bool {
+        self.entry.is_none()
+    }
+
+    /// The operation's id; empty without a claim.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
@@ -109,7 +130,7 @@ impl Attempt {
         self.answer["attempt"].as_u64().unwrap_or(1)
     }
 
-    /// All fields of the grant: `reentry`, `possibly_repeated`, `guarded` and so on.
+    /// All fields of the grant: `reentry`, `possibly_repeated` and so on; null without a claim.
     #[must_use]
     pub fn fields(&self) -> &Value {
         &self.answer
@@ -142,14 +163,30 @@ impl Attempt {
 
     /// The work is done: every later caller gets this result. If the future is dropped, the report goes on in the background.
     ///
+    /// Without a claim it returns null at once, and the run is entered in the background: see [`Client::settled`].
+    ///
     /// # Errors
     /// [`Error::AttemptLost`] if another attempt has taken over: the work may have been done twice.
     pub async fn succeed(mut self, result: &Value) -> Result<Value, Error> {
-        let mut body = json!({ "stamp": self.stamp, "outcome": "success", "result": result });
-        if let Some(retention) = self.retention {
-            body["retention_ms"] = ms(retention).into();
+        if result.to_string().len() > RESULT_BYTES_MAX {
+            return self.succeed_without_result().await;
         }
-        self.report(body).await
+        self.report("success", json!({ "result": result })).await
+    }
+
+    /// The work is done, and its result cannot be sent: every later caller gets `result_omitted`.
+    ///
+    /// # Errors
+    /// As [`succeed`](Self::succeed).
+    pub async fn succeed_without_result(mut self) -> Result<Value, Error> {
+        self.report("success", json!({ "result_omitted": true })).await
+    }
+
+    pub(crate) async fn succeed_with(self, result: &impl Serialize) -> Result<Value, Error> {
+        match serde_json::to_value(result) {
+            Ok(result) => self.succeed(&result).await,
+            Err(_) => self.succeed_without_result().await,
+        }
     }
 
     /// Nothing was done: the next caller may proceed at once.
@@ -157,37 +194,90 @@ impl Attempt {
     /// # Errors
     /// As [`succeed`](Self::succeed).
     pub async fn fail(mut self) -> Result<Value, Error> {
-        let body = json!({ "stamp": self.stamp, "outcome": "failure" });
-        self.report(body).await
+        self.report("failure", json!({})).await
     }
 
-    /// The work may be half done: no caller proceeds until a person has found out.
+    /// The work may be half done: no caller proceeds until a person has found out. `detail` is the evidence for that person: an exit code, the
+    /// last lines, an error. At most 2 KiB of it are kept.
     ///
     /// # Errors
     /// As [`succeed`](Self::succeed).
-    pub async fn leave_unknown(mut self) -> Result<Value, Error> {
-        let body = json!({ "stamp": self.stamp, "outcome": "unknown" });
-        self.report(body).await
+    pub async fn leave_unknown(mut self, detail: &str) -> Result<Value, Error> {
+        let detail = self.evidence(detail);
+        self.report("unknown", json!({ "detail": detail })).await
     }
 
-    async fn report(&mut self, body: Value) -> Result<Value, Error> {
+    /// The work has ended with an error.
+    pub(crate) async fn end<E: fmt::Display>(self, failed: &Failed<E>) -> Result<Value, Error> {
+        if failed.is_nothing_done() || self.on_expiry == OnExpiry::Retry {
+            return self.fail().await;
+        }
+        self.leave_unknown(&format!("{}: {}", std::any::type_name::<E>(), failed.error)).await
+    }
+
+    fn evidence(&self, detail: &str) -> String {
+        let silent = Moment::from_millis(self.beaten.load(Ordering::Relaxed)).elapsed().as_secs();
+        let detail: String = detail.chars().take(DETAIL_CHARS_MAX).collect();
+        format!("{detail}\nThe last heartbeat that was answered was sent {silent} s before this report.")
+    }
+
+    async fn report(&mut self, outcome: &str, body: Value) -> Result<Value, Error> {
         self.heart.abort();
         self.state.send_replace(AttemptState::Reported);
-        let reporting = report(self.client.clone(), self.id.clone(), body);
+        let Value::Object(mut body) = body else { return Ok(Value::Null) };
+        if let Some(entry) = self.entry.take() {
+            self.enter(outcome, entry, body);
+            return Ok(Value::Null);
+        }
+        body.insert("stamp".to_owned(), self.stamp.clone().into());
+        body.insert("outcome".to_owned(), outcome.into());
+        let reporting = report(self.client.clone(), self.id.clone(), body.into());
         self.client.background.run(&self.runtime, reporting).await
+    }
+
+    /// Without a claim, only a success is worth an entry: nothing is known of the operation yet.
+    fn enter(&self, outcome: &str, mut entry: Map<String, Value>, result: Map<String, Value>) {
+        if outcome != "success" {
+            return tracing::warn!(outcome, "a run without a claim has not succeeded: the gate does not learn of it");
+        }
+        entry.extend(result);
+        let entering = enter(self.client.clone(), entry.into());
+        self.client.background.spawn_if_few(&self.runtime, entering, "a run without a claim is not entered");
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.heart.abort();
-        if matches!(self.state.send_replace(AttemptState::Reported), AttemptState::Reported) {
+        if matches!(self.state.send_replace(AttemptState::Reported), AttemptState::Reported) || !self.is_claimed() {
             return;
         }
-        let outcome = if self.on_expiry == OnExpiry::Retry { "failure" } else { "unknown" };
-        let body = json!({ "stamp": self.stamp, "outcome": outcome });
+        let body = match self.on_expiry {
+            OnExpiry::Retry => json!({ "stamp": self.stamp, "outcome": "failure" }),
+            OnExpiry::Block => {
+                let detail = self.evidence("The attempt was dropped without a report.");
+                json!({ "stamp": self.stamp, "outcome": "unknown", "detail": detail })
+            }
+        };
         let reporting = report(self.client.clone(), self.id.clone(), body);
         self.client.background.spawn(&self.runtime, async move { timeout(REPORT_MAX, reporting).await });
+    }
+}
+
+/// Enters a run that was made without a claim. It goes on until a node has answered, or the process ends.
+async fn enter(client: Client, entry: Value) {
+    let for_ever = Moment::now().plus(FOR_EVER);
+    let entered =
+        client.transport.repeat(&Method::POST, "/v1/operations/enter", Some(&entry), client.answer_max, for_ever);
+    match entered.await {
+        Ok(entered) if entered["double_run"] == true => {
+            tracing::warn!(operation = %entered["id"], "a run without a claim may have been a second one");
+        }
+        Ok(entered) => tracing::info!(operation = %entered["id"], "a run without a claim is entered"),
+        Err(error) => {
+            client.background.give_up();
+            tracing::error!(%error, "a run without a claim could not be entered: the operation may be done again");
+        }
     }
 }
 
@@ -209,6 +299,11 @@ struct Heart {
     lease: Duration,
     until: Option<Moment>,
     state: watch::Sender<AttemptState>,
+    beaten: Arc<AtomicU64>,
+}
+
+fn as_ms(moment: Moment) -> u64 {
+    u64::try_from(moment.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Heart {
@@ -238,7 +333,7 @@ impl Heart {
     async fn beat(&mut self) -> Result<(), Option<Problem>> {
         let answer_max = (self.lease / 6).clamp(Duration::from_millis(100), ANSWER_MAX);
         let mut pause = Pause::of_renewal(self.client.transport.nodes(), self.lease);
-        let for_ever = Moment::now().plus(Duration::from_secs(u64::from(u32::MAX)));
+        let for_ever = Moment::now().plus(FOR_EVER);
         let until = self.until.unwrap_or(for_ever);
         while !until.has_passed() {
             let sent = Moment::now();
@@ -247,6 +342,7 @@ impl Heart {
                 answer = call => match answer {
                     Ok(answer) => {
                         self.sent = sent;
+                        self.beaten.store(as_ms(sent), Ordering::Relaxed);
                         let left = answer["ttl_ms"].as_u64().map_or(self.lease, Duration::from_millis);
                         self.until = self.until.map(|_| sent.plus(left));
                         return Ok(());

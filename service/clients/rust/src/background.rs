@@ -31,13 +31,13 @@ impl Background {
         })
     }
 
-    /// Leaves the call out if a thousand go on, so that a long outage does not fill the memory.
-    pub(crate) fn spawn_if_few(&self, runtime: &Handle, call: impl Future<Output = ()> + Send + 'static) {
+    /// Leaves the call out if a thousand go on, so that a long outage does not fill the memory. `then` says what that may mean.
+    pub(crate) fn spawn_if_few(&self, runtime: &Handle, call: impl Future<Output = ()> + Send + 'static, then: &str) {
         if self.0.receiver_count() < CALLS_MAX {
             self.spawn(runtime, call);
         } else {
             self.give_up();
-            tracing::error!("too many calls go on in the background: an operation may stay blocked");
+            tracing::error!("too many calls go on in the background: {then}");
         }
     }
 

@@ -13,17 +13,18 @@
 //! # }
 //! ```
 
+use std::fmt;
 use std::ops::Deref;
 use std::sync::{Arc, mpsc};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::error::{Error, Loss};
 use crate::lease::RELEASE_MAX;
-use crate::operation::{Begun, Done, Failed, OnExpiry, OnceError, Operation};
+use crate::operation::{Begun, Done, Failed, OnceError, Operation};
 use crate::{Lease as AsyncLease, LockRequest, Method, Revoke, Revoking};
 
 /// As [`crate::Client`]. It must not be used inside of tokio.
@@ -110,6 +111,7 @@ impl Client {
     ) -> Result<Done<T>, OnceError<E>>
     where
         T: Serialize + DeserializeOwned,
+        E: fmt::Display,
     {
         let attempt = match self.runtime.block_on(operation.begin(contents)).map_err(OnceError::Gate)? {
             Begun::Go(attempt) => attempt,
@@ -117,20 +119,12 @@ impl Client {
         };
         match work() {
             Ok(result) => {
-                let json = serde_json::to_value(&result).unwrap_or(json!(null));
-                self.runtime.block_on(attempt.succeed(&json)).map_err(OnceError::Gate)?;
+                self.runtime.block_on(attempt.succeed_with(&result)).map_err(OnceError::Gate)?;
                 Ok(Done::Now(result))
             }
             Err(failed) => {
-                let report = async {
-                    if failed.is_nothing_done() || operation.expiry() == OnExpiry::Retry {
-                        attempt.fail().await
-                    } else {
-                        attempt.leave_unknown().await
-                    }
-                };
                 // The error of the work says more than that of a report.
-                let _ = self.runtime.block_on(report);
+                let _ = self.runtime.block_on(attempt.end(&failed));
                 Err(OnceError::Work(failed.error))
             }
         }

@@ -8,6 +8,8 @@ use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 use tokio::runtime::Handle;
 
 use crate::attempt::{Attempt, report};
@@ -32,16 +34,15 @@ pub enum OnExpiry {
     Block,
 }
 
-/// What happens while the gate's store does not answer.
+/// What happens while the gate does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnOutage {
     /// No work is done.
     #[default]
     Closed,
-    /// The operation is claimed in the second store.
-    Fallback,
-    /// The work is done, and nothing keeps two callers apart.
-    Open,
+    /// The work is done without a claim, and nothing keeps two callers apart: for work that would rather be done twice than not at all.
+    /// A success is entered afterwards, in the background, for as long as the process lives. See [`Attempt::is_claimed`].
+    Proceed,
 }
 
 /// Operations of one name.
@@ -51,8 +52,8 @@ pub struct Operation {
     fields: Map<String, Value>,
     ttl: Duration,
     wait: Duration,
-    retention: Option<Duration>,
     on_expiry: OnExpiry,
+    on_outage: OnOutage,
 }
 
 /// The answer to [`Operation::begin`].
@@ -74,7 +75,7 @@ pub struct Duplicate {
 }
 
 impl Duplicate {
-    /// The result as [`Operation::once`] returns it. Without it, the error has the answer: a result over 64 KiB is not stored.
+    /// The result as [`Operation::once`] returns it. Without it, the error has the answer: a result that is too long, or no JSON, is not stored.
     pub(crate) fn into_done<T: DeserializeOwned>(self) -> Result<Done<T>, Error> {
         if self.problem.field("result_omitted") == true {
             return Err(Error::Refused(self.problem));
@@ -155,8 +156,8 @@ impl Operation {
     pub(crate) fn new(client: Client, name: String) -> Self {
         let mut fields = Map::new();
         fields.insert("operation".to_owned(), name.into());
-        let (wait, retention, on_expiry) = (Duration::ZERO, None, OnExpiry::default());
-        Self { client, fields, ttl: TTL, wait, retention, on_expiry }.on_expiry(on_expiry)
+        let (wait, on_expiry, on_outage) = (Duration::ZERO, OnExpiry::default(), OnOutage::default());
+        Self { client, fields, ttl: TTL, wait, on_expiry, on_outage }.on_expiry(on_expiry)
     }
 
     /// Length of the lease between two heartbeats; 60 s unless set.
@@ -173,11 +174,18 @@ impl Operation {
         self
     }
 
-    /// How long a success is remembered; a day unless set.
+    /// How long a success is remembered; a day unless set. Then the work may be done again.
     #[must_use]
     pub fn retention(mut self, retention: Duration) -> Self {
-        self.retention = Some(retention);
-        self
+        self.fields.remove("permanent");
+        self.field("retention_ms", ms(retention))
+    }
+
+    /// A success is remembered for ever.
+    #[must_use]
+    pub fn permanent(mut self) -> Self {
+        self.fields.remove("retention_ms");
+        self.field("permanent", true)
     }
 
     /// What happens if the caller dies half-way; [`OnExpiry::Block`] unless set. Work that may be repeated says [`OnExpiry::Retry`].
@@ -191,14 +199,11 @@ impl Operation {
         self.field("on_expiry", name)
     }
 
+    /// What happens while the gate does not answer; [`OnOutage::Closed`] unless set.
     #[must_use]
-    pub fn on_outage(self, on_outage: OnOutage) -> Self {
-        let name = match on_outage {
-            OnOutage::Closed => "closed",
-            OnOutage::Fallback => "fallback",
-            OnOutage::Open => "open",
-        };
-        self.field("on_outage", name)
+    pub fn on_outage(mut self, on_outage: OnOutage) -> Self {
+        self.on_outage = on_outage;
+        self
     }
 
     /// The claim is committed to disk.
@@ -234,10 +239,6 @@ impl Operation {
     fn field(mut self, name: &str, value: impl Into<Value>) -> Self {
         self.fields.insert(name.to_owned(), value.into());
         self
-    }
-
-    pub(crate) fn expiry(&self) -> OnExpiry {
-        self.on_expiry
     }
 
     /// Asks whether the work with these contents may begin. Send with the work what identifies it.
@@ -282,8 +283,7 @@ impl Operation {
             };
             match answer {
                 Ok(answer) => {
-                    let attempt =
-                        Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, self.retention, &answer);
+                    let attempt = Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, &answer);
                     return attempt.map(Begun::Go);
                 }
                 Err(Failure::Decided(problem)) => {
@@ -297,9 +297,15 @@ impl Operation {
                 }
                 Err(failure) => {
                     silent_since.get_or_insert(sent);
-                    if !pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
-                        return Err(failure.into_error());
+                    if pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
+                        continue;
                     }
+                    // Not before: a planned switch of the gate is over by then.
+                    if self.on_outage == OnOutage::Proceed && failure.is_outage() {
+                        let entry = pending.proceed();
+                        return Ok(Begun::Go(Attempt::without_claim(self.client.clone(), self.on_expiry, entry)));
+                    }
+                    return Err(failure.into_error());
                 }
             }
         }
@@ -321,7 +327,7 @@ impl Operation {
     ///
     /// # Errors
     /// That of the work, or that of the gate; [`Error::Refused`] with `operation-duplicate` if the work was done before and its result
-    /// was too long to be stored. After an error of the work the outcome is unknown, unless the work says that
+    /// could not be stored. After an error of the work the outcome is unknown, unless the work says that
     /// [nothing was done](Failed::nothing_done); with [`OnExpiry::Retry`] the next caller may do it.
     pub async fn once<T, E, W>(
         &self,
@@ -330,6 +336,7 @@ impl Operation {
     ) -> Result<Done<T>, OnceError<E>>
     where
         T: Serialize + DeserializeOwned,
+        E: fmt::Display,
         W: Future<Output = Result<T, Failed<E>>>,
     {
         let attempt = match self.begin(contents).await.map_err(OnceError::Gate)? {
@@ -342,18 +349,13 @@ impl Operation {
         };
         match ended {
             Ok(result) => {
-                let json = serde_json::to_value(&result).unwrap_or(json!(null));
-                attempt.succeed(&json).await.map_err(OnceError::Gate)?;
+                attempt.succeed_with(&result).await.map_err(OnceError::Gate)?;
                 Ok(Done::Now(result))
             }
-            Err(Failed { error, nothing_done }) => {
+            Err(failed) => {
                 // The error of the work says more than that of a report.
-                let _ = if nothing_done || self.on_expiry == OnExpiry::Retry {
-                    attempt.fail().await
-                } else {
-                    attempt.leave_unknown().await
-                };
-                Err(OnceError::Work(error))
+                let _ = attempt.end(&failed).await;
+                Err(OnceError::Work(failed.error))
             }
         }
     }
@@ -375,11 +377,25 @@ impl Pending {
     }
 }
 
+impl Pending {
+    /// The entry of a run without a claim. If the claim was made after all, the entry is its end, because both name the same attempt.
+    fn proceed(&mut self) -> Map<String, Value> {
+        self.is_in_doubt = false;
+        let Value::Object(mut entry) = self.body.take() else { return Map::new() };
+        for name in ["ttl_ms", "wait_ms", "on_expiry", "keep_contents"] {
+            entry.remove(name);
+        }
+        let ran_at = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
+        entry.insert("ran_at".to_owned(), ran_at.into());
+        entry
+    }
+}
+
 impl Drop for Pending {
     fn drop(&mut self) {
         if self.is_in_doubt {
             let giving_back = give_back(self.client.clone(), self.body.take(), self.lease);
-            self.client.background.spawn_if_few(&self.runtime, giving_back);
+            self.client.background.spawn_if_few(&self.runtime, giving_back, "an operation may stay blocked");
         }
     }
 }
@@ -388,10 +404,6 @@ impl Drop for Pending {
 /// attempt is reported as a failure.
 async fn give_back(client: Client, mut body: Value, lease: Duration) {
     body["wait_ms"] = 0.into();
-    if body["on_outage"] == "open" {
-        // An unguarded permission says nothing about the claim.
-        body["on_outage"] = "closed".into();
-    }
     let until = Moment::now().plus(lease);
     let mut pause = Pause::new(client.transport.nodes());
     let answer = loop {

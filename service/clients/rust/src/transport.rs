@@ -101,6 +101,16 @@ impl Failure {
         }
     }
 
+    /// No node has answered, or the store does not answer the node.
+    pub(crate) fn is_outage(&self) -> bool {
+        match self {
+            Self::NotSent(_) | Self::NoAnswer(_) => true,
+            Self::Decided(_) => false,
+            // Without a code, the answer is that of a gateway.
+            Self::Later(problem) => problem.status() >= 502 && ["store-unavailable", ""].contains(&problem.code()),
+        }
+    }
+
     pub(crate) fn into_error(self) -> Error {
         match self {
             Self::Decided(problem) => Error::Refused(problem),
@@ -387,6 +397,12 @@ mod tests {
         assert!(failure(504, "upstream-timeout").may_have_run() && failure(503, "upstream-reset").may_have_run());
         let decided = Problem::new(500, Map::from_iter([("code".to_owned(), Value::from("of-a-gateway"))]));
         assert!(Failure::Decided(decided).may_have_run() && !failure(500, "state-unreadable").may_have_run());
+        assert!(failure(503, "store-unavailable").is_outage() && failure(504, "").is_outage());
+        for (status, code) in
+            [(503, "overloaded"), (429, "rate-limited"), (500, "internal-error"), (503, "shutting-down")]
+        {
+            assert!(!failure(status, code).is_outage(), "{code}");
+        }
         assert!(!failure(503, "overloaded").may_have_run() && !failure(429, "rate-limited").may_have_run());
     }
 }

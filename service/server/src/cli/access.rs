@@ -1,6 +1,6 @@
 //! `latchgate app` and `latchgate api-key`: orders to a node.
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
 use axum::http::Method;
 use latchgate_client::{Error, encode};
 use latchgate_core::access::{ApiKey, Quota, Scope};
@@ -111,8 +111,11 @@ async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyh
 
 /// The answer of the node.
 async fn call(node: &NodeArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
-    client(node)?.call(method, path, body.as_ref()).await.map_err(|error| match error {
-        Error::Unreachable(reason) => anyhow!("cannot call the node at {}: {reason}", node.places()),
+    let answer = client(node)?.call(method, path, body.as_ref()).await;
+    answer.map_err(|error| match error {
+        Error::Unreachable(_) => {
+            anyhow::Error::new(error).context(format!("cannot call the node at {}", node.places()))
+        }
         error => error.into(),
     })
 }

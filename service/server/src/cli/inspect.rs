@@ -1,10 +1,11 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
 use std::cmp::Reverse;
+use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
-use anyhow::ensure;
-use latchgate_client::{Client, Error, Event, Events, Method, encode};
+use anyhow::{bail, ensure};
+use latchgate_client::{Client, Error, Event, Events, Method, encode, is_about};
 use latchgate_core::key::ALL_APPS;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
@@ -12,7 +13,7 @@ use time::format_description::well_known::Rfc3339;
 
 use super::beside;
 use super::node::{ORDER_MAX, client};
-use super::print::{list, one_line, out, said, text};
+use super::print::{list, one_line, out, rough, said, text};
 use super::progress::shown;
 use crate::config::{
     EnginesCommand, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
@@ -21,11 +22,22 @@ use crate::engines::{EnginesOf, SwitchOrder};
 use crate::format::ms;
 
 const PAGE: u32 = 1_000;
+const ENGINES: [&str; 3] = ["locks", "gate", "durable"];
+const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// How many items of a kind a status shows.
+const STATUS_LINES: usize = 5;
+/// Digits of the id of an operation.
+const ID_LENGTH: usize = 32;
 
 /// # Errors
 /// Says why the node has refused the command, or did not answer.
 pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand>) -> anyhow::Result<()> {
     let client = client(&show.node)?.in_app(app.as_deref());
+    let of_lock = async |method, key: &str, rest: &str, body: Option<&Value>| {
+        let answer = client.call(method, &lock_path(key, rest), body).await?;
+        is_about(key, &answer)?;
+        Ok::<_, Error>(answer)
+    };
     match command {
         LocksCommand::List { all, prefix, owner, waiters } => {
             let held = if *all || *waiters { "" } else { "&held=true" };
@@ -51,44 +63,50 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             });
         }
         LocksCommand::Show { key } => {
-            show_lock(show.json, &client.call(Method::GET, &lock_path(key, ""), None).await?);
+            show_lock(show.json, &of_lock(Method::GET, key, "", None).await?);
         }
         LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
         LocksCommand::History { key, limit } => {
             let path = lock_path(key, &format!("/history?limit={limit}"));
             let answer = client.call(Method::GET, &path, None).await?;
             let events = answer["events"].as_array().cloned().unwrap_or_default();
+            events.iter().try_for_each(|event| is_about(key, event))?;
             list(show.json, &events, &EVENT_COLUMNS, event_cells);
         }
-        LocksCommand::Revoke { key, grace, note } => {
+        LocksCommand::Revoke { key, grace, token, note } => {
             let mut body = note_fields(note);
             body.insert("grace_ms".to_owned(), json!(ms(*grace)));
-            let answer = client.call(Method::POST, &lock_path(key, "/revoke"), Some(&Value::Object(body))).await?;
+            body.extend(token.map(|token| ("token".to_owned(), json!(token))));
+            let answer = of_lock(Method::POST, key, "/revoke", Some(&Value::Object(body))).await?;
             said(show.json, &answer, || match &answer["leases"] {
                 leases if leases == 0 => format!("{key} is free: there is nothing to revoke."),
-                leases => format!("{leases} leases of {key} are revoked; they end at {}.", text(&answer["deadline"])),
+                leases => {
+                    format!("{} revoked: {key}. The end is at {}.", counted(leases, "lease"), text(&answer["deadline"]))
+                }
             });
         }
-        LocksCommand::Force { key, note } => {
+        LocksCommand::Force { key, token, note } => {
+            let mut fields = note_fields(note);
+            fields.extend(token.map(|token| ("token".to_owned(), json!(token))));
             let query: Vec<String> =
-                note_fields(note).iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
-            let path = lock_path(key, &format!("?{}", query.join("&")));
-            let answer = client.call(Method::DELETE, path.trim_end_matches('?'), None).await?;
-            said(show.json, &answer, || format!("{} leases of {key} have ended.", answer["ended"]));
+                fields.iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
+            let query = format!("?{}", query.join("&"));
+            let answer = of_lock(Method::DELETE, key, query.trim_end_matches('?'), None).await?;
+            said(show.json, &answer, || format!("{} ended: {key}.", counted(&answer["ended"], "lease")));
         }
         LocksCommand::Close { key, reason, until, lasts } => {
             let mut body = json!({ "reason": reason });
             if let Some(until) = until.clone().map_or_else(|| from_now(*lasts), |until| Ok(Some(until)))? {
                 body["until"] = json!(until);
             }
-            let answer = client.call(Method::PUT, &lock_path(key, "/closed"), Some(&body)).await?;
+            let answer = of_lock(Method::PUT, key, "/closed", Some(&body)).await?;
             said(show.json, &answer, || match &answer["closed"]["until"] {
                 Value::String(until) => format!("{key} is closed until {until}."),
                 _ => format!("{key} is closed. `latchgate locks open` opens it."),
             });
         }
         LocksCommand::Open { key } => {
-            let answer = client.call(Method::DELETE, &lock_path(key, "/closed"), None).await?;
+            let answer = of_lock(Method::DELETE, key, "/closed", None).await?;
             said(show.json, &answer, || match answer["was_closed"] == true {
                 true => format!("{key} is open."),
                 false => format!("{key} was not closed."),
@@ -96,7 +114,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
         }
         LocksCommand::Limit { key, limit } => {
             let body = json!({ "limit": limit });
-            let answer = client.call(Method::PUT, &lock_path(key, "/limit"), Some(&body)).await?;
+            let answer = of_lock(Method::PUT, key, "/limit", Some(&body)).await?;
             said(show.json, &answer, || match limit {
                 Some(limit) => format!("{key} has {limit} permits; {} are held.", answer["permits_held"]),
                 None => format!("The callers of {key} say how many permits it has."),
@@ -111,7 +129,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
 pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
     let client = client(&show.node)?.in_app(app.as_deref());
     match command {
-        OperationsCommand::List { operation, state, older_than, suspect } => {
+        OperationsCommand::List { operation, state, older_than, suspect, undecided, limit } => {
             let older_than_ms = ms(*older_than);
             let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}&older_than_ms={older_than_ms}");
             for (name, value) in [("operation", operation), ("state", state)] {
@@ -121,25 +139,32 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             }
             let mut operations = pages(&client, &path, "operations").await?;
             operations.sort_by_key(since);
+            operations.retain(|operation| !undecided || is_undecided(operation));
+            // The newest ones.
+            operations.drain(..operations.len().saturating_sub(limit.unwrap_or(usize::MAX)));
             list_of(
                 show.json,
                 app.as_deref(),
                 &operations,
-                &["ID", "OPERATION", "STATE", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "SINCE", "LABEL"],
+                &["SINCE", "STATE", "OPERATION", "LABEL", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "ID"],
                 |operation| {
-                    let fields = ["id", "operation", "state", "attempt", "suspected_double_runs"];
+                    let fields = ["state", "operation", "label", "attempt", "suspected_double_runs", "id"];
                     let cells = fields.iter().map(|name| one_line(&operation[name]));
-                    cells.chain([since(operation), one_line(&operation["label"])]).collect()
+                    [since(operation)].into_iter().chain(cells).collect()
                 },
             );
         }
         OperationsCommand::Show { id } => {
-            let answer = client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await?;
+            let id = whole_id(&client, id).await?;
+            let answer = client.call(Method::GET, &format!("/v1/operations/{}", encode(&id)), None).await?;
             said(show.json, &answer, || {
-                let fields = answer.as_object().cloned().unwrap_or_default();
-                let lines: Vec<String> =
-                    fields.iter().map(|(name, value)| format!("{name}: {}", text(value))).collect();
-                lines.join("\n")
+                let mut fields = answer.as_object().cloned().unwrap_or_default();
+                let first = ["operation", "state", "label", "created_at", "started_at", "ended_at", "detail"];
+                let first: Vec<(&str, Value)> =
+                    first.into_iter().filter_map(|name| Some((name, fields.remove(name)?))).collect();
+                let rest = fields.iter().map(|(name, value)| (name.as_str(), value.clone()));
+                let lines = first.into_iter().chain(rest).map(|(name, value)| format!("{name}: {}", text(&value)));
+                lines.collect::<Vec<_>>().join("\n")
             });
         }
         OperationsCommand::Resolve { id, succeeded, result, reason, by, .. } => {
@@ -150,7 +175,8 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             if let Some(by) = by {
                 body["by"] = json!(by);
             }
-            let path = format!("/v1/operations/{}/resolve", encode(id));
+            let id = whole_id(&client, id).await?;
+            let path = format!("/v1/operations/{}/resolve", encode(&id));
             let answer = client.call(Method::POST, &path, Some(&body)).await?;
             said(show.json, &answer, || match answer["outcome"].as_str() {
                 Some("success") => format!("The operation {id} has succeeded: no run begins until it is forgotten."),
@@ -158,7 +184,8 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             });
         }
         OperationsCommand::Forget { id, force } => {
-            let path = format!("/v1/operations/{}?force={force}", encode(id));
+            let id = whole_id(&client, id).await?;
+            let path = format!("/v1/operations/{}?force={force}", encode(&id));
             let answer = client.call(Method::DELETE, &path, None).await?;
             said(show.json, &answer, || {
                 format!("The operation {id} is forgotten. Its state was {}.", text(&answer["was"]))
@@ -179,6 +206,8 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
         EnginesCommand::List => {
             let answer = node()?.call(Method::GET, "/v1/admin/engines", None).await?;
             show_engines(show.json, &answer);
+            let wrong = wrong_with(&answer);
+            ensure!(wrong.is_empty(), "{}", wrong.join("; "));
         }
         EnginesCommand::Lower { of, lease_ms_max } => {
             let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
@@ -215,6 +244,36 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
         }
     }
     Ok(())
+}
+
+/// Whether a person must find out how the operation has ended.
+fn is_undecided(operation: &Value) -> bool {
+    let has_passed = operation["ttl_ms"] == 0 && operation["on_expiry"] == "block";
+    operation["state"] == "unknown" || (operation["state"] == "started" && has_passed)
+}
+
+/// The id of the one operation whose id begins so.
+async fn whole_id(client: &Client, beginning: &str) -> anyhow::Result<String> {
+    let is_hex = beginning.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if beginning.len() >= ID_LENGTH || beginning.is_empty() || !is_hex {
+        return Ok(beginning.to_owned());
+    }
+    let operations = pages(client, &format!("/v1/operations?limit={PAGE}"), "operations").await?;
+    let ids = operations.iter().filter_map(|operation| operation["id"].as_str());
+    let found: Vec<&str> = ids.filter(|id| id.starts_with(&beginning.to_lowercase())).collect();
+    match found[..] {
+        [id] => Ok(id.to_owned()),
+        [] => bail!("the id of no operation begins with {beginning}"),
+        _ => bail!(
+            "the ids of {} operations begin with {beginning}: {}",
+            found.len(),
+            found[..found.len().min(5)].join(", ")
+        ),
+    }
+}
+
+fn counted(count: &Value, what: &str) -> String {
+    if *count == 1 { format!("1 {what} is") } else { format!("{count} {what}s are") }
 }
 
 /// When the present state of an operation began.
@@ -308,18 +367,21 @@ async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
             out(&data);
         } else {
             let app = data["app"].is_string().then(|| one_line(&data["app"]));
-            out(app.into_iter().chain(event_cells(&data)).collect::<Vec<_>>().join("  ").trim_end());
+            let between = if stdout().is_terminal() { "  " } else { "\t" };
+            out(app.into_iter().chain(event_cells(&data)).collect::<Vec<_>>().join(between).trim_end());
         }
     }
 }
 
-const EVENT_COLUMNS: [&str; 7] = ["AT", "EVENT", "KEY", "OWNER", "TOKEN", "WAITED", "HELD"];
+const EVENT_COLUMNS: [&str; 9] = ["AT", "EVENT", "KEY", "OWNER", "TOKEN", "WAITED", "HELD", "BY", "REASON"];
 
 fn event_cells(event: &Value) -> Vec<String> {
     let seconds =
         |name: &str| event[name].as_u64().map(|ms| format!("{}.{:03} s", ms / 1_000, ms % 1_000)).unwrap_or_default();
     let cells = ["at", "kind", "key", "owner", "token"].iter().map(|name| text(&event[name]));
-    cells.chain([seconds("waited_ms"), seconds("held_ms")]).collect()
+    cells
+        .chain([seconds("waited_ms"), seconds("held_ms"), one_line(&event["by"]), one_line(&event["reason"])])
+        .collect()
 }
 
 fn show_engines(is_json: bool, answer: &Value) {
@@ -328,17 +390,96 @@ fn show_engines(is_json: bool, answer: &Value) {
         return;
     }
     let mut rows = Vec::new();
-    for of in ["locks", "gate", "durable"] {
+    for of in ENGINES {
         for engine in answer[of]["engines"].as_array().into_iter().flatten().filter(|engine| engine.is_object()) {
             let mut row = engine.clone();
             row["of"] = json!(of);
-            row["used"] = json!(if engine["name"] == answer[of]["active"] { "used" } else { "" });
+            if engine["name"] == answer[of]["active"] {
+                row["used"] = json!("used");
+                row["hold_off"] = json!(left(&answer[of]["hold_off_ms"]));
+            }
             rows.push(row);
         }
     }
-    list(is_json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "TROUBLE"], |row| {
-        ["of", "name", "used", "state", "epoch", "trouble"].iter().map(|name| text(&row[name])).collect()
+    list(is_json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "HOLD-OFF", "TROUBLE"], |row| {
+        ["of", "name", "used", "state", "epoch", "hold_off", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
+    let nodes = answer["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
+    list(is_json, nodes, &["NODE", "VERSION", "STARTED"], |node| {
+        ["node", "version", "started_at"].iter().map(|name| text(&node[name])).collect()
+    });
+}
+
+/// What keeps locks or the gate from working as usual: why no engine is used, hold-offs, and what an operator has forced.
+pub fn wrong_with(answer: &Value) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for of in ENGINES.into_iter().filter(|of| answer[of].is_object()) {
+        let set = &answer[of];
+        if set["active"].is_null() {
+            wrong.push(format!("{of}: no engine is used: {}", text(&set["trouble"])));
+        }
+        if set["hold_off_ms"].as_u64().is_some_and(|ms| ms > 0) {
+            wrong.push(format!("{of}: a hold-off is in force, {}", left(&set["hold_off_ms"])));
+        }
+        if set["forced_ms"].as_u64().is_some_and(|ms| ms > 0) {
+            wrong.push(format!("{of}: an operator has ended a hold-off early, {} of it", left(&set["forced_ms"])));
+        }
+        let engines = set["engines"].as_array().into_iter().flatten();
+        wrong.extend(
+            engines
+                .filter(|engine| engine["answers"] == false)
+                .map(|engine| format!("{of}: {} does not answer: {}", text(&engine["name"]), text(&engine["trouble"]))),
+        );
+    }
+    wrong
+}
+
+fn left(ms: &Value) -> String {
+    match ms.as_u64() {
+        None | Some(0) => String::new(),
+        Some(ms) => format!("{} left", rough(Duration::from_millis(ms + 999))),
+    }
+}
+
+/// One screen: what is wrong, what a person must decide, and what soon ends.
+///
+/// # Errors
+/// As [`locks`]; and if something is wrong.
+pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
+    let client = client(&show.node)?;
+    let engines = client.call(Method::GET, "/v1/admin/engines", None).await?;
+    let all = client.clone().in_app(Some(ALL_APPS));
+    let mut undecided = pages(&all, &format!("/v1/operations?limit={PAGE}"), "operations").await?;
+    undecided.retain(is_undecided);
+    undecided.sort_by_key(since);
+    let keys = client.call(Method::GET, "/v1/admin/api-keys", None).await?;
+    let soon = OffsetDateTime::now_utc() + EXPIRES_SOON;
+    let mut expiring = keys["api_keys"].as_array().cloned().unwrap_or_default();
+    expiring.retain(|key| {
+        let at = key["expires_at"].as_str().and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
+        key["state"] == "active" && at.is_some_and(|at| at < soon)
+    });
+    let wrong = wrong_with(&engines);
+    if show.json {
+        out(json!({ "wrong": wrong, "engines": engines, "undecided": undecided, "api_keys_expiring": expiring }));
+    } else {
+        show_engines(false, &engines);
+        out(format_args!("{} to decide", counted(&undecided.len().into(), "operation")));
+        for operation in undecided.iter().take(STATUS_LINES) {
+            out(format_args!(
+                "  since {}: {} {}",
+                since(operation),
+                one_line(&operation["operation"]),
+                text(&operation["id"])
+            ));
+        }
+        out(format_args!("{} to expire within a week", counted(&expiring.len().into(), "API key")));
+        for key in expiring.iter().take(STATUS_LINES) {
+            out(format_args!("  at {}: {} of {}", text(&key["expires_at"]), text(&key["id"]), one_line(&key["app"])));
+        }
+    }
+    ensure!(wrong.is_empty(), "{}", wrong.join("; "));
+    Ok(())
 }
 
 /// A list, with the apps in front if it is that of all apps.

@@ -17,16 +17,29 @@ mod work;
 
 use std::process::ExitCode;
 
+use latchgate_client::Error;
+
 pub use self::print::complain;
 use self::print::out;
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
-/// Runs the command; returns its exit code.
+/// Runs the command; returns its exit code. All commands have the same ones for what a node says.
 ///
 /// # Errors
 /// Says why the command failed, in words for its user.
 pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    carry_out(cli).await.or_else(|error| match error.downcast_ref() {
+        // A setting, or an answer, is wrong.
+        None | Some(Error::Invalid(_)) => Err(error),
+        Some(refusal) => {
+            complain(format_args!("{error:#}"));
+            Ok(node::code_of(refusal).into())
+        }
+    })
+}
+
+async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Lock(args) => return lock::run(&args).await,
         Command::Once(args) => return once::run(&args).await,
@@ -34,6 +47,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Locks(args) => inspect::locks(&args).await,
         Command::Operations(args) => inspect::operations(&args).await,
         Command::Events(args) => inspect::events(&args).await,
+        Command::Status(args) => inspect::status(&args).await,
         Command::Engines(args) => inspect::engines(&args).await,
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),

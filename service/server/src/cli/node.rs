@@ -48,6 +48,10 @@ pub async fn settle(client: &Client, max: Duration, signals: &mut Signals) -> bo
 /// Prints the error; returns the exit code for it.
 pub fn failed(error: &Error) -> u8 {
     complain(error);
+    code_of(error)
+}
+
+pub fn code_of(error: &Error) -> u8 {
     match error {
         Error::NotAcquired(_) | Error::InProgress(_) => NOT_HAD,
         Error::LeaseLost(_) | Error::AttemptLost(_) => LOST,

@@ -53,6 +53,9 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
             return Ok(if may_block { UNKNOWN } else { code }.into());
         }
     };
+    if !attempt.is_claimed() {
+        eprintln!("latchgate: the gate does not answer: CMD is run without it, and nothing keeps other runs out");
+    }
     let work = Work {
         command: &args.command,
         environment: Vec::new(),
@@ -61,8 +64,8 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         margin: margin(args.lease),
     };
     let ended = work::run(&work, attempt.state(), hold_of, &mut signals).await;
-    let (code, is_cut, output) = match ended {
-        Ok(Ended::Ran { code, is_cut, output }) => (code, is_cut, output),
+    let (code, is_cut, output, errors) = match ended {
+        Ok(Ended::Ran { code, is_cut, output, errors }) => (code, is_cut, output, errors),
         Ok(Ended::NotRun(code)) => {
             let _ = attempt.fail().await;
             return Ok(code.into());
@@ -72,7 +75,28 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
     };
-    report(args, attempt, code, is_cut, output).await
+    let is_claimed = attempt.is_claimed();
+    let detail = evidence(code, is_cut, &errors);
+    let code = report(args, attempt, code, is_cut, output, &detail).await?;
+    if !is_claimed && !settle(&client, args.node.retry_for.max(GIVE_BACK_MIN), &mut signals).await {
+        eprintln!(
+            "latchgate: CMD was run without the gate, and no node has entered the run: a later run may do it again"
+        );
+    }
+    Ok(code)
+}
+
+/// What a person needs who must decide whether CMD has done its work.
+fn evidence(code: u8, is_cut: bool, errors: &[u8]) -> String {
+    let how = match code {
+        _ if is_cut => "CMD was ended, because its lease would have ended.".to_owned(),
+        129.. => format!("CMD has ended with the exit code {code}: the signal {}, if a signal ended it.", code - 128),
+        code => format!("CMD has ended with the exit code {code}."),
+    };
+    match String::from_utf8_lossy(errors).trim() {
+        "" => how,
+        errors => format!("{how} The end of its standard error:\n{errors}"),
+    }
 }
 
 /// As [`settle`], but for [`GIVE_BACK_MIN`] at least: a claim that is left behind blocks the operation, or is taken over after its lease.
@@ -96,8 +120,9 @@ async fn report(
     code: u8,
     is_cut: bool,
     output: Option<Printed>,
+    detail: &str,
 ) -> anyhow::Result<ExitCode> {
-    let id = attempt.id().to_owned();
+    let (id, is_claimed) = (attempt.id().to_owned(), attempt.is_claimed());
     let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
     let is_printed = output.as_ref().is_none_or(|output| !output.is_lost);
     let mut is_kept = false;
@@ -110,11 +135,10 @@ async fn report(
             Some(None) => Err("is longer than 64 KiB, or has no end"),
             None => Ok(Value::Null),
         };
-        let (why, kept) = match kept {
-            Ok(kept) => (None, kept),
-            Err(why) => (Some(why), Value::Null),
+        let (why, reported) = match kept {
+            Ok(kept) => (None, attempt.succeed(&kept).await),
+            Err(why) => (Some(why), attempt.succeed_without_result().await),
         };
-        let reported = attempt.succeed(&kept).await;
         is_kept = why.is_none();
         if let Some(why) = why {
             eprintln!("latchgate: the output of CMD {why}: it is not kept, and a later run prints nothing");
@@ -123,7 +147,7 @@ async fn report(
     } else if may_repeat {
         attempt.fail().await
     } else {
-        attempt.leave_unknown().await
+        attempt.leave_unknown(detail).await
     };
     match reported {
         _ if is_cut => {
@@ -135,7 +159,7 @@ async fn report(
             eprintln!("latchgate: CMD has succeeded, but its output could not be printed{next}");
             Ok(NOT_PRINTED.into())
         }
-        Ok(_) if code == 0 || may_repeat => Ok(code.into()),
+        Ok(_) if code == 0 || may_repeat || !is_claimed => Ok(code.into()),
         Ok(_) => {
             eprintln!("latchgate: CMD has failed, and may be half done: {}", resolving(&id));
             Ok(code.into())
@@ -167,7 +191,6 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
         .operation(&args.operation)
         .ttl(args.lease)
         .wait(args.wait)
-        .retention(retention)
         .label(args.label.clone().unwrap_or_else(|| work::name_of(&args.command)))
         .on_expiry(match args.on_expiry {
             OnExpiryChoice::Retry => OnExpiry::Retry,
@@ -175,9 +198,9 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
         })
         .on_outage(match args.on_outage {
             OnOutageChoice::Closed => OnOutage::Closed,
-            OnOutageChoice::Fallback => OnOutage::Fallback,
-            OnOutageChoice::Open => OnOutage::Open,
+            OnOutageChoice::Proceed => OnOutage::Proceed,
         });
+    operation = if args.permanent { operation.permanent() } else { operation.retention(retention) };
     if let Some(checked) = &args.checked {
         operation = operation.checked(checked.as_str());
     }
@@ -234,7 +257,7 @@ async fn print(duplicate: &Duplicate, args: &OnceArgs, signals: &mut Signals) ->
     let output = match &duplicate.result {
         Value::String(output) => output.clone(),
         Value::Null if duplicate.problem.field("result_omitted") == true => {
-            eprintln!("latchgate: done before; its output was too long to be kept");
+            eprintln!("latchgate: done before; its output was too long to be kept, or no text");
             return Ok(args.duplicate_exit.into());
         }
         Value::Null => {

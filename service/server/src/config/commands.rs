@@ -240,6 +240,10 @@ pub struct OnceArgs {
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = some_duration)]
     pub retention: Duration,
 
+    /// Remember a success for ever.
+    #[arg(long, conflicts_with = "retention")]
+    pub permanent: bool,
+
     /// Length of the lease between two heartbeats.
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = some_duration)]
     pub lease: Duration,
@@ -252,7 +256,7 @@ pub struct OnceArgs {
     #[arg(long, value_name = "CHOICE", default_value = "block")]
     pub on_expiry: OnExpiryChoice,
 
-    /// What happens while the gate's store does not answer.
+    /// What happens while no node answers, or the gate's store does not, for --retry-for.
     #[arg(long, value_name = "CHOICE", default_value = "closed")]
     pub on_outage: OnOutageChoice,
 
@@ -300,10 +304,8 @@ pub enum OnExpiryChoice {
 pub enum OnOutageChoice {
     /// CMD is not run.
     Closed,
-    /// The second store keeps runs apart.
-    Fallback,
-    /// CMD is run, and nothing keeps two runs apart.
-    Open,
+    /// CMD is run, and nothing keeps two runs apart. A success is entered afterwards, if a node can be reached for some seconds.
+    Proceed,
 }
 
 fn grace(flag: &str, lease: Duration, grace: Option<Duration>) -> anyhow::Result<Duration> {

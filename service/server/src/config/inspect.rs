@@ -68,12 +68,18 @@ pub enum LocksCommand {
         /// Time that the holders have.
         #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
         grace: Duration,
+        /// Only leases with this token, as `latchgate locks show` has it: not those of a later holder.
+        #[arg(long, value_name = "TOKEN")]
+        token: Option<u64>,
         #[command(flatten)]
         note: NoteArgs,
     },
     /// End every lease of a lock now. For holders that are known to be dead: one that lives goes on working until its next renewal.
     Force {
         key: String,
+        /// Only if this token is still that of the lock, as `latchgate locks show` has it: a later holder keeps its lease.
+        #[arg(long, value_name = "TOKEN")]
+        token: Option<u64>,
         #[command(flatten)]
         note: NoteArgs,
     },
@@ -128,16 +134,22 @@ pub enum OperationsCommand {
         /// Only those that may have been done twice.
         #[arg(long)]
         suspect: bool,
+        /// Only those that a person must decide: unknown, or with a lease that has passed.
+        #[arg(long)]
+        undecided: bool,
+        /// Only so many, the newest.
+        #[arg(long, value_name = "N")]
+        limit: Option<usize>,
     },
-    /// Show an operation with its result.
+    /// Show an operation with its result, or with the evidence of how it may have ended.
     Show {
-        /// As `latchgate operations list` shows it.
+        /// As `latchgate operations list` shows it, or its beginning.
         id: String,
     },
     /// Say what became of an operation whose outcome is unknown, after you have found out.
     #[command(group = clap::ArgGroup::new("outcome").required(true))]
     Resolve {
-        /// As `latchgate operations list` shows it.
+        /// As `latchgate operations list` shows it, or its beginning.
         id: String,
         /// The work was done: later runs get the result.
         #[arg(long, group = "outcome")]
@@ -157,7 +169,7 @@ pub enum OperationsCommand {
     },
     /// Delete the record of an operation: the next attempt may proceed.
     Forget {
-        /// As `latchgate operations list` shows it.
+        /// As `latchgate operations list` shows it, or its beginning.
         id: String,
         /// Also if an attempt runs or its outcome is unknown: find out first whether the work was done.
         #[arg(long)]

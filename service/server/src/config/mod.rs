@@ -78,6 +78,9 @@ pub enum Command {
     Operations(NodeCommand<OperationsCommand>),
     /// Print the events of locks as they happen, until Ctrl-C.
     Events(EventsArgs),
+    /// Show on one screen what is wrong: engines, hold-offs, nodes, operations that a person must decide, API keys that soon expire. Fails if
+    /// an engine or a hold-off keeps calls from being served. Needs an operator's API key.
+    Status(ShowArgs),
     /// Show the engines, switch between them, and begin or end hold-offs.
     Engines(NodeCommand<EnginesCommand>),
     /// Create, list, limit, disable and delete apps.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::http::{HeaderName, Method, Uri};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use latchgate_proxy::Settings;
 
 use super::duration::some_duration;
@@ -51,6 +51,10 @@ pub struct ProxyArgs {
     #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_LEASE", default_value = "60s", value_parser = some_duration)]
     pub lease: Duration,
 
+    /// What happens while no node answers, or the gate's store does not, for --retry-for.
+    #[arg(long, value_name = "CHOICE", env = "LATCHGATE_PROXY_ON_OUTAGE", default_value = "closed")]
+    pub on_outage: ProxyOnOutage,
+
     /// How long an answer is stored.
     #[arg(long, value_name = "DURATION", env = "LATCHGATE_PROXY_RETENTION", default_value = "1d", value_parser = some_duration)]
     pub retention: Duration,
@@ -81,6 +85,15 @@ pub struct ProxyArgs {
     pub log: LogArgs,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ProxyOnOutage {
+    /// The upstream is not called.
+    Closed,
+    /// The upstream is called, and nothing keeps two calls with one key apart. The answers are entered afterwards, for as long as the proxy
+    /// lives.
+    Proceed,
+}
+
 /// Names of headers with commas in between.
 #[derive(Clone, Debug)]
 pub struct HeaderNames(Vec<HeaderName>);
@@ -109,6 +122,7 @@ impl ProxyArgs {
             methods: self.methods.clone(),
             caller_headers: self.caller_header.0.clone(),
             requires_key: self.require_key,
+            proceeds_on_outage: self.on_outage == ProxyOnOutage::Proceed,
             lease: self.lease,
             retention: self.retention,
             body_bytes_max: self.body_bytes_max,

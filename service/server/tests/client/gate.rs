@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use latchgate_client::{Begun, Error, Failed, OnExpiry, OnceError};
+use latchgate_client::{Begun, Client, Error, Failed, Method, OnExpiry, OnOutage, OnceError};
+use latchgate_testkit::lossy::Lossy;
 use tokio::sync::Notify;
 
 use crate::world::{client, client_that_prefers, node, seconds, two_nodes};
@@ -90,4 +91,49 @@ async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_
     let Begun::Go(attempt) = waiter.await.unwrap().unwrap() else { panic!("a duplicate") };
     assert!(attempt.until().is_some_and(|until| !until.has_passed()));
     attempt.succeed(&7.into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn work_that_may_be_done_twice_proceeds_in_an_outage_and_its_success_is_entered() {
+    let mut node = node().await;
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let charges = |url: String| Client::new([url]).unwrap().patience(seconds(1)).operation("charge");
+    let work = || async { Ok::<_, Failed<&str>>(7) };
+    // The claim is made, and its answer is lost: the entry is its end.
+    let done = charges(lossy.base_url()).on_outage(OnOutage::Proceed).once(&1, work).await.unwrap();
+    assert!(!done.is_duplicate());
+    let closed = charges(lossy.base_url()).once(&2, work).await;
+    assert!(matches!(closed, Err(OnceError::Gate(Error::Unreachable(_)))), "{closed:?}");
+    lossy.pass_all();
+
+    node.kill9();
+    let client = Client::new([node.base_url()]).unwrap().patience(seconds(1));
+    let proceeding = client.operation("charge").on_outage(OnOutage::Proceed).keep_contents().label("a run");
+    let Begun::Go(attempt) = proceeding.begin(&3).await.unwrap() else { panic!("a duplicate") };
+    assert!(!attempt.is_claimed() && attempt.until().is_none());
+    attempt.succeed(&9.into()).await.unwrap();
+    let Begun::Go(failed) = proceeding.begin(&4).await.unwrap() else { panic!("a duplicate") };
+    failed.fail().await.unwrap();
+    node.start_again().await;
+    assert!(client.settled().await);
+    for (contents, result) in [(1, 7), (3, 9), (4, 7)] {
+        let done = charges(node.base_url()).wait(seconds(60)).once(&contents, work).await.unwrap();
+        assert_eq!((done.is_duplicate(), done.into_result()), (contents != 4, result), "{contents}");
+    }
+}
+
+#[tokio::test]
+async fn the_error_of_work_is_kept_as_evidence() {
+    let node = node().await;
+    let charges = client(&[&node]).operation("charge");
+    let fail = || async { Err::<u32, _>(Failed::from(std::io::Error::other("the bank is silent"))) };
+    charges.once(&1, fail).await.unwrap_err();
+    let listed = client(&[&node]).call(Method::GET, "/v1/operations?state=unknown", None).await.unwrap();
+    let path = format!("/v1/operations/{}", listed["operations"][0]["id"].as_str().unwrap());
+    let shown = client(&[&node]).call(Method::GET, &path, None).await.unwrap();
+    let detail = shown["detail"].as_str().unwrap();
+    assert!(
+        detail.starts_with("std::io::error::Error: the bank is silent\n") && detail.contains("heartbeat"),
+        "{detail}"
+    );
 }

@@ -246,3 +246,46 @@ async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
     let later = desk.run(&line).ends().await;
     assert_eq!((later.code, later.out.as_str(), later.err.as_str()), (Some(0), "", ""));
 }
+
+#[tokio::test]
+async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let script = "echo charging >&2; echo no answer of the bank >&2; exit 4";
+    let failed = desk.run(&["once", "a", "--operation", "charge", "--", "sh", "-c", script]).ends().await;
+    assert!(failed.code == Some(4) && failed.err.contains("no answer of the bank"), "{failed:?}");
+    desk.run(&["once", "b", "--", "true"]).ends().await.assert(0, "");
+    let undecided = desk.run(&["operations", "list", "--undecided", "--limit", "5"]).ends().await;
+    let cells: Vec<&str> = undecided.out.trim_end().split('\t').collect();
+    assert_eq!((cells.len(), cells[1], cells[2]), (7, "unknown", "charge"), "{undecided:?}");
+    let status = desk.run(&["status"]).ends().await;
+    assert!(status.code == Some(0) && status.out.contains("\n1 operation is to decide\n  since 2"), "{status:?}");
+    let shown = desk.run(&["operations", "show", &cells[6][..6]]).ends().await;
+    for evidence in ["exit code 4", "charging\nno answer of the bank", "last heartbeat"] {
+        assert!(shown.out.contains(evidence), "{shown:?}");
+    }
+    desk.run(&["operations", "resolve", &cells[6][..6], "--failed", "--reason", "looked"]).ends().await;
+    desk.run(&["operations", "list", "--undecided"]).ends().await.assert(0, "");
+    let absent = desk.run(&["operations", "show", "0000"]).ends().await;
+    assert!(absent.code == Some(1) && absent.err.contains("begins with 0000"), "{absent:?}");
+}
+
+#[tokio::test]
+async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards() {
+    let mut node = node().await;
+    let desk = Desk::new(&[&node]);
+    node.kill9();
+    let once = ["once", "a", "--retry-for", "1s", "--on-outage"];
+    desk.run(&[&once[..], &["closed", "--", "echo", "ran"]].concat()).ends().await.assert(69, "");
+    let run = desk.run(&[&once[..], &["proceed", "--", "sh", "-c", "echo ran"]].concat()).ends().await;
+    run.assert(0, "ran\n");
+    assert!(run.err.contains("no node has entered the run"), "{run:?}");
+
+    let script = "echo $$ >id; until [ -e go ]; do sleep 0.1; done; echo entered";
+    let entering = desk.run(&[&once[..], &["proceed", "--", "sh", "-c", script]].concat());
+    desk.number("id").await;
+    node.start_again().await;
+    desk.touch("go");
+    entering.ends().await.assert(0, "entered\n");
+    desk.run(&["once", "a", "--", "echo", "again"]).ends().await.assert(0, "entered\n");
+}

@@ -9,7 +9,7 @@ pub mod warden;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::io::{self, BufRead as _, BufReader, Write as _};
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::CommandExt as _;
@@ -26,11 +26,11 @@ use latchgate_core::lock::OWNER_MAX_BYTES;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, Uid, geteuid};
-use tokio::io::stdout;
+use tokio::io::{stderr, stdout};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-use self::output::Output;
+use self::output::{Keep, Output};
 pub use self::output::{Printed, print};
 pub use self::signals::{Signals, code_of};
 use self::terminal::Terminal;
@@ -41,6 +41,8 @@ use super::print::complain;
 /// How often the program is looked at, besides at each SIGCHLD.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 const LEFT_OVER_LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How much of what a program says on standard error is kept.
+const ERRORS_MAX: usize = 1_024;
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
@@ -48,7 +50,7 @@ const CANNOT_RUN: u8 = 126;
 pub struct Work<'a> {
     pub command: &'a [OsString],
     pub environment: Vec<(&'static str, String)>,
-    /// Keep what the program prints, up to this many bytes.
+    /// Keep what the program prints, up to this many bytes, and the end of what it says on standard error.
     pub output_max: Option<usize>,
     /// Time between SIGTERM and SIGKILL.
     pub grace: Duration,
@@ -76,6 +78,8 @@ pub enum Ended {
         is_cut: bool,
         /// What it printed, if that was to be kept.
         output: Option<Printed>,
+        /// The end of what it said on standard error, if that is no terminal.
+        errors: Vec<u8>,
     },
 }
 
@@ -124,7 +128,9 @@ pub async fn run<S>(
     let mut front = Front { terminal: Terminal::open(warden.group), group: warden.group };
     front.begin();
     let output = program.stdout.take().zip(work.output_max);
-    let output = output.map(|(pipe, max)| Output::pass_on(pipe, max, stdout())).transpose()?;
+    let output = output.map(|(pipe, max)| Output::pass_on(pipe, Keep::All(max), stdout())).transpose()?;
+    let errors =
+        program.stderr.take().map(|pipe| Output::pass_on(pipe, Keep::End(ERRORS_MAX), stderr())).transpose()?;
     let mut reach = Reach { program: id, is_said: false };
 
     let mut look = tokio::time::interval(LOOK_EVERY);
@@ -180,7 +186,11 @@ pub async fn run<S>(
         Some(output) => Some(output.printed(signals).await),
         None => None,
     };
-    Ok(Ended::Ran { code, is_cut, output })
+    let errors = match errors {
+        Some(errors) => errors.printed(signals).await.kept.unwrap_or_default(),
+        None => Vec::new(),
+    };
+    Ok(Ended::Ran { code, is_cut, output, errors })
 }
 
 async fn at(moment: Option<Moment>) {
@@ -201,6 +211,9 @@ fn start(work: &Work<'_>, group: Pid) -> io::Result<Child> {
         command.args(arguments).envs(work.environment.iter().map(|(name, value)| (name, value)));
         if work.output_max.is_some() {
             command.stdout(Stdio::piped());
+            if !io::stderr().is_terminal() {
+                command.stderr(Stdio::piped());
+            }
         }
         command.process_group(group.as_raw()).spawn()
     };

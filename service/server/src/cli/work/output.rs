@@ -1,5 +1,6 @@
 //! What a program prints: passed on at once, and kept.
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -28,6 +29,15 @@ pub struct Output {
     phase: watch::Sender<Phase>,
 }
 
+/// What of it is kept.
+#[derive(Clone, Copy)]
+pub enum Keep {
+    /// All of it, if it has at most so many bytes.
+    All(usize),
+    /// The last bytes.
+    End(usize),
+}
+
 /// What a program has printed.
 pub struct Printed {
     /// `None` if that was too much, or its end has not come.
@@ -41,12 +51,12 @@ impl Output {
     /// When the system refuses.
     pub fn pass_on(
         pipe: impl Into<OwnedFd>,
-        bytes_max: usize,
+        keep: Keep,
         own: impl AsyncWrite + Unpin + Send + 'static,
     ) -> std::io::Result<Self> {
         let pipe = pipe::Receiver::from_owned_fd(pipe.into())?;
         let (phase, seen) = watch::channel(Phase::Running);
-        Ok(Self { passing_on: tokio::spawn(pass_on(pipe, bytes_max, own, seen)), phase })
+        Ok(Self { passing_on: tokio::spawn(pass_on(pipe, keep, own, seen)), phase })
     }
 
     /// All that the program has printed, when it is passed on. The reader may be slow: the wait for it ends with a signal.
@@ -66,11 +76,11 @@ impl Output {
 
 async fn pass_on(
     mut pipe: pipe::Receiver,
-    bytes_max: usize,
+    keep: Keep,
     mut own: impl AsyncWrite + Unpin,
     mut phase: watch::Receiver<Phase>,
 ) -> Printed {
-    let (mut kept, mut is_lost, mut buffer) = (Some(Vec::new()), false, vec![0; 16 * 1_024]);
+    let (mut kept, mut is_lost, mut buffer) = (Some(VecDeque::new()), false, vec![0; 16 * 1_024]);
     loop {
         let read = tokio::select! {
             biased;
@@ -78,9 +88,12 @@ async fn pass_on(
             () = silence_after_end(phase.clone()) => None,
         };
         let bytes = match read {
-            Some(0) => return Printed { kept, is_lost },
+            Some(0) => return Printed { kept: kept.map(Vec::from), is_lost },
             Some(length) => &buffer[..length],
-            None => return Printed { kept: None, is_lost },
+            None => {
+                let kept = kept.filter(|_| matches!(keep, Keep::End(_))).map(Vec::from);
+                return Printed { kept, is_lost };
+            }
         };
         // The program goes on: its work is to be done once, and what it prints is kept.
         if !is_lost {
@@ -90,9 +103,15 @@ async fn pass_on(
                 _ = phase.wait_for(|phase| *phase == Phase::GivenUp) => true,
             };
         }
-        kept = kept.filter(|kept| kept.len() + bytes.len() <= bytes_max);
+        match keep {
+            Keep::All(max) => kept = kept.filter(|kept| kept.len() + bytes.len() <= max),
+            Keep::End(_) => {}
+        }
         if let Some(kept) = &mut kept {
-            kept.extend_from_slice(bytes);
+            kept.extend(bytes);
+            if let Keep::End(max) = keep {
+                kept.drain(..kept.len().saturating_sub(max));
+            }
         }
     }
 }

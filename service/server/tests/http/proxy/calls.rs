@@ -132,6 +132,27 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
 }
 
 #[tokio::test]
+async fn a_proxy_that_may_proceed_calls_the_upstream_in_an_outage_and_enters_the_answer() {
+    let ((service, upstream), mut node) = (Service::start().await, embedded().await);
+    let proceeds = ["--gate-timeout", "500ms", "--retry-for", "1s", "--on-outage", "proceed"];
+    let proxy = proxy(&upstream, &node, &proceeds).await;
+    node.kill9();
+    assert_eq!(proxy.post("/", "k1", "").await.text().await.unwrap(), "call 1 of k1, 0 bytes");
+    node.start_again().await;
+    // Another proxy, which never proceeds.
+    let closed = super::world::proxy(&upstream, &node, &[]).await;
+    let listed = || async {
+        let path = format!("{}/v1/operations?state=succeeded", node.base_url());
+        let answer: Value = reqwest::get(path).await.unwrap().json().await.unwrap();
+        answer["operations"].as_array().is_some_and(|operations| !operations.is_empty())
+    };
+    until("the call is entered", listed).await;
+    let replayed = closed.post("/", "k1", "").await;
+    assert_eq!(replayed.headers()["idempotency-replayed"], "true");
+    assert_eq!((replayed.text().await.unwrap(), service.calls("k1")), ("call 1 of k1, 0 bytes".to_owned(), 1));
+}
+
+#[tokio::test]
 async fn a_key_whose_claim_has_no_answer_is_given_back() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
     let lossy = Lossy::of_all(&node, "/pre").await;
