@@ -300,8 +300,8 @@ impl Operation {
                     if pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
                         continue;
                     }
-                    // Not before: a planned switch of the gate is over by then.
-                    if self.on_outage == OnOutage::Proceed && failure.is_outage() {
+                    // Not before: a planned switch of the gate is over by then. And not beside an attempt that is known to run.
+                    if self.on_outage == OnOutage::Proceed && failure.is_outage() && !was_answered {
                         let entry = pending.proceed();
                         return Ok(Begun::Go(Attempt::without_claim(self.client.clone(), self.on_expiry, entry)));
                     }
