@@ -109,9 +109,10 @@ the_store_loses_its_data() {
 
 a_call_needs_the_store() { acquire "$ON_REDIS" '{}'; }
 
-a_pre_falls_back() {
+a_run_is_entered() {
     KEYS=$((KEYS + 1))
-    curl -s -m 5 -d "{\"operation\": \"pay\", \"contents\": $KEYS, \"on_outage\": \"fallback\"}" "$GATE/v1/operations/pre"
+    curl -s -m 5 -d "{\"operation\": \"pay\", \"contents\": $KEYS, \"attempt_id\": \"$KEYS\", \"ran_at\": \"2026-01-01T00:00:00Z\"}" \
+        "$GATE/v1/operations/enter"
 }
 
 deadline=$((SECONDS + 30))
@@ -131,8 +132,8 @@ fi
 causes LatchgateLeasesExpire a_holder_dies
 causes LatchgateDoubleRun an_operation_runs_twice
 causes LatchgateSlowCommits the_store_is_slow
+causes LatchgateRunEntered a_run_is_entered
 kill -STOP "$REDIS_PID"
-causes LatchgateGateDegraded a_pre_falls_back
 causes LatchgateNotReady a_call_needs_the_store
 causes LatchgateErrors a_call_needs_the_store
 kill -CONT "$REDIS_PID"

@@ -152,8 +152,6 @@ create table operations (
     state     text not null,
     -- Whether the operation may have run twice.
     suspect   boolean not null,
-    -- Whether it was claimed while the primary store was unavailable. It is copied to the primary store afterwards.
-    fallback  boolean not null,
     -- ms since the Unix epoch. After this time the row may be removed. Null: never. It is rounded up to the hour while the operation
     -- runs: so a heartbeat rarely changes it, and is a heap-only update although the column is indexed.
     goes_at   bigint,
@@ -168,7 +166,6 @@ create table operations (
 -- Expired rows are removed in this order, a batch at a time.
 create index operations_goes_at on operations (goes_at) where goes_at is not null;
 create index operations_suspect on operations (app, id) where suspect;
-create index operations_fallback on operations (app, id) where fallback;
 
 -- As `fence`; without a state, nothing is required and the lock is not taken.
 create function gate_fence(

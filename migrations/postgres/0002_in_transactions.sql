@@ -158,15 +158,6 @@ as $$ select latchgate.guard_lease(app, key, null, token) $$;
 -- applies it with the rule of the gate, before anything is answered; the next write of the record has it applied, and removes it here.
 alter table operations add column posted jsonb;
 
--- A node of an earlier version does not know the column, and would write over what was posted.
-create function keep_posted() returns trigger language plpgsql as $$
-begin
-    raise exception 'a program that does not know latchgate.post may not write over what was posted';
-end
-$$;
-create trigger keep_posted before update on operations for each row
-    when (old.posted is not null and new.posted is not distinct from old.posted) execute function keep_posted();
-
 -- Why a stamp cannot post.
 create function refuse_post(code text, reason text, detail text) returns void language plpgsql volatile as $$
 begin
@@ -191,9 +182,13 @@ create function post(
 language plpgsql volatile security definer set search_path = latchgate, pg_temp set debug_print_parse = off set debug_print_rewritten = off set debug_print_plan = off as $$
 #variable_conflict use_variable
 declare
-    given text := substr(stamp, 2);
-    is_of_second_store boolean := left(stamp, 1) <> 'p'
-        and exists (select from latchgate.engine_records r where r.purpose = 'durable');
+    given text := stamp;
+    -- Beside a Redis, durable operations have an engine record of their own.
+    is_second boolean := exists (select from latchgate.engine_records r where r.purpose = 'durable');
+    is_durable boolean := is_second and exists (
+        select from latchgate.operations r
+        where r.app = app collate "C" and r.id = decode(case when id ~ '^[0-9a-f]{32}$' then id end, 'hex') and r.record ->> 'durability' = 'durable'
+    );
     at bigint;
     o latchgate.operations;
 begin
@@ -203,19 +198,16 @@ begin
         raise exception 'invalid-request: retention_ms must be 1000 to 31536000000' using errcode = 'LG009';
     elsif octet_length(result) > 65536 then
         raise exception 'invalid-request: result must not be longer than 64 KiB' using errcode = 'LG009';
-    elsif coalesce(stamp !~ '^[pdf][0-9a-f]{32}$', true) then
+    elsif coalesce(stamp !~ '^[0-9a-f]{32}$', true) then
         perform latchgate.refuse_post('LG005', 'stamp-mismatch: the stamp is not one of an operation in this Postgres', null);
     elsif coalesce(id !~ '^[0-9a-f]{32}$', true) then
         perform latchgate.refuse_post('LG004', 'operation-not-found: no operation has this id', null);
     end if;
     perform result::json;
-    perform latchgate.join_callers(case when is_of_second_store then 'durable' else 'gate' end);
+    perform latchgate.join_callers(case when is_durable then 'durable' else 'gate' end);
     select * into o from latchgate.operations r where r.app = app collate "C" and r.id = decode(id, 'hex') for update;
     at := latchgate.now_ms();
-    if o.fallback then
-        -- A node may be carrying the record to the primary store, where no transaction of this database counts.
-        perform latchgate.refuse_post('LG002', 'not-active: the operation was claimed in the fallback store: post it over HTTP', null);
-    elsif o.id is null or o.goes_at + 100 <= at or is_of_second_store and o.record ->> 'durability' <> 'durable' then
+    if o.id is null or o.goes_at + 100 <= at or is_durable <> (is_second and o.record ->> 'durability' = 'durable') then
         perform latchgate.refuse_post('LG004', 'operation-not-found: this Postgres has no such operation, or no longer', null);
     elsif latchgate.holder_of(o.record, o.posted) is distinct from given then
         if o.record -> 'earlier' @> jsonb_build_array(jsonb_build_object('stamp', given, 'ending', 'failed')) then
@@ -265,7 +257,7 @@ where o.state = 'started' and coalesce(o.goes_at + 100 > latchgate.now_ms(), tru
     and exists (
         select from latchgate.engine_records r
         where r.state = 'active'
-            and (r.purpose = 'gate' or r.purpose = 'durable' and (o.fallback or o.record ->> 'durability' = 'durable'))
+            and (r.purpose = 'gate' or r.purpose = 'durable' and o.record ->> 'durability' = 'durable')
     );
 
 -- The leases that are live.

@@ -18,7 +18,6 @@ create table operations (
     operation text not null,
     state     text not null,
     suspect   integer not null,
-    fallback  integer not null,
     goes_at   integer,
     record    text not null,
     primary key (app, id)
@@ -26,7 +25,6 @@ create table operations (
 
 create index operations_goes_at on operations (goes_at) where goes_at is not null;
 create index operations_suspect on operations (app, id) where suspect;
-create index operations_fallback on operations (app, id) where fallback;
 
 -- The number of the last event. There is one writer, so numbers are in the order of commits. They never repeat, even after all events
 -- have been deleted.

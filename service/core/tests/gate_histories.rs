@@ -9,8 +9,7 @@ use std::sync::Arc;
 
 use latchgate_core::gate::{
     AttemptId, Claim, Command, Description, Durability, Go, HoldOff, Label, OnExpiry, OperationName, OperationRecord,
-    Outcome, Phase, Post, Replaced, Report, Resolution, Resolve, Retention, Sha256Digest, Stamp, Started, Step,
-    StoreRole, step,
+    Outcome, Phase, Post, Replaced, Report, Resolution, Resolve, Retention, Sha256Digest, Stamp, Started, Step, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::prelude::*;
@@ -263,7 +262,6 @@ impl World {
             on_expiry: OnExpiry::default(),
             durability: Durability::Fast,
             retention: Retention::default(),
-            store: StoreRole::Primary,
             description: described(self.stamps),
             waits_until: None,
             hold_off: HoldOff::default(),

@@ -4,7 +4,7 @@
 use latchgate_core::Timestamp;
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OnExpiry, OperationName, OperationRecord, Outcome, Phase, Post, Report,
-    Retention, Sha256Digest, Stamp, StoreRole, step,
+    Retention, Sha256Digest, Stamp, step,
 };
 
 use crate::bytes::Bytes;
@@ -55,8 +55,7 @@ fn command(bytes: &mut Bytes<'_>, record: Option<&OperationRecord>) -> Command {
             }
         }
         _ => match record {
-            Some(record) if bytes.chance() => Command::CarryBack(Box::new(record.clone())),
-            Some(record) => Command::Move(Box::new(record.clone())),
+            Some(record) => Command::Copy(Box::new(record.clone())),
             None => Command::Forget { force: bytes.chance() },
         },
     }
@@ -82,7 +81,6 @@ fn claim(bytes: &mut Bytes<'_>) -> Claim {
         on_expiry: if bytes.chance() { OnExpiry::Block } else { OnExpiry::Retry },
         durability: Durability::Fast,
         retention: retention(bytes),
-        store: if bytes.chance() { StoreRole::Primary } else { StoreRole::Fallback },
         description: None,
         waits_until: bytes.chance().then(|| Timestamp::from_ms(bytes.number())),
         hold_off: HoldOff::default(),

@@ -111,7 +111,7 @@ pub(crate) async fn context(
     let mut gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
     let is_new = is_first_gate(&store).await?;
     gate.engines.iter_mut().for_each(|spec| spec.is_new |= is_new);
-    let operations = gate.start(&secret).await?;
+    let operations = gate.start().await?;
     // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
     if store.standing().is_some() {
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
@@ -226,7 +226,7 @@ pub async fn gate_beside(
     locks.open_gate(redis.as_ref()).await
 }
 
-/// The secret that all nodes sign tickets and stamps with.
+/// The secret that all nodes sign tickets with.
 async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>> {
     if let Some(secret) = &args.secret {
         return Ok(secret.clone().into_bytes());
@@ -358,7 +358,7 @@ pub async fn open_gate(
 }
 
 impl GateStores {
-    async fn start(self, secret: &[u8]) -> anyhow::Result<Operations> {
+    async fn start(self) -> anyhow::Result<Operations> {
         let start = async |specs| {
             let engines = GateEngines::start(specs, COMMAND_MAX, self.lease_ms_max).await;
             engines.with_context(|| cannot_use_gate(&self.place))
@@ -370,7 +370,7 @@ impl GateStores {
             }
             _ => None,
         };
-        Ok(Operations::start(engines, self.primary, second, secret).await)
+        Ok(Operations::start(engines, self.primary, second).await)
     }
 }
 

@@ -51,7 +51,7 @@ ok('410 lease-lost', lost.error?.code === 'lease-lost' && lost.error.why === 're
 const pre = () =>
     client.POST('/v1/operations/pre', { body: { operation: 'charge', contents: { order: key, amount: '19.90' } } })
 const go = present((await pre()).data)
-ok('pre', go.guarded, go)
+ok('pre', go.attempt === 1, go)
 const running = await pre()
 ok('409 operation-in-progress', running.error?.code === 'operation-in-progress' && running.error.id === go.id, running)
 const posted = await client.POST('/v1/operations/{id}/post', {

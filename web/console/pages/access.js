@@ -8,7 +8,7 @@ import { ask, badge, button, empty, head, panel, reveal, table, toast } from "..
 
 const SCOPES = ["read", "locks", "operations", "admin"];
 const QUOTAS = [
-  ["requests_per_second", "Requests per second"], ["waiters", "Waiting requests"], ["operations", "Operations"],
+  ["requests_per_second", "Requests per second"], ["waiters", "Waiting requests"],
   ["event_streams", "Event streams"],
 ];
 const DAY_MS = 86_400_000;

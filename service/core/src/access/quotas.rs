@@ -10,19 +10,16 @@ pub enum Quota {
     RequestsPerSecond,
     /// Requests that wait at once.
     Waiters,
-    /// Operations that the node let start and that may be running.
-    Operations,
     EventStreams,
 }
 
 impl Quota {
-    pub const ALL: [Self; 4] = [Self::RequestsPerSecond, Self::Waiters, Self::Operations, Self::EventStreams];
+    pub const ALL: [Self; 3] = [Self::RequestsPerSecond, Self::Waiters, Self::EventStreams];
 
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::RequestsPerSecond => "requests_per_second",
             Self::Waiters => "waiters",
-            Self::Operations => "operations",
             Self::EventStreams => "event_streams",
         }
     }
@@ -37,8 +34,6 @@ pub struct Quotas {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub operations: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub event_streams: Option<u32>,
 }
 
@@ -47,7 +42,6 @@ impl Quotas {
         match quota {
             Quota::RequestsPerSecond => self.requests_per_second,
             Quota::Waiters => self.waiters,
-            Quota::Operations => self.operations,
             Quota::EventStreams => self.event_streams,
         }
     }
@@ -56,7 +50,6 @@ impl Quotas {
         match quota {
             Quota::RequestsPerSecond => self.requests_per_second = limit,
             Quota::Waiters => self.waiters = limit,
-            Quota::Operations => self.operations = limit,
             Quota::EventStreams => self.event_streams = limit,
         }
     }

@@ -168,10 +168,12 @@ fn quotas_are_changed_one_by_one_and_outlast_a_disabled_app() {
     let limits = [(Quota::EventStreams, Some(7)), (Quota::Waiters, Some(0))];
     let limit = |quotas: &[(Quota, Option<u32>)]| AppChange { quotas: quotas.to_vec(), ..AppChange::default() };
     document.change_app(&app("a"), &limit(&limits), NOW).unwrap();
-    document.change_app(&app("a"), &limit(&[(Quota::Waiters, None), (Quota::Operations, Some(9))]), NOW).unwrap();
+    document
+        .change_app(&app("a"), &limit(&[(Quota::Waiters, None), (Quota::RequestsPerSecond, Some(9))]), NOW)
+        .unwrap();
     document.change_app(&app("a"), &disable(), NOW).unwrap();
     document.create_app(&app("a"), NOW).unwrap();
-    assert_eq!(quotas(&document), Quotas { event_streams: Some(7), operations: Some(9), ..Quotas::default() });
+    assert_eq!(quotas(&document), Quotas { event_streams: Some(7), requests_per_second: Some(9), ..Quotas::default() });
     assert_eq!(document.change_app(&app("b"), &limit(&limits), NOW), Err(ChangeRefused::UnknownApp));
     document.change_app(&App::default(), &limit(&limits), NOW).unwrap();
     let text = serde_json::to_string(&document).unwrap();

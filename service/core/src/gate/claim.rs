@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Resolution, Retention, Sha256Digest,
-    Stamp, StoreRole,
+    Stamp,
 };
 use crate::time::Timestamp;
 
@@ -28,10 +28,8 @@ pub enum Command {
     Forget { force: bool },
     /// Enter a run that was made without a claim, because the gate did not answer. `ran_at` is by the clock of the client that ran it.
     Enter { claim: Box<Claim>, run: Post, ran_at: Timestamp },
-    /// This record was claimed in the fallback store while the primary was away.
-    CarryBack(Box<OperationRecord>),
     /// This record was copied from the engine that the gate is switched from.
-    Move(Box<OperationRecord>),
+    Copy(Box<OperationRecord>),
 }
 
 /// A pre: the operation's fingerprint and what the attempt wants.
@@ -49,8 +47,6 @@ pub struct Claim {
     pub durability: Durability,
     /// How long a success is kept if its post does not say.
     pub retention: Retention,
-    /// Which store the claim is made in.
-    pub store: StoreRole,
     /// What is kept of the attempt for people.
     pub description: Option<Arc<Description>>,
     /// Until when the caller will wait if another attempt is running. None: not at all.
@@ -72,6 +68,10 @@ impl HoldOff {
     /// Whether the record of an operation may be missing at `now`.
     pub fn may_miss_records(self, now: Timestamp) -> bool {
         now < self.until.max(self.forced_until)
+    }
+
+    pub(super) fn forced_ms(self, now: Timestamp) -> Option<u64> {
+        Some(self.forced_until.ms_since(now)).filter(|left| *left > 0)
     }
 }
 

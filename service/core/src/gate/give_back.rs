@@ -33,13 +33,13 @@ pub(super) fn give_back_absent(claim: &Claim, now: Timestamp) -> Step {
     let mut record = pre::vacant(claim, now);
     record.remember(claim.stamp, Ending::Failed);
     record.vacate(now);
-    Step::changed(record.settled(), Outcome::GivenBack)
+    Step::changed(record, Outcome::GivenBack)
 }
 
 /// The attempt before has the record again. If it has reported a success meanwhile, the operation has succeeded. Its result is
 /// not known, because its post was refused as superseded.
 fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: Timestamp) {
-    let Replaced::Attempt { started, on_expiry, durability, retention, claimed_in, description } = replaced else {
+    let Replaced::Attempt { started, on_expiry, durability, retention, description } = replaced else {
         return;
     };
     let has_succeeded =
@@ -47,8 +47,7 @@ fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: 
     record.earlier.retain(|earlier| earlier.stamp != started.stamp);
     record.remember(stamp, Ending::Failed);
     record.attempt = record.attempt.saturating_sub(1);
-    (record.on_expiry, record.durability, record.claimed_in) = (on_expiry, durability, claimed_in);
-    record.retention = retention;
+    (record.on_expiry, record.durability, record.retention) = (on_expiry, durability, retention);
     record.description = description;
     record.phase = if has_succeeded {
         record.awaited_until = None;

@@ -14,6 +14,7 @@ pub(super) fn go(record: OperationRecord, claim: Claim, now: Timestamp, replaced
         reentry,
         repeated: false,
         possibly_repeated: !reentry && claim.hold_off.may_miss_records(now),
+        forced_ms: claim.hold_off.forced_ms(now),
     });
     let phase = Phase::Started(Started {
         stamp: claim.stamp,

@@ -16,9 +16,9 @@
 //! operation was forgotten, so that late and repeated posts of attempts that have ended still get a true answer.
 
 mod await_end;
-mod carry_back;
 mod claim;
 mod contents;
+mod copied;
 mod description;
 mod digest;
 mod enter;
@@ -49,7 +49,7 @@ pub use names::{
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
-    Replaced, Resolution, Retention, Started, State, StoreRole, Succeeded,
+    Replaced, Resolution, Retention, Started, State, Succeeded,
 };
 pub use step::{Step, step};
 

@@ -45,8 +45,8 @@ pub enum Outcome {
     /// Forget: an attempt is running, or its lease has passed and its outcome is unknown; only `force` forgets that.
     StillStarted { attempt: u32, lease_until: Timestamp, remaining_ms: u64 },
 
-    /// Carry-back and move: done. `suspected`: both stores had a success.
-    Carried { suspected: bool },
+    /// Copy: done.
+    Copied,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +62,8 @@ pub struct Go {
     pub repeated: bool,
     /// The operation had no record, but that of an earlier attempt may have been lost.
     pub possibly_repeated: bool,
+    /// For how long records may be missing although an operator lets operations go, in ms.
+    pub forced_ms: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -35,7 +35,6 @@ pub(super) fn vacant(claim: &Claim, now: Timestamp) -> OperationRecord {
         on_expiry: claim.on_expiry,
         durability: claim.durability,
         retention: claim.retention,
-        claimed_in: claim.store,
         description: claim.description.clone(),
         awaited_until: None,
         earlier: Vec::new(),
@@ -92,6 +91,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
             reentry: record.attempt > 1,
             repeated: !same_claim,
             possibly_repeated: record.attempt == 1 && claim.hold_off.may_miss_records(now),
+            forced_ms: claim.hold_off.forced_ms(now),
         });
         return if same_claim { Step::unchanged(record, outcome) } else { relied_on(record, outcome) };
     }

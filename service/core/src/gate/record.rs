@@ -36,7 +36,6 @@ pub struct OperationRecord {
     /// How long a success is kept if its post does not say.
     #[serde(default, skip_serializing_if = "Retention::is_default")]
     pub retention: Retention,
-    pub claimed_in: StoreRole,
     /// What is known of the attempt that holds the record, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<Arc<Description>>,
@@ -95,7 +94,6 @@ pub enum Replaced {
         durability: Durability,
         #[serde(default, skip_serializing_if = "Retention::is_default")]
         retention: Retention,
-        claimed_in: StoreRole,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<Arc<Description>>,
     },
@@ -202,17 +200,6 @@ impl Retention {
     }
 }
 
-/// Which of the gate's two stores claimed a record, by its role at that time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema), schema(as = ClaimedIn))]
-pub enum StoreRole {
-    #[default]
-    Primary,
-    /// The second store, while the primary did not answer: the primary may have a record of another attempt.
-    Fallback,
-}
-
 /// The state of an operation: its record's phase, by which listings are filtered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -279,23 +266,6 @@ impl OperationRecord {
     /// to disk.
     pub fn is_moved_by_a_switch(&self) -> bool {
         self.durability == Durability::Fast
-    }
-
-    /// Whether the record counts in the second store whichever engine is active.
-    pub fn lives_in_second_store(&self) -> bool {
-        !self.is_moved_by_a_switch() || self.claimed_in == StoreRole::Fallback
-    }
-
-    /// The same as a record of the engine that it is in, and not of the fallback.
-    #[must_use]
-    pub fn settled(mut self) -> Self {
-        self.claimed_in = StoreRole::Primary;
-        if let Phase::Started(Started { replaced: Some(replaced), .. }) = &mut self.phase
-            && let Replaced::Attempt { claimed_in, .. } = &mut **replaced
-        {
-            *claimed_in = StoreRole::Primary;
-        }
-        self
     }
 
     /// The same in a store whose clock shows `by_ms` more.

@@ -12,7 +12,6 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
         on_expiry: record.on_expiry,
         durability: record.durability,
         retention: record.retention,
-        claimed_in: record.claimed_in,
         description: record.description.take(),
     };
     record.remember(passed.stamp, Ending::Superseded);
@@ -20,7 +19,6 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
     record.on_expiry = claim.on_expiry;
     record.durability = claim.durability;
     record.retention = claim.retention;
-    record.claimed_in = claim.store;
     record.description.clone_from(&claim.description);
     go(record, claim, now, replaced)
 }

@@ -29,8 +29,6 @@ answers! {
         #[schema(required)]
         waiters: Option<u32>,
         #[schema(required)]
-        operations: Option<u32>,
-        #[schema(required)]
         event_streams: Option<u32>,
     }
 
@@ -107,8 +105,8 @@ answers! {
 
 impl From<Quotas> for QuotasAnswer {
     fn from(quotas: Quotas) -> Self {
-        let Quotas { requests_per_second, waiters, operations, event_streams } = quotas;
-        Self { requests_per_second, waiters, operations, event_streams }
+        let Quotas { requests_per_second, waiters, event_streams } = quotas;
+        Self { requests_per_second, waiters, event_streams }
     }
 }
 

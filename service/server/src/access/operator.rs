@@ -102,11 +102,6 @@ pub struct QuotasRequest {
     #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u32>, example = 500, maximum = 1_000_000)]
     waiters: Option<Limit>,
-    /// Operations that the node let start and that may be running. 0 to 1 000 000.
-    #[arg(long, value_name = "N|none", value_parser = number_or_none)]
-    #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<u32>, example = 1_000, maximum = 1_000_000)]
-    operations: Option<Limit>,
     /// Open streams of events. 0 to 1 000 000.
     #[arg(long, value_name = "N|none", value_parser = number_or_none)]
     #[serde(default, deserialize_with = "some", skip_serializing_if = "Option::is_none")]
@@ -236,7 +231,6 @@ impl QuotasRequest {
             let limit = match quota {
                 Quota::RequestsPerSecond => self.requests_per_second,
                 Quota::Waiters => self.waiters,
-                Quota::Operations => self.operations,
                 Quota::EventStreams => self.event_streams,
             };
             let Some(limit) = limit else { continue };

@@ -1,5 +1,5 @@
-//! The engines of the gate. A switch unites each record with what the other store has of the operation, so it can be repeated,
-//! and several nodes may copy at once.
+//! The engines of the gate. A switch puts each record into the other store unless it is there already, so it can be repeated, and several nodes
+//! may copy at once.
 
 use async_trait::async_trait;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -18,7 +18,7 @@ pub type GateEngines = Engines<dyn GateStore>;
 
 /// Records that are written at the same time.
 const WRITES: usize = 32;
-/// Tries to unite one record, against other nodes that copy it too.
+/// Tries to put one record, against other nodes that copy it too.
 const TRIES: usize = 16;
 
 #[async_trait]
@@ -45,13 +45,13 @@ impl Engine for dyn GateStore {
             let clock = &clock;
             async move {
                 let id = address.id;
-                match unite(self, clock, epoch, &address, record.moved(by_ms)).await {
+                match put(self, clock, epoch, &address, record.moved(by_ms)).await {
                     // Until it is deleted, it refuses every pre of the operation.
                     Err(StoreError::Unreadable { reason, .. }) => {
                         tracing::error!(%id, reason, "the record that is there cannot be decoded, and is not replaced");
                         Ok(())
                     }
-                    united => united,
+                    put => put,
                 }
             }
         });
@@ -63,14 +63,14 @@ impl Engine for dyn GateStore {
     }
 }
 
-async fn unite(
+async fn put(
     store: &dyn GateStore,
     clock: &StoreClock,
     epoch: Epoch,
     address: &OperationAddress,
     record: OperationRecord,
 ) -> Result<(), StoreError> {
-    let (fence, command) = (Fence::Filling(epoch), Command::Move(Box::new(record)));
+    let (fence, command) = (Fence::Filling(epoch), Command::Copy(Box::new(record)));
     let mut seen: Option<Stored> = None;
     for _ in 0..TRIES {
         let now = match clock.now() {

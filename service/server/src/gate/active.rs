@@ -1,12 +1,9 @@
 //! The engine in use, and calls to it. If the store refuses the epoch, the engine records are read again and the call is repeated.
 
-use std::future::Future;
-
 use latchgate_core::Timestamp;
-use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord};
+use latchgate_core::gate::{Command, HoldOff, OperationAddress, OperationRecord, Outcome};
 
-use super::stamp::Home;
-use super::{Inner, Target, apply, is_down};
+use super::{Inner, Target, apply};
 use crate::engines::GateEngines;
 use crate::store::StoreError;
 use crate::store::engine_record::Epoch;
@@ -15,12 +12,20 @@ use crate::store::gate::{At, Fence};
 /// How often a call is repeated because the store has refused its epoch.
 pub(super) const EPOCH_TRIES: usize = 5;
 
+/// Which engines have an operation's record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Home {
+    /// The one in use of the pair.
+    Fast,
+    /// The second store, whichever is in use: the operation is durable.
+    Durable,
+}
+
 /// An engine in use, as this node knows it.
 #[derive(Clone, Copy)]
 pub(super) struct Active<'a> {
     pub target: &'a Target,
     pub engines: &'a GateEngines,
-    pub is_primary: bool,
     pub epoch: Epoch,
     pub hold_off: HoldOff,
 }
@@ -44,7 +49,7 @@ impl Active<'_> {
 impl Inner {
     pub(super) fn engines(&self, home: Home) -> &GateEngines {
         match (home, &self.second) {
-            (Home::Durable | Home::Fallback, Some(second)) => &second.own_engine,
+            (Home::Durable, Some(second)) => &second.own_engine,
             _ => &self.engines,
         }
     }
@@ -53,56 +58,18 @@ impl Inner {
     pub(super) fn active(&self, home: Home) -> Option<Active<'_>> {
         let engines = self.engines(home);
         let standing = engines.standing()?;
-        let (target, is_primary) = match (home, &self.second) {
-            (Home::Durable | Home::Fallback, Some(second)) => (&second.own, false),
-            (_, Some(second)) if standing.index > 0 => (&second.engine, false),
-            _ => (&self.primary, true),
+        let target = match (home, &self.second) {
+            (Home::Durable, Some(second)) => &second.own,
+            (Home::Fast, Some(second)) if standing.index > 0 => &second.engine,
+            _ => &self.primary,
         };
         let hold_off = HoldOff { until: standing.hold_off_until, forced_until: standing.forced_until };
-        Some(Active { target, engines, is_primary, epoch: standing.epoch, hold_off })
+        Some(Active { target, engines, epoch: standing.epoch, hold_off })
     }
 
     /// The clock of the engine in use by this node's estimate.
     pub(super) fn clock_now(&self) -> Timestamp {
-        self.active(Home::Primary).map_or(&self.primary, |active| active.target).gate.clock_now()
-    }
-
-    /// Whether the engine does not answer. A call to it has failed with `error`.
-    pub(super) async fn is_outage(&self, active: &Active<'_>, error: &StoreError) -> bool {
-        // It has answered.
-        if matches!(error, StoreError::Contended(_) | StoreError::Unreadable { .. } | StoreError::EpochOver) {
-            return false;
-        }
-        if active.is_primary && self.outage.is_down() {
-            return true;
-        }
-        if active.target.gate.is_up(active.fence()).await {
-            tracing::debug!(%error, "a call to the gate's store failed, but the store is up");
-            return false;
-        }
-        if active.is_primary {
-            self.outage.begin(error);
-        }
-        true
-    }
-
-    /// Calls the engine in use, unless that is the primary and is known not to answer; takes note if it does not.
-    pub(super) async fn call<T>(
-        &self,
-        active: &Active<'_>,
-        call: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        if !active.is_primary {
-            return call.await;
-        }
-        if self.outage.is_down() {
-            return Err(is_down());
-        }
-        let answer = call.await;
-        if let Err(error) = &answer {
-            self.is_outage(active, error).await;
-        }
-        answer
+        self.active(Home::Fast).map_or(&self.primary, |active| active.target).gate.clock_now()
     }
 
     pub(super) async fn apply(
@@ -113,7 +80,15 @@ impl Inner {
     ) -> Result<apply::Reply, StoreError> {
         for _ in 0..EPOCH_TRIES {
             let Some(active) = self.active(home) else { break };
-            match self.call(&active, active.target.gate.apply(active.fence(), address, command)).await {
+            let allowed = match command {
+                Command::Heartbeat { lease_ms: Some(lease_ms), .. } => active.allow_lease(*lease_ms).await,
+                _ => Ok(()),
+            };
+            let reply = match allowed {
+                Ok(()) => active.target.gate.apply(active.fence(), address, command).await,
+                Err(error) => Err(error),
+            };
+            match reply {
                 Err(StoreError::EpochOver) => active.engines.refresh(active.epoch).await,
                 reply => return reply,
             }
@@ -128,11 +103,35 @@ impl Inner {
     ) -> Result<At<Option<OperationRecord>>, StoreError> {
         for _ in 0..EPOCH_TRIES {
             let Some(active) = self.active(home) else { break };
-            match self.call(&active, active.target.gate.get(active.fence(), address)).await {
+            match active.target.gate.get(active.fence(), address).await {
                 Err(StoreError::EpochOver) => active.engines.refresh(active.epoch).await,
                 found => return found,
             }
         }
         Err(self.engines(home).unavailable())
     }
+
+    /// Applies a command where the operation, or the attempt, has its record: neither an id nor a stamp says which home that is.
+    pub(super) async fn apply_where_it_is(
+        &self,
+        address: &OperationAddress,
+        command: &Command,
+    ) -> Result<apply::Reply, StoreError> {
+        let fast = self.apply(Home::Fast, address, command).await;
+        if self.second.is_none() || fast.as_ref().is_ok_and(|reply| !is_elsewhere(reply)) {
+            return fast;
+        }
+        let durable = self.apply(Home::Durable, address, command).await?;
+        match &fast {
+            Ok(fast) if fast.outcome == Outcome::NotFound => Ok(durable),
+            _ if !is_elsewhere(&durable) => Ok(durable),
+            // The record may be in the store that does not answer.
+            _ => fast,
+        }
+    }
+}
+
+/// The operation, or the attempt, is not one of this home.
+pub(super) fn is_elsewhere(reply: &apply::Reply) -> bool {
+    matches!(reply.outcome, Outcome::NotFound | Outcome::StampMismatch)
 }

@@ -5,11 +5,8 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::gate::{
-    Canonical, Command, Durability, Fingerprint, OnExpiry, OperationAddress, OperationName, OperationRecord, Outcome,
-    Phase, Retention, Stamp, StoreRole, step,
-};
-use latchgate_core::{App, Timestamp};
+use latchgate_core::Timestamp;
+use latchgate_core::gate::{Command, Durability, OperationAddress, OperationRecord, Outcome, Stamp, step};
 use lru::LruCache;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
@@ -28,8 +25,6 @@ const TRIES_MAX: usize = 64;
 const CLAIMS_MAX: usize = 8_192;
 /// How often a read is tried when the store does not answer: a connection may have died since it was last used.
 const READ_TRIES_MAX: usize = 2;
-/// How long a store keeps what a probe could not remove, in ms.
-const PROBE_KEPT_MS: u64 = 60_000;
 
 /// The gate on one store.
 pub struct Gate {
@@ -38,8 +33,6 @@ pub struct Gate {
     /// How long the store may take for a command, all its calls together.
     command_max: Duration,
     call_seconds: Durations,
-    /// When the last probe of the store ended, and whether it passed. Held during a probe.
-    probed: tokio::sync::Mutex<Option<(Instant, bool)>>,
     /// What this node has claimed last: a post or a heartbeat begins with it, without a load. That is safe because a replacement checks
     /// the version, and no answer is given from it alone.
     claims: Mutex<LruCache<OperationAddress, Stored>>,
@@ -63,6 +56,10 @@ pub struct Reply {
     pub now: Timestamp,
     /// The record afterwards; none after the first claim of an operation.
     pub record: Option<OperationRecord>,
+    /// How long the caller has waited for an attempt to end.
+    pub waited: Duration,
+    /// The store may lose what it has acknowledged.
+    pub is_volatile: bool,
 }
 
 /// A stamp that cannot be guessed.
@@ -74,14 +71,7 @@ impl Gate {
     pub fn new(store: Arc<dyn GateStore>, command_max: Duration) -> Self {
         let claims = LruCache::new(NonZeroUsize::new(CLAIMS_MAX).unwrap_or(NonZeroUsize::MIN));
         let (clock, call_seconds) = (StoreClock::default(), Durations::default());
-        Self {
-            store,
-            clock,
-            command_max,
-            call_seconds,
-            probed: tokio::sync::Mutex::default(),
-            claims: Mutex::new(claims),
-        }
+        Self { store, clock, command_max, call_seconds, claims: Mutex::new(claims) }
     }
 
     pub fn store(&self) -> &dyn GateStore {
@@ -116,10 +106,10 @@ impl Gate {
         };
         let look = async || self.load(fence, address, deadline).await.map(|seen| seen.filter(is_own));
         let mut seen = self.claimed(address);
-        // A pre is mostly the first of its id, and what is carried back mostly new there: they claim without looking.
+        // A pre is mostly the first of its id: it claims without looking.
         let mut has_looked = false;
         match command {
-            Command::Pre(_) | Command::CarryBack(_) => seen = None,
+            Command::Pre(_) => seen = None,
             Command::Post(_) | Command::Heartbeat { .. } if seen.is_some() => {}
             _ => (seen, has_looked) = (look().await?, true),
         }
@@ -134,11 +124,11 @@ impl Gate {
                 continue;
             }
             if !step.changed {
-                return Ok(Reply { outcome: step.outcome, now, record: step.record });
+                return Ok(self.reply(step.outcome, now, step.record));
             }
             has_looked = true;
             if seen.is_none() && step.record.is_none() {
-                return Ok(Reply { outcome: step.outcome, now, record: None });
+                return Ok(self.reply(step.outcome, now, None));
             }
             let expected = seen.as_ref().map(|stored| stored.version);
             let change = Change { expected, record: step.record.as_ref(), wakes: step.wakes };
@@ -204,23 +194,6 @@ impl Gate {
         expired.unwrap_or_else(|| Err(timed_out()))
     }
 
-    /// Replaces or removes a record that has not changed since it was read; returns whether it did.
-    ///
-    /// # Errors
-    /// When the store does not answer, or refuses the fence.
-    pub async fn put(
-        &self,
-        fence: Fence,
-        address: &OperationAddress,
-        stored: &Stored,
-        record: Option<&OperationRecord>,
-    ) -> Result<bool, StoreError> {
-        let deadline = self.deadline();
-        let now = self.now(deadline).await?;
-        let change = Change { expected: Some(stored.version), record, wakes: false };
-        Ok(matches!(self.write(Write { fence, now, address, change }, deadline).await?, Written::Done(_)))
-    }
-
     /// The store's clock by this node's estimate; 0 before the store has answered once.
     pub fn clock_now(&self) -> Timestamp {
         self.clock.now().unwrap_or_default()
@@ -235,51 +208,10 @@ impl Gate {
         ping.unwrap_or_else(|| Err(timed_out()))
     }
 
-    /// Whether the store is up although a call has failed: one slow statement, one broken connection or one bad record is no outage. A
-    /// probe decides for all calls that failed before it ended.
-    pub async fn is_up(&self, fence: Fence) -> bool {
-        let failed_at = Instant::now();
-        let mut probed = self.probed.lock().await;
-        if let Some((_, passed)) = probed.filter(|(ended_at, _)| *ended_at >= failed_at) {
-            return passed;
-        }
-        let passed = self.probe(fence).await;
-        *probed = Some((Instant::now(), passed));
-        passed
-    }
-
-    /// Whether the store answers, and does not refuse to write what a claim writes. A write that takes long is no refusal.
-    async fn probe(&self, fence: Fence) -> bool {
-        let deadline = self.deadline();
-        let (address, mut record) = probe_record();
-        let read = self.load(fence, &address, deadline);
-        let write = async {
-            let now = self.now(deadline).await?;
-            record.phase = Phase::Vacant { until: now.plus_ms(PROBE_KEPT_MS) };
-            let write = |change| Write { fence, now, address: &address, change };
-            let mut written = self.write(write(Change::claim(&record)), deadline).await;
-            if matches!(written, Err(StoreError::Unavailable(_))) {
-                // The connection may have been dead.
-                written = self.write(write(Change::claim(&record)), deadline).await;
-            }
-            if let Written::Done(version) = written? {
-                let removal = Change { expected: Some(version), record: None, wakes: false };
-                self.write(write(removal), deadline).await?;
-            }
-            Ok(())
-        };
-        let (read, written) = tokio::join!(read, write);
-        match written {
-            Ok(()) => true,
-            Err(StoreError::Unavailable(_)) => false,
-            Err(_) => !matches!(read, Err(StoreError::Unavailable(_))),
-        }
-    }
-
     /// Whether a record counts here. The second store has copies that a switch has left behind, which are not the durable
     /// operations' own.
     fn has(&self, record: &OperationRecord) -> bool {
-        self.store.purpose() != Purpose::Durable || record.lives_in_second_store()
+        self.store.purpose() != Purpose::Durable || record.durability == Durability::Durable
     }
 
     /// What this node has claimed, once.
@@ -361,7 +293,7 @@ impl Gate {
         let seen = self.load(fence, address, deadline).await.map_err(|_| unknown())?;
         let now = self.now(deadline).await.map_err(|_| unknown())?;
         let step = step(seen.map(|stored| stored.record), command.clone(), now);
-        if step.changed { Err(unknown()) } else { Ok(Reply { outcome: step.outcome, now, record: step.record }) }
+        if step.changed { Err(unknown()) } else { Ok(self.reply(step.outcome, now, step.record)) }
     }
 
     /// A go counts for what is left of its lease when it is answered, not when it was stored.
@@ -375,32 +307,12 @@ impl Gate {
                 return Err(StoreError::OutcomeUnknown(reason));
             }
         }
-        Ok(Reply { outcome, now, record })
+        Ok(self.reply(outcome, now, record))
     }
-}
 
-/// The record of an operation that no caller has.
-fn probe_record() -> (OperationAddress, OperationRecord) {
-    let app = App::parse("latchgate:probe").expect("it is the name of an app");
-    let operation = OperationName::parse("probe").expect("it is the name of an operation");
-    let Fingerprint { id, sha256 } = Fingerprint::of(&app, &operation, &Canonical::of_text(&fresh_stamp().to_string()));
-    let record = OperationRecord {
-        operation,
-        sha256,
-        checked: None,
-        created_at: Timestamp::default(),
-        attempt: 0,
-        double_runs: 0,
-        on_expiry: OnExpiry::Retry,
-        durability: Durability::Fast,
-        retention: Retention::default(),
-        claimed_in: StoreRole::Primary,
-        description: None,
-        awaited_until: None,
-        earlier: Vec::new(),
-        phase: Phase::Vacant { until: Timestamp::default() },
-    };
-    (OperationAddress { app, id }, record)
+    pub(super) fn reply(&self, outcome: Outcome, now: Timestamp, record: Option<OperationRecord>) -> Reply {
+        Reply { outcome, now, record, waited: Duration::ZERO, is_volatile: !self.store.is_durable() }
+    }
 }
 
 fn timed_out() -> StoreError {

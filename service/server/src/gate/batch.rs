@@ -3,10 +3,11 @@
 use futures::future::join_all;
 use futures::{StreamExt, stream};
 use latchgate_core::App;
+use latchgate_core::gate::Outcome;
 use tokio::time::Instant;
 
 use super::give_back::Unanswered;
-use super::{BatchReply, Operations, PreCall, PreReply, ms};
+use super::{BatchReply, Operations, PreCall, Reply, ms};
 use crate::failure::{Answer, Failure};
 
 /// Claims of one batch that are on their way at once: each has its own time, and those of other callers come between them.
@@ -25,7 +26,7 @@ impl Operations {
         let claims: Vec<_> = claims.collect();
         let (unanswered, items): (Vec<_>, Vec<_>) = stream::iter(claims).buffered(AT_ONCE).unzip().await;
         let items: Vec<_> = items.into_iter().map(left).collect();
-        let may_go = |item: &_| matches!(item, Ok(PreReply::Go { .. } | PreReply::Unguarded { .. }));
+        let may_go = |item: &_| matches!(item, Ok(Reply { outcome: Outcome::Go(_), .. }));
         let all_may_go = items.iter().all(may_go);
         if all_may_go || !all_or_nothing {
             unanswered.into_iter().for_each(Unanswered::answered);
@@ -37,8 +38,8 @@ impl Operations {
 }
 
 /// A go counts for what is left of its lease when the batch is answered.
-fn left((mut item, answered_at): (Answer<PreReply>, Instant)) -> Answer<PreReply> {
-    if let Ok(PreReply::Go { go, .. }) = &mut item {
+fn left((mut item, answered_at): (Answer<Reply>, Instant)) -> Answer<Reply> {
+    if let Ok(Reply { outcome: Outcome::Go(go), .. }) = &mut item {
         go.remaining_ms = go.remaining_ms.saturating_sub(ms(answered_at.elapsed()));
         if go.remaining_ms == 0 {
             return Err(Failure::OutcomeUnknown("the lease passed before the answer".to_owned()));

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::App;
-use latchgate_core::gate::{Claim, Command, Durability, OperationAddress};
+use latchgate_core::gate::{Claim, Command, OperationAddress, Outcome};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep};
 
-use super::stamp::Home;
-use super::{Inner, PreCall, PreReply};
+use super::active::Home;
+use super::{Inner, PreCall, Reply};
 use crate::failure::{Answer, Failure};
 
 /// Before giving back is tried again.
@@ -20,18 +20,13 @@ pub(super) struct Unanswered {
     inner: Arc<Inner>,
     address: OperationAddress,
     pub claim: Claim,
-    /// The one store in which it may have been made. A claim that can be in either of two stores is not given back: it could be carried
-    /// from one to the other meanwhile, and a caller could rely on it there.
+    /// Where it may have been made.
     home: Option<Home>,
 }
 
 impl Unanswered {
     pub(super) fn new(inner: &Arc<Inner>, app: &App, call: &PreCall) -> Self {
-        let home = match (call.durability, &inner.second) {
-            (_, None) => Some(Home::Primary),
-            (Durability::Durable, Some(_)) => Some(Home::Durable),
-            (Durability::Fast, Some(_)) => None,
-        };
+        let home = inner.home_of_new(call).ok();
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
         Self { inner: Arc::clone(inner), address, claim: call.claim(), home }
     }
@@ -43,18 +38,11 @@ impl Unanswered {
 
     /// Tries once. If the store does not answer, giving back goes on in the background until it does, or the lease has passed. Returns
     /// what the caller is answered.
-    pub(super) async fn give_back(mut self, item: Answer<PreReply>) -> Answer<PreReply> {
+    pub(super) async fn give_back(mut self, item: Answer<Reply>) -> Answer<Reply> {
         self.home = match &item {
             // It is that of an earlier call, which may rely on it.
-            Ok(PreReply::Go { go, .. }) if go.repeated => None,
-            // It may have been carried to the primary since.
-            Ok(PreReply::Go { degraded: true, .. }) => {
-                return Err(Failure::OutcomeUnknown(
-                    "a claim in the second store stays until its lease passes".to_owned(),
-                ));
-            }
-            Ok(PreReply::Go { .. }) => self.home.or(Some(Home::Primary)),
-            Ok(PreReply::Unguarded { .. }) | Err(Failure::OutcomeUnknown(_)) => self.home,
+            Ok(Reply { outcome: Outcome::Go(go), .. }) if go.repeated => None,
+            Ok(Reply { outcome: Outcome::Go(_), .. }) | Err(Failure::OutcomeUnknown(_)) => self.home,
             _ => None,
         };
         if let Some(home) = self.home
@@ -88,6 +76,6 @@ impl Drop for Unanswered {
 
 impl Inner {
     async fn try_to_give_back(&self, home: Home, address: &OperationAddress, claim: &Claim) -> Answer<()> {
-        Ok(self.apply_there(home, address, &Command::GiveBack(Box::new(claim.clone()))).await.map(drop)?)
+        Ok(self.apply(home, address, &Command::GiveBack(Box::new(claim.clone()))).await.map(drop)?)
     }
 }

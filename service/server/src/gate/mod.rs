@@ -1,12 +1,10 @@
-//! The gate as a node runs it: waiting, outages, two stores.
+//! The gate as a node runs it: waiting, and two stores.
 //!
 //! The second store, if there is one, is the SQL store of the locks. It has the durable records. The gate's engines say which of
-//! the two has the others: the primary, until an operator switches. While the primary is active and does not answer, the second
-//! store takes claims with the outage mode `fallback`.
+//! the two has the others: the primary, until an operator switches. While the one that an operation needs does not answer, the gate is closed.
 //!
 //! The second store has two engine records. One says whether it is the active engine of the pair. The other is for durable
-//! operations and those of `fallback`, which live there in any case: it is always active, and begins a new epoch with a hold-off
-//! when the store fails over.
+//! operations, which live there in any case: it is always active, and begins a new epoch with a hold-off when the store fails over.
 
 mod active;
 pub mod apply;
@@ -14,11 +12,9 @@ mod awaiting;
 mod batch;
 mod calls;
 mod give_back;
-mod outage;
 mod post;
 mod pre;
 mod records;
-mod stamp;
 mod tasks;
 mod waits;
 
@@ -31,18 +27,15 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use self::apply::Gate;
 pub use self::apply::Reply;
-pub use self::calls::{Awaited, BatchReply, OnOutage, PostCall, PreCall, PreReply, Shown, ShownPage};
-use self::outage::Outage;
+pub use self::calls::{BatchReply, PreCall, Shown, ShownPage};
 pub use self::records::{ByTime, ListFailure};
-use self::stamp::Signer;
-pub use self::stamp::{STAMP_MAX_BYTES, StampText};
 use self::waits::Waits;
 use crate::engines::{GateEngines, OrderFailure};
 use crate::format::ms;
 use crate::observe::metrics::{GateMetrics, Page};
+use crate::store::PoolUse;
 use crate::store::engine_record::Risk;
 use crate::store::gate::GateStore;
-use crate::store::{PoolUse, StoreError};
 
 /// Longest time for one command's dealings with a store.
 pub const COMMAND_MAX: Duration = Duration::from_millis(450);
@@ -64,9 +57,7 @@ struct Inner {
     engines: GateEngines,
     primary: Target,
     second: Option<Second>,
-    outage: Outage,
-    signer: Signer,
-    /// How many claims may be given back, and successes put in front, in the background at once.
+    /// How many claims may be given back in the background at once.
     in_background: Arc<Semaphore>,
     /// One permit for each listing by time.
     walks: Semaphore,
@@ -85,7 +76,7 @@ struct Target {
 struct Second {
     /// As an engine of the pair.
     engine: Target,
-    /// For durable operations and those of the outage mode `fallback`.
+    /// For durable operations.
     own: Target,
     /// Over `own` alone.
     own_engine: GateEngines,
@@ -100,14 +91,8 @@ pub struct SecondStore {
 }
 
 impl Operations {
-    /// Starts the gate on its stores. `engines` are over the primary, or over the primary and the second store. `secret` signs the
-    /// stamps of unguarded runs.
-    pub async fn start(
-        engines: GateEngines,
-        primary: Arc<dyn GateStore>,
-        second: Option<SecondStore>,
-        secret: &[u8],
-    ) -> Self {
+    /// Starts the gate on its stores. `engines` are over the primary, or over the primary and the second store.
+    pub async fn start(engines: GateEngines, primary: Arc<dyn GateStore>, second: Option<SecondStore>) -> Self {
         let running = CancellationToken::new();
         let target = async |store: Arc<dyn GateStore>| {
             let waits = Waits::new(WAITERS_MAX);
@@ -130,14 +115,11 @@ impl Operations {
             engines,
             primary,
             second,
-            outage: Outage::default(),
-            signer: Signer::new(secret),
             in_background: Arc::new(Semaphore::new(WAITERS_MAX)),
             walks: Semaphore::new(WALKS_MAX),
             closing: CancellationToken::new(),
             metrics: GateMetrics::default(),
         });
-        tokio::spawn(running.clone().run_until_cancelled_owned(outage::look_after(Arc::clone(&inner))));
         tokio::spawn(running.clone().run_until_cancelled_owned(tasks::expire(Arc::clone(&inner))));
         Self { inner, _running: Arc::new(running.drop_guard()) }
     }
@@ -217,8 +199,4 @@ impl Operations {
     pub fn risk(&self) -> Option<Risk> {
         self.inner.engines.risk()
     }
-}
-
-fn is_down() -> StoreError {
-    StoreError::Unavailable("the gate's store is down".to_owned())
 }

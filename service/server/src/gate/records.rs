@@ -8,7 +8,7 @@ use serde::Deserialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::stamp::Home;
+use super::active::Home;
 use super::{Inner, Operations, Reply, Shown, ShownPage};
 use crate::failure::{Answer, Failure};
 use crate::store::StoreError;
@@ -53,7 +53,7 @@ impl Operations {
     /// When a store does not answer, or the cursor is none of its own.
     pub async fn list(&self, listing: Listing<'_>) -> Result<ShownPage, ListFailure> {
         let inner = &self.inner;
-        let is_second_active = inner.active(Home::Primary).is_some_and(|active| !active.is_primary);
+        let is_second_active = inner.engines.standing().is_some_and(|standing| standing.index > 0);
         let (target, letter, cursor) = match (listing.cursor.map(|cursor| cursor.split_at_checked(1)), &inner.second) {
             (None, Some(second)) if is_second_active => (&second.engine, 's', None),
             // The gate was switched meanwhile: the listing begins anew.
@@ -69,17 +69,13 @@ impl Operations {
             ListError::Store(error) => ListFailure::Failure(error.into()),
         })?;
         let now = target.gate.read_now().await.map_err(Failure::from)?;
-        // The primary has copies of durable records of the second store, which are shown from there unless a double run is
-        // suspected: the copy may know more of it. The second store has copies that a switch has left behind.
-        let is_copy = |record: &OperationRecord| {
-            letter == 'p' && inner.second.is_some() && record.durability == Durability::Durable && !record.is_suspect()
-        };
+        // The second store has copies that a switch has left behind.
         let is_left_behind =
-            |record: &OperationRecord| letter == 's' && !is_second_active && !record.lives_in_second_store();
+            |record: &OperationRecord| letter == 's' && !is_second_active && record.durability == Durability::Fast;
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
         for (address, record) in page.records {
             match record {
-                Some(record) if is_copy(&record) || is_left_behind(&record) => {}
+                Some(record) if is_left_behind(&record) => {}
                 Some(record) if now.ms_since(record.since()) < listing.filter.older_than_ms => {}
                 Some(record) => records.push(Shown { address, record, now }),
                 None => unreadable.push(address),
@@ -153,7 +149,6 @@ impl Operations {
     /// When there is no answer: repeat it, it is safe.
     pub async fn forget(&self, address: &OperationAddress, force: bool) -> Answer<Reply> {
         let inner = &self.inner;
-        // The copy in front goes last: until then it only refuses.
         let in_second = match &inner.second {
             Some(_) => Some(inner.forget_at(Home::Durable, address, force).await?),
             None => None,
@@ -163,7 +158,7 @@ impl Operations {
         if let Some(reply) = in_second.as_ref().filter(needs_force) {
             return Ok(reply.clone());
         }
-        let in_active = inner.forget_at(Home::Primary, address, force).await?;
+        let in_active = inner.forget_at(Home::Fast, address, force).await?;
         let found =
             in_second.filter(|reply| matches!(reply.outcome, Outcome::Forgotten { was } if was != State::Vacant));
         Ok(match in_active.outcome {
@@ -180,18 +175,18 @@ impl Inner {
             reply => return reply,
         };
         let Some(active) = self.active(home) else { return Err(self.engines(home).unavailable()) };
-        if !self.call(&active, active.target.gate.discard(active.fence(), address)).await? {
+        if !active.target.gate.discard(active.fence(), address).await? {
             return Err(unreadable);
         }
         tracing::warn!(app = address.app.as_str(), id = %address.id, "a record that cannot be decoded was deleted");
-        let (outcome, now) = (Outcome::Forgotten { was: State::Unknown }, active.target.gate.clock_now());
-        Ok(Reply { outcome, now, record: None })
+        let gate = &active.target.gate;
+        Ok(gate.reply(Outcome::Forgotten { was: State::Unknown }, gate.clock_now(), None))
     }
 
     /// The record that counts.
     async fn get(&self, address: &OperationAddress) -> Result<Option<At<OperationRecord>>, StoreError> {
         let mut failure = None;
-        match self.record_at(Home::Primary, address).await {
+        match self.record_at(Home::Fast, address).await {
             Ok(At { now, answer: Some(answer) }) => return Ok(Some(At { now, answer })),
             Ok(At { answer: None, .. }) => {}
             Err(error) => failure = Some(error),

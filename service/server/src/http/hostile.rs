@@ -10,9 +10,8 @@ use super::leases::{ReleaseLeasesRequest, RenewLeasesRequest};
 use super::locks::acquire::AcquireRequest;
 use super::locks::ticket::Tickets;
 use super::multilocks::MultilockRequest;
-use super::operations::requests::{PostRequest, PreRequest, PreviewRequest};
+use super::operations::requests::{EnterRequest, PostRequest, PreRequest, PreviewRequest};
 use super::target;
-use crate::gate::StampText;
 use crate::store::EventCursor;
 
 /// The first line is a URL, the rest a body.
@@ -33,6 +32,7 @@ pub fn request(input: &[u8]) {
     reads::<PreRequest>(json);
     reads::<PreviewRequest>(json);
     reads::<PostRequest>(json);
+    reads::<EnterRequest>(json);
 }
 
 fn reads<T: DeserializeOwned>(json: &[u8]) {
@@ -46,10 +46,6 @@ pub fn ticket(input: &[u8]) {
     let redeemed =
         Tickets::new(b"a secret of all nodes", u64::MAX).redeem(text, &[(&address, None)], Timestamp::default());
     assert!(redeemed.is_err(), "a forged ticket: {text}");
-}
-
-pub fn stamp(input: &[u8]) {
-    let _ = std::str::from_utf8(input).ok().and_then(StampText::from_text);
 }
 
 /// A cursor that is read is written as it was read.

@@ -31,7 +31,6 @@ mod path;
 mod problem;
 mod proxies;
 mod query;
-mod quotas;
 mod request_body;
 mod request_ids;
 mod server;

@@ -106,7 +106,7 @@ impl EngineState {
 pub enum Purpose {
     Locks,
     Gate,
-    /// Durable operations and those of the outage mode `fallback`, in the second store of a gate.
+    /// Durable operations, in the second store of a gate.
     Durable,
 }
 

@@ -33,7 +33,7 @@ pub struct At<T> {
 /// [`StoreError::EpochOver`] in the same statement or script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fence {
-    /// Nothing: for records that are carried back, and whose version alone decides.
+    /// Nothing: the version of the record alone decides.
     None,
     /// The store is active in this epoch.
     Active(Epoch),
@@ -150,13 +150,6 @@ pub trait GateStore: RecordStore {
     /// Removes a record that cannot be decoded. Returns whether there was one, which no other caller has changed meanwhile.
     async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError>;
 
-    /// At most `limit` records that were claimed here because the primary store was away. None in a store that is only
-    /// ever the primary. One that cannot be decoded is its address.
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
-        let _ = limit;
-        Ok(Vec::new())
-    }
-
     /// The notifications from now on about operations that end while a pre waits. [`WakeUp::All`] follows every gap.
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
 
@@ -164,8 +157,7 @@ pub trait GateStore: RecordStore {
     /// twice.
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage, StoreError>;
 
-    /// Removes the records that a switch copies, while the store is filling for this epoch; returns whether it is. Records that
-    /// must be carried back from the fallback store stay.
+    /// Removes the records that a switch copies, while the store is filling for this epoch; returns whether it is.
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError>;
 
     /// Notes how many records have been copied, while the store is filling for this epoch; returns whether it is.

@@ -3,7 +3,7 @@
 use latchgate::store::StoreError;
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::gate::{Change, Fence, Write, Written};
-use latchgate_core::gate::{Durability, StoreRole};
+use latchgate_core::gate::Durability;
 
 use crate::on_every_store;
 use crate::world::{EPOCH, FENCE, Operation, World, turn};
@@ -96,18 +96,15 @@ async fn a_call_without_a_fence_is_served_in_every_state(world: World) {
     }
 }
 
-/// Puts fast, durable and fallback records there.
-async fn fill(world: &World, count: usize) -> [Vec<Operation>; 3] {
-    let mut operations = [Vec::new(), Vec::new(), Vec::new()];
-    for number in 0..3 * count {
+/// Puts fast and durable records there.
+async fn fill(world: &World, count: usize) -> [Vec<Operation>; 2] {
+    let mut operations = [Vec::new(), Vec::new()];
+    for number in 0..2 * count {
         let operation = world.operation();
-        let record = operation.started(world.now().await, |claim| match number % 3 {
-            0 => {}
-            1 => claim.durability = Durability::Durable,
-            _ => claim.store = StoreRole::Fallback,
-        });
+        let durability = if number % 2 == 0 { Durability::Fast } else { Durability::Durable };
+        let record = operation.started(world.now().await, |claim| claim.durability = durability);
         world.put(&operation, &record).await;
-        operations[number % 3].push(operation);
+        operations[number % 2].push(operation);
     }
     operations
 }
@@ -139,8 +136,8 @@ fn ids(operations: &[Operation]) -> Vec<String> {
 
 async fn records_of_fast_operations_are_dumped_page_by_page_and_durable_ones_stay(world: World) {
     assert_eq!(dumped(&world, 10).await, [""; 0]);
-    let [fast, _, fallback] = fill(&world, 25).await;
-    let mut expected = [ids(&fast), ids(&fallback)].concat();
+    let [fast, _] = fill(&world, 25).await;
+    let mut expected = ids(&fast);
     expected.sort();
     for limit in [1, 7, 1_000] {
         assert_eq!(dumped(&world, limit).await, expected);
@@ -148,7 +145,7 @@ async fn records_of_fast_operations_are_dumped_page_by_page_and_durable_ones_sta
 }
 
 async fn a_store_is_cleared_and_counted_only_while_it_is_filling(world: World) {
-    let [fast, durable, fallback] = fill(&world, 3).await;
+    let [fast, durable] = fill(&world, 3).await;
     let epoch = next(EPOCH);
     assert!(!world.store().clear(EPOCH).await.unwrap());
     assert!(!world.store().count(EPOCH, 7).await.unwrap());
@@ -162,8 +159,8 @@ async fn a_store_is_cleared_and_counted_only_while_it_is_filling(world: World) {
     for operation in &fast {
         assert!(!is_there(operation).await);
     }
-    // A Redis has but copies of durable records, and none that is to be carried back.
-    for operation in durable.iter().chain(&fallback) {
+    // Durable operations do not live in a Redis.
+    for operation in &durable {
         assert_eq!(is_there(operation).await, world.store().kind() != "redis");
     }
     for (copied, shown) in [(7, 7), (5, 7), (9, 9)] {

@@ -186,8 +186,8 @@ async fn a_statement_that_waits_for_a_row_keeps_no_later_claim() {
     let inserted = Operation::of(&App::default(), "charge", "0").address.id;
     // A claim waits for the end of a transaction that inserts the same operation.
     let insert = format!(
-        "begin; insert into latchgate.operations (app, id, version, operation, state, suspect, fallback, record) \
-         values ('default', '\\x{inserted}', 1, 'charge', 'started', false, false, '{{}}'); select pg_sleep(600)"
+        "begin; insert into latchgate.operations (app, id, version, operation, state, suspect, record) \
+         values ('default', '\\x{inserted}', 1, 'charge', 'started', false, '{{}}'); select pg_sleep(600)"
     );
     let inserting = postgres.query(&database, &insert);
     let claiming = async {

@@ -14,7 +14,7 @@ use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use latchgate::store::sqlite::gate::SqliteGateStore;
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
-    OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp, StoreRole, step,
+    OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp, step,
 };
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::memory::gate::MemoryGateStore;
@@ -246,7 +246,6 @@ impl Operation {
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             retention: Retention::default(),
-            store: StoreRole::Primary,
             description: None,
             waits_until: None,
             hold_off: HoldOff::default(),

@@ -9,7 +9,7 @@ use latchgate::store::postgres::PostgresStore;
 use latchgate::store::postgres::gate::PostgresGateStore;
 use latchgate_core::gate::{
     Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationName, OperationRecord,
-    Outcome, Post, Posted, Report, Retention, Sha256Digest, Stamp, StoreRole, step,
+    Outcome, Post, Posted, Report, Retention, Sha256Digest, Stamp, step,
 };
 use latchgate_core::{App, Timestamp};
 use rand::RngExt as _;
@@ -55,7 +55,7 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         let report = REPORTS[random.random_range(0..REPORTS.len())];
         let given = random.random_bool(0.5).then_some(5_000_i64);
         let posted: Result<i32, sqlx::Error> =
-            sqlx::query_scalar("select latchgate.post($1, 'p' || $2, '{\"receipt\":7}', $3, retention_ms => $4)")
+            sqlx::query_scalar("select latchgate.post($1, $2, '{\"receipt\":7}', $3, retention_ms => $4)")
                 .bind(address.id.to_string())
                 .bind(stamp.to_string())
                 .bind(serde_json::to_value(report).unwrap().as_str().unwrap())
@@ -156,7 +156,6 @@ fn claim(stamp: u128) -> Claim {
         on_expiry: if random.random_bool(0.7) { OnExpiry::Retry } else { OnExpiry::Block },
         durability: Durability::Fast,
         retention: [Retention::default(), Retention::Ms(9_000), Retention::Forever][random.random_range(0..3)],
-        store: StoreRole::Primary,
         waits_until: None,
         hold_off: HoldOff::default(),
     }

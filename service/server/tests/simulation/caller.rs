@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::gate::{OnOutage, PostCall, PreCall, PreReply, Reply, StampText};
-use latchgate_core::App;
+use latchgate::gate::{PreCall, Reply};
 use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName, Outcome,
-    Report, Retention, Sha256Digest,
+    Post, Report, Retention, Sha256Digest, Stamp,
 };
+use latchgate_core::{App, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::gate::{Node, Site};
@@ -19,8 +19,6 @@ use crate::reach;
 
 /// Longest time of an answer, besides the wait.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than a node waits for a store.
-const SLOW: Duration = Duration::from_secs(10);
 const RETENTION_MS: u64 = 3_600_000;
 /// From one round of operations to the next.
 const ROUND: Duration = Duration::from_secs(3);
@@ -28,7 +26,7 @@ const ROUND: Duration = Duration::from_secs(3);
 /// An attempt that may go, as its caller knows.
 #[derive(Clone, Debug)]
 struct Attempt {
-    stamp: StampText,
+    stamp: Stamp,
     on_expiry: OnExpiry,
     until: Instant,
     /// The caller has sent a report that lets others go.
@@ -40,11 +38,9 @@ struct Operation {
     /// The last attempt that a store has let go without a reservation.
     last: Option<Attempt>,
     /// Those before it.
-    earlier: Vec<StampText>,
-    /// A success was acknowledged, by the store that all nodes ask first.
-    is_done: bool,
+    earlier: Vec<Stamp>,
     /// A success was acknowledged.
-    is_kept: bool,
+    is_done: bool,
     /// An operator has had it forgotten, or a store has lost it: nothing is certain.
     is_wild: bool,
 }
@@ -106,17 +102,12 @@ impl Promises {
     }
 
     /// The record took a report or a heartbeat of this attempt. `before` is what was known when that was sent.
-    fn is_taken(&self, name: &str, stamp: &StampText, before: &Operation) {
+    fn is_taken(&self, name: &str, stamp: Stamp, before: &Operation) {
         let is_wild = self.know(name).is_wild;
-        if before.earlier.contains(stamp) && !is_wild {
+        if before.earlier.contains(&stamp) && !is_wild {
             self.broken(format!("{name} takes a report of an attempt that was superseded"));
         }
     }
-}
-
-/// The store that all nodes ask first has the record: neither the second store in an outage, nor none.
-fn is_normal(stamp: &StampText) -> bool {
-    stamp.to_string().starts_with(['p', 'd'])
 }
 
 fn address(id: OperationId) -> OperationAddress {
@@ -182,7 +173,6 @@ impl Caller {
             // The same for all calls of an operation, which could run in both stores otherwise.
             durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
             retention: Retention::default(),
-            on_outage: *self.random.one_of(&[OnOutage::Closed, OnOutage::Closed, OnOutage::Fallback, OnOutage::Open]),
             description: None,
         }
     }
@@ -199,32 +189,26 @@ impl Caller {
             else {
                 return self.site.promises.broken(format!("{}: pre of {name} has no answer", node.name));
             };
-            answer.iter().for_each(|answer| self.saw(reach::pre(answer)));
+            answer.iter().for_each(|reply| self.saw(reach::pre(&reply.outcome)));
             match answer {
-                Ok(PreReply::Go { stamp, go, degraded, forced_ms, .. }) => {
+                Ok(Reply { outcome: Outcome::Go(go), .. }) => {
                     let lease_ms = go.remaining_ms;
                     self.saw("go");
                     let seen = [
                         (sent.elapsed() > Duration::from_millis(100) && !call.wait.is_zero(), "go after a wait"),
                         (go.repeated, "repeated go"),
                         (go.reentry, "re-entry"),
-                        (degraded, "degraded go"),
                     ];
                     seen.iter().filter(|(is_so, _)| *is_so).for_each(|(_, what)| self.saw(what));
-                    self.line(|| format!("{name} may go for {lease_ms} ms; degraded: {degraded}"));
+                    self.line(|| format!("{name} may go for {lease_ms} ms"));
                     let until = Instant::now() + Duration::from_millis(lease_ms);
-                    let attempt = Attempt { stamp: stamp.clone(), on_expiry: call.on_expiry, until, has_failed: false };
-                    if !degraded && !go.possibly_repeated && forced_ms.is_none() {
+                    let attempt = Attempt { stamp: go.stamp, on_expiry: call.on_expiry, until, has_failed: false };
+                    if !go.possibly_repeated && go.forced_ms.is_none() {
                         self.site.promises.goes(name, attempt, &before);
                     }
-                    return self.work(name, call.fingerprint.id, stamp, lease_ms).await;
+                    return self.work(name, call.fingerprint.id, go.stamp, lease_ms).await;
                 }
-                Ok(PreReply::Unguarded { stamp }) => {
-                    self.saw("unguarded go");
-                    self.line(|| format!("{name} may go without a guard"));
-                    return self.work(name, call.fingerprint.id, stamp, call.lease_ms).await;
-                }
-                Ok(PreReply::Refused { outcome, waited, .. }) => {
+                Ok(Reply { outcome, waited, .. }) => {
                     self.line(|| format!("{name} is refused"));
                     match outcome {
                         Outcome::Duplicate(_) => self.saw("refused as a duplicate"),
@@ -241,17 +225,46 @@ impl Caller {
                 Err(failure) => {
                     self.saw("no answer");
                     self.line(|| format!("{name}: {failure:?}"));
+                    if self.random.percent(20) {
+                        return self.run_unguarded(name, call).await;
+                    }
                 }
             }
             sleep(self.ms(0, 150)).await;
         }
     }
 
+    /// Does the work without a claim, and enters the run until that is acknowledged or the caller dies.
+    async fn run_unguarded(&self, name: &str, mut call: PreCall) {
+        let fresh = || AttemptId::parse(&format!("run-{}-{}", self.number, self.requests)).unwrap();
+        let attempt = call.attempt_id.get_or_insert_with(fresh).clone();
+        let run = Post::new(Stamp::of_run(&attempt), Report::Success);
+        while !self.random.percent(5) {
+            sleep(self.ms(0, 500)).await;
+            let node = self.any_node();
+            self.line(|| format!("{}: enters a run of {name}", node.name));
+            let app = App::default();
+            let entry = node.operations.enter(&app, &call, run.clone(), Timestamp::default());
+            let Ok(answer) = timeout(PATIENCE, entry).await else {
+                return self.site.promises.broken(format!("{}: an entry of {name} has no answer", node.name));
+            };
+            let Ok(reply) = answer else { continue };
+            self.saw("entered run");
+            return match reply.outcome {
+                Outcome::Posted(_) | Outcome::Superseded { .. } => self.site.promises.change(name, |operation| {
+                    operation.is_done = true;
+                    operation.earlier.extend(operation.last.take().map(|last| last.stamp));
+                }),
+                other => self.site.promises.broken(format!("{}: an entry of {name} is told {other:?}", node.name)),
+            };
+        }
+    }
+
     /// Renews the lease, outlives it or dies, and reports how it ended: some callers twice.
-    async fn work(&self, name: &str, id: OperationId, stamp: StampText, lease_ms: u64) {
+    async fn work(&self, name: &str, id: OperationId, stamp: Stamp, lease_ms: u64) {
         sleep(self.ms(0, lease_ms * 3 / 4)).await;
         if self.random.percent(30) {
-            self.beat(name, id, &stamp).await;
+            self.beat(name, id, stamp).await;
             sleep(self.ms(0, lease_ms / 2)).await;
         }
         match self.random.between(0..=9) {
@@ -263,17 +276,17 @@ impl Caller {
         for number in 0..4 {
             // Some change their mind.
             let report = if number > 0 && self.random.percent(20) { Report::Failure } else { report };
-            if self.post(name, id, &stamp, report).await && self.random.percent(80) {
+            if self.post(name, id, stamp, report).await && self.random.percent(80) {
                 break;
             }
             sleep(self.ms(0, 300)).await;
         }
         if self.random.percent(10) {
-            self.beat(name, id, &stamp).await;
+            self.beat(name, id, stamp).await;
         }
     }
 
-    async fn beat(&self, name: &str, id: OperationId, stamp: &StampText) {
+    async fn beat(&self, name: &str, id: OperationId, stamp: Stamp) {
         let (before, node) = (self.site.promises.know(name), self.any_node());
         self.line(|| format!("{}: heartbeat of {name}", node.name));
         // A renewal that is not answered may have been carried out.
@@ -285,16 +298,16 @@ impl Caller {
         self.site.promises.is_taken(name, stamp, &before);
         let until = Instant::now() + Duration::from_millis(lease_until.ms_since(now));
         self.site.promises.change(name, |operation| {
-            let last = operation.last.as_mut().filter(|last| last.stamp == *stamp);
+            let last = operation.last.as_mut().filter(|last| last.stamp == stamp);
             last.into_iter().for_each(|last| last.until = last.until.max(until));
         });
     }
 
     /// Returns whether there was an answer.
-    async fn post(&self, name: &str, id: OperationId, stamp: &StampText, report: Report) -> bool {
+    async fn post(&self, name: &str, id: OperationId, stamp: Stamp, report: Report) -> bool {
         let (before, node) = (self.site.promises.know(name), self.any_node());
         self.site.promises.change(name, |operation| {
-            let last = operation.last.as_mut().filter(|last| last.stamp == *stamp);
+            let last = operation.last.as_mut().filter(|last| last.stamp == stamp);
             // Its caller no longer relies on it.
             last.into_iter().for_each(|last| {
                 last.until = Instant::now();
@@ -303,8 +316,8 @@ impl Caller {
         });
         self.line(|| format!("{}: post {name} {report:?}", node.name));
         let retention = Some(Retention::Ms(RETENTION_MS));
-        let call = PostCall { report, result: None, result_omitted: false, detail: None, retention };
-        let Ok(answer) = timeout(PATIENCE, node.operations.post(&address(id), stamp, call)).await else {
+        let post = Post { retention, ..Post::new(stamp, report) };
+        let Ok(answer) = timeout(PATIENCE, node.operations.post(&address(id), post)).await else {
             self.site.promises.broken(format!("{}: post of {name} has no answer", node.name));
             return true;
         };
@@ -325,8 +338,7 @@ impl Caller {
                     self.site.promises.is_taken(name, stamp, &before);
                 }
                 self.site.promises.change(name, |operation| {
-                    operation.is_kept |= report == Report::Success;
-                    operation.is_done |= report == Report::Success && is_normal(stamp);
+                    operation.is_done |= report == Report::Success;
                 });
             }
             Outcome::Superseded { .. } => self.saw("superseded"),
@@ -346,32 +358,14 @@ impl Caller {
         }
     }
 
-    /// In calm, one call to a store takes too long. That is no outage, so no caller may go without the store.
-    pub async fn meets_a_slow_store(mut self) {
-        let site = Arc::clone(&self.site);
-        for node in &site.nodes {
-            let Some(used) = node.operations.engines().standing() else { continue };
-            for on_outage in [OnOutage::Open, OnOutage::Fallback] {
-                node.links[used.index].slow_down(SLOW);
-                let call =
-                    PreCall { on_outage, durability: Durability::Fast, wait: Duration::ZERO, ..self.call("slow") };
-                let answer = node.operations.pre(&App::default(), call).await;
-                self.saw("slow store");
-                if matches!(answer, Ok(PreReply::Unguarded { .. } | PreReply::Go { degraded: true, .. })) {
-                    site.promises.broken(format!("{}: a slow call counts as an outage: {answer:?}", node.name));
-                }
-            }
-        }
-    }
-
     /// In calm, every operation whose success was acknowledged is refused as a duplicate, wherever it had been claimed.
     pub async fn finds_successes(mut self) {
         let operations = self.site.promises.operations.lock().unwrap().clone();
-        for (name, _) in operations.iter().filter(|(_, operation)| operation.is_kept && !operation.is_wild) {
+        for (name, _) in operations.iter().filter(|(_, operation)| operation.is_done && !operation.is_wild) {
             let call = PreCall { wait: Duration::from_secs(5), checked: None, ..self.call(name) };
             let node = self.any_node();
             match node.operations.pre(&App::default(), call).await {
-                Ok(PreReply::Refused { outcome: Outcome::Duplicate(_), .. }) => self.saw("success kept to the end"),
+                Ok(Reply { outcome: Outcome::Duplicate(_), .. }) => self.saw("success kept to the end"),
                 other => self.site.promises.broken(format!("{}: {name} had succeeded: {other:?}", node.name)),
             }
         }

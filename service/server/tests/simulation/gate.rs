@@ -23,13 +23,12 @@ use crate::log::Log;
 use crate::random::Random;
 
 /// What a batch of runs of the gate must have seen.
-pub const SITUATIONS: [&str; 23] = [
+pub const SITUATIONS: [&str; 22] = [
     "go",
     "go after a wait",
     "repeated go",
     "re-entry",
-    "degraded go",
-    "unguarded go",
+    "entered run",
     "blocked after its lease",
     "refused as a duplicate",
     "heartbeat",
@@ -51,7 +50,7 @@ pub const SITUATIONS: [&str; 23] = [
 
 const LEASE_MS_MAX: u64 = 3_000;
 const PATIENCE: Duration = Duration::from_millis(450);
-/// By then, what was claimed in the second store has been carried back, and hold-offs are over.
+/// By then, hold-offs are over.
 const CALM: Duration = Duration::from_secs(15);
 
 pub struct Node {
@@ -85,7 +84,6 @@ pub async fn play(seed: u64, log: Arc<Log>) -> Vec<String> {
     }
     sleep(CALM).await;
     Caller::new(&site, 99).finds_successes().await;
-    Caller::new(&site, 98).meets_a_slow_store().await;
     site.promises.violations()
 }
 
@@ -105,7 +103,7 @@ impl Node {
         let engines = start(&[("primary", &primary), ("second", &engine)]).await;
         let own_engine = start(&[("own", &own)]).await;
         let second = Some(SecondStore { engine, own_engine, own });
-        let operations = Operations::start(engines, primary, second, b"secret").await;
+        let operations = Operations::start(engines, primary, second).await;
         Self { name, operations, links }
     }
 }
@@ -265,10 +263,6 @@ impl GateStore for SimulatedGateStore {
 
     async fn discard(&self, fence: Fence, address: &OperationAddress) -> Result<bool, StoreError> {
         self.inner.discard(fence, address).await
-    }
-
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
-        self.call("fallbacks", Access::Read, (), move |store, ()| async move { store.fallbacks(limit).await }).await
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {

@@ -61,8 +61,6 @@ struct State {
     /// How far the times that the node learns are off, in ms.
     skew_ms: i64,
     cut: Option<Cut>,
-    /// The next write of a record takes so long.
-    slow: Option<Duration>,
 }
 
 /// How a database behaves that the node cannot reach.
@@ -99,8 +97,7 @@ enum Fate {
 
 impl Link {
     pub fn new(node: &str, random: Random, log: Arc<Log>) -> Self {
-        let state =
-            State { faults: Faults::default(), frozen_until: Instant::now(), skew_ms: 0, cut: None, slow: None };
+        let state = State { faults: Faults::default(), frozen_until: Instant::now(), skew_ms: 0, cut: None };
         Self { node: node.to_owned(), random, log, state: Mutex::new(state), is_dead: watch::Sender::new(false) }
     }
 
@@ -119,11 +116,6 @@ impl Link {
     pub fn set_cut(&self, cut: Option<Cut>) {
         self.log.saw(STEPS);
         self.state.lock().unwrap().cut = cut;
-    }
-
-    /// The next write of a record takes so long. No other call does.
-    pub fn slow_down(&self, duration: Duration) {
-        self.state.lock().unwrap().slow = Some(duration);
     }
 
     fn cut(&self) -> Option<Cut> {
@@ -208,11 +200,7 @@ impl Link {
     {
         let execute = move || execute(Arc::clone(&store), arguments.clone());
         self.log.saw(STEPS);
-        let (fate, mut before, after) = (self.fate(), self.delay(), self.delay());
-        if what == "write" {
-            before += self.state.lock().unwrap().slow.take().unwrap_or_default();
-        }
-        let course = (fate, before, after);
+        let course = (self.fate(), self.delay(), self.delay());
         let (answer, receiver) = oneshot::channel();
         tokio::spawn(Arc::clone(self).carry(what, access, course, execute, answer));
         receiver.await.unwrap_or_else(|_| Err(StoreError::OutcomeUnknown("simulated: the connection broke".to_owned())))

@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Once};
 
-use latchgate::gate::PreReply;
 use latchgate::locks::{Acquired, Refused};
 use latchgate_core::gate;
 use latchgate_core::lock::{Command, Outcome, Refusal};
@@ -76,21 +75,19 @@ names! { commanded, COMMANDED, (&Command, &Outcome);
         => "acquire: granted",
 }
 
-names! { pre, PRE, PreReply;
-    PreReply::Go { degraded: true, .. } => "pre: degraded go",
-    PreReply::Go { go: gate::Go { repeated: true, .. }, .. } => "pre: repeated go",
-    PreReply::Go { go: gate::Go { reentry: true, .. }, .. } => "pre: re-entry",
-    PreReply::Go { go: gate::Go { possibly_repeated: true, .. }, .. } => "pre: possibly repeated go",
-    PreReply::Go { .. } => "pre: go",
-    PreReply::Unguarded { .. } => "pre: unguarded go",
-    PreReply::Refused { outcome: gate::Outcome::InProgress { .. }, .. } => "pre: in progress",
-    PreReply::Refused { outcome: gate::Outcome::Duplicate(_), .. } => "pre: duplicate",
-    PreReply::Refused { outcome: gate::Outcome::Unknown { cause: gate::UnknownCause::LeasePassed { .. }, .. }, .. } => "pre: lease passed",
-    PreReply::Refused { outcome: gate::Outcome::Unknown { cause: gate::UnknownCause::MayBeLost { .. }, .. }, .. } => "pre: may be lost",
-    PreReply::Refused { outcome: gate::Outcome::Unknown { cause: gate::UnknownCause::Reported { .. }, .. }, .. } => "pre: reported unknown",
-    PreReply::Refused { outcome: gate::Outcome::ContentsMismatch, .. } => "pre: contents mismatch",
+names! { pre, PRE, gate::Outcome;
+    gate::Outcome::Go(gate::Go { repeated: true, .. }) => "pre: repeated go",
+    gate::Outcome::Go(gate::Go { reentry: true, .. }) => "pre: re-entry",
+    gate::Outcome::Go(gate::Go { possibly_repeated: true, .. }) => "pre: possibly repeated go",
+    gate::Outcome::Go(_) => "pre: go",
+    gate::Outcome::InProgress { .. } => "pre: in progress",
+    gate::Outcome::Duplicate(_) => "pre: duplicate",
+    gate::Outcome::Unknown { cause: gate::UnknownCause::LeasePassed { .. }, .. } => "pre: lease passed",
+    gate::Outcome::Unknown { cause: gate::UnknownCause::MayBeLost { .. }, .. } => "pre: may be lost",
+    gate::Outcome::Unknown { cause: gate::UnknownCause::Reported { .. }, .. } => "pre: reported unknown",
+    gate::Outcome::ContentsMismatch => "pre: contents mismatch",
     // Two texts with one MD5 are not to be had; the other outcomes are not those of a pre.
-    PreReply::Refused { .. } => "pre: go",
+    _ => "pre: go",
 }
 
 names! { reported, REPORTED, gate::Outcome;

@@ -191,15 +191,6 @@ impl GateStore for MemoryGateStore {
         Ok(false)
     }
 
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
-        let tables = self.tables();
-        let found = tables
-            .records
-            .iter()
-            .filter(|(_, stored)| stored.record.claimed_in == latchgate_core::gate::StoreRole::Fallback);
-        Ok(found.take(limit).map(|(address, stored)| (address.clone(), Some(stored.clone()))).collect())
-    }
-
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
         let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
@@ -224,11 +215,8 @@ impl GateStore for MemoryGateStore {
         if tables.check(self.purpose, Fence::Filling(epoch)).is_err() {
             return Ok(false);
         }
-        let goes = |record: &OperationRecord| {
-            record.is_moved_by_a_switch() && record.claimed_in != latchgate_core::gate::StoreRole::Fallback
-        };
-        let gone: Vec<_> =
-            tables.records.iter().filter(|(_, stored)| goes(&stored.record)).map(|(at, _)| at.clone()).collect();
+        let goes = |(_, stored): &(&OperationAddress, &Stored)| stored.record.is_moved_by_a_switch();
+        let gone: Vec<_> = tables.records.iter().filter(goes).map(|(address, _)| address.clone()).collect();
         gone.iter().for_each(|address| tables.put(address, fresh_version(), None));
         Ok(true)
     }

@@ -6,8 +6,17 @@ fn the_first_pre_goes() {
     let go = world.go();
     let lease_until = world.now.plus_ms(LEASE_MS);
     let stamp = Stamp::from_bits(1);
-    let (reentry, repeated, possibly_repeated) = (false, false, false);
-    assert_eq!(go, Go { stamp, attempt: 1, lease_until, remaining_ms: LEASE_MS, reentry, repeated, possibly_repeated });
+    let expected = Go {
+        stamp,
+        attempt: 1,
+        lease_until,
+        remaining_ms: LEASE_MS,
+        reentry: false,
+        repeated: false,
+        possibly_repeated: false,
+        forced_ms: None,
+    };
+    assert_eq!(go, expected);
 }
 
 #[test]

@@ -59,7 +59,7 @@ fn a_record_without_a_description_is_written_as_before_and_read() {
     let text = serde_json::to_string(world.record.as_ref().unwrap()).unwrap();
     assert!(!text.contains("description"), "{text}");
     let written_before = r#"{"operation":"charge","sha256":"SHA","created_at":1000000,"attempt":1,"on_expiry":"retry",
-        "durability":"fast","claimed_in":"primary","phase":{"started":{"stamp":"00000000000000000000000000000001",
+        "durability":"fast","phase":{"started":{"stamp":"00000000000000000000000000000001",
         "at":1000000,"lease_ms":60000,"lease_until":1060000,"replaced":{"attempt":{"started":{"stamp":
         "00000000000000000000000000000002","at":1,"lease_ms":1,"lease_until":2},"on_expiry":"retry","durability":"fast",
         "claimed_in":"primary"}}}}}"#;

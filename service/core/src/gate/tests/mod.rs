@@ -60,7 +60,6 @@ impl World {
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             retention: Retention::default(),
-            store: StoreRole::Primary,
             description: None,
             waits_until: None,
             hold_off: HoldOff::default(),

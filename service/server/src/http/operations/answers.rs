@@ -6,29 +6,23 @@ use latchgate_core::gate::{OperationId, Outcome, Report, State};
 use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
-use crate::gate::{PreReply, Reply};
+use crate::gate::Reply;
 use crate::http::locks::answers::Volatility;
 use crate::http::problem::Problem;
 
 answers! {
     /// The client may do the operation.
-    #[derive(Default)]
     pub struct PreAnswer {
         /// The same for the same operation and contents.
         pub id: String,
         /// Proves that the attempt is yours: post the outcome with it, and keep it secret.
         stamp: String,
         /// Which attempt this is, from 1.
-        attempt?: Option<u32>,
+        attempt: u32,
         /// What is left of the lease, in ms.
-        ttl_ms?: Option<u64>,
+        ttl_ms: u64,
         /// When the lease ends unless renewed, by the store's clock.
-        expires_at?: Option<DateTime>,
-        /// False: the store does not answer and the request said `on_outage: open`, so that other clients may do the operation,
-        /// too.
-        pub guarded: bool,
-        /// One of the gate's two stores does not answer: the operation is claimed in the other one alone.
-        degraded?: bool,
+        expires_at: DateTime,
         /// The lease of an earlier attempt has passed: that attempt may have done part of the work.
         reentry?: bool,
         durability?: Option<Volatility>,
@@ -40,7 +34,7 @@ answers! {
 
     // The client may proceed.
     pub struct BatchItem {
-        /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated or is not guarded.
+        /// The status that a pre of this operation alone would have got: 201, or 200 if it was repeated.
         #[schema(example = 201)]
         pub status: u16,
         #[serde(flatten)]
@@ -108,33 +102,24 @@ answers! {
 
 /// # Errors
 /// When the client may not proceed.
-pub fn pre(app: &App, id: OperationId, outcome: PreReply) -> Result<BatchItem, Problem> {
-    match outcome {
-        PreReply::Go { stamp, go, degraded, is_volatile, forced_ms } => {
-            let answer = PreAnswer {
-                id: id.to_string(),
-                stamp: stamp.to_string(),
-                attempt: Some(go.attempt),
-                ttl_ms: Some(go.remaining_ms),
-                expires_at: Some(rfc3339(go.lease_until)),
-                guarded: true,
-                degraded,
-                reentry: go.reentry,
-                durability: is_volatile.then_some(Volatility::Volatile),
-                possibly_repeated: go.possibly_repeated,
-                forced_ms,
-            };
-            Ok(BatchItem { status: if go.repeated { 200 } else { 201 }, answer })
-        }
-        PreReply::Unguarded { stamp } => {
-            let answer = PreAnswer { id: id.to_string(), stamp: stamp.to_string(), ..PreAnswer::default() };
-            Ok(BatchItem { status: 200, answer })
-        }
-        PreReply::Refused { outcome, description, waited, now } => {
-            let problem = refusal(id, &outcome, Some(waited), now);
-            Err(describe(problem, app, &outcome, description.as_deref()))
-        }
-    }
+pub fn pre(app: &App, id: OperationId, reply: Reply) -> Result<BatchItem, Problem> {
+    let Outcome::Go(go) = reply.outcome else {
+        let problem = refusal(id, &reply.outcome, Some(reply.waited), reply.now);
+        let description = reply.record.and_then(|record| record.description);
+        return Err(describe(problem, app, &reply.outcome, description.as_deref()));
+    };
+    let answer = PreAnswer {
+        id: id.to_string(),
+        stamp: go.stamp.to_string(),
+        attempt: go.attempt,
+        ttl_ms: go.remaining_ms,
+        expires_at: rfc3339(go.lease_until),
+        reentry: go.reentry,
+        durability: reply.is_volatile.then_some(Volatility::Volatile),
+        possibly_repeated: go.possibly_repeated,
+        forced_ms: go.forced_ms,
+    };
+    Ok(BatchItem { status: if go.repeated { 200 } else { 201 }, answer })
 }
 
 /// # Errors

@@ -58,7 +58,7 @@ pub fn batch(
 fn refused_item(item: Result<BatchItem, Problem>, all_or_nothing: bool) -> Result<BatchItem, Problem> {
     let granted = item?;
     // A claim of an earlier request of the same attempt remains.
-    let is_repeated = granted.status == 200 && granted.answer.guarded;
+    let is_repeated = granted.status == 200;
     if all_or_nothing && !is_repeated {
         let detail = "This operation could have been claimed, but another of the batch could not: nothing is claimed.";
         return Err(Problem::new(Code::OperationNotClaimed, detail).with("id", granted.answer.id));
@@ -71,22 +71,35 @@ mod tests {
     use std::time::Duration;
 
     use latchgate_core::Timestamp;
-    use latchgate_core::gate::{Duplicate, Outcome};
+    use latchgate_core::gate::{Duplicate, Go, Outcome, Stamp};
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::gate::{PreReply, StampText};
-    use crate::locks::Failure;
+    use crate::failure::{Answer, Failure};
+    use crate::gate::Reply;
 
-    fn refused(items: Vec<Result<PreReply, Failure>>) -> Value {
+    fn refused(items: Vec<Answer<Reply>>) -> String {
         let requested: Vec<_> =
             items.iter().map(|_| (OperationId::from_bytes([7; 16]), AttemptId::parse("a").ok())).collect();
         let outcomes = BatchReply { items, all_may_go: false };
-        serde_json::to_value(batch(&App::default(), &requested, outcomes, true).err().expect("a refusal")).unwrap()
+        serde_json::to_string(&batch(&App::default(), &requested, outcomes, true).err().expect("a refusal")).unwrap()
     }
 
-    fn unguarded() -> PreReply {
-        PreReply::Unguarded { stamp: StampText::from_text("o").unwrap() }
+    fn replied(outcome: Outcome) -> Answer<Reply> {
+        Ok(Reply { outcome, now: Timestamp::default(), record: None, waited: Duration::ZERO, is_volatile: false })
+    }
+
+    fn go() -> Answer<Reply> {
+        replied(Outcome::Go(Go {
+            stamp: Stamp::from_bits(1),
+            attempt: 1,
+            lease_until: Timestamp::default(),
+            remaining_ms: 1,
+            reentry: false,
+            repeated: false,
+            possibly_repeated: false,
+            forced_ms: None,
+        }))
     }
 
     fn down() -> Failure {
@@ -95,7 +108,8 @@ mod tests {
 
     #[test]
     fn a_batch_that_only_the_store_refused_may_be_repeated() {
-        let problem = refused(vec![Ok(unguarded()), Err(down()), Err(Failure::ShuttingDown)]);
+        let problem: Value =
+            serde_json::from_str(&refused(vec![go(), Err(down()), Err(Failure::ShuttingDown)])).unwrap();
         assert_eq!((&problem["status"], &problem["code"]), (&json!(503), &json!("store-unavailable")));
         let codes = [0, 1, 2].map(|index| problem["items"][index]["code"].as_str());
         assert_eq!(codes, ["operation-not-claimed", "store-unavailable", "shutting-down"].map(Some));
@@ -104,7 +118,8 @@ mod tests {
 
     #[test]
     fn an_unknown_outcome_in_a_batch_is_reported() {
-        let problem = refused(vec![Err(Failure::OutcomeUnknown(String::new())), Err(down())]);
+        let unknown = Err(Failure::OutcomeUnknown(String::new()));
+        let problem: Value = serde_json::from_str(&refused(vec![unknown, Err(down())])).unwrap();
         assert_eq!(problem["code"], "outcome-unknown");
         assert_eq!(problem["items"][0]["attempt_id"], "a");
     }
@@ -119,17 +134,7 @@ mod tests {
             keep_until: None,
             resolved: None,
         };
-        let outcomes = PreReply::Refused {
-            outcome: Outcome::Duplicate(duplicate),
-            description: None,
-            waited: Duration::ZERO,
-            now: Timestamp::default(),
-        };
-        let requested = [(OperationId::from_bytes([7; 16]), None), (OperationId::from_bytes([8; 16]), None)];
-        let outcomes = BatchReply { items: vec![Ok(outcomes), Err(down())], all_may_go: false };
-        let problem =
-            serde_json::to_string(&batch(&App::default(), &requested, outcomes, true).err().expect("a refusal"))
-                .unwrap();
+        let problem = refused(vec![replied(Outcome::Duplicate(duplicate)), Err(down())]);
         assert!(problem.contains("\"code\":\"batch-refused\"") && problem.contains("\"result\":1e400"), "{problem}");
     }
 }

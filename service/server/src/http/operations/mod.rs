@@ -24,8 +24,7 @@ use super::body::Json;
 use super::call::{Answered, Call, Served};
 use super::problem::{Problem, within};
 use super::query::Query;
-use super::quotas;
-use crate::gate::{Awaited, ListFailure, Shown};
+use crate::gate::{ListFailure, Reply, Shown};
 use crate::store::gate::Listing;
 
 /// Longest `wait_ms` that is not taken for a mistake: a day.
@@ -53,16 +52,14 @@ impl FromRequestParts<Served> for PathId {
     post, path = "/v1/operations/pre", tag = "operations",
     responses(
         (status = 201, description = "Proceed: the operation is yours until the lease ends.", body = PreAnswer),
-        (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp. Or, with `guarded` false: proceed, but other clients may do the operation, too.", body = PreAnswer),
+        (status = 200, description = "Proceed: an earlier request with this `attempt_id` got the same stamp.", body = PreAnswer),
     )
 )]
 pub async fn pre(call: Call, Json(request): Json<PreRequest>) -> Answered {
     let pre = request.parse(&call)?;
     let _waits = call.enter_wait(pre.wait)?;
     let (id, attempt_id, wait) = (pre.fingerprint.id, pre.attempt_id.clone(), pre.wait);
-    let counted = quotas::reserve_operations(&call, &[id]).await?;
     let answer = call.context.operations.pre(call.app(), pre).await;
-    quotas::count_operation(counted.as_ref(), id, &answer);
     let answer = answer.map_err(|failure| refusals::unanswered(&failure, attempt_id.as_ref()))?;
     let granted = answers::pre(call.app(), id, answer).map_err(|problem| call.context.with_wait_max(problem, wait))?;
     Ok(json(granted.status, &granted.answer))
@@ -83,12 +80,7 @@ pub async fn pre_batch(call: Call, Json(request): Json<BatchRequest>) -> Answere
     let (pres, all_or_nothing) = request.parse(&call)?;
     call.count(pres.len() - 1)?;
     let ids: Vec<_> = pres.iter().map(|pre| (pre.fingerprint.id, pre.attempt_id.clone())).collect();
-    let wanted: Vec<_> = ids.iter().map(|(id, _)| *id).collect();
-    let counted = quotas::reserve_operations(&call, &wanted).await?;
     let answer = call.context.operations.pre_all(call.app(), &pres, all_or_nothing).await;
-    if answer.all_may_go || !all_or_nothing {
-        wanted.iter().zip(&answer.items).for_each(|(id, item)| quotas::count_operation(counted.as_ref(), *id, item));
-    }
     let (status, answer) = batch::batch(call.app(), &ids, answer, all_or_nothing)?;
     Ok(json(status, &answer))
 }
@@ -113,10 +105,8 @@ pub async fn preview(call: Call, Json(request): Json<PreviewRequest>) -> Answere
 /// is safe to repeat the request with the same outcome.
 #[utoipa::path(post, path = "/v1/operations/{id}/post", tag = "operations", responses((status = 200, body = PostAnswer)))]
 pub async fn post(call: Call, PathId(address): PathId, Json(request): Json<PostRequest>) -> Answered {
-    let (stamp, post) = request.parse()?;
-    let posted = answers::post(address.id, &call.context.operations.post(&address, &stamp, post).await?)?;
-    quotas::end_operation(&call, address.id);
-    Ok(ok(&posted))
+    let post = request.parse()?;
+    Ok(ok(&answers::post(address.id, &call.context.operations.post(&address, post).await?)?))
 }
 
 /// Enter a run that was made without a claim.
@@ -140,8 +130,7 @@ pub async fn enter(call: Call, Json(request): Json<EnterRequest>) -> Answered {
 )]
 pub async fn heartbeat(call: Call, PathId(address): PathId, Json(request): Json<HeartbeatRequest>) -> Answered {
     let (stamp, ttl_ms) = request.parse(&call.context)?;
-    let reply = call.context.operations.heartbeat(&address, &stamp, ttl_ms).await?;
-    quotas::extend_operation(&call, address.id, &reply.outcome);
+    let reply = call.context.operations.heartbeat(&address, stamp, ttl_ms).await?;
     Ok(ok(&answers::heartbeat(address.id, &reply)?))
 }
 
@@ -167,7 +156,7 @@ pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: R
 async fn succeeded(call: &Call, address: &OperationAddress, wait: Duration) -> Result<Shown, Problem> {
     call.exchange.client.end_with_client(true);
     let _waits = call.enter_wait(wait)?;
-    let Awaited { outcome, record, waited, now } = call.context.operations.outcome(address, wait).await?;
+    let Reply { outcome, record, waited, now, .. } = call.context.operations.outcome(address, wait).await?;
     let id = address.id;
     match (outcome, record) {
         (Outcome::Duplicate(_), Some(record)) => Ok(Shown { address: address.clone(), record, now }),
@@ -193,9 +182,7 @@ pub async fn resolve(call: Call, PathId(address): PathId, Json(request): Json<Re
         let by = resolve.resolution.by.as_deref().map(|by| format!(", by: {by}")).unwrap_or_default();
         format!("{outcome}, reason: {}{by}", resolve.resolution.reason)
     });
-    let resolved = answers::post(address.id, &call.context.operations.resolve(&address, resolve).await?)?;
-    quotas::end_operation(&call, address.id);
-    Ok(ok(&resolved))
+    Ok(ok(&answers::post(address.id, &call.context.operations.resolve(&address, resolve).await?)?))
 }
 
 /// Delete the record of an operation.
@@ -212,9 +199,7 @@ pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { for
         // It ends what another client may still be doing.
         call.check_admin()?;
     }
-    let forgotten = answers::forget(address.id, &call.context.operations.forget(&address, force).await?)?;
-    quotas::end_operation(&call, address.id);
-    Ok(ok(&forgotten))
+    Ok(ok(&answers::forget(address.id, &call.context.operations.forget(&address, force).await?)?))
 }
 
 /// List operations.

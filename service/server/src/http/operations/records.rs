@@ -1,8 +1,6 @@
 //! Operations as clients see them in inspections and listings.
 
-use latchgate_core::gate::{
-    Description, Durability, Label, OnExpiry, Outcome, Phase, Resolution, State, StoreRole, Succeeded,
-};
+use latchgate_core::gate::{Description, Durability, Label, OnExpiry, Outcome, Phase, Resolution, State, Succeeded};
 use latchgate_core::{App, Timestamp};
 use serde_json::value::RawValue;
 
@@ -50,10 +48,6 @@ answers! {
         /// What happens when the lease passes.
         on_expiry: OnExpiry,
         durability: Durability,
-        /// `fallback` if it was claimed in the second store because the first did not answer; else `primary`.
-        claimed_in: StoreRole,
-        /// `claimed_in` is `fallback`, and the first store's record is not merged yet.
-        degraded?: bool,
         /// How many superseded attempts have posted a success: the operation may have been done that many times too often.
         suspected_double_runs: u32,
     }
@@ -142,8 +136,6 @@ pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>) -> Op
         claimed_by: description.and_then(|description| ClaimedBy::of(&address.app, description)),
         on_expiry: record.on_expiry,
         durability: record.durability,
-        claimed_in: record.claimed_in,
-        degraded: record.claimed_in == StoreRole::Fallback,
         suspected_double_runs: record.double_runs,
     }
 }

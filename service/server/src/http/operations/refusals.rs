@@ -111,7 +111,7 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         | Outcome::Beating { .. }
         | Outcome::GivenBack
         | Outcome::Forgotten { .. }
-        | Outcome::Carried { .. } => {
+        | Outcome::Copied => {
             tracing::error!(operation.id = %id, ?outcome, "a command has an outcome that it cannot have");
             Problem::defect()
         }

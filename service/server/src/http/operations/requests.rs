@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use crate::config::YEAR_MS;
 use crate::format::{parse_rfc3339, queries, requests};
 use crate::gate::apply::fresh_stamp;
-use crate::gate::{ByTime, OnOutage, PostCall, PreCall, StampText};
+use crate::gate::{ByTime, PreCall};
 use crate::http::body::without_position;
 use crate::http::call::Call;
 use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
@@ -78,9 +78,6 @@ requests! {
         /// Keep a success forever.
         #[serde(default)]
         permanent: bool,
-        /// What to do when the gate's store does not answer.
-        #[serde(default)]
-        on_outage: OnOutage,
     }
 
     #[schema(example = json!({"operation": "charge", "contents": {"order": 46}, "attempt_id": "that of the pre",
@@ -152,7 +149,7 @@ requests! {
     #[schema(example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}}))]
     pub struct PostRequest {
         /// From the answer to pre.
-        #[schema(min_length = 1, max_length = 2048)]
+        #[schema(min_length = 32, max_length = 32)]
         stamp: String,
         outcome: Report,
         /// Any JSON; later requests for this operation get it. Kept for a success only. A result that is longer than 64 KiB, nested deeper than
@@ -196,7 +193,7 @@ requests! {
     #[schema(example = json!({"stamp": "the stamp that the pre gave"}))]
     pub struct HeartbeatRequest {
         /// From the answer to pre.
-        #[schema(min_length = 1, max_length = 2048)]
+        #[schema(min_length = 32, max_length = 32)]
         stamp: String,
         /// The lease's length in ms, from now; its current length if absent. A lease is never shortened.
         #[schema(minimum = 1, maximum = 31_536_000_000_u64)]
@@ -280,7 +277,6 @@ impl PreRequest {
             durability: self.durability,
             retention: parse_retention(self.retention_ms, self.permanent)?
                 .unwrap_or(Retention::Ms(call.context.limits.retention_ms_default)),
-            on_outage: self.on_outage,
             description: description.into_stored(),
         })
     }
@@ -306,7 +302,6 @@ impl EnterRequest {
             durability: self.durability,
             retention_ms: self.retention_ms,
             permanent: self.permanent,
-            on_outage: OnOutage::default(),
         };
         let pre = pre.parse(call)?;
         let stamp = pre.attempt_id.as_ref().map_or_else(fresh_stamp, Stamp::of_run);
@@ -345,12 +340,12 @@ impl PreviewRequest {
 }
 
 impl PostRequest {
-    pub fn parse(self) -> Result<(StampText, PostCall), Problem> {
+    pub fn parse(self) -> Result<Post, Problem> {
         let stamp = parse_stamp(&self.stamp)?;
         let retention = parse_retention(self.retention_ms, self.permanent)?;
         let (result, result_omitted) = kept_result(self.result, self.result_omitted);
         let detail = self.detail.as_deref().map(kept_detail);
-        Ok((stamp, PostCall { report: self.outcome, result, result_omitted, detail, retention }))
+        Ok(Post { stamp, report: self.outcome, result, result_omitted, detail, retention })
     }
 }
 
@@ -408,7 +403,7 @@ fn parse_retention(retention_ms: Option<u64>, is_permanent: bool) -> Result<Opti
 }
 
 impl HeartbeatRequest {
-    pub fn parse(&self, context: &Context) -> Result<(StampText, Option<u64>), Problem> {
+    pub fn parse(&self, context: &Context) -> Result<(Stamp, Option<u64>), Problem> {
         Ok((parse_stamp(&self.stamp)?, self.ttl_ms.map(|ttl_ms| check_ttl(context, ttl_ms)).transpose()?))
     }
 }
@@ -476,8 +471,8 @@ fn refused_json(error: ContentsError) -> Problem {
     }
 }
 
-fn parse_stamp(text: &str) -> Result<StampText, Problem> {
-    StampText::from_text(text).ok_or_else(|| Problem::field("stamp", "must be the stamp from the answer to a pre"))
+fn parse_stamp(text: &str) -> Result<Stamp, Problem> {
+    text.parse().map_err(|_| Problem::field("stamp", "must be the stamp from the answer to a pre"))
 }
 
 fn check_ttl(context: &Context, ttl_ms: u64) -> Result<u64, Problem> {

@@ -13,7 +13,7 @@ pub use prometheus_client::metrics::counter::Counter;
 pub use prometheus_client::metrics::histogram::Histogram;
 
 pub use self::count::Durations;
-pub use self::gate::{Degraded, GateMetrics, GateOutcome};
+pub use self::gate::{GateMetrics, GateOutcome};
 pub use self::locks::{LockMetrics, Retry, Uncounted};
 pub use self::page::{CONTENT_TYPE, Page, page};
 pub use self::process::Process;

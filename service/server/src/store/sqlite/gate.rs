@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State, StoreRole};
+use latchgate_core::gate::{OperationAddress, OperationId, OperationName, OperationRecord, State};
 use latchgate_core::{App, Timestamp};
 use parking_lot::Mutex;
 use rusqlite::types::Value;
@@ -24,16 +24,16 @@ use crate::store::{RecordStore, StoreError, Version, WAKE_UPS_MAX};
 const EXAMINED: i64 = EXAMINED_MAX as i64;
 
 const CLAIM: &str = "
-insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+insert into operations (app, id, version, operation, state, suspect, goes_at, record)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 on conflict (app, id) do nothing";
 
 const LOAD: &str = "select version, record from operations where app = ?1 and id = ?2";
 
 const REPLACE: &str = "
 update operations
-set version = ?3, operation = ?4, state = ?5, suspect = ?6, fallback = ?7, goes_at = ?8, record = ?9
-where app = ?1 and id = ?2 and version = ?10";
+set version = ?3, operation = ?4, state = ?5, suspect = ?6, goes_at = ?7, record = ?8
+where app = ?1 and id = ?2 and version = ?9";
 
 const REMOVE: &str = "delete from operations where app = ?1 and id = ?2 and version = ?3";
 
@@ -77,9 +77,7 @@ limit ?3";
 
 const CLEAR: &str = "
 delete from operations
-where case when json_valid(record) then record ->> 'durability' end = 'fast' and not fallback";
-
-const FALLBACKS: &str = "select app, id, version, record from operations where fallback order by app, id limit ?1";
+where case when json_valid(record) then record ->> 'durability' end = 'fast'";
 
 pub struct SqliteGateStore {
     database: Arc<Database>,
@@ -225,14 +223,6 @@ impl GateStore for SqliteGateStore {
         Ok(is_discarded)
     }
 
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
-        let read = self.database.list(move |connection| {
-            let mut statement = connection.prepare_cached(FALLBACKS)?;
-            Ok(statement.query_map([limit_of(limit)], read_addressed)?.collect::<rusqlite::Result<_>>()?)
-        });
-        read.await
-    }
-
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
         let mut listeners = self.listeners.lock();
@@ -303,7 +293,7 @@ fn names_of(address: &OperationAddress) -> Vec<Value> {
     vec![address.app.as_str().to_owned().into(), address.id.as_bytes().to_vec().into()]
 }
 
-/// ?1 to ?9.
+/// ?1 to ?8.
 fn columns_of(
     address: &OperationAddress,
     version: Version,
@@ -316,7 +306,6 @@ fn columns_of(
         record.operation.as_str().to_owned().into(),
         record.state().as_str().to_owned().into(),
         record.is_suspect().into(),
-        (record.claimed_in == StoreRole::Fallback).into(),
         record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)).into(),
         text.into(),
     ]);

@@ -46,7 +46,7 @@ async fn a_change_of_a_quota_reaches_every_node() {
     let shown = Caller::operator(&two).get("/v1/admin/apps").await;
     let apps = shown.body["apps"].as_array().unwrap();
     let quotas = |name: &str| &apps.iter().find(|app| app["app"] == name).unwrap()["quotas"];
-    let none = json!({ "requests_per_second": null, "waiters": null, "operations": null, "event_streams": null });
+    let none = json!({ "requests_per_second": null, "waiters": null, "event_streams": null });
     assert_eq!((quotas("default"), &quotas("billing")["waiters"]), (&none, &json!(0)));
     limit(&two, "billing", json!({ "waiters": null })).await;
     let is_granted = || async { here.acquire("k", json!({ "wait_ms": 1 })).await.status == 200 };
@@ -95,42 +95,6 @@ async fn waiters_and_event_streams_are_counted_while_they_last() {
     assert_eq!(open().await.unwrap().status(), 429);
     drop(stream);
     until("the stream to be counted no more", || async { open().await.unwrap().status() == 200 }).await;
-}
-
-#[tokio::test]
-async fn operations_are_counted_from_pre_to_post() {
-    let node = guarded(&[]).await;
-    let billing = app(&node, "billing", json!({ "operations": 2 })).await;
-    let pre = |number: u32, lease_ms: u64| {
-        let body = json!({ "operation": "charge", "contents": number, "ttl_ms": lease_ms, "attempt_id": "a" });
-        let billing = &billing;
-        async move { billing.post("/v1/operations/pre", body).await }
-    };
-    let first = pre(1, 600_000).await;
-    assert_eq!((first.status.as_u16(), pre(2, 600_000).await.status.as_u16()), (201, 201));
-    assert_reached(&pre(3, 600_000).await, "operations", 2, 0);
-    assert_eq!(pre(1, 600_000).await.status, 200, "the answer was lost");
-    let batch = |numbers: &[u32]| {
-        let items: Vec<Value> =
-            numbers.iter().map(|number| json!({ "operation": "charge", "contents": number })).collect();
-        let billing = &billing;
-        async move { billing.post("/v1/operations/pre/batch", json!({ "operations": items })).await }
-    };
-    let post = |pre: &Answer| {
-        let path = format!("/v1/operations/{}/post", pre.text("id"));
-        let body = json!({ "stamp": pre.text("stamp"), "outcome": "success" });
-        let billing = &billing;
-        async move { billing.ok(Method::POST, &path, body).await }
-    };
-    post(&first).await;
-    assert_reached(&batch(&[3, 4]).await, "operations", 2, 1);
-    // A refused claim is not counted.
-    assert_eq!(pre(1, 600_000).await.code(), "operation-duplicate");
-    let third = pre(3, 600_000).await;
-    assert_reached(&pre(4, 600_000).await, "operations", 2, 0);
-    post(&third).await;
-    assert_eq!(pre(5, 1_000).await.status, 201);
-    until("the lease of an attempt to pass", || async { pre(6, 600_000).await.status == 201 }).await;
 }
 
 #[tokio::test]
@@ -220,11 +184,11 @@ async fn quotas_are_checked_and_only_an_operator_changes_them() {
         refused.assert_names(&format!("quotas.{field}"));
     }
     let set = limit(&node, "billing", json!({ "event_streams": 7, "waiters": 0 })).await;
-    let set = [set, limit(&node, "billing", json!({ "waiters": null, "operations": 9 })).await];
+    let set = [set, limit(&node, "billing", json!({ "waiters": null, "requests_per_second": 1_000 })).await];
     assert_eq!((&set[0].body["quotas"]["event_streams"], &set[0].body["quotas"]["waiters"]), (&json!(7), &json!(0)));
     assert_eq!((&set[1].body["quotas"]["event_streams"], &set[1].body["quotas"]["waiters"]), (&json!(7), &Value::Null));
     // A disabled app keeps them.
     operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "disabled": true })).await;
     let enabled = operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
-    assert_eq!(enabled.body["quotas"]["operations"], 9);
+    assert_eq!(enabled.body["quotas"]["requests_per_second"], 1_000);
 }

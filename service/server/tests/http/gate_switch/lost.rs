@@ -15,9 +15,6 @@ async fn a_dead_engine_is_left_only_if_it_is_stopped_and_a_hold_off_begins() {
     world.redis.kill9();
     let in_doubt = || async { switch(one, json!({})).await.code() == "engine-in-doubt" };
     assert!(eventually(LONG, in_doubt).await);
-    let fallback = json!({ "operation": "charge", "contents": "fallback", "on_outage": "fallback" });
-    let degraded = begun(one, fallback.clone()).await;
-    assert_eq!(degraded.body["degraded"], true);
 
     assert_eq!(switch(one, json!({ "stopped": true })).await.status, 200);
     until_serving(other, "postgres").await;
@@ -32,8 +29,6 @@ async fn a_dead_engine_is_left_only_if_it_is_stopped_and_a_hold_off_begins() {
     assert_eq!((&repeated.body["possibly_repeated"], &repeated.body["forced_ms"]), (&json!(true), &Value::Null));
     report(other, &lost, json!({ "outcome": "success" })).await.assert_problem(404, "operation-not-found");
     // What lived in the second store is known.
-    pre(other, fallback).await.assert_problem(409, "operation-in-progress");
-    assert_eq!(report(other, &degraded, json!({ "outcome": "success" })).await.status, 200);
     assert_eq!(report(other, &kept, json!({ "outcome": "success" })).await.status, 200);
 
     // An operator ends the hold-off.
@@ -51,7 +46,6 @@ async fn a_dead_engine_is_left_only_if_it_is_stopped_and_a_hold_off_begins() {
     assert!(eventually(LONG, is_retired).await, "{}", status(one).await);
     switched(&nodes, "redis").await;
     pre(one, charge("may be repeated")).await.assert_problem(409, "operation-in-progress");
-    pre(one, json!({ "operation": "charge", "contents": "fallback" })).await.assert_problem(409, "operation-duplicate");
     pre(one, durable("kept")).await.assert_problem(409, "operation-duplicate");
     assert_eq!(suspects(one).await, [""; 0]);
 }
@@ -113,13 +107,8 @@ async fn an_outage_of_the_second_store_while_it_is_active_lets_nobody_go() {
     let nodes = world.two().await;
     switched(&nodes, "postgres").await;
     world.postgres.kill9();
-    for on_outage in ["closed", "fallback"] {
-        let body = json!({ "operation": "charge", "contents": "new", "on_outage": on_outage });
-        let refused = pre(&nodes[0].node, body).await;
-        assert_eq!(refused.status, 503, "{}", refused.body);
-    }
-    let open = json!({ "operation": "charge", "contents": "open", "on_outage": "open" });
-    assert_eq!(pre(&nodes[0].node, open).await.body["guarded"], false);
+    let refused = pre(&nodes[0].node, charge("new")).await;
+    assert_eq!(refused.status, 503, "{}", refused.body);
     let in_doubt = || async { switch(&nodes[0].node, json!({ "engine": "redis" })).await.code() == "engine-in-doubt" };
     assert!(eventually(LONG, in_doubt).await);
     assert_eq!(switch(&nodes[0].node, json!({ "engine": "redis", "stopped": true })).await.status, 200);

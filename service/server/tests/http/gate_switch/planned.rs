@@ -45,7 +45,7 @@ async fn attempts_results_and_waiters_go_along_with_a_switch() {
     assert_eq!(next.status, 201, "{}", next.body);
     for contents in ["new", "failed", "forgotten"] {
         let go = begun(other, charge(contents)).await;
-        assert_eq!((&go.body["degraded"], &go.body["possibly_repeated"]), (&Value::Null, &Value::Null));
+        assert_eq!(go.body["possibly_repeated"], Value::Null);
         pre(one, charge(contents)).await.assert_problem(409, "operation-in-progress");
         assert_eq!(report(one, &go, json!({ "outcome": "success" })).await.status, 200);
     }
@@ -88,13 +88,8 @@ async fn a_node_that_is_cut_off_from_the_new_engine_claims_nothing() {
     switched(&nodes[..1], "postgres").await;
     begun(one, charge("new")).await;
     for contents in ["new", "newer"] {
-        for on_outage in ["closed", "fallback"] {
-            let request = json!({ "operation": "charge", "contents": contents, "on_outage": on_outage });
-            pre(cut_off, request).await.assert_problem(503, "store-unavailable");
-        }
+        pre(cut_off, charge(contents)).await.assert_problem(503, "store-unavailable");
     }
-    let open = json!({ "operation": "charge", "contents": "open", "on_outage": "open" });
-    assert_eq!(pre(cut_off, open).await.body["guarded"], false);
     nodes[1].postgres.point_at(world.postgres.port());
     until_serving(cut_off, "postgres").await;
     pre(cut_off, charge("new")).await.assert_problem(409, "operation-in-progress");
@@ -133,8 +128,8 @@ async fn when_the_copying_node_is_killed_another_goes_on() {
     let all = world.redis.ask(&["--scan", "--pattern", "latchgate:g:7:default:*"]);
     let (_, last) = all.trim().rsplit_once(':').unwrap();
     let mut other = sqlx::PgConnection::connect(&world.database()).await.unwrap();
-    let in_the_way = "insert into latchgate.operations (app, id, version, operation, state, suspect, fallback, record)
-        values ('default', decode($1, 'hex'), 0, '', '', false, false, '{}')";
+    let in_the_way = "insert into latchgate.operations (app, id, version, operation, state, suspect, record)
+        values ('default', decode($1, 'hex'), 0, '', '', false, '{}')";
     sqlx::query("begin").execute(&mut other).await.unwrap();
     sqlx::query(in_the_way).bind(last).execute(&mut other).await.unwrap();
     let began = Instant::now();

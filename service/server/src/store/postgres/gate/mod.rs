@@ -223,14 +223,6 @@ impl GateStore for PostgresGateStore {
         Ok(matches!(self.remove(Write { fence, now, address, change }).await?.answer, Written::Done(_)))
     }
 
-    async fn fallbacks(&self, limit: usize) -> Result<Vec<(OperationAddress, Option<Stored>)>, StoreError> {
-        let mut connection = self.sessions.check_out().await?;
-        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-        let rows = connection.query(statements::FALLBACKS).bind(limit).fetch_all(&mut *connection).await;
-        let found = rows.and_then(|rows| rows.iter().map(read_addressed).collect::<Result<Vec<_>, _>>());
-        connection.read(found).await
-    }
-
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let hosts = self.direct.hosts().clone();
         let subscribe = move || subscribe(hosts.clone(), CHANNEL.to_owned());

@@ -15,18 +15,18 @@ with clock as materialized (
     select w.*, abs(clock.now - w.now) <= $5 as is_right
     from clock, unnest(
         $7::text[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::boolean[],
-        $15::boolean[], $16::bigint[], $17::text[], $18::text[]
-    ) as w (app, id, now, replaces, version, operation, state, suspect, fallback, goes_at, record, wake_up)
+        $15::bigint[], $16::text[], $17::text[]
+    ) as w (app, id, now, replaces, version, operation, state, suspect, goes_at, record, wake_up)
     where clock.is_in_force
 ), inserted as (
-    insert into operations (app, id, version, operation, state, suspect, fallback, goes_at, record)
-    select app, id, version, operation, state, suspect, fallback, goes_at, record::jsonb from wanted
+    insert into operations (app, id, version, operation, state, suspect, goes_at, record)
+    select app, id, version, operation, state, suspect, goes_at, record::jsonb from wanted
     where replaces is null and is_right
     on conflict (app, id) do nothing
     returning version
 ), updated as (
     update operations o
-    set version = w.version, operation = w.operation, state = w.state, suspect = w.suspect, fallback = w.fallback,
+    set version = w.version, operation = w.operation, state = w.state, suspect = w.suspect,
         goes_at = w.goes_at, record = w.record::jsonb, posted = null
     from wanted w
     where w.replaces is not null and w.is_right and o.app = w.app collate "C" and o.id = w.id and o.version = w.replaces
@@ -124,7 +124,7 @@ with clock as materialized (
     delete from operations o
     using (
         select app, id from operations
-        where record ->> 'durability' = 'fast' and not fallback
+        where record ->> 'durability' = 'fast'
         limit $5
     ) old, clock
     where clock.is_in_force and o.app = old.app and o.id = old.id
@@ -139,7 +139,3 @@ with clock as materialized (
     update engine_records set copied = greatest(copied, $5) from clock where purpose = 'gate' and clock.is_in_force
 )
 select is_in_force from clock"#;
-
-/// Records that were claimed while the primary store was away, from the index of those alone.
-pub(super) const FALLBACKS: &str =
-    "select app, id, version, record, posted from operations where fallback order by app, id limit $1";

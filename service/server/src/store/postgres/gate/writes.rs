@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, stream};
-use latchgate_core::gate::{OperationAddress, OperationRecord, State, StoreRole};
+use latchgate_core::gate::{OperationAddress, OperationRecord, State};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use parking_lot::Mutex;
 use sqlx::Row;
@@ -51,7 +51,6 @@ pub(super) struct Encoded {
     operation: String,
     state: State,
     is_suspect: bool,
-    is_fallback: bool,
     goes_at: Option<i64>,
     /// The record in JSON.
     record: String,
@@ -98,7 +97,6 @@ impl Encoded {
             operation: record.operation.as_str().to_owned(),
             state: record.state(),
             is_suspect: record.is_suspect(),
-            is_fallback: record.claimed_in == StoreRole::Fallback,
             goes_at: record.goes_at().map(|at| i64::try_from(at.as_ms()).unwrap_or(i64::MAX)),
             record: text,
             wake_up: change.wakes.then(|| pack_operation(address)),
@@ -271,7 +269,6 @@ impl Writer {
             .bind(sorted.iter().map(|write| write.operation.as_str()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.state.as_str()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.is_suspect).collect::<Vec<_>>())
-            .bind(sorted.iter().map(|write| write.is_fallback).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.goes_at).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.record.as_str()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.wake_up.as_deref()).collect::<Vec<_>>());
@@ -350,7 +347,6 @@ mod tests {
             operation: "pay".to_owned(),
             state: State::Started,
             is_suspect: false,
-            is_fallback: false,
             goes_at: None,
             record: "x".repeat(bytes),
             wake_up: None,

@@ -32,7 +32,6 @@ impl RedisGateStore {
             // A record whose time is over may have gone since it was found.
             let Some(value) = value else { continue };
             let record = layout::decode(&value).ok().map(|stored| stored.record);
-            // A durable one is a copy of a record in the second store.
             if record.as_ref().is_none_or(OperationRecord::is_moved_by_a_switch) {
                 page.push(copied(address, record));
             }
@@ -40,7 +39,7 @@ impl RedisGateStore {
         Ok(DumpPage::of(page, next))
     }
 
-    /// Removes everything but the engine record: durable records are copies, and none of the others is to be carried back.
+    /// Removes everything but the engine record: durable operations live in the second store.
     pub(super) async fn clear_all(&self, epoch: Epoch) -> Result<bool, StoreError> {
         for prefix in self.layout.all() {
             let mut place = "0".to_owned();

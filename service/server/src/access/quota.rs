@@ -1,7 +1,5 @@
 //! What an app uses of this node, and its quotas. An app without quotas is not counted: it pays for one look at a flag.
 
-mod table;
-
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,11 +9,8 @@ use governor::clock::Clock as _;
 use governor::{DefaultDirectRateLimiter, RateLimiter};
 use latchgate_core::App;
 use latchgate_core::access::{Quota, Quotas};
-use latchgate_core::gate::OperationId;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
-
-pub use self::table::{Reserved, Table};
 
 /// Calls of clients that finish what they have begun are refused only beyond this many times the rate.
 const RATE_OF_HOLDERS: u32 = 10;
@@ -43,8 +38,6 @@ pub struct AppUse {
     limits: RwLock<Limits>,
     waiters: AtomicU32,
     event_streams: AtomicU32,
-    /// The operations that this node let start and that may be running.
-    operations: Table<OperationId>,
     /// When it was last logged that each quota is reached.
     logged: Mutex<[Option<Instant>; Quota::ALL.len()]>,
 }
@@ -78,7 +71,6 @@ impl AppUse {
             limits: RwLock::default(),
             waiters: AtomicU32::new(0),
             event_streams: AtomicU32::new(0),
-            operations: Table::new(Quota::Operations),
             logged: Mutex::default(),
         }
     }
@@ -91,9 +83,6 @@ impl AppUse {
         }
         if limits.quotas.requests_per_second != quotas.requests_per_second {
             limits.rates = quotas.requests_per_second.and_then(Rates::of).map(Arc::new);
-        }
-        if quotas.operations.is_none() {
-            self.operations.clear();
         }
         limits.quotas = quotas;
         self.has_quotas.store(!quotas.are_none(), Ordering::Relaxed);
@@ -157,11 +146,6 @@ impl AppUse {
 
     fn counter(&self, quota: Quota) -> &AtomicU32 {
         if quota == Quota::EventStreams { &self.event_streams } else { &self.waiters }
-    }
-
-    /// The operations that are counted, with the limit; `None` if the app has no such quota.
-    pub fn operations(&self) -> Option<(&Table<OperationId>, u32)> {
-        Some((&self.operations, self.limit(Quota::Operations)?))
     }
 
     /// Logs that a quota is reached, at most once a minute.
@@ -236,9 +220,9 @@ mod tests {
 
     #[test]
     fn an_app_whose_quotas_are_lifted_is_counted_no_more() {
-        let app_use = app_use(Quotas { operations: Some(0), event_streams: Some(0), ..Quotas::default() });
-        assert!(app_use.stream().is_err() && app_use.operations().is_some());
+        let app_use = app_use(Quotas { waiters: Some(0), event_streams: Some(0), ..Quotas::default() });
+        assert!(app_use.stream().is_err() && app_use.wait().is_err());
         app_use.set(Quotas::default());
-        assert!(app_use.stream().unwrap().is_none() && app_use.operations().is_none());
+        assert!(app_use.stream().unwrap().is_none() && app_use.wait().unwrap().is_none());
     }
 }
