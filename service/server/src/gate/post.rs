@@ -138,13 +138,6 @@ impl Operations {
         let inner = &self.inner;
         match inner.signer.read(stamp) {
             Some(Presented::Guarded(home, stamp)) => {
-                if let (Some(lease_ms), Some(active)) = (lease_ms, inner.active(home)) {
-                    match active.allow_lease(lease_ms).await {
-                        // The heartbeat itself finds the engine in use.
-                        Ok(()) | Err(StoreError::EpochOver) => {}
-                        Err(error) => return Err(error.into()),
-                    }
-                }
                 Ok(inner.apply_there(home, address, &Command::Heartbeat { stamp, lease_ms }).await?)
             }
             // There is no lease to renew.

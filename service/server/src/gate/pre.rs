@@ -174,11 +174,7 @@ impl Inner {
                 return Err(Broken::Store(self.engines(home).unavailable()));
             };
             claim.hold_off = active.hold_off;
-            let reply = match active.allow_lease(claim.lease_ms).await {
-                Ok(()) => self.pre_on(&active, home, address, claim.clone(), wait).await,
-                Err(error) => Err(Broken::Store(error)),
-            };
-            match reply {
+            match self.pre_on(&active, home, address, claim.clone(), wait).await {
                 Err(Broken::Store(StoreError::EpochOver)) if refusals < EPOCH_TRIES || !wait.left().is_zero() => {
                     refusals += 1;
                     active.engines.refresh(active.epoch).await;
@@ -220,7 +216,6 @@ impl Inner {
                 outage::carry_one_back(self, active, address).await.map_err(Broken::Store)?;
             }
         }
-        active.allow_lease(claim.lease_ms).await.map_err(Broken::Store)?;
         self.pre_on(active, Home::Primary, address, claim.clone(), wait).await
     }
 
