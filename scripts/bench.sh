@@ -208,7 +208,7 @@ bench_trouble() {
     say "a state of 30 leases with long metadata, and four callers"
     long=$(printf 'x%.0s' {1..900})
     for _ in {1..30}; do
-        curl -fsS -d "{\"ttl_ms\":3600000,\"metadata\":{\"text\":\"$long\"}$many}" "$HTTP_URL/v1/locks/large/acquire" >/dev/null
+        curl -fsS -d "{\"ttl_ms\":300000,\"metadata\":{\"text\":\"$long\"}$many}" "$HTTP_URL/v1/locks/large/acquire" >/dev/null
     done
     beside_key large true "$many" --connections 4
 }

@@ -121,6 +121,8 @@ start_node() {
         sqlite) settings=(LATCHGATE_LOCKS="sqlite:$DATA/latchgate.db") ;;
         ha) use_ha_stores "$1" && settings=(LATCHGATE_LOCKS="$LATCHGATE_LOCKS" LATCHGATE_GATE="$LATCHGATE_GATE") ;;
     esac
+    # Hold-offs last as long.
+    settings+=(LATCHGATE_TTL_MAX=60s LATCHGATE_OPERATION_TTL_MAX=60s)
     ln -sfn "$(realpath "${UPGRADE:-$CLUSTER_BINARY}")" "$ROOM/$1.binary"
     start_http "$1" env "${settings[@]}" TEST_CRASH="$ROOM/$1.crash" "$ROOM/$1.binary" serve
 }

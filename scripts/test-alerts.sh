@@ -24,6 +24,19 @@ ON_REDIS=$HTTP_URL
 start_http gate "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/gate.db" --gate "$REDIS_URL"
 GATE=$HTTP_URL
 
+# In place of a postgres_exporter.
+EXPORTER_PORT=$(free_port)
+echo 'pg_stat_activity_max_tx_duration{datname="db"} 1' >"$ROOM/exported"
+start exporter python3 -c '
+import http.server, sys
+class Exporter(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("content-type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(open(sys.argv[2], "rb").read())
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Exporter).serve_forever()' "$EXPORTER_PORT" "$ROOM/exported"
+
 sed -E 's/^( +for:) .*/\1 1s/' deploy/alerts.yml >"$ROOM/alerts.yml"
 cat >"$ROOM/prometheus.yml" <<END
 global:
@@ -35,6 +48,9 @@ scrape_configs:
   - job_name: latchgate
     static_configs:
       - targets: ["${PLAIN#http://}", "${ON_REDIS#http://}", "${GATE#http://}"]
+  - job_name: postgres
+    static_configs:
+      - targets: ["127.0.0.1:$EXPORTER_PORT"]
 END
 PROMETHEUS=http://127.0.0.1:$(free_port)
 start prometheus prometheus --config.file="$ROOM/prometheus.yml" --storage.tsdb.path="$ROOM/prometheus" \
@@ -107,6 +123,8 @@ the_store_loses_its_data() {
     acquire "$ON_REDIS" '{}'
 }
 
+a_transaction_stays_open() { echo 'pg_stat_activity_max_tx_duration{datname="db"} 700' >"$ROOM/exported"; }
+
 a_call_needs_the_store() { acquire "$ON_REDIS" '{}'; }
 
 a_run_is_entered() {
@@ -133,6 +151,7 @@ causes LatchgateLeasesExpire a_holder_dies
 causes LatchgateDoubleRun an_operation_runs_twice
 causes LatchgateSlowCommits the_store_is_slow
 causes LatchgateRunEntered a_run_is_entered
+causes LatchgateOldSnapshot a_transaction_stays_open
 kill -STOP "$REDIS_PID"
 causes LatchgateNotReady a_call_needs_the_store
 causes LatchgateErrors a_call_needs_the_store

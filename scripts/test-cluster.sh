@@ -119,7 +119,7 @@ a_client_does_not_choose_its_address_in_audit_records() {
 
 a_killed_node_is_not_missed() {
     local lease i
-    lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":600000}' | jq -r .lease_id)
+    lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":300000}' | jq -r .lease_id)
     kill_part node-2
     # If nginx cannot connect to a node, it tries the next one, for any key.
     for i in {1..30}; do ask 200 POST "/v1/locks/after-$i/acquire" >/dev/null; done
@@ -140,7 +140,7 @@ without_nodes_nginx_answers_with_a_problem() {
 
 grants_survive_restarts_of_all_servers() {
     local part lease
-    lease=$(ask 200 POST /v1/locks/outlives/acquire '{"ttl_ms":600000}' | jq -r .lease_id)
+    lease=$(ask 200 POST /v1/locks/outlives/acquire '{"ttl_ms":300000}' | jq -r .lease_id)
     ask 201 POST /v1/operations/pre '{"operation":"charge","contents":"outlives","ttl_ms":600000}' >/dev/null
     # All but nginx: without any running part, the cluster's data would be removed.
     for part in redis postgres node-1 node-2 node-3; do kill_part "$part"; done

@@ -198,7 +198,7 @@ a_killed_node_is_not_missed_and_comes_back() {
 
 data_outlives_the_containers() {
     local lease
-    lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":600000}' | jq -r .lease_id)
+    lease=$(ask 200 POST /v1/locks/kept/acquire '{"ttl_ms":300000}' | jq -r .lease_id)
     # Without --volumes.
     log down "${COMPOSE[@]}" down
     [[ -z $(docker ps -aq) ]] || die "a container is left"

@@ -10,6 +10,8 @@ source scripts/chaos/clients.sh
 export CLUSTER_DIR=$SCRATCH/cluster TMPDIR=$SCRATCH
 # Longest recovery in s: Patroni replaces a primary that does not answer after 20 s.
 RECOVERY_MAX=120
+# Hold-offs last as long.
+export LATCHGATE_TTL_MAX=60s
 
 leave() {
     local code=$?
@@ -82,7 +84,6 @@ until_holding_off
 refused_in_hold_off during-the-hold-off
 until_acquired after-the-hold-off >"$SCRATCH/granted"
 granted_ms=$(now_ms)
-# The longest lease in use is shorter, but a hold-off lasts at least a minute.
 ((granted_ms - killed_ms >= 60000)) || die "granted $((granted_ms - killed_ms)) ms after the fault"
 RECOVERY_MAX=120 until_as_before "the hold-off"
 stop_recording

@@ -9,7 +9,7 @@ create table engine_records (
     -- standby, filling, active, moving or retired.
     state    text not null,
     epoch    bigint not null,
-    -- The server on which the record was written: its system identifier, `/`, and its timeline, which a promotion changes.
+    -- Where the record was written: the system identifier, the timeline, which a promotion changes, and the database, each after a `/`.
     server   text not null,
     -- How many states copiers have written since the store began to fill.
     copied   bigint not null default 0,
@@ -24,12 +24,21 @@ as $$ select case purpose when 'locks' then 1 when 'gate' then 2 else 3 end $$;
 create function timeline_here(is_known boolean) returns text language sql volatile
 as $$ select case when is_known then substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) else '' end $$;
 
+-- Of a dump that is loaded, database and table are new ones.
 create function server_here(is_known boolean) returns text language sql volatile as $$
 select case
     when is_known then (select system_identifier from pg_control_system()) || '/' || latchgate.timeline_here(true)
     else '/'
-end
+end || '/' || (select d.oid from pg_database d where d.datname = current_database()) || '.' || 'latchgate.engine_records'::regclass::oid
 $$;
+
+-- Each node that runs counts here, and compares the number with the one that it remembers: see postgres/marks.rs.
+create table node_marks (
+    node    bigint primary key,
+    counter bigint not null,
+    -- ms since the Unix epoch. The row of a node that has stopped is removed.
+    at      bigint not null
+) with (fillfactor = 50);
 
 create function now_ms() returns bigint language sql volatile
 as $$ select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
@@ -40,6 +49,11 @@ select case
     when current_setting('fsync') = 'off' then 'fsync'
     when current_setting('full_page_writes') = 'off' then 'full_page_writes'
 end
+$$;
+
+-- A table that a crash empties, because another program has made it unlogged; null if there is none.
+create function unlogged_here() returns text language sql volatile as $$
+select min(c.relname) from pg_class c where c.relnamespace = 'latchgate'::regnamespace and c.relkind = 'r' and c.relpersistence <> 'p'
 $$;
 
 -- Whether the operator accepts such a server: the settings of a session say so.

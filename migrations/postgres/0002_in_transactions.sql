@@ -239,10 +239,6 @@ begin
             when 'failure' then at + case when o.suspect then 86400000 else 600000 end
         end
     where r.app = o.app and r.id = o.id;
-    -- As a node does.
-    if (o.record ->> 'awaited_until')::bigint >= at then
-        perform pg_notify('latchgate_operations', json_build_array(app, id)::text);
-    end if;
     return (o.record ->> 'attempt')::integer;
 end
 $$;

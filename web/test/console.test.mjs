@@ -93,7 +93,7 @@ function waiter(key, owner) {
 test("a person finds a held lock, sees who waits, forces it, and sees the waiter get it", async () => {
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
-  const lease = await acquire(`${OWN}orders/1`, { owner: "curl-one", ttl_ms: 600_000 });
+  const lease = await acquire(`${OWN}orders/1`, { owner: "curl-one", ttl_ms: 300_000 });
   assert.equal(lease.status, 200);
   const granted = waiter(`${OWN}orders/1`, "curl-two");
 
@@ -123,7 +123,7 @@ test("a person finds a held lock, sees who waits, forces it, and sees the waiter
 
 test("what is forced or revoked is the lease that was on the screen", async () => {
   const path = `/v1/locks/${encodeURIComponent(`${OWN}raced`)}`;
-  await ok("POST", `${path}/acquire`, { owner: "first", ttl_ms: 600_000 });
+  await ok("POST", `${path}/acquire`, { owner: "first", ttl_ms: 300_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   await page.goto(`${url}/#/locks/${encodeURIComponent(`${OWN}raced`)}`);
@@ -133,7 +133,7 @@ test("what is forced or revoked is the lease that was on the screen", async () =
     const dialog = page.getByRole("dialog");
     await ok("DELETE", path);
     const owner = `after ${button}`;
-    await ok("POST", `${path}/acquire`, { owner, ttl_ms: 600_000 });
+    await ok("POST", `${path}/acquire`, { owner, ttl_ms: 300_000 });
     await dialog.getByRole("button", { name: action, exact: true }).click();
     await dialog.getByText("stale-token").waitFor();
     await dialog.getByRole("button", { name: "Cancel" }).click();
@@ -148,7 +148,7 @@ test("what is forced or revoked is the lease that was on the screen", async () =
 test("the time left of a lease is shown relative to its length, however long it is held", async () => {
   const path = `/v1/locks/${encodeURIComponent(`${OWN}renewed`)}`;
   const { lease_id } = await ok("POST", `${path}/acquire`, { owner: "renewing", ttl_ms: 100 });
-  await ok("POST", `${path}/renew`, { lease_id, ttl_ms: 600_000 });
+  await ok("POST", `${path}/renew`, { lease_id, ttl_ms: 300_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   for (const address of [`locks/${encodeURIComponent(`${OWN}renewed`)}`, `locks?${new URLSearchParams({ prefix: `${OWN}renewed` })}`]) {
@@ -341,7 +341,7 @@ test("behind a load balancer, the overview asks until all nodes have answered", 
 
 test("the overview names what needs attention, and leads there", async () => {
   const held = `${OWN}attention/held`;
-  await acquire(held, { owner: "curl-eight", ttl_ms: 600_000 });
+  await acquire(held, { owner: "curl-eight", ttl_ms: 300_000 });
   const granted = waiter(held, "curl-nine");
   const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: `decide ${OWN}`, contents: 1 });
   await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
@@ -372,7 +372,7 @@ test("the overview names what needs attention, and leads there", async () => {
 
 test("a person sorts a list, closes several keys at once, and finds them by an address", async () => {
   const keys = ["one", "two", "three"].map((name) => `${OWN}several/${name}`);
-  for (const key of keys) await acquire(key, { owner: "curl-ten", ttl_ms: 600_000 });
+  for (const key of keys) await acquire(key, { owner: "curl-ten", ttl_ms: 300_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   await page.goto(`${url}/#/locks?${new URLSearchParams({ app: "default", prefix: `${OWN}several/` })}`);
@@ -464,7 +464,7 @@ test("an operator looks at all apps, and what is done to a lock or an operation 
   const [app, name] = [`all-${now}`, `${OWN}of-all/${now}`];
   await ok("POST", "/v1/admin/apps", { app });
   const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["read", "locks", "operations"] });
-  for (const caller of [key, operatorKey]) await ok("POST", `/v1/locks/${encodeURIComponent(name)}/acquire`, { owner: "worker", ttl_ms: 600_000 }, caller);
+  for (const caller of [key, operatorKey]) await ok("POST", `/v1/locks/${encodeURIComponent(name)}/acquire`, { owner: "worker", ttl_ms: 300_000 }, caller);
   const isHeld = async (caller) => (await ok("GET", `/v1/locks/${encodeURIComponent(name)}`, undefined, caller)).held;
   const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "of-all", contents: app, label: app }, key);
   await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
@@ -527,7 +527,7 @@ test("an operator revokes several API keys at once", async () => {
 
 test("what fails of several stays selected, and the dialog says why", async () => {
   const keys = ["one", "two"].map((name) => `${OWN}failing/${name}`);
-  for (const key of keys) await acquire(key, { owner: "curl-eleven", ttl_ms: 600_000 });
+  for (const key of keys) await acquire(key, { owner: "curl-eleven", ttl_ms: 300_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   await page.goto(`${url}/#/locks?${new URLSearchParams({ app: "default", prefix: `${OWN}failing/` })}`);
@@ -594,7 +594,7 @@ test("events arrive while they happen", async () => {
 
 test("an API key without admin sees no button that it may not press", async () => {
   const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { scopes: ["read"], prefixes: [OWN] });
-  await acquire(`${OWN}watched`, { owner: "curl-four", ttl_ms: 600_000 });
+  await acquire(`${OWN}watched`, { owner: "curl-four", ttl_ms: 300_000 });
   const { page, context, faults } = await visit();
   await signIn(page, key);
   const links = page.getByRole("navigation", { name: "Pages", exact: true }).getByRole("link");
@@ -636,7 +636,7 @@ test("an API key without admin is told who decides about an unknown outcome, and
 });
 
 test("no list is cut off on a desktop", async () => {
-  await acquire(`${OWN}wide`, { owner: "host-with-a-name.example.com:12345 worker", ttl_ms: 600_000 });
+  await acquire(`${OWN}wide`, { owner: "host-with-a-name.example.com:12345 worker", ttl_ms: 300_000 });
   await ok("PUT", `/v1/locks/${encodeURIComponent(`${OWN}wide`)}/closed`, { reason: "a release weekend, and a reason of some length", until: new Date(Date.now() + 9e7).toISOString() });
   await ok("POST", "/v1/admin/api-keys", { scopes: ["read", "locks", "operations", "admin"], name: "the workers of billing", expires_in_ms: 864e5 });
   const { page, context, faults } = await visit();
@@ -651,7 +651,7 @@ test("no list is cut off on a desktop", async () => {
 });
 
 test("every page is accessible in both themes and fits a phone", async () => {
-  await acquire(`${OWN}seen`, { owner: "curl-five", ttl_ms: 600_000 });
+  await acquire(`${OWN}seen`, { owner: "curl-five", ttl_ms: 300_000 });
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   const serious = [];
@@ -684,7 +684,7 @@ test("every page is accessible in both themes and fits a phone", async () => {
 test("the console says when the node is away, and goes on when it is back", async () => {
   const { page, context } = await visit();
   await signIn(page, operatorKey);
-  await acquire(`${OWN}away`, { owner: "curl-six", ttl_ms: 600_000 });
+  await acquire(`${OWN}away`, { owner: "curl-six", ttl_ms: 300_000 });
   await page.goto(`${url}/#/locks/${encodeURIComponent(`${OWN}away`)}`);
   await page.getByRole("region", { name: "Holders" }).getByText("curl-six").waitFor();
   await context.setOffline(true);

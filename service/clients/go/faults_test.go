@@ -162,7 +162,7 @@ func Test23AClaimInDoubtIsGivenBack(t *testing.T) {
 
 // Not in parallel, because the clock steps for all.
 func Test24TheMachineWasSuspendedForLongerThanTheLease(t *testing.T) {
-	lease := held(t, client(Config{}), freshKey(), Options{TTL: 10 * time.Minute})
+	lease := held(t, client(Config{}), freshKey(), Options{TTL: 5 * time.Minute})
 	stepped.Store(int64(601 * time.Second))
 	defer stepped.Store(0)
 	select {

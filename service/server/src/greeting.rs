@@ -4,8 +4,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use latchgate_core::Timestamp;
+
 use crate::config::{LocksSource, StoreArgs};
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
+use crate::format::rfc3339;
 use crate::store::postgres::place_of;
 
 /// # Errors
@@ -16,6 +19,7 @@ pub fn text(
     args: &StoreArgs,
     history_retention: Duration,
     needs_key: bool,
+    hold_off: Option<Timestamp>,
 ) -> anyhow::Result<String> {
     let engines = args.engines(history_retention)?;
     let locks = locks_places(args, &engines);
@@ -26,13 +30,24 @@ pub fn text(
     let is_redis = engines.iter().any(|engine| matches!(engine.kind, LocksKind::Redis(_)));
     let warning = if is_redis { "\nRedis may lose held locks when it crashes or fails over." } else { "" };
     let header = if needs_key { "-H \"Authorization: Bearer $LATCHGATE_API_KEY\" " } else { "" };
+    let first = match hold_off {
+        None => format!(
+            "Take your first lock:\n\n  curl -f {header}-X POST {scheme}://{address}/v1/locks/my-lock/acquire\n"
+        ),
+        Some(until) => format!(
+            "No lock is granted until {}, a hold-off: the store may have lost locks that clients hold.\n\
+             If it has not, because it is new, end the hold-off{}:\n\n  \
+             latchgate engines hold-off --for 0 --url {scheme}://{address}\n",
+            rfc3339(until),
+            if is_redis { " by --new at the next start, or at once" } else { "" }
+        ),
+    };
     Ok(format!(
         "Latchgate {} listens on {scheme}://{address}\n\
          {stores}{warning}\n\
          Console: {scheme}://{address}/\n\
          Swagger UI: {scheme}://{address}/docs/\n\
-         Take your first lock:\n\n  \
-         curl -f {header}-X POST {scheme}://{address}/v1/locks/my-lock/acquire\n",
+         {first}",
         env!("CARGO_PKG_VERSION")
     ))
 }

@@ -61,8 +61,9 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let greeting =
-        greeting::text(scheme, address, &args.store, args.locks.history_retention, context.access.needs_key())?;
+    let hold_off = context.locks.engines().standing().and_then(|used| used.hold_off(context.locks.now()));
+    let needs_key = context.access.needs_key();
+    let greeting = greeting::text(scheme, address, &args.store, args.locks.history_retention, needs_key, hold_off)?;
     // The node serves also if standard output cannot be written.
     let _ = writeln!(std::io::stdout(), "{greeting}");
     let server_limits = args.http.server_limits(connections_max, tls.clone());

@@ -113,6 +113,25 @@ impl Postgres {
         create_database(&self.url("postgres")).await
     }
 
+    /// Dumps a database and loads the dump into a new one; returns the URL of that.
+    ///
+    /// # Panics
+    ///
+    /// When that fails.
+    pub async fn restore_beside(&self, url: &str) -> String {
+        let restored = self.create_database().await;
+        let [dump, load] = ["pg_dump", "psql"].map(|program| find_program(program, &binaries()));
+        let command = format!(
+            "set -o pipefail; {} --schema=latchgate --dbname='{url}' | {} --no-psqlrc --quiet -v ON_ERROR_STOP=1 --dbname='{restored}'",
+            dump.display(),
+            load.display()
+        );
+        let output =
+            tokio::process::Command::new("bash").args(["-c", &command]).output().await.expect("bash can be run");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        restored
+    }
+
     /// The port on 127.0.0.1.
     pub fn port(&self) -> u16 {
         self.world.port

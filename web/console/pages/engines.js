@@ -39,7 +39,7 @@ function usePanel(name, title, use, refresh) {
       { label: "Answers", cell: (engine) => (engine.answers ? badge("yes", "good") : [badge("no", "bad"), engine.trouble && h("p", { class: "about" }, engine.trouble)]) },
       { label: "State", cell: (engine) => (engine.state ? badge(engine.state, STATES[engine.state]) : "–") },
       { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number hide" },
-      { label: "Longest lease", cell: (engine) => (engine.lease_ms_max === undefined ? "–" : duration(engine.lease_ms_max)), class: "hide" },
+      { label: "Longest lease", cell: (engine) => (engine.ttl_ms_max === undefined ? "–" : duration(engine.ttl_ms_max)), class: "hide" },
     ], use.engines),
     h("details", {}, h("summary", {}, "Epochs"), facts(["This node", use.epoch ?? "none"], ...use.engines.map((engine) => [engine.name, engine.epoch]))));
 }
@@ -68,7 +68,7 @@ function beginHoldOff(name, refresh) {
     text: name === "locks"
       ? "No node grants new leases until it ends. Leases can be renewed and released. Begin one when leases may have been lost."
       : "Operations without a record are refused until it ends, if their pre says that they must not be repeated.",
-    fields: [{ name: "seconds", type: "number", label: "Seconds", hint: "Empty: as long as the longest lease in use" }],
+    fields: [{ name: "seconds", type: "number", label: "Seconds", hint: "Empty: as long as the longest lease allowed" }],
     action: "Begin",
     isDanger: true,
     run: async ({ seconds }) => {

@@ -124,7 +124,7 @@ class Faults(Scenario):
                 eventually(is_done, "the operation is free")
 
     def test_24_the_machine_was_suspended_for_longer_than_the_lease(self) -> None:
-        lease = self.client().lock(self.key, ttl=600)
+        lease = self.client().lock(self.key, ttl=300)
         with mock.patch("latchgate._renewals.now", lambda: now() + 601):
             self.assertTrue(lease.lost.wait(60))
 

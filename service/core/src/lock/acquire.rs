@@ -59,7 +59,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
         let is_set = state.limit.is_some_and(|limit| limit.is_set);
         state.limit = Some(Limit { permits, is_set });
     }
-    let lease = grant(state, request, (access, slots), token, now, terms.lease_ms_max);
+    let lease = grant(state, request, (access, slots), token, now);
     let event = Event::of_lease(EventKind::Granted, &lease, now);
     Step::changed(Outcome::Granted(Grant { lease, limit, repeated: false })).with(event)
 }
@@ -120,12 +120,10 @@ fn grant(
     (access, slots): (Access, Slots),
     token: u64,
     now: Timestamp,
-    lease_ms_max: u64,
 ) -> Lease {
     state.token = state.token.max(token);
     let terms = &request.lease;
-    let ttl_ms = terms.ttl_ms.min(lease_ms_max);
-    let counted = now.plus_ms(ttl_ms);
+    let counted = now.plus_ms(terms.ttl_ms);
     let mut lease = Lease {
         lease_id: terms.lease_id.clone(),
         owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
@@ -133,7 +131,7 @@ fn grant(
         slots,
         group: terms.group().filter(|_| terms.mode.permits() > 0).cloned(),
         token,
-        ttl_ms,
+        ttl_ms: terms.ttl_ms,
         granted_at: now,
         expires_at: counted,
         waited_ms: now.ms_since(request.position.arrival),

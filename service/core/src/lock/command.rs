@@ -110,13 +110,13 @@ pub struct Terms {
     pub hold_off: Option<Timestamp>,
     /// No new token is lower. The state may lack the key's last tokens.
     pub token_min: u64,
-    /// No lease becomes longer, in ms: after a loss of states, nothing is granted for as long.
-    pub lease_ms_max: u64,
+    /// By how much leases end later than they say, in ms: the clock has jumped ahead since they were granted.
+    pub late_ms: u64,
 }
 
 impl Terms {
     /// The state is complete.
-    pub const FREE: Self = Self { hold_off: None, token_min: 0, lease_ms_max: u64::MAX };
+    pub const FREE: Self = Self { hold_off: None, token_min: 0, late_ms: 0 };
 
     /// The end of the hold-off, if it is still to come.
     pub(super) fn held_off_until(self, now: Timestamp) -> Option<Timestamp> {

@@ -7,10 +7,11 @@ use crate::time::Timestamp;
 
 impl LockState {
     /// Ends the leases that have expired, frees permits and opens the key when their time has come, and removes the turns that
-    /// have lapsed. Returns whether the state changed, and the events.
+    /// have lapsed. Leases end `late_ms` later than they say: see [`Terms::late_ms`](super::Terms). Returns whether the state changed, and the events.
     ///
     /// Every step begins with it, so a stored state may be out of date without harm.
-    pub fn settle(&mut self, now: Timestamp) -> (bool, Vec<Event>) {
+    pub fn settle(&mut self, now: Timestamp, late_ms: u64) -> (bool, Vec<Event>) {
+        let then = Timestamp::from_ms(now.as_ms().saturating_sub(late_ms));
         let mut changed = self.lapse_turns(now);
         let mut events = Vec::new();
         for lease in &mut self.holders {
@@ -19,10 +20,10 @@ impl LockState {
                 events.push(Event::of_lease(EventKind::HeldTooLong, lease, at));
             }
         }
-        while let Some(index) = self.holders.iter().position(|lease| lease.has_expired(now)) {
+        while let Some(index) = self.holders.iter().position(|lease| lease.has_expired(then)) {
             let lease = &self.holders[index];
             let (at, why) = (lease.expires_at, lease.expiry_reason());
-            let delay_until = lease.delay_until();
+            let delay_until = lease.delay_until().map(|until| until.plus_ms(late_ms));
             self.start_lock_delay(delay_until);
             events.push(self.end(index, why, at, now));
         }

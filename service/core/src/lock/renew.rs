@@ -1,13 +1,13 @@
 //! Renewal: the holder extends its lease.
 
-use super::command::{Renew, Terms};
+use super::command::Renew;
 use super::lease::LeaseId;
 use super::outcome::{KeyFull, Lost, Outcome, Step};
 use super::size::metadata_bytes;
 use super::state::LockState;
 use crate::time::Timestamp;
 
-pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp, terms: Terms) -> Step {
+pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> Step {
     if let Some(full) = state.without_space_for(request) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
@@ -21,8 +21,7 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp, term
     }
     let before = lease.clone();
     let is_shorter = request.ttl_ms.is_some_and(|ttl_ms| ttl_ms < lease.ttl_ms);
-    let ttl_ms_max = terms.lease_ms_max.max(lease.ttl_ms);
-    lease.ttl_ms = request.ttl_ms.map_or(lease.ttl_ms, |ttl_ms| ttl_ms.min(ttl_ms_max));
+    lease.ttl_ms = request.ttl_ms.unwrap_or(lease.ttl_ms);
     let counted = now.plus_ms(lease.ttl_ms);
     // The holder relies on the expiry in its last answer, which a node with a faster clock may have given.
     let counted = if is_shorter { counted } else { counted.max(lease.expires_at) };

@@ -141,7 +141,7 @@ impl LockState {
 
     /// Whether it is held, waited for, delayed, closed, or limited by an operator.
     pub fn is_in_use(mut self, now: Timestamp) -> bool {
-        let _ = self.settle(now);
+        let _ = self.settle(now, 0);
         let is_taken = !self.holders.is_empty() || self.delayed_until(now).is_some() || self.closing(now).is_some();
         is_taken || !self.turns.is_empty() || self.limit_in_force().is_some()
     }

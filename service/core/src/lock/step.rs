@@ -10,10 +10,10 @@ use crate::time::Timestamp;
 ///
 /// Contention is an outcome, not an error. The caller commits the state if [`Step::changed`], and answers only then.
 pub fn step(state: &mut LockState, command: &Command, now: Timestamp, terms: Terms) -> Step {
-    let (settled, mut events) = state.settle(now);
+    let (settled, mut events) = state.settle(now, terms.late_ms);
     let mut done = match command {
         Command::Acquire(request) => acquire::acquire(state, request, now, terms),
-        Command::Renew(request) => renew::renew(state, request, now, terms),
+        Command::Renew(request) => renew::renew(state, request, now),
         Command::Release(request) => release::release(state, request, now),
         Command::GiveBack(request) => give_back::give_back(state, request, now),
         Command::SetLimit(permits) => intervention::set_limit(state, *permits),

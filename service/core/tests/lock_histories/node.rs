@@ -115,7 +115,7 @@ impl Node {
         let mut attempted = Vec::new();
         let take_step = |state: &mut LockState, command: &Command, now: Timestamp, _: Terms| {
             let mut before = state.clone();
-            let _ = before.settle(now);
+            let _ = before.settle(now, 0);
             let taken = checked_step(&mut ledger.broken, state, command, now);
             if let Command::Acquire(request) = command {
                 groups::check_first(&mut ledger.broken, &before, &self.queue, &attempted, request, &taken);

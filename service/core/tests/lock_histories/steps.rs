@@ -55,7 +55,7 @@ impl Context<'_> {
 pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Command, now: Timestamp) -> Taken {
     let before = state.clone();
     let mut settled = before.clone();
-    let _ = settled.settle(now);
+    let _ = settled.settle(now, 0);
     let done = step(state, command, now, Terms::FREE);
     let context = Context { command, now, settled: &settled, after: state, done: &done };
     broken.expect(done.changed == (*state != before), Promise::ChangedIsExact, || context.describe());

@@ -209,8 +209,8 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
             let wrong = wrong_with(&answer);
             ensure!(wrong.is_empty(), "{}", wrong.join("; "));
         }
-        EnginesCommand::Lower { of, lease_ms_max } => {
-            let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "lease_ms_max": lease_ms_max }));
+        EnginesCommand::Lower { of, ttl_ms_max } => {
+            let (path, body) = (format!("/v1/admin/engines/{}", of.as_str()), json!({ "ttl_ms_max": ttl_ms_max }));
             show_engines(show.json, &orders()?.call(Method::POST, &path, Some(&body)).await?);
         }
         EnginesCommand::Switch { of, engine, stopped, force, beside } => {

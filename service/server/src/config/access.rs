@@ -117,12 +117,12 @@ pub struct BesideArgs {
     #[arg(long)]
     pub beside_store: bool,
 
-    /// The longest lease that nodes grant
-    #[arg(long = "ttl-max", value_name = "DURATION", default_value = "1h", value_parser = duration_ms, help_heading = "Stores")]
+    /// The longest lease that nodes grant, unless the store says it
+    #[arg(long = "ttl-max", value_name = "DURATION", default_value = "5m", value_parser = duration_ms, help_heading = "Stores")]
     pub ttl_ms_max: u64,
 
-    /// The longest lease of an operation that nodes grant
-    #[arg(long = "operation-ttl-max", value_name = "DURATION", default_value = "1d", value_parser = duration_ms, help_heading = "Stores")]
+    /// The longest lease of an operation that nodes grant, unless the store says it
+    #[arg(long = "operation-ttl-max", value_name = "DURATION", default_value = "1h", value_parser = duration_ms, help_heading = "Stores")]
     pub operation_lease_ms_max: u64,
 
     #[command(flatten)]

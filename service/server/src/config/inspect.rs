@@ -187,8 +187,8 @@ pub enum EnginesCommand {
         #[arg(value_enum)]
         of: EnginesOf,
         /// The longest lease that may be live.
-        #[arg(long = "lease-max", value_name = "DURATION", value_parser = duration_ms)]
-        lease_ms_max: u64,
+        #[arg(long = "ttl-max", value_name = "DURATION", value_parser = duration_ms)]
+        ttl_ms_max: u64,
     },
     /// Switch to the other engine of a pair. Shows the progress until the switch is complete.
     Switch {
@@ -212,7 +212,7 @@ pub enum EnginesCommand {
         /// Whose hold-off.
         #[arg(value_enum, default_value = "locks")]
         of: EnginesOf,
-        /// How long from now, at most a year; 0 ends a hold-off. If absent: as long as the longest lease in use.
+        /// How long from now, at most a year; 0 ends a hold-off. If absent: as long as the longest lease allowed.
         #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
         lasts: Option<Duration>,
         #[command(flatten)]

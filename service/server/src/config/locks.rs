@@ -20,8 +20,8 @@ pub struct LockArgs {
     #[arg(long = "ttl-default", value_name = "DURATION", value_parser = duration_ms)]
     pub ttl_ms_default: Option<u64>,
 
-    /// Longest lease
-    #[arg(long = "ttl-max", value_name = "DURATION", default_value = "1h", value_parser = duration_ms)]
+    /// Longest lease, and how long grants pause after a loss of the store
+    #[arg(long = "ttl-max", value_name = "DURATION", default_value = "5m", value_parser = duration_ms)]
     pub ttl_ms_max: u64,
 
     /// Longest wait of one request. Keep it below the time-outs of proxies between clients and nodes

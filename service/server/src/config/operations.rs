@@ -9,8 +9,8 @@ use crate::http::{OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
 
 #[derive(Debug, Args)]
 pub struct OperationArgs {
-    /// Longest lease of an operation
-    #[arg(long = "operation-ttl-max", value_name = "DURATION", default_value = "1d", value_parser = duration_ms)]
+    /// Longest lease of an operation, and how long the gate holds off after a loss of its store
+    #[arg(long = "operation-ttl-max", value_name = "DURATION", default_value = "1h", value_parser = duration_ms)]
     pub operation_lease_ms_max: u64,
 
     /// How long a success is kept whose post does not say

@@ -3,7 +3,7 @@
 
 use latchgate_core::Timestamp;
 
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, lease_step};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 
 use EngineState::{Active, Filling, Moving, Retired, Standby};
 
@@ -29,28 +29,31 @@ pub struct Candidate<'a> {
 pub struct Known {
     /// The highest epoch in which it has used an engine.
     pub epoch: Epoch,
-    /// The longest lease that the cluster has needed, by the record of the engine that it used last, in ms.
-    pub lease_ms_max: u64,
-    /// The longest lease that a caller may request, in ms.
+    /// The longest lease that this process grants, in ms; 0 if it is no node.
     pub ttl_ms_max: u64,
-    /// The node was stopped for some time: longer leases may have been needed, and the other engine used, without its knowledge.
+    /// The longest lease that any node grants, by the records that this node has read, in ms; 0 if it has read none.
+    pub ttl_ms_seen: u64,
+    /// The node was stopped for some time: the other engine may have been used without its knowledge.
     pub has_slept: bool,
     /// The copy that is under way has made no progress for too long.
     pub is_stalled: bool,
 }
 
 impl Known {
-    /// The longest lease that may be live on an engine that was used in the epoch `left`, or later, and is left or has lost what it had,
-    /// in ms. A node that has used none since knows only what is allowed.
-    fn lost_ms(self, left: Epoch, record: &EngineRecord) -> u64 {
-        let is_known = self.epoch > Epoch::NONE && self.epoch >= left && !self.has_slept;
-        let ms = if is_known { self.lease_ms_max } else { self.ttl_ms_max };
-        ms.max(record.lease_ms_max)
+    /// The longest lease that may be live, as far as this node knows, in ms.
+    pub(super) fn lease_ms_max(self) -> u64 {
+        self.ttl_ms_max.max(self.ttl_ms_seen)
     }
 
     /// A record of a store without one.
     pub(super) fn first_record(self, state: EngineState, epoch: Epoch, pair: &[String]) -> EngineRecord {
-        EngineRecord::new(state, epoch, pair, self.lease_ms_max.max(lease_step(0, self.ttl_ms_max)))
+        EngineRecord::new(state, epoch, pair, self.lease_ms_max())
+    }
+
+    /// The record with a hold-off for every lease that may be live.
+    pub(super) fn held_off(self, record: &EngineRecord, now: Timestamp) -> EngineRecord {
+        let ttl_ms_max = record.ttl_ms_max.max(self.lease_ms_max());
+        EngineRecord { ttl_ms_max, ..record.held_off(ttl_ms_max, now) }
     }
 }
 
@@ -116,9 +119,10 @@ const NEW_PAIR: &str = "the pair is new";
 const NEW_TO_PAIR: &str = "the engine is new to the pair";
 const ONE_OF_PAIR: &str = "the store is one of a pair from now on";
 const KNOWS: &str = "the idle engine is to know of the active one";
+const RAISED: &str = "this node grants longer leases than the engine record says: hold-offs last as long from now on";
 
 /// Why a record is changed at a first start: a log says so without a warning.
-pub(super) const EXPECTED: [&str; 5] = [NEW, NEW_PAIR, NEW_TO_PAIR, ONE_OF_PAIR, KNOWS];
+pub(super) const EXPECTED: [&str; 6] = [NEW, NEW_PAIR, NEW_TO_PAIR, ONE_OF_PAIR, KNOWS, RAISED];
 
 /// The engine has no record. It becomes active.
 fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[String], known: Known) -> Next {
@@ -135,19 +139,17 @@ fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[Strin
     if engine.is_trusted {
         return write(index, record, "the store is new, or has lost what it had");
     }
-    write(index, record.held_off(known.ttl_ms_max, reading.now), NO_RECORD)
+    write(index, known.held_off(&record, reading.now), NO_RECORD)
 }
 
 /// The record of an active engine; nothing else is in its way.
 fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &EngineRecord, known: Known) -> Next {
-    let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
-    let next = record.epoch.max(known.epoch).next(reading.now);
-    let fresh = EngineRecord { lease_ms_max, ..record.turned(Active, next) };
+    let fresh = record.turned(Active, record.epoch.max(known.epoch).next(reading.now));
     if reading.has_gone_back {
-        // Other nodes may have needed longer leases after this record, and no promotion is to be trusted.
+        // No promotion is to be trusted.
         let fresh = after_loss(engine, reading, &record.pair, record.epoch, known);
         let why = "the store has lost commits that this node had seen: a hold-off begins";
-        return write(index, fresh.held_off(known.ttl_ms_max.max(lease_ms_max), reading.now), why);
+        return write(index, known.held_off(&fresh, reading.now), why);
     }
     if reading.is_after_fail_over {
         // An older record than is known proves that the fail-over lost commits. Of a store that may forget, that is accepted.
@@ -156,19 +158,29 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
             return write(index, fresh, "the store has failed over, and is trusted to have every lease");
         }
         let why = "the store has failed over: a hold-off begins";
-        // The record may be from long before.
-        let is_older = engine.may_forget && known.has_slept;
-        let lost_ms = if is_older { lease_ms_max.max(known.ttl_ms_max) } else { lease_ms_max };
-        return write(index, fresh.with_loss().held_off(lost_ms, reading.now), why);
+        return write(index, known.held_off(&fresh.with_loss(), reading.now), why);
     }
     // A node that has started since took it for a new store, if it was founded after an epoch that is known.
     if record.epoch < known.epoch || (known.epoch > Epoch::NONE && record.founded > known.epoch) {
         return write(index, after_loss(engine, reading, &record.pair, record.epoch.min(known.epoch), known), LOST);
     }
-    // Another node has written a record after a loss, and knew of shorter leases only.
-    if record.lease_ms_max < lease_ms_max && record.lowered <= known.epoch {
-        let why = "this node knows of longer leases than the engine record: the hold-off is extended";
-        return write(index, if engine.is_trusted { fresh } else { fresh.held_off(lease_ms_max, reading.now) }, why);
+    let is_found_empty = record.epoch == record.founded && record.hold_off_until > reading.now;
+    if engine.is_new && engine.may_forget && known.epoch == Epoch::NONE && is_found_empty {
+        let ended = EngineRecord { hold_off_until: Timestamp::default(), ..fresh };
+        return write(index, ended, "the operator says that the store was new: the hold-off ends");
+    }
+    // A node begins to use the store, or another node has written a record after a loss, and knew of shorter leases only.
+    if record.ttl_ms_max < known.ttl_ms_max {
+        let is_held_off = record.hold_off_until > reading.now;
+        let raised = EngineRecord { ttl_ms_max: known.ttl_ms_max, ..fresh };
+        return write(index, if is_held_off { known.held_off(&raised, reading.now) } else { raised }, RAISED);
+    }
+    if let Some(held) = record.held_by_elapsed_time(reading.now) {
+        return write(
+            index,
+            held.turned(Active, fresh.epoch),
+            "the store's clock was set back: the hold-off counts from now",
+        );
     }
     Next::Serve { engine: index, chore: None }
 }
@@ -182,9 +194,12 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
     let record = reading.record.as_ref().map_or_else(
         || none.clone(),
         |record| EngineRecord {
-            lease_ms_max: record.lease_ms_max.max(none.lease_ms_max),
+            ttl_ms_max: record.ttl_ms_max.max(none.ttl_ms_max),
             hold_off_until: record.hold_off_until,
+            hold_off_ms: record.hold_off_ms,
             forced_until: record.forced_until,
+            late_ms: record.late_ms,
+            late_until: record.late_until,
             jumped_ms: record.jumped_ms,
             since: record.since,
             ..none.clone()
@@ -193,7 +208,7 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
     if engine.is_trusted && engine.may_forget {
         return record;
     }
-    record.held_off(known.lost_ms(left, &record), reading.now)
+    known.held_off(&record, reading.now)
 }
 
 fn of_pair(engines: [Candidate<'_>; 2], pair: &[String], known: Known) -> Next {
@@ -255,14 +270,13 @@ fn give_up(engine: usize, (reading, record): (&Reading, &EngineRecord), known: K
 
 /// The record of a frozen engine that is active again, always with a hold-off, and as after a loss.
 pub(super) fn given_up(reading: &Reading, record: &EngineRecord, known: Known) -> EngineRecord {
-    let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
-    let is_known = may_be_given_up(record, known) && !known.has_slept;
-    let lost_ms = if is_known { lease_ms_max } else { known.lost_ms(record.epoch, record) };
     let epoch = record.epoch.max(known.epoch).next(reading.now);
-    EngineRecord { lease_ms_max, ..record.turned(Active, epoch) }.with_loss().held_off(lost_ms, reading.now)
+    known.held_off(&record.turned(Active, epoch).with_loss(), reading.now)
 }
 
 fn of_both(engines: [Candidate<'_>; 2], readings: [&Reading; 2], pair: &[String], known: Known) -> Next {
+    let longest = readings.iter().filter_map(|reading| Some(reading.record.as_ref()?.ttl_ms_max)).max();
+    let known = Known { ttl_ms_seen: known.ttl_ms_seen.max(longest.unwrap_or(0)), ..known };
     match [readings[0].record.as_ref(), readings[1].record.as_ref()] {
         [None, None] => {
             // The record of the engine whose name comes first decides which is active: the first that the node was given.
@@ -334,8 +348,7 @@ fn unless_left(
     if other.is_trusted && (other.may_forget || lost.is_some()) {
         return write(index, fresh, LEFT);
     }
-    let lease_ms = lost.map_or(known.ttl_ms_max, |lost| lost.lease_ms_max.max(record.lease_ms_max));
-    write(index, fresh.held_off(lease_ms, reading.now), LEFT)
+    write(index, known.held_off(&fresh, reading.now), LEFT)
 }
 
 /// The same with a chore, if an engine serves.
@@ -462,7 +475,7 @@ fn with_active(both: Both<'_>) -> Next {
     // What an engine holds that has lost something does not count any more: not even its events.
     let state = if has_lost { Standby } else { other.state };
     // A process that leaves the active engine for this one learns from this record how high the tokens are, and how long the leases.
-    let record = EngineRecord { state, beside: one.epoch, lease_ms_max: one.lease_ms_max, ..other.clone() };
+    let record = EngineRecord { state, beside: one.epoch, ttl_ms_max: one.ttl_ms_max, ..other.clone() };
     if record == *other && !has_lost {
         return next;
     }
@@ -499,10 +512,8 @@ fn copied_to(index: usize, readings: [&Reading; 2], frozen: &EngineRecord, known
 
 /// The record of an engine that was emptied and that nothing is copied to. Nothing is known of the leases of the engine that it
 /// replaces but what this node knows.
-pub(super) fn emptied(filling: &EngineRecord, left: Epoch, now: Timestamp, known: Known) -> EngineRecord {
-    let lease_ms_max = filling.lease_ms_max.max(known.lease_ms_max);
-    let record = EngineRecord { since: filling.epoch, lease_ms_max, ..filling.turned(Active, filling.epoch) };
-    record.held_off(known.lost_ms(left, &record), now)
+pub(super) fn emptied(filling: &EngineRecord, now: Timestamp, known: Known) -> EngineRecord {
+    known.held_off(&EngineRecord { since: filling.epoch, ..filling.turned(Active, filling.epoch) }, now)
 }
 
 /// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,
@@ -521,21 +532,19 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
         }
     };
     let record = EngineRecord {
-        hold_off_until: moved(old.hold_off_until),
         forced_until: moved(old.forced_until),
-        lease_ms_max: old.lease_ms_max,
-        lowered: old.lowered,
+        late_ms: old.late_ms,
+        late_until: moved(old.late_until),
+        ttl_ms_max: old.ttl_ms_max,
         since: filling.epoch,
-        ..filling.turned(Active, filling.epoch)
+        ..filling.turned(Active, filling.epoch).held_until(moved(old.hold_off_until), to.now)
     };
     if to.is_after_fail_over || known.epoch >= filling.epoch || to.copied < old.copied {
         let epoch = filling.epoch.max(known.epoch).next(to.now);
-        let lease_ms_max = record.lease_ms_max.max(known.lease_ms_max);
-        let record = EngineRecord { epoch, lease_ms_max, ..record }.with_loss();
-        return record.held_off(known.lost_ms(filling.epoch, &record), to.now);
+        return known.held_off(&EngineRecord { epoch, ..record }.with_loss(), to.now);
     }
     // A lease in a state that could not be copied is missing.
-    if old.unreadable > 0 { record.held_off(record.lease_ms_max, to.now) } else { record }
+    if old.unreadable > 0 { known.held_off(&record, to.now) } else { record }
 }
 
 #[cfg(test)]

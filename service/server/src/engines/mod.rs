@@ -4,14 +4,12 @@
 //! enforce that, so a node only has to find out: it reads the records each second, and at once when a store refuses its epoch.
 //! [`decide`] says what the records ask for; any node does it.
 
-mod allow_lease;
 mod copy;
 mod copying;
 pub mod decide;
 mod engine;
 mod events;
 mod gate;
-mod lease_max;
 mod locks;
 pub mod open;
 mod order;
@@ -21,7 +19,6 @@ mod slot;
 pub use self::engine::Engine;
 pub use self::events::EventPage;
 pub use self::gate::GateEngines;
-pub use self::lease_max::LEASE_MS_SHORT;
 pub use self::locks::{LockEngines, UsedLocks};
 pub use self::order::{EnginesOf, OrderFailure, SwitchOrder};
 pub use self::pair::{EngineView, Engines, Other, Standing, View};

@@ -74,7 +74,7 @@ pub enum OrderFailure {
     GivenUp(String),
     #[error("the engine records keep changing")]
     Contended,
-    #[error("the longest lease is {0} ms already: an order only lowers it")]
+    #[error("an order only lowers the longest lease, which is {0} ms, and not below --ttl-max of this node")]
     NotLower(u64),
 }
 
@@ -139,7 +139,7 @@ impl<E: ?Sized + Engine> Engines<E> {
         Ok(())
     }
 
-    /// Begins, shortens, extends or, with 0, ends a hold-off of the engine in use; `None`: of the longest lease. Returns how
+    /// Begins, shortens, extends or, with 0, ends a hold-off of the engine in use; `None`: of the longest lease allowed. Returns how
     /// long it lasts, in ms.
     ///
     /// # Errors
@@ -147,7 +147,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     pub async fn order_hold_off(&self, for_ms: Option<u64>) -> Result<u64, OrderFailure> {
         self.inner
             .change_active(|record, now| {
-                let longest = record.held_off(record.lease_ms_max, now).hold_off_until;
+                let longest = record.held_off(record.ttl_ms_max, now).hold_off_until;
                 // One that was ended does not return with a clock that is set back.
                 let until = match for_ms {
                     None => longest,
@@ -157,29 +157,26 @@ impl<E: ?Sized + Engine> Engines<E> {
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
                 let forced_until = record.forced_until.max(ended);
-                EngineRecord { hold_off_until: until, forced_until, ..record.clone() }
+                EngineRecord { forced_until, ..record.held_until(until, now) }
             })
             .await
             .map(|(record, now)| record.hold_off_until.ms_since(now))
     }
 
-    /// Begins a hold-off as long as the longest lease, because a lease may seem to have ended too early by the jump, whenever it ends. One
-    /// that is in force lasts as long as before. Nothing is done if another node has done it.
+    /// Makes leases end later, because they seem to end too early by the jump: see [`EngineRecord::after_jump`]. Nothing is done if another
+    /// node has done it.
     ///
     /// # Errors
     /// When the active engine does not answer.
-    pub async fn hold_off_after(&self, jump: Jump) -> Result<(), StoreError> {
-        let held = |record: &EngineRecord, now: Timestamp| {
+    pub async fn note_jump(&self, jump: Jump) -> Result<(), StoreError> {
+        let noted = |record: &EngineRecord, now: Timestamp| {
             let left_ms = jump.ms.saturating_sub(record.jumped_ms.saturating_sub(jump.before_ms));
             if left_ms <= JUMP_MS_MIN / 2 {
                 return record.clone();
             }
-            let before = Some(record.hold_off_until).filter(|until| *until > Timestamp::default());
-            let hold_off_until = before.map_or_else(Timestamp::default, |until| until.plus_ms(left_ms));
-            let record = EngineRecord { hold_off_until, jumped_ms: record.jumped_ms + left_ms, ..record.clone() };
-            record.held_off(record.lease_ms_max, now)
+            record.after_jump(left_ms, now)
         };
-        let begun = self.inner.change_active(held).await;
+        let begun = self.inner.change_active(noted).await;
         begun.map(|_| ()).map_err(|failure| StoreError::Unavailable(failure.to_string()))
     }
 
@@ -196,17 +193,16 @@ impl<E: ?Sized + Engine> Engines<E> {
         begun.map(|_| ()).map_err(|failure| StoreError::Unavailable(failure.to_string()))
     }
 
-    /// Lowers the longest lease that the cluster counts on. The operator vouches that no longer lease is live.
+    /// Lowers the length of hold-offs. The operator vouches that no longer lease is live. A node that allows longer leases raises it again.
     ///
     /// # Errors
     /// When the active engine does not answer, or its record has no higher number.
-    pub async fn lower_lease_max(&self, lease_ms_max: u64) -> Result<(), OrderFailure> {
-        let lower = |record: &EngineRecord, now| {
-            let lowered = record.epoch.next(now);
-            EngineRecord { lease_ms_max: lease_ms_max.min(record.lease_ms_max), lowered, ..record.clone() }
-        };
+    pub async fn lower_ttl_max(&self, ttl_ms_max: u64) -> Result<(), OrderFailure> {
+        let allowed_ms = ttl_ms_max.max(self.inner.ttl_ms_max);
+        let lower =
+            |record: &EngineRecord, _| EngineRecord { ttl_ms_max: allowed_ms.min(record.ttl_ms_max), ..record.clone() };
         let (record, _) = self.inner.change_active(lower).await?;
-        if record.lease_ms_max == lease_ms_max { Ok(()) } else { Err(OrderFailure::NotLower(record.lease_ms_max)) }
+        if record.ttl_ms_max == ttl_ms_max { Ok(()) } else { Err(OrderFailure::NotLower(record.ttl_ms_max)) }
     }
 }
 
@@ -333,8 +329,8 @@ impl<E: ?Sized + Engine> Inner<E> {
         } else {
             looks.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now))
         };
-        let known_ms = source.record.as_ref().map_or(0, |record| record.lease_ms_max);
-        if !self.fill(to, target, epoch, known_ms).await? {
+        let known_ms = source.record.as_ref().map_or(0, |record| record.ttl_ms_max);
+        if !self.fill(looks, (to, target), epoch, known_ms).await? {
             return Ok(None);
         }
         let Some(record) = source.record.as_ref().filter(|_| is_active) else {
@@ -345,7 +341,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             if !is_written.map_err(|error| self.failed(from, &error))? {
                 return Ok(None);
             }
-            return self.activate(looks, to, (source.epoch(), epoch), false).await;
+            return self.activate(looks, to, epoch, false).await;
         };
         looks.copying = Some(Copying::new(epoch, true));
         looks.given_up = "";
@@ -402,18 +398,24 @@ impl<E: ?Sized + Engine> Inner<E> {
     ) -> Result<Option<Epoch>, OrderFailure> {
         let left = target.record.as_ref().map_or(Epoch::NONE, last_of);
         let epoch = looks.epoch.max(left).ahead_of(target.now);
-        if !self.fill(to, target, epoch, 0).await? {
+        if !self.fill(looks, (to, target), epoch, 0).await? {
             return Ok(None);
         }
-        self.activate(looks, to, (left, epoch), force).await
+        self.activate(looks, to, epoch, force).await
     }
 
     /// Empties an engine for an epoch, in which it may be filling already.
-    async fn fill(&self, to: usize, target: &Reading, epoch: Epoch, known_ms: u64) -> Result<bool, OrderFailure> {
+    async fn fill(
+        &self,
+        looks: &Looks,
+        (to, target): (usize, &Reading),
+        epoch: Epoch,
+        known_ms: u64,
+    ) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
-        let before_ms = target.record.as_ref().map_or(0, |record| record.lease_ms_max);
-        let lease_ms_max = before_ms.max(known_ms).max(self.lease_ms_max());
-        let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair, lease_ms_max);
+        let before_ms = target.record.as_ref().map_or(0, |record| record.ttl_ms_max);
+        let ttl_ms_max = before_ms.max(known_ms).max(self.known(looks).lease_ms_max());
+        let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair, ttl_ms_max);
         let is_filling = target.is(EngineState::Filling) && target.epoch() == epoch;
         if !is_filling && !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
             return Ok(false);
@@ -422,18 +424,18 @@ impl<E: ?Sized + Engine> Inner<E> {
         bounded(store.clear_for(epoch)).await.map_err(failed)
     }
 
-    /// Makes an emptied engine active, with a hold-off. The engine that it replaces was used in the epoch `left`, or later.
+    /// Makes an emptied engine active, with a hold-off.
     async fn activate(
         &self,
         looks: &mut Looks,
         to: usize,
-        (left, epoch): (Epoch, Epoch),
+        epoch: Epoch,
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
         let reading = self.slots[to].read(self.patience).await.map_err(failed)?;
         let Some(record) = reading.record.as_ref().filter(|_| reading.epoch() == epoch) else { return Ok(None) };
-        let held = emptied(record, left, reading.now, self.known(looks));
+        let held = emptied(record, reading.now, self.known(looks));
         let record = if force { held.forced() } else { held };
         let is_written = self.slots[to].write(self.patience, &reading, &record).await.map_err(failed)?;
         if is_written {
@@ -457,7 +459,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             };
             let Some(record) = &reading.record else { return Err(self.no_answer(index)) };
             let next = change(record, reading.now);
-            if (EngineRecord { lowered: record.lowered, ..next.clone() }) == *record {
+            if next == *record {
                 return Ok((next, reading.now));
             }
             let next = next.turned(EngineState::Active, next.epoch.next(reading.now));

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
 use latchgate_core::Timestamp;
-use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -13,7 +12,6 @@ use tokio_util::task::AbortOnDropHandle;
 use super::copying::Copying;
 use super::decide::{self, Candidate, Change, Known, Next};
 use super::engine::Engine;
-use super::lease_max::{LeaseMax, UNREAD_MAX};
 use super::slot::{EngineSpec, Slot, no_answer};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
@@ -26,6 +24,8 @@ pub(super) const CALLERS: &str =
     "a transaction of a caller that has used latchgate.guard or latchgate.post is still open";
 /// Changes that one look makes at most.
 const ROUNDS_MAX: usize = 16;
+/// A node that was stopped for longer may have missed that the other engine was used.
+const SLEPT_MIN: Duration = Duration::from_secs(3);
 /// How long a node that starts waits for an engine to serve.
 const START_MAX: Duration = Duration::from_secs(15);
 
@@ -36,6 +36,8 @@ pub struct Standing<E: ?Sized> {
     pub epoch: Epoch,
     pub hold_off_until: Timestamp,
     pub forced_until: Timestamp,
+    /// See [`EngineRecord::late_ms`].
+    late: (u64, Timestamp),
     pub(crate) jumped_ms: u64,
     /// See [`EngineRecord::since`] and [`EngineRecord::era`].
     pub(crate) since: Epoch,
@@ -46,6 +48,11 @@ impl<E: ?Sized> Standing<E> {
     /// The end of the hold-off, if it is still to come.
     pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.hold_off_until).filter(|until| *until > now)
+    }
+
+    /// By how much leases end later than they say, in ms.
+    pub fn late_ms(&self, now: Timestamp) -> u64 {
+        if now < self.late.1 { self.late.0 } else { 0 }
     }
 
     /// Which clock the engine has, to [`learn`](crate::store::store_clock::StoreClock::learn) of it.
@@ -98,7 +105,7 @@ pub(super) struct Inner<E: ?Sized> {
     pub(super) pair: Vec<String>,
     /// Longest time for an engine's answer.
     pub(super) patience: Duration,
-    /// The longest lease that is allowed, in ms.
+    /// The longest lease that this node grants, in ms.
     pub(super) ttl_ms_max: u64,
     standing: watch::Sender<Option<Arc<Standing<E>>>>,
     view: watch::Sender<View>,
@@ -106,7 +113,6 @@ pub(super) struct Inner<E: ?Sized> {
     pub(super) looking: tokio::sync::Mutex<Looks>,
     /// Something has happened that the next look is to see at once.
     pub(super) changed: Notify,
-    pub(super) lease_max: Mutex<LeaseMax>,
 }
 
 /// What a node remembers between looks.
@@ -114,6 +120,8 @@ pub(super) struct Inner<E: ?Sized> {
 pub(super) struct Looks {
     /// The highest epoch in which it has used an engine.
     pub(super) epoch: Epoch,
+    /// See [`Known::ttl_ms_seen`].
+    ttl_ms_seen: u64,
     /// When the last look began, and [`suspended_ms`] then.
     began: Option<(Instant, f64)>,
     /// Since this node last used an engine it was stopped for some time: see [`Known::has_slept`].
@@ -134,7 +142,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     /// # Errors
     /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
     pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
-        let engines = Self::join(specs, patience, ttl_ms_max);
+        let engines = Self::new(specs, patience, ttl_ms_max, Looks::default());
         if let [only] = &engines.inner.slots[..] {
             // A look does not wait until it is open, and does not keep the reason if that fails.
             only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
@@ -163,8 +171,13 @@ impl<E: ?Sized + Engine> Engines<E> {
         Ok(engines)
     }
 
-    /// As [`Engines::start`], without waiting for an engine to serve.
+    /// As [`Engines::start`], for a process that grants no leases, without waiting for an engine to serve. Unless the records say how long
+    /// leases are, `ttl_ms_max` is the longest.
     pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> Self {
+        Self::new(specs, patience, 0, Looks { ttl_ms_seen: ttl_ms_max, ..Looks::default() })
+    }
+
+    fn new(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64, looks: Looks) -> Self {
         let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         pair.sort();
         let inner = Arc::new(Inner {
@@ -174,9 +187,8 @@ impl<E: ?Sized + Engine> Engines<E> {
             ttl_ms_max,
             standing: watch::Sender::new(None),
             view: watch::Sender::default(),
-            looking: tokio::sync::Mutex::default(),
+            looking: tokio::sync::Mutex::new(looks),
             changed: Notify::new(),
-            lease_max: Mutex::default(),
         });
         let running = CancellationToken::new();
         let looks = Arc::clone(&inner);
@@ -359,7 +371,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
         if let Some((at, before_ms)) = before {
             let passed_ms = at.elapsed().as_secs_f64() * 1_000.0 + suspended_ms() - before_ms;
-            looks.has_slept |= passed_ms > UNREAD_MAX.as_secs_f64() * 1_000.0;
+            looks.has_slept |= passed_ms > SLEPT_MIN.as_secs_f64() * 1_000.0;
         }
         // An engine is frozen after the other one has begun to fill, and retired after that has all states: only a later reading of that
         // one shows whether it still fills, and how many states it has.
@@ -400,9 +412,9 @@ impl<E: ?Sized + Engine> Inner<E> {
     pub(super) fn known(&self, looks: &Looks) -> Known {
         Known {
             epoch: looks.epoch,
-            lease_ms_max: self.lease_ms_max(),
-            has_slept: looks.has_slept,
             ttl_ms_max: self.ttl_ms_max,
+            ttl_ms_seen: looks.ttl_ms_seen,
+            has_slept: looks.has_slept,
             is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
         }
     }
@@ -412,7 +424,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         let Some(record) = &reading.record else { return };
         looks.epoch = looks.epoch.max(record.epoch);
         looks.has_slept = false;
-        self.learn_lease_max(index, record.lease_ms_max);
+        looks.ttl_ms_seen = record.ttl_ms_max;
         let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
         if before != Some((index, record.epoch)) {
             self.report(before, index, record, reading.now);
@@ -422,6 +434,7 @@ impl<E: ?Sized + Engine> Inner<E> {
                 epoch: record.epoch,
                 hold_off_until: record.hold_off_until,
                 forced_until: record.forced_until,
+                late: (record.late_ms, record.late_until),
                 jumped_ms: record.jumped_ms,
                 since: record.since,
                 era: record.era(),

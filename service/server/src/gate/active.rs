@@ -34,16 +34,6 @@ impl Active<'_> {
     pub(super) const fn fence(&self) -> Fence {
         Fence::Active(self.epoch)
     }
-
-    /// As [`GateEngines::allow_lease`].
-    ///
-    /// # Errors
-    /// `EpochOver` if that fails because this engine is no longer in use: a switch is no outage.
-    pub(super) async fn allow_lease(&self, lease_ms: u64) -> Result<(), StoreError> {
-        let allowed = self.engines.allow_lease(lease_ms).await;
-        let is_over = self.engines.standing().is_none_or(|standing| standing.epoch != self.epoch);
-        if allowed.is_err() && is_over { Err(StoreError::EpochOver) } else { allowed }
-    }
 }
 
 impl Inner {

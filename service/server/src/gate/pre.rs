@@ -149,9 +149,6 @@ impl Inner {
         let gate = &active.target.gate;
         if let Command::Pre(claim) = command {
             claim.hold_off = active.hold_off;
-            if let Err(error) = active.allow_lease(claim.lease_ms).await {
-                return Ok(Err(error));
-            }
         }
         let mut place = match wait.patience.is_zero() {
             true => None,

@@ -15,8 +15,9 @@ use super::context::Context;
 use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
-use crate::engines::{Engine, EngineView, Engines, EnginesOf, LEASE_MS_SHORT, OrderFailure, SwitchOrder};
+use crate::engines::{Engine, EngineView, Engines, EnginesOf, OrderFailure, SwitchOrder};
 use crate::format::{DateTime, answers, requests, rfc3339};
+use crate::http::TTL_MS_MIN;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
 
@@ -79,8 +80,8 @@ answers! {
         copied?: Option<u64>,
         /// When its hold-off ends, by its clock.
         hold_off_until?: Option<DateTime>,
-        /// The longest lease in use, in ms. A hold-off lasts as long.
-        lease_ms_max?: Option<u64>,
+        /// The longest lease that any node grants, in ms. A hold-off lasts as long.
+        ttl_ms_max?: Option<u64>,
         /// How many states the last copy of it left out, because they cannot be decoded; absent if none.
         unreadable?: Option<u64>,
     }
@@ -115,10 +116,10 @@ requests! {
         /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
         #[serde(default)]
         force: bool,
-        /// No switch: lower the longest lease that hold-offs last for, in ms, as in `lease_ms_max` of the engine that is active. You
-        /// vouch that no longer lease is live. Not beside the other fields.
-        #[schema(minimum = 60_000, maximum = 31_536_000_000_u64)]
-        lease_ms_max: Option<u64>,
+        /// No switch: lower the longest lease that hold-offs last for, in ms, as in `ttl_ms_max` of the engine that is active. You
+        /// vouch that no longer lease is live, and that no node allows longer ones. Not beside the other fields.
+        #[schema(minimum = 100, maximum = 31_536_000_000_u64)]
+        ttl_ms_max: Option<u64>,
     }
 
     #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
@@ -126,7 +127,7 @@ requests! {
         /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
         #[serde(default)]
         of: EnginesOf,
-        /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease in use.
+        /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease that any node grants.
         #[schema(maximum = 31_536_000_000_u64)]
         for_ms: Option<u64>,
     }
@@ -135,19 +136,19 @@ requests! {
 impl SwitchRequest {
     /// Carries it out.
     async fn carry_out<E: ?Sized + Engine>(self, engines: &Engines<E>, call: &Call) -> Result<(), Problem> {
-        let Self { engine, stopped, force, lease_ms_max } = self;
+        let Self { engine, stopped, force, ttl_ms_max } = self;
         let order = SwitchOrder { to: engine, is_stopped: stopped, force };
-        let carried_out = match lease_ms_max {
+        let carried_out = match ttl_ms_max {
             None => {
                 call.detail(|| order.to_string());
                 engines.switch(&order, PATIENCE).await
             }
-            Some(lease_ms_max) if order == SwitchOrder::default() => {
-                let lease_ms_max = within("lease_ms_max", lease_ms_max, LEASE_MS_SHORT..=YEAR_MS)?;
-                call.detail(|| format!("lease_ms_max {lease_ms_max}"));
-                engines.lower_lease_max(lease_ms_max).await
+            Some(ttl_ms_max) if order == SwitchOrder::default() => {
+                let ttl_ms_max = within("ttl_ms_max", ttl_ms_max, TTL_MS_MIN..=YEAR_MS)?;
+                call.detail(|| format!("ttl_ms_max {ttl_ms_max}"));
+                engines.lower_ttl_max(ttl_ms_max).await
             }
-            Some(_) => return Err(Problem::field("lease_ms_max", "is allowed only without other fields")),
+            Some(_) => return Err(Problem::field("ttl_ms_max", "is allowed only without other fields")),
         };
         carried_out.map_err(|failure| refused(&failure))
     }
@@ -209,7 +210,7 @@ fn refused(failure: &OrderFailure) -> Problem {
         OrderFailure::InDoubt(_) => (Code::EngineInDoubt, None),
         OrderFailure::NotStopped(_) => (Code::EngineNotStopped, None),
         OrderFailure::GivenUp(_) | OrderFailure::Contended => (Code::EnginesUndecided, None),
-        OrderFailure::NotLower(_) => (Code::InvalidRequest, Some("lease_ms_max")),
+        OrderFailure::NotLower(_) => (Code::InvalidRequest, Some("ttl_ms_max")),
     };
     Problem::new(code, format!("{failure}.")).with_some("field", field)
 }
@@ -267,7 +268,7 @@ fn engine(EngineView { name, kind, reading }: EngineView) -> EngineAnswer {
         epoch: of(|record| record.epoch.number()),
         copied: is_filling.then_some(copied),
         hold_off_until: held_off.map(rfc3339),
-        lease_ms_max: of(|record| record.lease_ms_max),
+        ttl_ms_max: of(|record| record.ttl_ms_max),
         unreadable: of(|record| record.unreadable).filter(|unreadable| *unreadable > 0),
     }
 }

@@ -147,8 +147,7 @@ pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, 
 
 impl Node {
     pub(super) fn terms(&self, Round { used, now }: Round<'_>) -> Terms {
-        let lease_ms_max = self.store.lease_ms_allowed();
-        Terms { hold_off: used.hold_off(now), token_min: used.epoch.token_min(), lease_ms_max }
+        Terms { hold_off: used.hold_off(now), token_min: used.epoch.token_min(), late_ms: used.late_ms(now) }
     }
 
     /// The change of a state with this version. Without a history it has neither events nor a notice.

@@ -1,11 +1,9 @@
 //! The handle on the locks of a node, which sends each call to the committer.
 
-use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::future::Either;
 use latchgate_core::lock::{Command, LeaseId, Metadata, NodeId, Outcome, Refusal, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
@@ -109,21 +107,11 @@ impl Locks {
     pub fn acquire<'a>(
         &'a self,
         address: &'a Address,
-        mut request: LockRequest,
+        request: LockRequest,
     ) -> impl Future<Output = Answer<Acquired>> + Send + 'a {
-        let ttl_ms = request.lease.ttl_ms;
-        let sent = if ttl_ms <= self.node.store.lease_ms_allowed() {
-            Either::Left(ready(self.send_acquire(address, request)))
-        } else {
-            Either::Right(Box::pin(async move {
-                let began = Instant::now();
-                self.allow_lease(Some(ttl_ms)).await?;
-                request.wait = left_of(request.wait, began);
-                self.send_acquire(address, request)
-            }))
-        };
+        let sent = self.send_acquire(address, request);
         async {
-            let Sent { answer, mut leaving, ends_at_once } = sent.await?;
+            let Sent { answer, mut leaving, ends_at_once } = sent?;
             let delivery = answer.instrument(traces::call("acquire")).await;
             leaving.is_armed = false;
             match delivery.map_or_else(|_| Err(unanswered()), Delivery::accept) {
@@ -163,7 +151,6 @@ impl Locks {
         ttl_ms: Option<u64>,
         metadata: Option<Metadata>,
     ) -> Answer<(Outcome, Timestamp)> {
-        self.allow_lease(ttl_ms).await?;
         let renewal = Command::Renew(Renew { metadata, ..Renew::new(lease_id, ttl_ms) });
         let (outcome, now) = self.carry_out(address, renewal, Reply::Outcome, "renew").await?;
         Ok((in_time(outcome, now)?, now))
@@ -335,14 +322,6 @@ impl Locks {
         self.node.closing.cancel();
     }
 
-    /// Returns when leases of this length may be granted: see [`LockEngines::allow_lease`]. A lease that is renewed by its own length is
-    /// one already.
-    pub(super) async fn allow_lease(&self, ttl_ms: Option<u64>) -> Answer<()> {
-        let Some(ttl_ms) = ttl_ms else { return Ok(()) };
-        let allowed = self.node.store.allow_lease(ttl_ms).await;
-        allowed.map_err(|error| Failure::StoreUnavailable(error.to_string()))
-    }
-
     pub(super) fn next_waiter(&self) -> WaiterId {
         self.next_waiter.fetch_add(1, Ordering::Relaxed)
     }
@@ -357,11 +336,6 @@ impl Locks {
             mpsc::error::TrySendError::Closed(_) => Failure::ShuttingDown,
         })
     }
-}
-
-/// What is left of a wait that has begun. Its end is answered as that of a wait even if nothing is.
-pub(super) fn left_of(wait: Duration, began: Instant) -> Duration {
-    wait.saturating_sub(began.elapsed()).max(wait.min(Duration::from_millis(1)))
 }
 
 /// An acquire that the committer will answer.

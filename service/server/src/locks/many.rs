@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 
 use super::answers::{refused, too_late};
 use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused};
-use super::handle::{Locks, left_of, unanswered};
+use super::handle::{Locks, unanswered};
 use super::key_queue::WaitQueue;
 use super::together::{Decision, Undone};
 
@@ -87,10 +87,8 @@ enum Attempt {
 impl Locks {
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
-    pub async fn acquire_many(&self, mut request: LockManyRequest) -> Answer<AcquiredMany> {
+    pub async fn acquire_many(&self, request: LockManyRequest) -> Answer<AcquiredMany> {
         let began = Instant::now();
-        self.allow_lease(Some(request.lease.ttl_ms)).await?;
-        request.wait = left_of(request.wait, began);
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
         let may_wait = !request.wait.is_zero();

@@ -89,13 +89,14 @@ impl Node {
         }
     }
 
-    /// Begins a hold-off because the store's clock has jumped ahead. Until it is in force, nothing is evaluated.
+    /// Makes leases end later because the store's clock has jumped ahead. Until the record says so, nothing is evaluated.
     pub(super) async fn hold_off_after_jump(&self) -> Result<(), StoreError> {
         let _one = self.after_jump.lock().await;
         if let Some(jump) = self.clock.jump() {
-            let begun = timeout(self.limits.store_timeout, self.store.hold_off_after(jump)).await;
-            begun
-                .unwrap_or_else(|_| Err(StoreError::Unavailable("the hold-off takes too long to begin".to_owned())))?;
+            let begun = timeout(self.limits.store_timeout, self.store.note_jump(jump)).await;
+            begun.unwrap_or_else(|_| {
+                Err(StoreError::Unavailable("the engine record takes too long to change".to_owned()))
+            })?;
             self.metrics.clock_jumps.inc();
             self.clock.jump_was_dealt_with(jump);
         }

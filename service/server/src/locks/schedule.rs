@@ -55,7 +55,10 @@ pub(super) fn next_recheck(node: &Node, state: &LockState, first: Position, now:
     let own = state.turns().iter().filter(|turn| turn.node == node.id).map(|turn| turn.until).min();
     let refresh = own.map(|until| Timestamp::from_ms(until.as_ms().saturating_sub(TURN_REFRESH_BEFORE_MS)));
     let change = state.next_change(&node.id, first, node.clock.now().unwrap_or_default());
-    let hold_off = node.clock.now().and_then(|now| node.store.standing()?.hold_off(now));
+    let used = node.clock.now().zip(node.store.standing());
+    let hold_off = used.as_ref().and_then(|(now, used)| used.hold_off(*now));
+    let late_ms = used.map_or(0, |(now, used)| used.late_ms(now));
+    let change = change.map(|change| change.plus_ms(late_ms));
     let next = refresh.into_iter().chain(change).chain(hold_off).min();
     let wait = next.map_or(DOWN_PAUSE, |next| node.clock.until(next.plus_ms(1), now));
     now + wait.max(Duration::from_millis(1))

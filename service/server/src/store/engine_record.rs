@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::StoreError;
+use super::store_clock::JUMP_MS_MIN;
 
 /// Numbers the times in which one store is written to under one rule about new grants. A change of the engine, a fail-over
 /// of it and every change of a hold-off begin a new epoch, and so does the collection before it removes states.
@@ -130,19 +131,26 @@ pub struct EngineRecord {
     /// Until then, by the store's clock, nothing new is granted: leases that clients hold may be missing here.
     #[serde(default)]
     pub hold_off_until: Timestamp,
+    /// How long the hold-off can last, in ms. An end that is further ahead was written by a clock that was wrong.
+    #[serde(default = "unbounded")]
+    pub hold_off_ms: u64,
     /// Until then, by the store's clock, leases that clients hold may be missing here, and an operator has forced grants all
     /// the same.
     #[serde(default)]
     pub forced_until: Timestamp,
+    /// The store's clock has jumped ahead by so much while leases were live, in ms. Until `late_until`, when none of them is left, leases end
+    /// later by as much.
+    #[serde(default)]
+    pub late_ms: u64,
+    #[serde(default)]
+    pub late_until: Timestamp,
     /// How far the store's clock has jumped ahead, as far as nodes have dealt with it, in ms: the sum of all jumps.
     #[serde(default)]
     pub jumped_ms: u64,
-    /// The longest lease that the cluster has needed so far, in ms: see [`lease_step`]. A hold-off lasts as long. The first longer
-    /// lease raises it; only an operator lowers it.
-    pub lease_ms_max: u64,
-    /// The epoch that an operator began by lowering `lease_ms_max`. A lower number without a later such epoch is a loss.
-    #[serde(default)]
-    pub lowered: Epoch,
+    /// The longest lease that any node grants, in ms: `--ttl-max`. A hold-off lasts as long. A node that allows longer leases raises it before
+    /// it serves; only an operator lowers it.
+    #[serde(alias = "lease_ms_max")]
+    pub ttl_ms_max: u64,
     /// How many states the copier had copied when it retired this engine: an engine with fewer has lost some. The highest number if
     /// the copy is not known to be complete.
     #[serde(default)]
@@ -167,21 +175,16 @@ pub struct EngineRecord {
     pub lost_beside: bool,
 }
 
-/// The lengths that `lease_ms_max` of an engine record rises to, in ms, before the longest lease that is allowed.
-const LEASE_STEPS: [u64; 2] = [60_000, 600_000];
-
-/// What `lease_ms_max` becomes for a lease of `ttl_ms`, where `ttl_ms_max` is the longest lease that is allowed.
-pub fn lease_step(ttl_ms: u64, ttl_ms_max: u64) -> u64 {
-    let step = LEASE_STEPS.into_iter().find(|step| ttl_ms <= *step).unwrap_or(ttl_ms_max);
-    step.min(ttl_ms_max).max(ttl_ms)
+fn unbounded() -> u64 {
+    u64::MAX
 }
 
 /// A node's clock may be ahead by the clock bound, and by its clock a lease ends late.
 const HOLD_OFF_MARGIN_MS: u64 = 2 * latchgate_core::CLOCK_BOUND_MS;
 
 impl EngineRecord {
-    pub fn new(state: EngineState, epoch: Epoch, pair: &[String], lease_ms_max: u64) -> Self {
-        Self { state, epoch, pair: pair.to_vec(), lease_ms_max, ..Self::default() }
+    pub fn new(state: EngineState, epoch: Epoch, pair: &[String], ttl_ms_max: u64) -> Self {
+        Self { state, epoch, pair: pair.to_vec(), ttl_ms_max, ..Self::default() }
     }
 
     /// The same in another state and epoch.
@@ -205,8 +208,33 @@ impl EngineRecord {
     /// The same with a hold-off of at least `lease_ms`, beginning at `now`.
     #[must_use]
     pub fn held_off(&self, lease_ms: u64, now: Timestamp) -> Self {
-        let hold_off_until = now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until);
-        Self { hold_off_until, ..self.clone() }
+        self.held_until(now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until), now)
+    }
+
+    /// The same with a hold-off until then.
+    #[must_use]
+    pub fn held_until(&self, hold_off_until: Timestamp, now: Timestamp) -> Self {
+        Self { hold_off_until, hold_off_ms: hold_off_until.ms_since(now), ..self.clone() }
+    }
+
+    /// The same after the store's clock has jumped ahead: leases would seem to end too early. If it was a short jump, they end later by as
+    /// much; after a longer one no lease is granted until all have ended.
+    #[must_use]
+    pub fn after_jump(&self, jumped_ms: u64, now: Timestamp) -> Self {
+        let late_ms = if now < self.late_until.plus_ms(jumped_ms) { self.late_ms + jumped_ms } else { jumped_ms };
+        let before = Some(self.hold_off_until).filter(|until| *until > Timestamp::default());
+        let until = before.map_or_else(Timestamp::default, |until| until.plus_ms(jumped_ms));
+        let record = Self { jumped_ms: self.jumped_ms + jumped_ms, ..self.held_until(until, now) };
+        if late_ms >= self.ttl_ms_max {
+            return Self { late_ms: 0, ..record.held_off(self.ttl_ms_max, now) };
+        }
+        Self { late_ms, late_until: now.plus_ms(self.ttl_ms_max + late_ms + HOLD_OFF_MARGIN_MS), ..record }
+    }
+
+    /// The same with a hold-off that ends by elapsed time, if the clock was set back since it began.
+    pub fn held_by_elapsed_time(&self, now: Timestamp) -> Option<Self> {
+        let is_too_far = self.hold_off_until.ms_since(now) > self.hold_off_ms.saturating_add(JUMP_MS_MIN);
+        is_too_far.then(|| self.held_until(now.plus_ms(self.hold_off_ms), now))
     }
 
     /// The same without a hold-off. Grants say until when leases may be missing.
@@ -311,20 +339,6 @@ mod tests {
     use super::*;
 
     const NOW: Timestamp = Timestamp::from_ms(1_000_000_000);
-
-    #[test]
-    fn the_longest_lease_rises_in_three_steps_and_never_above_what_is_allowed() {
-        for (ttl_ms, ttl_ms_max, step) in [
-            (100, 3_600_000, 60_000),
-            (60_000, 3_600_000, 60_000),
-            (60_001, 3_600_000, 600_000),
-            (600_001, 3_600_000, 3_600_000),
-            (100, 5_000, 5_000),
-            (70_000, 90_000, 90_000),
-        ] {
-            assert_eq!(lease_step(ttl_ms, ttl_ms_max), step, "{ttl_ms} of {ttl_ms_max}");
-        }
-    }
 
     #[test]
     fn epochs_rise_and_follow_the_clock() {

@@ -131,8 +131,9 @@ pub(super) fn hash_of(app: &App, key: &Key) -> i64 {
     hash.cast_signed()
 }
 
-/// The last of the leading events that are older than `bound`: a trim deletes up to it. Each entry is the position of an event, or
-/// of the last of several that are kept together and how many they are. The first that reaches `limit` is the last.
+/// The last of the events that is older than `bound`: a trim deletes up to it. Events are in the order of their commits, so those before it
+/// are as old, whatever a clock that was wrong has written. Each entry is the position of an event, or of the last of several that are kept
+/// together and how many they are. The first that reaches `limit` is the last.
 pub(super) fn end_of_older(
     oldest: impl IntoIterator<Item = (EventCursor, Timestamp, usize)>,
     bound: Timestamp,
@@ -141,11 +142,11 @@ pub(super) fn end_of_older(
     let mut total = 0;
     let mut end = None;
     for (cursor, at, count) in oldest {
-        if at >= bound || total >= limit {
+        if total >= limit {
             break;
         }
         total += count;
-        end = Some(cursor);
+        end = if at < bound { Some(cursor) } else { end };
     }
     end
 }

@@ -128,7 +128,7 @@ async fn a_lease_whose_grant_is_lost_is_given_back_before_the_command_ends() {
     for is_interrupted in [false, true] {
         let lossy = Lossy::of_all(&node, "/acquire").await;
         let retry_for = if is_interrupted { "30s" } else { "2s" };
-        let args = ["--url", &lossy.base_url(), "--ttl", "10m", "--retry-for", retry_for, "--", "echo", "ran"];
+        let args = ["--url", &lossy.base_url(), "--ttl", "5m", "--retry-for", retry_for, "--", "echo", "ran"];
         let run = desk.run(&[&["lock", "k"][..], &args].concat());
         lossy.until_lost_one().await;
         if is_interrupted {

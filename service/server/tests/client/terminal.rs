@@ -99,7 +99,7 @@ async fn ctrl_c_ends_the_program_and_ctrl_z_brings_the_shell_back() {
     terminal.types("\necho $? >code\n").await;
     until("a code", || std::future::ready(terminal.dir.path().join("code").exists())).await;
 
-    terminal.types("latchgate lock k --ttl 10m -- sh -c 'echo again >ready; read line; echo $line >line'\n").await;
+    terminal.types("latchgate lock k --ttl 5m -- sh -c 'echo again >ready; read line; echo $line >line'\n").await;
     terminal.until_written("ready", "again\n").await;
     terminal.types("\u{1a}").await;
     // The shell is back, and the lock is still held.

@@ -9,7 +9,7 @@ use crate::client::{embedded, granted, pre, request};
 async fn html_of_clients_is_shown_as_json_text_that_no_browser_renders() {
     let node = embedded().await;
     let html = "<script>alert(1)</script>";
-    let owner = json!({ "owner": html, "metadata": { "page": html }, "ttl_ms": 600_000 });
+    let owner = json!({ "owner": html, "metadata": { "page": html }, "ttl_ms": 300_000 });
     granted(&node, "%3Cscript%3E", owner).await;
     let begun = pre(&node, json!({ "operation": html, "contents": html })).await;
     let posted = json!({ "stamp": begun.text("stamp"), "outcome": "success", "result": { "page": html } });

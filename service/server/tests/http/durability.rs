@@ -62,6 +62,25 @@ async fn a_lease_granted_through_a_proxy_survives_a_crash_likewise() {
 }
 
 #[tokio::test]
+async fn an_unlogged_table_is_a_risk_while_nodes_run_and_when_they_start() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let name = database.rsplit_once('/').unwrap().1;
+    let node = on_postgres(&database).await;
+    for table in ["locks", "operations"] {
+        postgres.query(name, &format!("alter table latchgate.{table} set unlogged")).await;
+        until_ready(&node, 503).await;
+        let why = get(&node, "/readyz").await.text("detail");
+        assert!(why.contains(&format!("latchgate.{table} is unlogged")), "{why}");
+        let started = Node::try_start(BIN, &["--locks", &database], &[]).await;
+        assert!(started.is_err_and(|refused| refused.log.contains("is unlogged")));
+        Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
+        postgres.query(name, &format!("alter table latchgate.{table} set logged")).await;
+        until_ready(&node, 200).await;
+    }
+}
+
+#[tokio::test]
 async fn a_server_that_stops_flushing_its_log_is_refused_unless_that_is_allowed() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;

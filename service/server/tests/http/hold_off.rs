@@ -8,7 +8,7 @@ use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::redis::Redis;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, get, granted, inspect, latchgate, on_postgres, post, pre, release, renew};
+use crate::client::{BIN, acquire, get, granted, latchgate, on_postgres, post, pre, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -125,36 +125,59 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     let url = postgres.create_database().await;
     let database = url.rsplit_once('/').unwrap().1.to_owned();
     let (one, other) = (on_postgres(&url).await, on_postgres(&url).await);
-    for node in [&one, &other] {
-        let held = acquire(node, "held", json!({ "ttl_ms": 30_000, "wait_ms": 10_000 })).await;
+    for (round, node) in [&one, &other].into_iter().enumerate() {
+        let key = format!("held {round}");
+        let held = acquire(node, &key, json!({ "ttl_ms": 30_000, "wait_ms": 10_000 })).await;
         assert_eq!(held.status, 200, "{}\n{}\n{}", get(node, "/v1/admin/engines").await.body, one.log(), other.log());
-        set_clock(&postgres, &database, if std::ptr::eq(node, &one) { 60_000 } else { 120_000 }).await;
+        set_clock(&postgres, &database, if round == 0 { 60_000 } else { 120_000 }).await;
         // By the store's clock, the lease has ended. By the holder's it has not.
-        for key in ["held", "another"] {
-            acquire(node, key, json!({})).await.assert_problem(423, "lock-delayed");
+        for each in [node, &one, &other, node] {
+            acquire(each, &key, json!({})).await.assert_problem(423, "lock-held");
         }
+        // Free locks are granted all the time, alone and together.
+        granted(node, &format!("free {round}"), json!({})).await;
         for each in [&one, &other] {
-            acquire_both(each).await.assert_problem(423, "lock-delayed");
-            acquire(each, "held", json!({})).await.assert_problem(423, "lock-delayed");
+            assert_eq!(acquire_both(each).await.status, 200);
+            for free in ["one", "other"] {
+                let forced =
+                    crate::client::send(reqwest::Client::new().delete(format!("{}/v1/locks/{free}", each.base_url())))
+                        .await;
+                assert_eq!(forced.status, 200, "{}", forced.body);
+            }
         }
         let metrics = reqwest::get(format!("{}/metrics", node.base_url())).await.unwrap().text().await.unwrap();
         assert!(!metrics.contains("latchgate_clock_jumps_total 0"), "{metrics}");
         assert!(node.log().contains("the store's clock has jumped ahead"), "{}", node.log());
-        hold_off(&url, "0").await;
-        let _ = release(node, "held", &held.text("lease_id")).await;
+        assert_eq!(renew(node, &key, &held.text("lease_id")).await.status, 200);
+        assert_eq!(release(node, &key, &held.text("lease_id")).await.status, 200);
     }
+    // After a jump by more than the longest lease, nothing is granted until all leases have ended.
+    let held = granted(&one, "held", json!({ "ttl_ms": 30_000 })).await;
+    set_clock(&postgres, &database, 720_000).await;
+    for key in ["held", "another"] {
+        acquire(&other, key, json!({})).await.assert_problem(423, "lock-delayed");
+    }
+    hold_off(&url, "0").await;
+    let _ = release(&one, "held", &held.text("lease_id")).await;
     // A hold-off that is in force lasts as long as before, and is prolonged once.
     hold_off(&url, "1h").await;
-    set_clock(&postgres, &database, 620_000).await;
+    set_clock(&postgres, &database, 1_220_000).await;
     for node in [&one, &other, &one] {
         let refused = acquire_both(node).await;
         refused.assert_problem(423, "lock-delayed");
         let left_ms = refused.body["delay_left_ms"].as_u64().unwrap();
         assert!((3_590_000..=3_601_000).contains(&left_ms), "{left_ms}");
     }
+    // A clock that was wrong for a while makes no hold-off longer than it was, when it is right again.
+    set_clock(&postgres, &database, 0).await;
+    let left_ms = async || acquire(&other, "x", json!({})).await.body["delay_left_ms"].as_u64();
+    let is_right = || async { left_ms().await.is_some_and(|left| left <= 3_601_000) };
+    assert!(eventually(LONG, is_right).await, "{:?}", left_ms().await);
     hold_off(&url, "0").await;
     // A clock that was set back prolongs leases: nothing is held off.
-    let held = granted(&one, "held", json!({ "ttl_ms": 30_000, "wait_ms": 40_000 })).await;
+    set_clock(&postgres, &database, 20_000).await;
+    let held = acquire(&one, "held", json!({ "ttl_ms": 30_000, "wait_ms": 40_000 })).await;
+    assert_eq!(held.status, 200, "{}\n{}", held.body, one.log());
     set_clock(&postgres, &database, 0).await;
     acquire(&other, "held", json!({})).await.assert_problem(423, "lock-held");
     assert_eq!(renew(&one, "held", &held.text("lease_id")).await.status, 200);
@@ -162,49 +185,42 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     assert!(eventually(LONG, grants).await, "{}", other.log());
     // A jump to a time that the clock has shown before is one all the same.
     granted(&one, "again", json!({ "ttl_ms": 30_000 })).await;
-    set_clock(&postgres, &database, 300_000).await;
-    acquire(&other, "again", json!({})).await.assert_problem(423, "lock-delayed");
+    set_clock(&postgres, &database, 40_000).await;
+    acquire(&other, "again", json!({})).await.assert_problem(423, "lock-held");
 }
 
 #[tokio::test]
-async fn a_node_that_was_suspended_while_longer_leases_were_needed_holds_off_for_the_longest_that_is_allowed() {
+async fn a_node_that_allows_longer_leases_makes_hold_offs_longer_and_only_an_operator_makes_them_shorter() {
     let redis = Redis::start().await;
     let url = redis.url();
-    let args = ["--locks", url.as_str(), "--ttl-max", "90s"];
-    let (mut one, mut other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
-    granted(&one, "k", json!({ "ttl_ms": 1_000 })).await;
-    one.pause();
-    granted(&other, "k", json!({ "ttl_ms": 90_000, "wait_ms": 10_000 })).await;
+    let on = |ttl_max| {
+        let url = url.clone();
+        async move { Node::start(BIN, &["--locks", &url, "--ttl-max", ttl_max]).await }
+    };
+    let (mut one, mut other) = (on("60s").await, on("90s").await);
+    let longest =
+        async |node: &Node| get(node, "/v1/admin/engines").await.body["locks"]["engines"][0]["ttl_ms_max"].clone();
+    assert!(eventually(LONG, || async { longest(&one).await == 90_000 }).await, "{}", one.log());
+    // A node that is stopped and has read it, though it allows shorter ones.
     other.kill9();
+    one.pause();
     redis.ask(&["FLUSHALL"]);
     one.resume();
     let left_ms = async || acquire(&one, "k", json!({})).await.body["delay_left_ms"].as_u64();
     assert!(eventually(LONG, || async { left_ms().await.is_some() }).await, "{}", one.log());
     assert!(left_ms().await > Some(80_000), "{:?}\n{}", left_ms().await, one.log());
-}
 
-#[tokio::test]
-async fn a_waiter_is_granted_no_longer_lease_than_the_longest_that_an_operator_has_lowered_meanwhile() {
-    let redis = Redis::start().await;
-    let url = redis.url();
-    let node = Node::start(BIN, &["--locks", &url, "--ttl-max", "90s"]).await;
-    let held = granted(&node, "k", json!({})).await;
-    let long = acquire(&node, "k", json!({ "ttl_ms": 90_000, "wait_ms": 40_000 }));
-    let lowered = async {
-        let waits = || async { inspect(&node, "k").await["waiters"] == 1 };
-        assert!(eventually(LONG, waits).await, "{}", node.log());
-        let args = ["engines", "lower", "locks", "--lease-max", "60s", "--url", &node.base_url()];
-        let ended = latchgate(&args).await;
-        assert!(ended.status.success(), "{ended:?}");
-        // The node uses the new epoch from here on.
-        let is_lowered =
-            || async { get(&node, "/v1/admin/engines").await.body["locks"]["engines"][0]["lease_ms_max"] == 60_000 };
-        assert!(eventually(LONG, is_lowered).await, "{}", node.log());
-        assert_eq!(release(&node, "k", &held.text("lease_id")).await.status, 200);
+    let lower = async |to: &str, at: &Node| {
+        let ended = latchgate(&["engines", "lower", "locks", "--ttl-max", to, "--url", &at.base_url()]).await;
+        ended.status.success()
     };
-    let (granted, ()) = tokio::join!(long, lowered);
-    assert_eq!(granted.status, 200, "{}", granted.body);
-    assert!((59_000..=60_000).contains(&granted.body["ttl_ms"].as_u64().unwrap()), "{}", granted.body);
+    assert!(!lower("50s", &one).await && lower("60s", &one).await);
+    assert_eq!(longest(&one).await, 60_000);
+    // A node that still allows longer ones raises it again.
+    let other = on("90s").await;
+    assert_eq!(longest(&other).await, 90_000);
+    assert!(lower("60s", &one).await);
+    assert!(eventually(LONG, || async { longest(&other).await == 90_000 }).await, "{}", other.log());
 }
 
 #[tokio::test]

@@ -29,7 +29,7 @@ async fn many_leases_are_renewed_and_released_in_one_call_with_one_result_each()
         assert_eq!(request(&node, Method::POST, "/v1/multilocks/acquire", body).await.status, 200);
     }
     let mut longer = all.clone();
-    longer[7]["ttl_ms"] = json!(600_000);
+    longer[7]["ttl_ms"] = json!(300_000);
     let renewed = many(&node, "renew", json!({ "leases": longer })).await;
     assert_eq!(renewed.status, 200, "{}", renewed.body);
     assert_eq!(column(&renewed, "key"), keys.iter().collect::<Vec<_>>());

@@ -39,10 +39,10 @@ async fn an_emptied_redis_loses_leases_but_never_repeats_a_token() {
     let url = redis.url();
     let careless = ["--locks", &url, "--no-hold-off"];
     let (one, other) = (Node::start(BIN, &careless).await, Node::start(BIN, &careless).await);
-    let lost = granted(&one, "k", json!({ "owner": "lost", "ttl_ms": 600_000 })).await;
+    let lost = granted(&one, "k", json!({ "owner": "lost", "ttl_ms": 300_000 })).await;
     // No connection breaks, and the first node still has the old state in memory.
     redis.ask(&["flushall"]);
-    let next = granted(&other, "k", json!({ "owner": "next", "ttl_ms": 600_000 })).await;
+    let next = granted(&other, "k", json!({ "owner": "next", "ttl_ms": 300_000 })).await;
     assert!(next.token() > lost.token());
     renew(&one, "k", &lost.text("lease_id")).await.assert_problem(410, "lease-lost");
     acquire(&one, "k", json!({})).await.assert_problem(423, "lock-held");

@@ -102,7 +102,7 @@ async fn a_row_that_another_session_locks_fails_only_its_own_key() {
 async fn waiters_of_a_key_whose_row_was_locked_are_granted_afterwards() {
     let database = shared_database().await;
     let node = on_postgres(&database).await;
-    granted(&node, "slow", json!({ "lease_id": "first", "ttl_ms": 600_000 })).await;
+    granted(&node, "slow", json!({ "lease_id": "first", "ttl_ms": 300_000 })).await;
     let request = json!({ "owner": "patient", "wait_ms": 50_000, "lease_id": "second" }).to_string();
     let waiting = tokio::spawn(post(format!("{}/v1/locks/slow/acquire", node.base_url()), request));
     crate::client::until_waiting(&node, "slow", 1).await;

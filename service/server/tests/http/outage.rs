@@ -14,7 +14,7 @@ const LONG: Duration = Duration::from_secs(30);
 async fn a_dead_database_is_503_until_it_returns() {
     let mut postgres = Postgres::start().await;
     let node = on_postgres(&postgres.create_database().await).await;
-    let grant = granted(&node, "k", json!({ "ttl_ms": 600_000 })).await;
+    let grant = granted(&node, "k", json!({ "ttl_ms": 300_000 })).await;
     postgres.kill9();
     let refused = acquire(&node, "other", json!({})).await;
     assert_eq!(refused.status, 503, "{}", refused.body);
@@ -57,7 +57,7 @@ async fn a_database_that_hangs_is_503_and_not_a_hang() {
 async fn waiters_outlast_a_restart_of_the_database() {
     let mut postgres = Postgres::start().await;
     let node = on_postgres(&postgres.create_database().await).await;
-    let grant = granted(&node, "k", json!({ "ttl_ms": 600_000 })).await;
+    let grant = granted(&node, "k", json!({ "ttl_ms": 300_000 })).await;
     let request = json!({ "owner": "patient", "wait_ms": 50_000 }).to_string();
     let waiting = tokio::spawn(post(format!("{}/v1/locks/k/acquire", node.base_url()), request));
     crate::client::until_waiting(&node, "k", 1).await;

@@ -55,12 +55,23 @@ async fn put_back(is_proxied: bool, args: &[&str]) -> World {
     }
     // After a crash nothing is missing, and nothing is held off.
     let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
-    // A gate that has worked since the start of Postgres has seen its log since.
     for (node, contents) in nodes.iter().zip(["lost", "other"]) {
         let is_begun = || async { pre(node, charge(contents, "alice")).await.status.is_success() };
         assert!(eventually(LONG, is_begun).await, "{}", node.log());
     }
     assert!(!nodes.iter().any(was_held_off), "{}{}", nodes[0].log(), nodes[1].log());
+    // Each node has counted since the copy, for the locks and for the gate.
+    let name = database.rsplit_once('/').unwrap().1.to_owned();
+    let counters = async || {
+        postgres.query(&name, "select string_agg(counter::text, ' ' order by node) from latchgate.node_marks").await
+    };
+    let numbers = |text: String| text.split(' ').map(|number| number.parse().unwrap()).collect::<Vec<i64>>();
+    let before = numbers(counters().await);
+    let have_counted = || async {
+        let now = numbers(counters().await);
+        now.len() == before.len() && before.iter().zip(&now).all(|(before, now)| *now > before + 1)
+    };
+    assert!(eventually(LONG, have_counted).await, "{before:?} {:?}", counters().await);
 
     postgres.kill9();
     postgres.put_back();
@@ -122,12 +133,31 @@ async fn a_postgres_whose_promotions_are_trusted_gives_a_held_lock_to_no_second_
     nothing_is_granted_while_a_lost_lease_may_live(put_back(false, &["--trust-promotion"]).await).await;
 }
 
+#[tokio::test]
+async fn a_dump_that_is_loaded_beside_the_original_grants_no_held_lock_and_repeats_no_operation() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let node = Node::start(BIN, &["--locks", &database]).await;
+    granted(&node, "in the dump", json!({ "owner": "alice" })).await;
+    let restored = postgres.restore_beside(&database).await;
+    granted(&node, "lost", json!({ "owner": "alice" })).await;
+    assert_eq!(pre(&node, charge("lost", "alice")).await.status, 201);
+    for args in [&[][..], &["--trust-promotion"]] {
+        let loaded = postgres.restore_beside(&restored).await;
+        let node = Node::start(BIN, &[&["--locks", &loaded], args].concat()).await;
+        acquire(&node, "in the dump", json!({ "owner": "bob" })).await.assert_problem(423, "lock-held");
+        acquire(&node, "lost", json!({ "owner": "bob" })).await.assert_problem(423, "lock-delayed");
+        let refused = pre(&node, charge("lost", "bob")).await;
+        assert_eq!(refused.body["why"], "record_may_be_lost", "{}", refused.body);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orderly_restart_of_postgres_begins_no_hold_off() {
     let mut postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let node = Node::start(BIN, &["--locks", &database]).await;
-    let kept = granted(&node, "kept", json!({ "ttl_ms": 600_000 })).await;
+    let kept = granted(&node, "kept", json!({ "ttl_ms": 300_000 })).await;
     for _ in 0..3 {
         postgres.stop_fast().await;
         postgres.start_again().await;

@@ -9,7 +9,7 @@ use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, BIN, acquire, begun, get, granted, post, pre, renew, report};
+use crate::client::{Answer, BIN, acquire, begun, get, granted, post, pre, release, renew, report};
 
 const LONG: Duration = Duration::from_secs(30);
 /// Longer than it takes until a Redis is back, so that leases survive that.
@@ -126,6 +126,46 @@ async fn a_replica_that_a_sentinel_promotes_begins_a_hold_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_hangs_is_left_for_the_promoted_one_and_grants_nothing_when_it_goes_on() {
+    let mut redis = WatchedRedis::start().await;
+    let nodes = two_on(&redis.url()).await;
+    let kept = granted(&nodes[0], "kept", json!({})).await;
+    assert_eq!(redis.master.ask(&["wait", "1", "10000"]).trim(), "1");
+    redis.master.pause();
+    for node in &nodes {
+        let goes_on = || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 };
+        assert!(eventually(LONG, goes_on).await, "{}{}", node.log(), redis.log());
+    }
+    granted(&nodes[0], "k", json!({ "owner": "alice", "wait_ms": 50_000, "ttl_ms": TTL_MS_MAX })).await;
+    // Notifications come from the promoted one, too.
+    let held = granted(&nodes[0], "handed over", json!({})).await;
+    let wait = json!({ "wait_ms": 50_000 }).to_string();
+    let waiting = tokio::spawn(post(format!("{}/v1/locks/handed%20over/acquire", nodes[1].base_url()), wait));
+    crate::client::until_waiting(&nodes[0], "handed over", 1).await;
+    assert_eq!(release(&nodes[0], "handed over", &held.text("lease_id")).await.status, 200);
+    assert_eq!(waiting.await.unwrap().status, 200);
+
+    redis.master.resume();
+    for node in [&nodes[1], &nodes[0], &nodes[1]] {
+        acquire(node, "k", json!({ "owner": "bob" })).await.assert_problem(423, "lock-held");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sentinel_that_hangs_or_is_out_of_date_keeps_no_node_from_starting() {
+    let mut redis = WatchedRedis::start().await;
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let stale = redis.add_stale_sentinel().await;
+    for port in [silent.local_addr().unwrap().port(), stale] {
+        let url = redis.url_behind(port);
+        let node = on(&url, &["--gate", &url]).await;
+        granted(&node, &format!("k{port}"), json!({ "wait_ms": 50_000 })).await;
+        let begun = pre(&node, json!({ "operation": "charge", "contents": port })).await;
+        assert_eq!(begun.status, 201, "{}", begun.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_was_a_replica_meanwhile_begins_a_hold_off() {
     let (redis, other) = (Redis::start().await, Redis::start().await);
     let node = on(&redis.url(), &[]).await;
@@ -145,6 +185,25 @@ async fn a_master_that_was_a_replica_meanwhile_begins_a_hold_off() {
         async move { acquire(node, &key, json!({})).await.body["code"] == "lock-delayed" }
     };
     assert!(eventually(LONG, holds_off).await, "{}", node.log());
+}
+
+#[tokio::test]
+async fn a_node_on_a_redis_without_a_record_says_until_when_it_holds_off_and_new_at_the_next_start_ends_it() {
+    let redis = Redis::start().await;
+    let url = redis.url();
+    let start = async |args: &[&str]| {
+        Node::start_with(BIN, &[&["--locks", &url], args].concat(), &[("LATCHGATE_NEW", "false")]).await
+    };
+    let node = start(&[]).await;
+    let refused = acquire(&node, "k", json!({})).await;
+    refused.assert_problem(423, "lock-delayed");
+    let log = node.log();
+    assert!(log.contains("No lock is granted until 2") && log.contains("--new"), "{log}");
+    assert!(log.contains(&format!("latchgate engines hold-off --for 0 --url {}", node.base_url())), "{log}");
+    drop(node);
+    let node = start(&["--new"]).await;
+    assert!(node.log().contains("Take your first lock"), "{}", node.log());
+    granted(&node, "k", json!({})).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,7 +11,7 @@ use crate::client::{BIN, acquire, granted, pre, release, renew};
 
 const LONG: Duration = Duration::from_secs(60);
 /// So long that the leases outlive a fail-over on a busy machine.
-const TTL_MS: u64 = 600_000;
+const TTL_MS: u64 = 300_000;
 
 struct World {
     primary: Postgres,

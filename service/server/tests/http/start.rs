@@ -36,6 +36,40 @@ async fn a_postgres_that_may_lose_commits_is_refused_unless_allowed() {
 }
 
 #[tokio::test]
+async fn a_database_in_another_encoding_is_refused() {
+    let postgres = Postgres::start().await;
+    postgres.query("postgres", "create database latin encoding 'LATIN1' locale 'C' template template0").await;
+    let log = refusal(&["--locks", &postgres.url("latin")]).await;
+    assert!(log.contains("LATIN1") && log.contains("UTF8"), "{log}");
+    assert_eq!(postgres.query("latin", "select to_regnamespace('latchgate') is null").await, "t");
+}
+
+#[tokio::test]
+async fn a_schema_that_another_role_has_made_is_refused_before_anything_is_created_in_it() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let name = database.rsplit_once('/').unwrap().1;
+    for (number, statement) in
+        ["create role mallory login", "create role node login", "create schema latchgate authorization mallory"]
+            .into_iter()
+            .enumerate()
+    {
+        assert_eq!(postgres.query(if number < 2 { "postgres" } else { name }, statement).await, "");
+    }
+    for url in [database.clone(), database.replace("postgres@", "node@")] {
+        let log = refusal(&["--locks", &url]).await;
+        assert!(log.contains("belongs to the role mallory"), "{log}");
+    }
+    assert_eq!(
+        postgres.query(name, "select count(*) from pg_class where relnamespace = 'latchgate'::regnamespace").await,
+        "0"
+    );
+    postgres.query(name, "alter schema latchgate owner to node").await;
+    let node = Node::start(BIN, &["--locks", &database.replace("postgres@", "node@")]).await;
+    granted(&node, "k", json!({})).await;
+}
+
+#[tokio::test]
 async fn a_postgres_without_a_timeline_is_refused_unless_promotions_are_trusted() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;

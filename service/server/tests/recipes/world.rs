@@ -91,7 +91,7 @@ impl World {
 
     /// Takes the lock for a while; returns the token.
     pub async fn hold(&self, key: &str, lease_id: &str, wait_ms: u64) -> u64 {
-        let body = json!({ "lease_id": lease_id, "ttl_ms": 600_000, "wait_ms": wait_ms });
+        let body = json!({ "lease_id": lease_id, "ttl_ms": 300_000, "wait_ms": wait_ms });
         self.post(key, "acquire", &body).await["token"].as_u64().unwrap()
     }
 

@@ -221,10 +221,6 @@ async fn play(world: &Arc<World>) {
         }
     }
     nothing_is_left(world).await;
-    // These leases are longer than those of the storm: each node counts on the raised number only after a while.
-    for node in world.nodes() {
-        node.locks.engines().allow_lease(60_000).await.unwrap();
-    }
     hand_over(world).await;
     leave_while_granted(world).await;
     fill_a_key(world).await;

@@ -141,3 +141,20 @@ async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
     crate::collecting::rows_that_name_no_lock_are_passed_over(&world, 3).await;
     drop(dir);
 }
+
+#[tokio::test]
+async fn the_log_of_a_file_shrinks_again_after_a_long_read() {
+    let (_dir, path) = sqlite_file();
+    let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
+    let (reader, other) = (rusqlite::Connection::open(&path).unwrap(), rusqlite::Connection::open(&path).unwrap());
+    reader.execute_batch("begin; select * from locks").unwrap();
+    other.execute_batch("create table large as select zeroblob(40000000)").unwrap();
+    let log_bytes = || std::fs::metadata(path.with_extension("db-wal")).unwrap().len();
+    assert!(log_bytes() > 40_000_000);
+    reader.execute_batch("rollback").unwrap();
+    let shrinks = || async {
+        world.write_events(&at("key"), &[event(EventKind::Granted, 1)]).await;
+        log_bytes() < 20_000_000
+    };
+    assert!(eventually(PATIENCE, shrinks).await, "{}", log_bytes());
+}

@@ -51,14 +51,15 @@ pub async fn the_oldest_events_are_deleted_up_to_a_limit(world: &World) {
 }
 
 pub async fn no_event_is_deleted_after_one_that_is_kept(world: &World) {
-    for time in [1, 2, 30, 3, 4] {
+    // A clock that was wrong has written the third.
+    for time in [1, 2, 30, 3, 4, 31] {
         world.write_events(&at("key"), &[event(EventKind::Granted, time)]).await;
     }
     world.all_events().await;
     let bound = Timestamp::from_ms(10);
-    assert_eq!(world.store.trim(bound, 100).await.unwrap(), 2);
-    assert_eq!(tokens(&world.history(&at("key"), None, 100).await), [4, 3, 30]);
-    assert_eq!(world.store.trim(FOREVER, 100).await.unwrap(), 4, "the marker event too");
+    assert_eq!(world.store.trim(bound, 100).await.unwrap(), 5);
+    assert_eq!(tokens(&world.history(&at("key"), None, 100).await), [31]);
+    assert_eq!(world.store.trim(FOREVER, 100).await.unwrap(), 2, "the marker event too");
 }
 
 pub async fn a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_parts(world: &World) {

@@ -59,8 +59,9 @@ impl Tables {
 
     /// Deletes the oldest of the selected events, up to the first that is younger than `bound`.
     fn delete_oldest(&mut self, bound: Timestamp, limit: usize) -> u64 {
-        let older = self.events.values().take(limit).take_while(|logged| logged.event.at < bound);
-        let older: Vec<u64> = older.map(|logged| logged.cursor.number).collect();
+        let oldest: Vec<&LoggedEvent> = self.events.values().take(limit).collect();
+        let count = oldest.iter().rposition(|logged| logged.event.at < bound).map_or(0, |last| last + 1);
+        let older: Vec<u64> = oldest[..count].iter().map(|logged| logged.cursor.number).collect();
         for number in &older {
             self.events.remove(number);
         }

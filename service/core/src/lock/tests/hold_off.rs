@@ -65,6 +65,19 @@ fn a_lease_of_another_owner_is_still_the_reason_of_a_refusal() {
     assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
 }
 
+#[test]
+fn after_a_jump_of_the_clock_a_lease_ends_later_by_as_much_and_can_be_renewed_until_then() {
+    let mut world = world();
+    let lease = world.hold("ann", Mode::Exclusive);
+    world.terms.late_ms = 60_000;
+    world.pass(lease.ttl_ms + 59_999);
+    assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
+    let renewed = world.renew(&lease);
+    assert!(matches!(renewed, Outcome::Renewed(_)), "{renewed:?}");
+    world.pass(lease.ttl_ms + 60_000 + CLOCK_BOUND_MS);
+    assert!(matches!(world.acquire("ben", Mode::Exclusive), Outcome::Granted(_)));
+}
+
 /// The state may lack the grant that made the token stale, and the lease with the token that it refuses.
 #[test]
 fn only_the_token_of_a_live_lease_passes_the_fence() {
@@ -80,24 +93,4 @@ fn only_the_token_of_a_live_lease_passes_the_fence() {
     let end = world.hold_off();
     assert_eq!(world.fence(live.token), Outcome::Fenced);
     assert_eq!(world.fence(ended.token), held_off(end));
-}
-
-/// A hold-off lasts as long as the longest lease that an operator has lowered meanwhile.
-#[test]
-fn no_lease_becomes_longer_than_a_hold_off_would_last() {
-    let mut world = world();
-    let long = with(world.request("ann", Mode::Shared), |terms| terms.ttl_ms = 5_000);
-    let before = world.hold_as(long.clone());
-    assert_eq!(before.ttl_ms, 5_000);
-    world.terms.lease_ms_max = 2_000;
-    let after = with(world.request("ben", Mode::Shared), |terms| terms.ttl_ms = 5_000);
-    let after = world.hold_as(after);
-    assert_eq!((after.ttl_ms, after.expires_at), (2_000, world.now.plus_ms(2_000)));
-    for (lease, ttl_ms, renewed_ms) in
-        [(&after, Some(5_000), 2_000), (&before, Some(9_000), 5_000), (&before, None, 5_000)]
-    {
-        let renewal = Command::Renew(Renew::new(lease.lease_id.clone(), ttl_ms));
-        let Outcome::Renewed(renewed) = world.run(renewal) else { panic!("not renewed") };
-        assert_eq!(renewed.ttl_ms, renewed_ms);
-    }
 }

@@ -5,7 +5,7 @@ use super::*;
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 
 const NOTHING: Known =
-    Known { epoch: Epoch::NONE, lease_ms_max: 60_000, ttl_ms_max: 3_600_000, has_slept: false, is_stalled: false };
+    Known { epoch: Epoch::NONE, ttl_ms_max: 60_000, ttl_ms_seen: 0, has_slept: false, is_stalled: false };
 
 fn pair() -> [String; 2] {
     ["one".to_owned(), "other".to_owned()]
@@ -72,16 +72,16 @@ fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
 }
 
 #[test]
-fn a_node_that_knows_nothing_of_a_lost_engine_holds_off_for_the_longest_lease_that_is_allowed() {
+fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_is_known_to_grant() {
     let lost = Reading { now: NOW, ..Reading::default() };
-    let old = reading(Active, 2, &pair(), false);
     let retired = reading(Retired, 3, &pair(), false);
-    for left in [&lost, &old] {
+    for left in [&lost, &reading(Active, 2, &pair(), false)] {
         let next = |known| next(&[engine("one", Some(&retired)), engine("other", Some(left))], &pair(), known);
-        let before = used(2);
-        assert!(hold_off_of(&next(NOTHING)) >= 3_600_000 && hold_off_of(&next(before)) >= 3_600_000);
-        let used = used(3);
-        assert!((60_000..3_600_000).contains(&hold_off_of(&next(used))));
+        assert!((60_000..61_000).contains(&hold_off_of(&next(NOTHING))));
+        for known in [Known { ttl_ms_max: 90_000, ..NOTHING }, Known { ttl_ms_seen: 90_000, ..used(3) }] {
+            let Next::Write(Change { record, .. }) = next(known) else { panic!("no write") };
+            assert!(record.hold_off_until.ms_since(NOW) >= 90_000 && record.ttl_ms_max == 90_000, "{known:?}");
+        }
     }
 }
 
@@ -94,7 +94,7 @@ fn an_engine_with_fewer_states_than_were_copied_to_it_is_held_off() {
         hold_off_of(&next(&[engine("one", Some(&retired)), engine("other", Some(filling))], &pair(), NOTHING))
     };
     assert_eq!(of(&filling(10)), 0);
-    assert!(of(&filling(9)) >= 3_600_000);
+    assert!(of(&filling(9)) >= 60_000);
 }
 
 #[test]
@@ -180,16 +180,25 @@ fn an_engine_that_was_left_is_retired_beside_the_one_that_serves() {
 fn a_redis_without_a_record_is_held_off_for_the_longest_lease_allowed_unless_the_operator_says_that_it_is_new() {
     let lost = Reading { now: NOW, ..Reading::default() };
     let redis = Candidate { may_forget: true, ..engine("one", Some(&lost)) };
-    assert!(hold_off_of(&next(&[redis], &[], NOTHING)) >= 3_600_000);
+    assert!(hold_off_of(&next(&[redis], &[], NOTHING)) >= 60_000);
     for vouched in [Candidate { is_new: true, ..redis }, Candidate { is_trusted: true, ..redis }] {
         assert_eq!(hold_off_of(&next(&[vouched], &[], NOTHING)), 0);
     }
+    // So does a later node that is started with --new, unless there was a loss since, or an operator has changed the hold-off.
+    let Next::Write(Change { record, .. }) = next(&[redis], &[], NOTHING) else { panic!("founded") };
+    let found = Reading { record: Some(record.clone()), ..lost.clone() };
+    let new = Candidate { is_new: true, reading: Some(&found), ..redis };
+    assert_eq!(hold_off_of(&next(&[new], &[], NOTHING)), 0);
+    let older = Candidate { is_new: false, ..new };
+    assert!(matches!(next(&[older], &[], NOTHING), Next::Serve { .. }));
+    let changed = Reading { record: Some(record.turned(Active, record.epoch.next(NOW))), ..lost.clone() };
+    assert!(matches!(next(&[Candidate { reading: Some(&changed), ..new }], &[], NOTHING), Next::Serve { .. }));
     // A node remembers it: then it is no new one.
     assert!(hold_off_of(&next(&[Candidate { is_new: true, ..redis }], &[], used(2))) >= 60_000);
     let other = Candidate { name: "other", ..redis };
     let standby = reading(Standby, 0, &pair(), false);
     let next = next(&[redis, Candidate { reading: Some(&standby), ..other }], &pair(), NOTHING);
-    assert!(hold_off_of(&next) >= 3_600_000);
+    assert!(hold_off_of(&next) >= 60_000);
 }
 
 /// A forced switch begins an epoch that is ahead of the clock, and tokens follow it.
@@ -224,17 +233,45 @@ fn tokens_of_a_redis_that_is_lost_after_a_forced_switch_are_not_granted_again() 
 }
 
 #[test]
-fn a_node_that_knows_of_longer_leases_than_a_record_after_a_loss_extends_the_hold_off() {
-    let of = |lowered: u64| {
+fn a_node_that_allows_longer_leases_than_the_record_raises_it_before_it_serves() {
+    let raised_by = |known: Known, hold_off_ms: u64| {
         let mut active = reading(Active, 5, &[], false);
-        active.record.as_mut().unwrap().lowered = Epoch::from_number(lowered);
-        let known = Known { lease_ms_max: 600_000, ..used(3) };
-        next(&[engine("one", Some(&active))], &[], known)
+        active.record.as_mut().unwrap().hold_off_until = NOW.plus_ms(hold_off_ms);
+        let Next::Write(Change { record, .. }) = next(&[engine("one", Some(&active))], &[], known) else {
+            panic!("it serves")
+        };
+        assert_eq!((record.ttl_ms_max, record.state), (600_000, Active));
+        let raised = Reading { record: Some(record.clone()), ..active };
+        assert!(matches!(next(&[engine("one", Some(&raised))], &[], known), Next::Serve { .. }));
+        record.hold_off_until.ms_since(NOW)
     };
-    let extended = of(0);
-    assert!(hold_off_of(&extended) >= 600_000);
-    // An operator has lowered the number since.
-    assert!(matches!(of(4), Next::Serve { .. }));
+    let longer = |known| Known { ttl_ms_max: 600_000, ..known };
+    for known in [longer(NOTHING), longer(used(3))] {
+        assert_eq!(raised_by(known, 0), 0);
+        // The hold-off may be of a node that knew of shorter leases only.
+        assert!(raised_by(known, 10_000) >= 600_000);
+    }
+    // An operator has lowered it, or this node has not raised it.
+    let seen = Known { ttl_ms_seen: 600_000, ..used(5) };
+    assert!(matches!(next(&[engine("one", Some(&reading(Active, 5, &[], false)))], &[], seen), Next::Serve { .. }));
+}
+
+#[test]
+fn a_hold_off_of_a_clock_that_was_wrong_ends_by_elapsed_time_when_it_is_right_again() {
+    let day_ms = 86_400_000;
+    let mut active = reading(Active, 5, &[], false);
+    let wrong = NOW.plus_ms(30 * day_ms);
+    active.record = active.record.map(|record| record.held_off(60_000, wrong));
+    let next = |reading: &Reading| next(&[engine("one", Some(reading))], &[], used(5));
+    // While the clock is wrong, and for each later moment of it.
+    for now in [wrong, wrong.plus_ms(60_000)] {
+        assert!(matches!(next(&Reading { now, ..active.clone() }), Next::Serve { .. }));
+    }
+    let Next::Write(Change { record, .. }) = next(&active) else { panic!("it serves") };
+    assert!((60_000..61_000).contains(&record.hold_off_until.ms_since(NOW)) && record.epoch > Epoch::from_number(5));
+    let right = Reading { record: Some(record), ..active };
+    assert!(matches!(next(&right), Next::Serve { .. }));
+    assert!(matches!(next(&Reading { now: NOW.plus_ms(30_000), ..right }), Next::Serve { .. }));
 }
 
 #[test]
@@ -283,8 +320,9 @@ fn an_engine_that_may_have_been_left_for_one_that_has_lost_its_data_is_held_off_
     let active = reading(Active, 5, &pair(), false);
     let lost = Reading { now: NOW, ..Reading::default() };
     let restored = reading(Standby, 5, &pair(), true);
-    let retired = reading(Retired, 5, &pair(), true);
-    for (other, held_ms) in [(&lost, 3_600_000), (&restored, 60_000), (&retired, 60_000)] {
+    let mut retired = reading(Retired, 5, &pair(), true);
+    retired.record.as_mut().unwrap().ttl_ms_max = 90_000;
+    for (other, held_ms) in [(&lost, 60_000), (&restored, 60_000), (&retired, 90_000)] {
         let next_of =
             |one, other| super::next(&[engine("one", Some(one)), engine("other", Some(other))], &pair(), NOTHING);
         let next = next_of(&active, other);
@@ -328,7 +366,7 @@ fn an_engine_that_may_have_been_left_for_one_that_has_lost_its_data_is_held_off_
 #[test]
 fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
     let mut active = reading(Active, 9, &pair(), false);
-    active.record.as_mut().unwrap().lease_ms_max = 600_000;
+    active.record.as_mut().unwrap().ttl_ms_max = 600_000;
     for state in [Standby, Retired] {
         let idle = reading(state, 5, &pair(), false);
         let Next::Serve { engine: 0, chore: Some(Change { engine: 1, record, .. }) } =
@@ -336,7 +374,7 @@ fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
         else {
             panic!("{state:?}")
         };
-        assert_eq!((record.state, last_of(&record).number(), record.lease_ms_max), (state, 9, 600_000));
+        assert_eq!((record.state, last_of(&record).number(), record.ttl_ms_max), (state, 9, 600_000));
         // So an older record of the active one is a loss.
         let idle = Reading { record: Some(record), ..idle };
         assert!(matches!(next_of(Some(&active), Some(&idle)), Next::Serve { chore: None, .. }));
@@ -360,10 +398,12 @@ fn the_record_of_an_engine_that_is_being_filled_is_left_alone_and_a_lost_one_hol
 fn an_engine_without_a_record_is_left_in_the_last_epoch_that_the_idle_one_knows() {
     let lost = Reading { now: NOW, ..Reading::default() };
     let mut idle = reading(Retired, 3, &pair(), false);
-    idle.record.as_mut().unwrap().beside = Epoch::from_number(9);
-    for (known, at_least, below) in [(8, 3_600_000, u64::MAX), (9, 60_000, 3_600_000)] {
-        assert!((at_least..below).contains(&hold_off_of(&next_after(known, Some(&lost), Some(&idle)))), "{known}");
-    }
+    let beside = Epoch::NONE.ahead_of(NOW).ahead_of(NOW);
+    idle.record.as_mut().unwrap().beside = beside;
+    let next = next_after(8, Some(&lost), Some(&idle));
+    assert!(hold_off_of(&next) >= 60_000);
+    let Next::Write(Change { record, .. }) = next else { panic!("no write") };
+    assert!(record.epoch > beside);
 }
 
 #[test]
@@ -411,20 +451,13 @@ fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
 fn a_node_that_was_stopped_for_some_time_does_not_count_on_what_it_knew_before() {
     let awake = used(5);
     let slept = Known { has_slept: true, ..awake };
-    let none = Reading { now: NOW, ..Reading::default() };
-    let lost = Candidate { may_forget: true, ..engine("one", Some(&none)) };
-    let (older, standby) = (reading(Active, 5, &[], true), reading(Standby, 5, &pair(), true));
-    let older = Candidate { may_forget: true, ..engine("one", Some(&older)) };
-    for engine in [lost, older] {
-        assert!((60_000..61_000).contains(&hold_off_of(&next(&[engine], &[], awake))));
-        assert!(hold_off_of(&next(&[engine], &[], slept)) >= 3_600_000);
-    }
+    let (none, standby) = (Reading { now: NOW, ..Reading::default() }, reading(Standby, 5, &pair(), true));
     // It may have been left for the engine that has lost its data.
     let active = reading(Active, 5, &pair(), false);
-    for (other, held_ms) in [(&none, 3_600_000), (&standby, 60_000)] {
+    for other in [&none, &standby] {
         let next_of = |known| next(&[engine("one", Some(&active)), engine("other", Some(other))], &pair(), known);
         assert_eq!(hold_off_of(&next_of(awake)), 0);
-        assert!(hold_off_of(&next_of(slept)) >= held_ms);
+        assert!(hold_off_of(&next_of(slept)) >= 60_000);
     }
     assert!(matches!(next(&[engine("one", Some(&active))], &[], slept), Next::Wait(_) | Next::Serve { .. }));
 }

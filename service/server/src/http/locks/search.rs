@@ -78,7 +78,7 @@ impl Search {
                 let address = Address { app: of.clone(), key };
                 match state {
                     Some(mut state) => {
-                        let _ = state.settle(now);
+                        let _ = state.settle(now, 0);
                         locks.extend(select(&address, state, now));
                     }
                     None => unreadable.push(call.shown_name(of, address.key.as_str())),

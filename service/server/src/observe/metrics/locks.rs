@@ -124,7 +124,7 @@ impl LockMetrics {
         }
         let help = "Keys of a batch whose state in the store was another than the expected one.";
         page.counter("latchgate_lost_races", help, self.lost_races.get());
-        let help = "Hold-offs that this node began because the store's clock had jumped ahead.";
+        let help = "Jumps ahead of the store's clock that this node has dealt with.";
         page.counter("latchgate_clock_jumps", help, self.clock_jumps.get());
         let retries = ("latchgate_retries", "Keys of a batch that were evaluated again for another reason.");
         page.counters_by(retries, "why", label_values::<Retry>().zip(&self.retries));

@@ -21,17 +21,31 @@ pub(in crate::store) async fn connect(
     migrations: &Migrator,
 ) -> anyhow::Result<PgConnection> {
     let mut connection = hosts.open().await.map_err(|error| cannot_connect(&error))?;
+    refuse_encoding(&mut connection).await?;
+    refuse_old_schema(&mut connection, migrations).await?;
     if !allow_volatile {
         refuse_volatile(&mut connection).await?;
     }
-    refuse_old_schema(&mut connection, migrations).await?;
     Ok(connection)
 }
 
+/// The owner of the schema, and whether it may do what this role may do.
+const OWNER: &str = "
+select o.rolname, o.oid = me.oid or o.rolsuper or not me.rolsuper and pg_has_role(me.oid, o.oid, 'member')
+from pg_namespace n join pg_roles o on o.oid = n.nspowner, pg_roles me
+where n.nspname = 'latchgate' and me.rolname = current_user";
+
 /// Nodes that start together may all try to create the schema.
 pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyhow::Result<()> {
-    let find = "select exists (select from pg_namespace where nspname = 'latchgate')";
-    if sqlx::query_scalar(find).fetch_one(&mut *connection).await? {
+    refuse_encoding(connection).await?;
+    if let Some((owner, is_trusted)) =
+        sqlx::query_as::<_, (String, bool)>(OWNER).fetch_optional(&mut *connection).await?
+    {
+        ensure!(
+            is_trusted,
+            "the schema latchgate belongs to the role {owner}, whose functions this node would run as its own: drop it, or make it the node's \
+             own (alter schema latchgate owner to …)"
+        );
         return Ok(());
     }
     match sqlx::query("create schema if not exists latchgate").execute(connection).await {
@@ -64,6 +78,17 @@ pub(super) fn cannot_migrate(error: &MigrateError) -> anyhow::Error {
     }
 }
 
+/// A database in another encoding cannot store every key.
+async fn refuse_encoding(connection: &mut PgConnection) -> anyhow::Result<()> {
+    let encoding: String =
+        sqlx::query_scalar("select current_setting('server_encoding')").fetch_one(&mut *connection).await?;
+    ensure!(
+        encoding == "UTF8",
+        "this database has the encoding {encoding}, in which not every key can be stored: create one with encoding 'UTF8'"
+    );
+    Ok(())
+}
+
 /// Refuses a server that may lose acknowledged grants in a crash. Later each transaction that writes looks: see `refuse_risk` in
 /// the migration.
 async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
@@ -76,6 +101,14 @@ async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
                  --allow-volatile to accept that"
             );
         }
+    }
+    let unlogged: Option<String> =
+        sqlx::query_scalar("select latchgate.unlogged_here()").fetch_one(&mut *connection).await?;
+    if let Some(table) = unlogged {
+        bail!(
+            "the table latchgate.{table} is unlogged: a crash would empty it. `alter table latchgate.{table} set logged`, or pass \
+             --allow-volatile to accept that"
+        );
     }
     Ok(())
 }

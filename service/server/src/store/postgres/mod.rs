@@ -9,8 +9,7 @@ mod events;
 pub(super) mod faults;
 pub mod gate;
 mod hosts;
-#[macro_use]
-mod log_position;
+mod marks;
 pub(super) mod record;
 mod rows;
 pub(super) mod sessions;
@@ -158,7 +157,9 @@ impl RecordStore for PostgresStore {
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.connections.check_out_for_record().await?;
         let reading = record::read(&mut connection, Purpose::Locks).await;
-        connection.read(reading).await
+        let reading = connection.read(reading).await?;
+        self.connections.count(&reading);
+        Ok(reading)
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {

@@ -1,12 +1,11 @@
 //! Engine records in Postgres: one row each. A promoted standby writes on a timeline of its own, so the record names the server
 //! that it was written on, and commits are refused on any other: commits that were acknowledged may be missing there. A server that
-//! has gone back without a fail-over counts as another one: see [`super::log_position`].
+//! has gone back without a fail-over counts as another one: see [`super::marks`].
 
 use latchgate_core::Timestamp;
 use sqlx::Row;
 use sqlx::postgres::PgRow;
 
-use super::log_position::LogPosition;
 use super::rows::read_timestamp;
 use super::sessions::Session;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading, Risk};
@@ -16,17 +15,9 @@ use crate::store::{Version, random_number};
 const TIMELINE: &str = "select timeline_here(true)";
 
 const READ: &str = "
-select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body
+select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body,
+    (select m.counter from node_marks m where m.node = $3), unlogged_here()
 from (select) nothing left join engine_records r on r.purpose = $1";
-
-/// The same with the position in the log, on a server that tells it.
-const READ_WITH_POSITION: &str = concat!(
-    "
-select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body, ",
-    log_position!(),
-    "
-from (select) nothing left join engine_records r on r.purpose = $1"
-);
 
 const WRITE: &str = "select replace_engine_record($1, $2, $3, $4, $5, $6, $7, $8)";
 
@@ -44,27 +35,24 @@ pub(in crate::store) async fn knows_timeline(connection: &mut Session) -> Result
 }
 
 pub(in crate::store) async fn read(connection: &mut Session, purpose: Purpose) -> Result<Reading, sqlx::Error> {
-    let knows_timeline = connection.knows_timeline();
-    let before = connection.remembered().get();
-    let query = connection.query(if knows_timeline { READ_WITH_POSITION } else { READ });
-    let row = query.bind(purpose.as_str()).bind(knows_timeline).fetch_one(&mut **connection).await?;
+    let before = connection.marks().counter();
+    let query = connection.query(READ).bind(purpose.as_str()).bind(connection.knows_timeline());
+    let row = query.bind(connection.marks().node()).fetch_one(&mut **connection).await?;
     let mut reading = read_row(&row)?;
-    if knows_timeline {
-        let lost = reading.record.as_ref().map_or(Epoch::NONE, |record| record.lost);
-        let here = LogPosition::of_row(&row, 8, reading.server.clone(), lost)?;
-        reading.has_gone_back = connection.remembered().learn(before.as_ref(), here);
-        reading.is_after_fail_over |= reading.has_gone_back;
-    }
+    let lost = reading.record.as_ref().map_or(Epoch::NONE, |record| record.lost);
+    reading.has_gone_back |= connection.marks().has_lost(before, row.try_get(8)?, lost);
+    reading.is_after_fail_over |= reading.has_gone_back;
     Ok(reading)
 }
 
 fn read_row(row: &PgRow) -> Result<Reading, sqlx::Error> {
     let server: String = row.try_get(1)?;
     let is_accepted = row.try_get(3)?;
-    let risk = row.try_get::<Option<String>, _>(2)?.map(|setting| Risk {
-        what: format!("this Postgres has {setting} = off: a crash would forget locks that are held"),
-        is_accepted,
-    });
+    let of_setting = |setting| format!("this Postgres has {setting} = off: a crash would forget locks that are held");
+    let of_table = |table| format!("the table latchgate.{table} is unlogged: a crash would empty it");
+    let setting = row.try_get::<Option<String>, _>(2)?.map(of_setting);
+    let what = setting.or(row.try_get::<Option<String>, _>(9)?.map(of_table));
+    let risk = what.map(|what| Risk { what, is_accepted });
     let reading = Reading { now: read_timestamp(row, 0)?, server, risk, ..Reading::default() };
     let Some(recorded) = row.try_get::<Option<String>, _>(4)? else { return Ok(reading) };
     let (revision, copied): (i64, i64) = (row.try_get(5)?, row.try_get(6)?);
@@ -75,8 +63,18 @@ fn read_row(row: &PgRow) -> Result<Reading, sqlx::Error> {
         revision: revision.cast_unsigned(),
         copied: copied.cast_unsigned(),
         is_after_fail_over: recorded != reading.server,
+        has_gone_back: !is_same_database(&recorded, &reading.server),
         ..reading
     })
+}
+
+/// Whether a server is the one that the record was made on, or was promoted: another system or database has what was loaded into it.
+fn is_same_database(recorded: &str, here: &str) -> bool {
+    let [recorded, here] = [recorded, here].map(|server| {
+        let mut parts = server.split('/');
+        (parts.next(), parts.nth(1))
+    });
+    recorded == here
 }
 
 /// One statement, which on the server itself is its own transaction.
@@ -99,7 +97,7 @@ pub(in crate::store) async fn write(
         .bind(body);
     let is_written = query.fetch_one(&mut **connection).await?.try_get(0)?;
     if is_written && (read.is_after_fail_over || read.record.is_none()) {
-        connection.remembered().forget();
+        connection.marks().forget();
     }
     Ok(is_written)
 }

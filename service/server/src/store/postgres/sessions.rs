@@ -19,7 +19,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::checks::cannot_connect;
 use super::faults;
 use super::hosts::Hosts;
-use super::log_position::{Remembered, STARTED_AT};
+use super::marks::{self, Marks};
+use crate::store::engine_record::Reading;
 use crate::store::{PoolUse, StoreError};
 
 /// How every session of a route works.
@@ -37,7 +38,7 @@ pub(in crate::store) struct SessionTerms {
 #[derive(Clone)]
 pub(in crate::store) struct Route {
     hosts: Hosts,
-    /// Through a proxy: the statements with which every transaction begins. The last one asks when the server was started.
+    /// Through a proxy: the statements with which every transaction begins.
     begin: Option<Arc<str>>,
 }
 
@@ -61,7 +62,6 @@ impl Route {
         for (name, value) in settings(terms) {
             write!(begin, "; set local {name} = '{value}'")?;
         }
-        write!(begin, "; {STARTED_AT}")?;
         let hosts = Hosts::parse(url)?.map(|options| options.extra_float_digits(None));
         Ok(Self { hosts, begin: Some(begin.into()) })
     }
@@ -110,7 +110,7 @@ pub(super) fn in_ms(duration: Duration) -> String {
 #[derive(Clone)]
 pub(in crate::store) struct Sessions {
     pool: Arc<Pool>,
-    remembered: Remembered,
+    marks: Marks,
 }
 
 struct Pool {
@@ -125,7 +125,7 @@ struct Pool {
 
 struct Idle {
     connection: PgConnection,
-    started_at: i64,
+    compared_by: Vec<i64>,
     /// How many connections had been lost when it was returned.
     losses: u64,
 }
@@ -133,29 +133,23 @@ struct Idle {
 impl Sessions {
     /// `knows_timeline`: the server tells its timeline, so that a fail-over shows in it.
     pub(in crate::store) fn new(route: &Route, max: usize, knows_timeline: bool) -> Self {
-        Self::sharing(Arc::default(), Remembered::default(), route, max, knows_timeline)
+        Self::sharing(Arc::default(), Marks::default(), route, max, knows_timeline)
     }
 
     /// Another pool of connections to the same server.
     pub(super) fn beside(&self, route: &Route, max: usize) -> Self {
         let Pool { losses, knows_timeline, .. } = &*self.pool;
-        Self::sharing(Arc::clone(losses), self.remembered.clone(), route, max, *knows_timeline)
+        Self::sharing(Arc::clone(losses), self.marks.clone(), route, max, *knows_timeline)
     }
 
-    fn sharing(
-        losses: Arc<AtomicU64>,
-        remembered: Remembered,
-        route: &Route,
-        max: usize,
-        knows_timeline: bool,
-    ) -> Self {
+    fn sharing(losses: Arc<AtomicU64>, marks: Marks, route: &Route, max: usize, knows_timeline: bool) -> Self {
         let (route, idle, permits) = (route.clone(), Mutex::default(), Arc::new(Semaphore::new(max)));
-        Self { pool: Arc::new(Pool { route, idle, permits, max, knows_timeline, losses }), remembered }
+        Self { pool: Arc::new(Pool { route, idle, permits, max, knows_timeline, losses }), marks }
     }
 
     /// The same connections for another engine record, which has losses of its own.
     pub(in crate::store) fn for_another_record(&self) -> Self {
-        Self { pool: Arc::clone(&self.pool), remembered: Remembered::default() }
+        Self { pool: Arc::clone(&self.pool), marks: Marks::default() }
     }
 
     pub(super) fn knows_timeline(&self) -> bool {
@@ -175,12 +169,8 @@ impl Sessions {
     /// When a connection cannot be opened, or has died. `EpochOver` if the server has lost commits: the engine record is to be read
     /// and changed first. Nothing was sent yet.
     pub(in crate::store) async fn check_out(&self) -> Result<Session, StoreError> {
-        let mut session = self.check_out_for_record().await?;
-        match self.remembered.allows(&mut session).await {
-            Ok(true) => Ok(session),
-            Ok(false) => Err(StoreError::EpochOver),
-            Err(error) => Err(self.lost(&error, faults::of_read)),
-        }
+        let session = self.check_out_for_record().await?;
+        if session.is_behind { Err(StoreError::EpochOver) } else { Ok(session) }
     }
 
     /// As [`Sessions::check_out`], to read or change the engine record, whatever the server has lost.
@@ -197,19 +187,29 @@ impl Sessions {
             idle.retain(|idle| idle.losses == losses);
             idle.pop()
         };
-        let (mut connection, known) = match idle {
-            Some(idle) => (idle.connection, Some(idle.started_at)),
-            None => (pool.route.hosts.open().await?, None),
+        let (mut connection, mut compared_by) = match idle {
+            Some(idle) => (idle.connection, idle.compared_by),
+            None => (pool.route.hosts.open().await?, Vec::new()),
         };
-        let started_at = match (&pool.route.begin, known) {
-            (None, Some(started_at)) => started_at,
-            (begin, _) => {
-                // Its text consists of constants and a number.
-                let ask = begin.as_deref().unwrap_or(STARTED_AT).to_owned();
-                sqlx::raw_sql(sqlx::AssertSqlSafe(ask)).fetch_one(&mut connection).await?.try_get(0)?
+        let (node, mut is_behind) = (self.marks.node(), false);
+        // A connection through a proxy may be one to another server now.
+        if pool.route.begin.is_some() || !compared_by.contains(&node) {
+            let before = self.marks.counter();
+            // Its text consists of constants and a number.
+            let ask = marks::ask(node);
+            let ask = pool.route.begin.as_ref().map_or_else(|| ask.clone(), |begin| format!("{begin}; {ask}"));
+            let found = sqlx::raw_sql(sqlx::AssertSqlSafe(ask)).fetch_one(&mut connection).await?;
+            is_behind = marks::is_behind(before, found.try_get(0)?);
+            if !compared_by.contains(&node) {
+                compared_by.push(node);
             }
-        };
-        Ok(Session { connection, started_at, sessions: self.clone(), _permit: permit })
+        }
+        Ok(Session { connection, compared_by, is_behind, sessions: self.clone(), _permit: permit })
+    }
+
+    /// Counts in the row of this node, now that the engine record was read.
+    pub(in crate::store) fn count(&self, reading: &Reading) {
+        self.marks.count(self, reading);
     }
 
     /// Its use, under a name.
@@ -230,17 +230,13 @@ impl Sessions {
     }
 }
 
-impl Pool {
-    fn put_back(&self, connection: PgConnection, started_at: i64) {
-        let losses = self.losses.load(Ordering::Relaxed);
-        self.idle.lock().push(Idle { connection, started_at, losses });
-    }
-}
-
 /// A connection for one use. If it is dropped without [`Session::put_back`], it is closed, which ends its transaction.
 pub(in crate::store) struct Session {
     connection: PgConnection,
-    started_at: i64,
+    /// The marks that were compared on it: see [`Marks::node`]. Records that share the connections have one each.
+    compared_by: Vec<i64>,
+    /// The server has lost what this node had seen there.
+    is_behind: bool,
     sessions: Sessions,
     _permit: OwnedSemaphorePermit,
 }
@@ -256,14 +252,8 @@ impl Session {
         self.sessions.pool.knows_timeline
     }
 
-    /// When the server was started, in µs since the Unix epoch.
-    pub(super) fn started_at(&self) -> i64 {
-        self.started_at
-    }
-
-    /// What the node remembers of the server's log.
-    pub(super) fn remembered(&self) -> &Remembered {
-        &self.sessions.remembered
+    pub(super) fn marks(&self) -> &Marks {
+        &self.sessions.marks
     }
 
     /// Begins a transaction, for [`Session::commit`] or [`Session::roll_back`] to end.
@@ -353,8 +343,17 @@ impl Session {
         if self.is_proxied() {
             return self.commit().await;
         }
-        self.sessions.pool.put_back(self.connection, self.started_at);
+        self.keep();
         Ok(())
+    }
+
+    /// One that is behind is closed: once the engine record is changed, it is another one.
+    fn keep(self) {
+        let Self { connection, compared_by, is_behind, sessions, .. } = self;
+        if !is_behind {
+            let losses = sessions.pool.losses.load(Ordering::Relaxed);
+            sessions.pool.idle.lock().push(Idle { connection, compared_by, losses });
+        }
     }
 
     fn is_proxied(&self) -> bool {
@@ -363,7 +362,7 @@ impl Session {
 
     async fn end(mut self, how: &'static str) -> Result<(), sqlx::Error> {
         sqlx::raw_sql(how).execute(&mut self.connection).await?;
-        self.sessions.pool.put_back(self.connection, self.started_at);
+        self.keep();
         Ok(())
     }
 }

@@ -1,22 +1,28 @@
 //! A connection that is opened again when it breaks. A command that was sent is never sent again.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt as _;
 use futures::future::try_join_all;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ServerErrorKind,
     ToRedisArgs, Value,
 };
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::info::Info;
 use super::scripts::{Program, read};
 use super::url::Target;
 use crate::store::StoreError;
 
+/// How long other Sentinels may take to answer, after one has named a master that answers.
+const GRACE: Duration = Duration::from_millis(100);
 /// How many commands may be under way on the one connection.
 const PIPELINE_MAX: usize = 1_024;
 
@@ -37,6 +43,8 @@ struct Shared {
     target: Target,
     timeout: Duration,
     current: Mutex<Current>,
+    /// The run id of the server that it leads to, or led to last.
+    server: watch::Sender<Arc<str>>,
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -48,7 +56,7 @@ struct Current {
 }
 
 #[derive(Clone)]
-struct Open {
+pub(super) struct Open {
     connection: MultiplexedConnection,
     /// Of the server that it leads to. A server that is started again has another one, and ends its connections before.
     run_id: Arc<str>,
@@ -56,36 +64,57 @@ struct Open {
 }
 
 impl Target {
-    /// The server to connect to now.
-    pub(in crate::store) async fn client(&self, time_out: Duration) -> RedisResult<Client> {
+    /// Connects to the server that says it is the master. All Sentinels are asked at once, because some may not answer, or name a server
+    /// that was left. If they name several masters, the one that was promoted last is preferred.
+    pub(super) async fn reach(&self, time_out: Duration) -> RedisResult<(Client, Open)> {
         let (sentinels, service, login) = match self {
-            Self::One(client) => return Ok(client.clone()),
+            Self::One(client) => return reach(client.clone(), time_out).await,
             Self::Master { sentinels, service, login } => (sentinels, service, login),
         };
-        let mut last = RedisError::from(std::io::Error::other("no Sentinel knows this service"));
-        for sentinel in sentinels {
-            match master_of(sentinel, service, time_out).await {
-                Ok(Some(server)) => return login.client(&server),
-                Ok(None) => {}
-                Err(error) => last = error,
+        let asking = sentinels.iter().map(async |sentinel| {
+            let (server, promotion) = master_of(sentinel, service, time_out).await?;
+            Ok((promotion, reach(login.client(&server)?, time_out).await?))
+        });
+        let mut asking: FuturesUnordered<_> = asking.collect();
+        let mut best: Option<(u64, (Client, Open))> = None;
+        let mut last: Option<RedisError> = None;
+        loop {
+            let next = match best {
+                Some(_) => timeout(GRACE, asking.next()).await.ok().flatten(),
+                None => asking.next().await,
+            };
+            match next {
+                Some(Ok(found)) => best = best.filter(|best| best.0 >= found.0).or(Some(found)),
+                Some(Err(error)) => last = Some(error),
+                None => {
+                    let none = || last.unwrap_or_else(|| std::io::Error::other("no Sentinel is named").into());
+                    return best.map(|(_, reached)| reached).ok_or_else(none);
+                }
             }
         }
-        Err(last)
-    }
-
-    async fn connect(&self, time_out: Duration) -> RedisResult<Open> {
-        let mut connection = connect(&self.client(time_out).await?, time_out).await?;
-        let run_id = Info::of(&mut connection).await?.run_id_of_master()?.into();
-        Ok(Open { connection, run_id, number: 0 })
     }
 }
 
-async fn master_of(sentinel: &Client, service: &str, time_out: Duration) -> RedisResult<Option<String>> {
+/// Connects to a server that says it is a master.
+async fn reach(client: Client, time_out: Duration) -> RedisResult<(Client, Open)> {
+    let mut connection = connect(&client, time_out).await?;
+    let run_id = Info::of(&mut connection).await?.run_id_of_master()?.into();
+    Ok((client, Open { connection, run_id, number: 0 }))
+}
+
+/// The server that a Sentinel names, and the number of its promotion.
+async fn master_of(sentinel: &Client, service: &str, time_out: Duration) -> RedisResult<(String, u64)> {
     let mut connection = connect(sentinel, time_out).await?;
-    let mut command = redis::cmd("SENTINEL");
-    command.arg("get-master-addr-by-name").arg(service);
-    let master: Option<(String, u16)> = command.query_async(&mut connection).await?;
-    Ok(master.map(|(host, port)| server_of(&host, port)))
+    let mut ask = redis::cmd("SENTINEL");
+    let master: Option<(String, u16)> =
+        ask.arg("get-master-addr-by-name").arg(service).query_async(&mut connection).await?;
+    let (host, port) = master.ok_or_else(|| std::io::Error::other("the Sentinel does not know this service"))?;
+    let mut ask = redis::cmd("SENTINEL");
+    // A Sentinel may refuse the command.
+    let details: RedisResult<HashMap<String, String>> =
+        ask.arg("master").arg(service).query_async(&mut connection).await;
+    let promotion = details.ok().and_then(|details| details.get("config-epoch")?.parse().ok()).unwrap_or(0);
+    Ok((server_of(&host, port), promotion))
 }
 
 /// `HOST:PORT` as in a URL.
@@ -107,12 +136,18 @@ async fn connect(client: &Client, time_out: Duration) -> RedisResult<Multiplexed
 impl Link {
     /// Connects at the first call. `timeout` is the longest wait for a connection, and for an answer.
     pub(in crate::store) fn new(target: Target, timeout: Duration) -> Self {
-        let shared = Shared { target, timeout, current: Mutex::default(), connecting: tokio::sync::Mutex::default() };
-        Self { shared: Arc::new(shared) }
+        let server = watch::Sender::new(Arc::from(""));
+        let (current, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
+        Self { shared: Arc::new(Shared { target, timeout, current, server, connecting }) }
     }
 
-    pub(in crate::store) fn target(&self) -> &Target {
+    pub(super) fn target(&self) -> &Target {
         &self.shared.target
+    }
+
+    /// Changes when the connection leads to another server.
+    pub(super) fn server(&self) -> watch::Receiver<Arc<str>> {
+        self.shared.server.subscribe()
     }
 
     pub(in crate::store) async fn send(&self, command: &Cmd) -> Result<Value, Failed> {
@@ -135,8 +170,8 @@ impl Link {
     ) -> Result<(T, Arc<str>), StoreError> {
         let send = async || {
             let mut open = self.connection().await.map_err(Failed::unsent)?;
-            let answer = commands.query_async(&mut open.connection).await;
-            self.check_answer(answer, open.number).map(|answer| (answer, open.run_id)).map_err(Failed::sent)
+            let answer = self.answer(commands.query_async(&mut open.connection), open.number).await;
+            answer.map(|answer| (answer, open.run_id)).map_err(Failed::sent)
         };
         let mut answer = send().await;
         if answer.as_ref().is_err_and(Failed::is_dead_connection) {
@@ -205,7 +240,7 @@ impl Link {
     /// # Errors
     /// If a proxy has led the connection to another server. Nothing was sent for the caller.
     async fn verify(&self, mut open: Open) -> Result<(), Failed> {
-        let info = self.check_answer(Info::of(&mut open.connection).await, open.number).map_err(Failed::unsent)?;
+        let info = self.answer(Info::of(&mut open.connection), open.number).await.map_err(Failed::unsent)?;
         if info.run_id_of_master().is_ok_and(|run_id| *run_id == *open.run_id) {
             return Ok(());
         }
@@ -221,7 +256,9 @@ impl Link {
         if let Some(open) = self.open() {
             return Ok(open);
         }
-        let fresh = self.shared.target.connect(self.shared.timeout).await?;
+        let (_, fresh) = self.shared.target.reach(self.shared.timeout).await?;
+        let run_id = Arc::clone(&fresh.run_id);
+        self.shared.server.send_if_modified(|server| std::mem::replace(server, Arc::clone(&run_id)) != run_id);
         let mut current = self.shared.current.lock();
         current.number += 1;
         let fresh = Open { number: current.number, ..fresh };
@@ -233,11 +270,15 @@ impl Link {
         self.shared.current.lock().open.clone()
     }
 
-    /// Closes the connection if the answer shows that it cannot be used any longer.
-    fn check_answer<T>(&self, answer: RedisResult<T>, number: u64) -> RedisResult<T> {
-        if let Err(error) = &answer
-            && (error.is_unrecoverable_error() || error.is_connection_dropped() || is_demoted(error))
-        {
+    /// The answer of a call on a connection, which is closed if the answer shows that it cannot be used any longer, or if there is none: a
+    /// server that hangs may have a successor. Callers may give up before this connection does.
+    async fn answer<T>(&self, call: impl Future<Output = RedisResult<T>>, number: u64) -> RedisResult<T> {
+        let mut unanswered = CloseUnlessAnswered { link: self, number, sent: Instant::now(), is_answered: false };
+        let answer = call.await;
+        unanswered.is_answered = !answer.as_ref().is_err_and(|error| {
+            error.is_unrecoverable_error() || error.is_connection_dropped() || error.is_timeout() || is_demoted(error)
+        });
+        if !unanswered.is_answered {
             self.close(number);
         }
         answer
@@ -257,8 +298,23 @@ fn add(command: &mut Cmd, keys: &[String], arguments: &[impl ToRedisArgs]) {
 
 impl Open {
     async fn send(mut self, link: &Link, command: &Cmd) -> Result<Value, Failed> {
-        let answer = command.query_async(&mut self.connection).await;
-        link.check_answer(answer, self.number).map_err(Failed::sent)
+        link.answer(command.query_async(&mut self.connection), self.number).await.map_err(Failed::sent)
+    }
+}
+
+struct CloseUnlessAnswered<'a> {
+    link: &'a Link,
+    number: u64,
+    sent: Instant,
+    is_answered: bool,
+}
+
+impl Drop for CloseUnlessAnswered<'_> {
+    fn drop(&mut self) {
+        // A caller that gives up sooner says nothing of the server.
+        if !self.is_answered && self.sent.elapsed() >= self.link.shared.timeout / 2 {
+            self.link.close(self.number);
+        }
     }
 }
 

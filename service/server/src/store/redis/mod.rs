@@ -221,9 +221,9 @@ impl LockStore for RedisStore {
     }
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (target, channel) = (self.shared.link.target().clone(), self.shared.layout.channel(node));
+        let (link, channel) = (self.shared.link.clone(), self.shared.layout.channel(node));
         let timeout = self.shared.timeout;
-        let subscribe = move || wake_ups::subscribe(target.clone(), channel.clone(), timeout);
+        let subscribe = move || wake_ups::subscribe(link.clone(), channel.clone(), timeout);
         let wake_ups = listen(subscribe, unpack, || WakeUp::All).await;
         wake_ups.map_err(|error| StoreError::Unavailable(error.to_string()))
     }

@@ -233,7 +233,10 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.execute_batch("pragma journal_mode = wal; pragma synchronous = full; pragma temp_store = memory")?;
+    connection.execute_batch(
+        // Without a limit, the log stays as long as it has become beside a slow reader.
+        "pragma journal_mode = wal; pragma journal_size_limit = 16777216; pragma synchronous = full; pragma temp_store = memory",
+    )?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     Ok(connection)
 }

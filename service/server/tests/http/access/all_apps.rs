@@ -38,7 +38,7 @@ async fn an_operator_lists_the_locks_and_operations_of_all_apps() {
     for (caller, keys) in [(&operator, ["x/1", "z"]), (&billing, ["x/1", "x/2"]), (&other, ["x/0", "y"])] {
         for key in keys {
             let path = format!("/v1/locks/{}/acquire", key.replace('/', "%2F"));
-            caller.ok(Method::POST, &path, json!({ "owner": "worker", "ttl_ms": 600_000 })).await;
+            caller.ok(Method::POST, &path, json!({ "owner": "worker", "ttl_ms": 300_000 })).await;
         }
         caller.ok(Method::POST, "/v1/operations/pre", json!({ "operation": "a", "contents": 1 })).await;
     }
@@ -75,7 +75,7 @@ async fn waiters_are_seen_across_apps() {
     let operator = Caller::operator(&node);
     let billing = Caller::of_app(&node, "billing").await;
     for caller in [&operator, &billing] {
-        caller.ok(Method::POST, "/v1/locks/k/acquire", json!({ "owner": "holder", "ttl_ms": 600_000 })).await;
+        caller.ok(Method::POST, "/v1/locks/k/acquire", json!({ "owner": "holder", "ttl_ms": 300_000 })).await;
     }
     let wait = async |caller: &Caller| caller.acquire("k", json!({ "owner": "waiter", "wait_ms": 30_000 })).await;
     let seen = async {

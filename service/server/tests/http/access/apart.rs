@@ -49,7 +49,7 @@ async fn locks_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
         assert_eq!(foreign.body["code"], absent.body["code"], "{verb}");
     }
     // The same key and even the same lease id are free for me.
-    let own = mine.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 600_000 })).await;
+    let own = mine.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 300_000 })).await;
     assert_eq!(own.status, 200, "{}", own.body);
     mine.ok(Method::POST, "/v1/locks/k/release", owned.clone()).await;
     theirs.acquire("k", json!({})).await.assert_problem(423, "lock-held");
@@ -70,7 +70,7 @@ async fn tickets_and_multilocks_of_two_apps_are_apart(mine: &Caller, theirs: &Ca
     let refused = mine.acquire("k", json!({ "ticket": ticket, "wait_ms": 1 })).await;
     refused.assert_problem(400, "invalid-ticket");
 
-    let locks = json!({ "locks": [{ "key": "m1" }, { "key": "m2" }], "lease_id": "shared-id", "ttl_ms": 600_000 });
+    let locks = json!({ "locks": [{ "key": "m1" }, { "key": "m2" }], "lease_id": "shared-id", "ttl_ms": 300_000 });
     theirs.ok(Method::POST, "/v1/multilocks/acquire", locks.clone()).await;
     let named = leases("shared-id", &["m1", "m2"]);
     for verb in ["renew", "release"] {

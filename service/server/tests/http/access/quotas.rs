@@ -105,7 +105,7 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
     let lease_id = "mine";
     limit(&node, "billing", json!({ "requests_per_second": 1 })).await;
     let is_refused = || async {
-        let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 600_000 })).await;
+        let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 300_000 })).await;
         if answer.status != 200 {
             assert_reached(&answer, "requests_per_second", 1, 0);
         }

@@ -83,7 +83,7 @@ impl Caller {
     }
 
     pub async fn granted(&self, key: &str) -> Answer {
-        self.ok(Method::POST, &format!("/v1/locks/{key}/acquire"), json!({ "ttl_ms": 600_000 })).await
+        self.ok(Method::POST, &format!("/v1/locks/{key}/acquire"), json!({ "ttl_ms": 300_000 })).await
     }
 
     pub async fn revoke(&self, id: &str) {

@@ -51,7 +51,7 @@ async fn leases_waiters_tickets_and_ended_leases_survive_a_switch() {
 async fn old_states_of_an_engine_do_not_return_when_it_is_used_again() {
     let world = World::start(1).await;
     let nodes = world.nodes(1, &BOTH, &["--ttl-max", "10m"]).await;
-    let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 600_000 })).await;
+    let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 300_000 })).await;
     switched(&nodes[0], "one").await;
     assert_eq!(release(&nodes[0].node, "k", &held.text("lease_id")).await.status, 200);
     // The new engine removes the key, as its collection would do much later.

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::until;
 use serde_json::{Value, json};
 
@@ -172,6 +172,27 @@ async fn a_pre_that_waits_is_answered_when_a_post_is_committed() {
     let answer = waiting.await.unwrap();
     answer.assert_problem(409, "operation-duplicate");
     assert_eq!(answer.body["result"], json!([1]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_post_in_a_prepared_transaction_succeeds_while_a_pre_waits() {
+    let postgres = Postgres::start_with(&[("max_prepared_transactions", "2")]).await;
+    let database = postgres.create_database().await;
+    let node = on_postgres(&database).await;
+    let mut caller = Caller::connect(&database).await;
+    let go = begun(&node, charge("x")).await;
+    let waiting = tokio::spawn({
+        let mut body = charge("x");
+        body["wait_ms"] = json!(30_000);
+        crate::client::post(format!("{}/v1/operations/pre", node.base_url()), body.to_string())
+    });
+    let awaited = "select count(*) from latchgate.operations where record ? 'awaited_until'";
+    while caller.number(awaited).await == Ok(0) {}
+    caller.run("begin").await;
+    post(&mut caller, &go, "").await.unwrap();
+    caller.run("prepare transaction 'work'").await;
+    caller.run("commit prepared 'work'").await;
+    waiting.await.unwrap().assert_problem(409, "operation-duplicate");
 }
 
 #[tokio::test]

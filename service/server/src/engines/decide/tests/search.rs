@@ -146,8 +146,7 @@ impl World {
             is_new: false,
         };
         let engines: Vec<Candidate<'_>> = ["one", "other"].into_iter().zip(&readings).map(candidate).collect();
-        let (lease_ms_max, ttl_ms_max) = (60_000, 3_600_000);
-        let known = Known { epoch: self.nodes[node].epoch, lease_ms_max, ttl_ms_max, has_slept: false, is_stalled };
+        let known = Known { epoch: self.nodes[node].epoch, is_stalled, ..Known::default() };
         let next = next(&engines, &pair(), known);
         let mut note = |what: &str| *reached.entry(what.to_owned()).or_default() += 1;
         self.nodes[node].standing.take_if(|_| !matches!(next, Next::Serve { .. }));

@@ -114,7 +114,9 @@ impl RecordStore for PostgresGateStore {
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.sessions.check_out_for_record().await?;
         let reading = record::read(&mut connection, self.purpose).await;
-        connection.read(reading).await
+        let reading = connection.read(reading).await?;
+        self.sessions.count(&reading);
+        Ok(reading)
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {

@@ -175,8 +175,8 @@ impl GateStore for RedisGateStore {
     }
 
     async fn wake_ups(&self) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        let (target, channel, timeout) = (self.link.target().clone(), self.layout.wake_ups(), self.timeout);
-        let subscribe = move || subscribe(target.clone(), channel.clone(), timeout);
+        let (link, channel, timeout) = (self.link.clone(), self.layout.wake_ups(), self.timeout);
+        let subscribe = move || subscribe(link.clone(), channel.clone(), timeout);
         let listening = listen(subscribe, unpack_operation, || WakeUp::All).await;
         listening.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
