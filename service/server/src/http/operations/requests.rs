@@ -55,7 +55,7 @@ requests! {
         metadata: Option<Map<String, Value>>,
         /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
         /// app with the scope `read`.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         keep_contents: bool,
         /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
         /// configured otherwise; 60 000 if absent.
@@ -67,10 +67,10 @@ requests! {
         wait_ms: Option<u64>,
         /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
         /// that is slower than its lease. Work that may be repeated says `retry`.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         on_expiry: OnExpiry,
         /// How durable the claim is.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         durability: Durability,
         /// How long a success is kept, in ms, unless its post says otherwise: 1 000 to a year; a day if absent, unless configured otherwise.
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
@@ -79,7 +79,7 @@ requests! {
         #[serde(default)]
         permanent: bool,
         /// What to do when the gate's store does not answer.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         on_outage: OnOutage,
     }
 
@@ -170,7 +170,7 @@ requests! {
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         permanent: bool,
     }
 
