@@ -76,7 +76,7 @@ requests! {
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         permanent: bool,
         /// What to do when the gate's store does not answer.
         #[serde(default, deserialize_with = "crate::format::or_default")]
@@ -107,7 +107,7 @@ requests! {
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
         /// As in a post.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         result_omitted: bool,
         /// As in the pre.
         #[schema(max_length = 256, min_length = 1)]
@@ -116,13 +116,13 @@ requests! {
         #[schema(value_type = Option<Object>)]
         metadata: Option<Map<String, Value>>,
         /// As in the pre.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         durability: Durability,
         /// As in the pre.
         #[schema(minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// As in the pre.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         permanent: bool,
     }
 
@@ -160,7 +160,7 @@ requests! {
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
         /// There is a result that cannot be sent.
-        #[serde(default)]
+        #[serde(default, deserialize_with = "crate::format::or_default")]
         result_omitted: bool,
         /// What a person needs who must decide: exit code, last lines, exception. Kept with the outcome `unknown` and shown with it; cut after
         /// 2 KiB.
