@@ -9,14 +9,14 @@ use super::{ApiKey, KeyDigest, KeyId, Permissions, Quota, Quotas};
 use crate::{App, Timestamp};
 
 pub const APPS_MAX: usize = 1_000;
-/// Most API keys, including revoked ones that are still listed.
+/// Most API keys, including those that have ended and are still listed.
 pub const KEYS_MAX: usize = 5_000;
 /// Most prefixes of one API key.
 pub const PREFIXES_MAX: usize = 16;
 /// Longest prefix of an API key, in bytes.
 pub const PREFIX_MAX_BYTES: usize = 128;
-/// How long a revoked API key is still listed, in ms.
-const REVOKED_LISTED_MS: u64 = 30 * 24 * 3_600_000;
+/// How long an API key that was revoked or has expired is still listed, in ms. If there are too many, the one that ended first goes before.
+const ENDED_LISTED_MS: u64 = 30 * 24 * 3_600_000;
 const HOUR_MS: u64 = 3_600_000;
 /// How long after its revocation, in ms, a request with an API key may still take effect: the other nodes learn of it within 2 s, and a
 /// commit that is under way then may take one more.
@@ -88,6 +88,13 @@ pub struct KeyEntry {
     pub used_at: Option<Timestamp>,
 }
 
+impl KeyEntry {
+    /// When it was revoked or expired; `None` if it has not ended by `now`.
+    fn ended_at(&self, now: Timestamp) -> Option<Timestamp> {
+        self.revoked_at.into_iter().chain(self.expires_at).min().filter(|at| *at <= now)
+    }
+}
+
 /// Why an API key is not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
@@ -119,7 +126,7 @@ pub enum ChangeRefused {
     AppKeysJustRevoked,
     #[error("There are already {APPS_MAX} apps.")]
     TooManyApps,
-    #[error("There are already {KEYS_MAX} API keys: revoke some. A revoked one is listed, and counted, for 30 days.")]
+    #[error("There are already {KEYS_MAX} API keys that have not ended: revoke some.")]
     TooManyKeys,
 }
 
@@ -234,9 +241,12 @@ impl Document {
         if !self.has_app(&new.permissions.app) {
             return Err(ChangeRefused::UnknownApp);
         }
-        self.keys.retain(|_, entry| entry.revoked_at.is_none_or(|at| now.ms_since(at) < REVOKED_LISTED_MS));
+        self.keys.retain(|_, entry| entry.ended_at(now).is_none_or(|at| now.ms_since(at) < ENDED_LISTED_MS));
         if self.keys.len() >= KEYS_MAX {
-            return Err(ChangeRefused::TooManyKeys);
+            let ended = self.keys.iter().filter_map(|(id, entry)| Some((entry.ended_at(now)?, *id)));
+            let settled = ended.filter(|(at, _)| now.ms_since(*at) >= REVOKED_WITHIN_MS);
+            let (_, first) = settled.min().ok_or(ChangeRefused::TooManyKeys)?;
+            self.keys.remove(&first);
         }
         self.needs_key = true;
         let NewKey { permissions, expires_at, name, created_by } = new;

@@ -182,3 +182,34 @@ fn quotas_are_changed_one_by_one_and_outlast_a_disabled_app() {
     document.apps.values_mut().for_each(|entry| entry.quotas = Quotas::default());
     assert!(!serde_json::to_string(&document).unwrap().contains("quotas"));
 }
+
+#[test]
+fn api_keys_that_have_ended_make_room_for_new_ones() {
+    let mut document = Document::default();
+    let key = |number: usize| {
+        let mut id = [0; 6];
+        id[..4].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
+        ApiKey::of_random(id, [0; 32])
+    };
+    let new =
+        |expires_at| NewKey { permissions: Permissions::all(App::default()), expires_at, name: None, created_by: None };
+    for number in 0..KEYS_MAX {
+        let expires_at = (number % 2 == 0).then(|| NOW.plus_ms(1_000 + number as u64));
+        document.create_key(&key(number), new(expires_at), NOW).unwrap();
+    }
+    let before = document.create_key(&key(KEYS_MAX), new(None), NOW);
+    assert_eq!(before, Err(ChangeRefused::TooManyKeys));
+    let later = NOW.plus_ms(60_000);
+    document.create_key(&key(KEYS_MAX), new(None), later).unwrap();
+    // The one that expired first has gone.
+    assert_eq!(document.keys.len(), KEYS_MAX);
+    assert_eq!(document.check(key(0).as_str(), later), Err(Refusal::Unknown));
+    assert_eq!(document.check(key(2).as_str(), later), Err(Refusal::Expired));
+    assert_eq!(document.check(key(1).as_str(), later), Ok(key(1).id()));
+    // An API key that was revoked a moment ago stays: requests with it may be under way.
+    let mut full = Document::default();
+    (0..KEYS_MAX).for_each(|number| full.create_key(&key(number), new(None), NOW).unwrap());
+    full.revoke(key(7).id(), later).unwrap();
+    assert_eq!(full.create_key(&key(KEYS_MAX), new(None), later), Err(ChangeRefused::TooManyKeys));
+    full.create_key(&key(KEYS_MAX), new(None), later.plus_ms(3_000)).unwrap();
+}

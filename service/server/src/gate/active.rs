@@ -70,15 +70,7 @@ impl Inner {
     ) -> Result<apply::Reply, StoreError> {
         for _ in 0..EPOCH_TRIES {
             let Some(active) = self.active(home) else { break };
-            let allowed = match command {
-                Command::Heartbeat { lease_ms: Some(lease_ms), .. } => active.allow_lease(*lease_ms).await,
-                _ => Ok(()),
-            };
-            let reply = match allowed {
-                Ok(()) => active.target.gate.apply(active.fence(), address, command).await,
-                Err(error) => Err(error),
-            };
-            match reply {
+            match active.target.gate.apply(active.fence(), address, command).await {
                 Err(StoreError::EpochOver) => active.engines.refresh(active.epoch).await,
                 reply => return reply,
             }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use axum::BoxError;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
 use bytes::Bytes;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
@@ -25,6 +27,7 @@ impl<T: DeserializeOwned> FromRequest<Served> for Json<T> {
     async fn from_request(request: Request, served: &Served) -> Result<Self, Problem> {
         let Served { context, exchange } = served;
         let bytes_max = context.body_bytes_max(exchange.endpoint().body);
+        check_encoding(request.headers())?;
         let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
         // A slow body may arrive after the API key was revoked, and its app deleted.
         if exchange.caller.get().is_some_and(|caller| caller.ended().is_cancelled()) {
@@ -34,6 +37,30 @@ impl<T: DeserializeOwned> FromRequest<Served> for Json<T> {
         parse(&body).map(Self)
     }
 }
+
+/// # Errors
+/// `unsupported-encoding` if the body is compressed.
+fn check_encoding(headers: &HeaderMap) -> Result<(), Problem> {
+    let encodings = headers.get_all(CONTENT_ENCODING).iter().map(|value| value.to_str().unwrap_or("an unreadable one"));
+    let mut encodings = encodings.filter(|encoding| !encoding.trim().eq_ignore_ascii_case("identity"));
+    match encodings.next() {
+        None => Ok(()),
+        Some(encoding) => {
+            let detail = format!("The body has the Content-Encoding {encoding}. Send it without one.");
+            Err(Problem::new(Code::UnsupportedEncoding, detail))
+        }
+    }
+}
+
+/// What a body begins with that is no JSON in UTF-8, and what it is then.
+const FOREIGN_BEGINNINGS: [(&[u8], &str); 6] = [
+    (&[0xef, 0xbb, 0xbf], "begins with a byte order mark: send it without"),
+    (&[0xff, 0xfe], "is in UTF-16: send it in UTF-8"),
+    (&[0xfe, 0xff], "is in UTF-16: send it in UTF-8"),
+    (&[b'{', 0], "is in UTF-16: send it in UTF-8"),
+    (&[0, b'{'], "is in UTF-16: send it in UTF-8"),
+    (&[0x1f, 0x8b], "is compressed with gzip: send it as it is"),
+];
 
 /// Reads a whole body.
 ///
@@ -83,6 +110,10 @@ pub async fn none(body: Body, time_out: Duration) -> Result<(), Problem> {
 /// `invalid-request`, with the name of the field.
 pub(super) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
     let body: &[u8] = if body.iter().all(u8::is_ascii_whitespace) { b"{}" } else { body };
+    let is_foreign = |(beginning, _): &&(&[u8], &str)| body.starts_with(beginning);
+    if let Some((_, what)) = FOREIGN_BEGINNINGS.iter().find(is_foreign) {
+        return Err(Problem::new(Code::InvalidRequest, format!("The body {what}.")));
+    }
     // serde would read a list as the fields in their order.
     if body.trim_ascii_start().first() != Some(&b'{') {
         return Err(Problem::new(Code::InvalidRequest, "The body must be a JSON object."));
@@ -173,6 +204,21 @@ mod tests {
     fn a_text_in_place_of_a_number_is_not_repeated() {
         let detail = problem(r#"{"ttl_ms": "sec\"ret\", expected"}"#)["detail"].to_string();
         assert!(detail.contains("invalid type: string, expected a whole number"), "{detail}");
+    }
+
+    #[test]
+    fn a_body_in_another_encoding_says_which() {
+        for (body, what) in [
+            (b"\xef\xbb\xbf{}".as_slice(), "byte order mark"),
+            (b"\xff\xfe{\0}\0", "UTF-16"),
+            (b"\xfe\xff\0{\0}", "UTF-16"),
+            (b"{\0}\0", "UTF-16"),
+            (b"\0{\0}", "UTF-16"),
+            (b"\x1f\x8b\x08\0", "gzip"),
+        ] {
+            let problem = serde_json::to_value(parse::<Request>(body).expect_err(what)).unwrap();
+            assert!(problem["detail"].as_str().unwrap().contains(what), "{problem}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Detects a closed connection even when unread bytes precede the close.
 
 use std::future::{Future, poll_fn};
-use std::io;
+use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -23,6 +23,9 @@ const FULL_MAX: Duration = Duration::from_secs(5);
 const LINGER_MAX: Duration = Duration::from_secs(2);
 const LINGER_BYTES_MAX: usize = 8 << 20;
 
+/// A client that has taken nothing of an answer for this long does not read it.
+const STALLED_AFTER: Duration = Duration::from_secs(1);
+
 /// What a connection, its requests and the accept loop share.
 pub struct Client {
     state: Mutex<State>,
@@ -42,16 +45,28 @@ struct State {
     /// It ends with its client: a grant that no client receives would lock its key for nothing.
     ends_with_client: bool,
     idle: Option<Idle>,
+    /// Since when the client has taken nothing of an answer that waits for it.
+    unread_since: Option<Instant>,
     is_closing: bool,
     waker: Option<Waker>,
 }
 
-/// A connection that can be closed, because its client has no request that the node could answer.
+/// A connection that can be closed, because its client has no request that the node could answer, or does not read the answer.
 #[derive(Clone, Copy)]
 pub struct Idle {
-    /// The client has sent only a part of its request. That has a time limit of its own.
-    pub has_begun: bool,
+    pub what: Idleness,
     pub since: Instant,
+}
+
+/// In the order in which they stay open when there is no room.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Idleness {
+    /// There is no request.
+    NoRequest,
+    /// The client has sent only a part of its request. That has a time limit of its own.
+    HasBegun,
+    /// The client does not read its answer, which takes memory.
+    Unread,
 }
 
 /// What is known of the client's side of the connection.
@@ -74,7 +89,8 @@ impl Client {
             is_body_read: true,
             is_body_refused: false,
             ends_with_client: false,
-            idle: Some(Idle { has_begun: false, since: Instant::now() }),
+            idle: Some(Idle { what: Idleness::NoRequest, since: Instant::now() }),
+            unread_since: None,
             is_closing: false,
             waker: None,
         };
@@ -93,7 +109,7 @@ impl Client {
         // The time for the first request begins after the handshake.
         state.idle = None;
         drop(state);
-        join(ClientReader(Arc::clone(self)), Box::new(output))
+        join(ClientReader(Arc::clone(self)), ClientWriter { client: Arc::clone(self), output: Box::new(output) })
     }
 
     /// Whether the handshake of TLS is under way, and is not about to end.
@@ -177,13 +193,13 @@ impl Client {
 
     /// Whether the connection can be closed for another client.
     pub fn idle(&self) -> Option<Idle> {
-        self.state.lock().idle
+        self.state.lock().idle()
     }
 
     /// Closes the connection if it is idle.
     pub fn close_if_idle(&self) {
         let mut state = self.state.lock();
-        state.is_closing = state.idle.is_some();
+        state.is_closing = state.idle().is_some();
         if let Some(waker) = state.waker.take() {
             waker.wake();
         }
@@ -191,18 +207,26 @@ impl Client {
 }
 
 impl State {
+    fn idle(&self) -> Option<Idle> {
+        let unread = self.unread_since.filter(|since| since.elapsed() >= STALLED_AFTER);
+        unread.map(|since| Idle { what: Idleness::Unread, since }).or(self.idle)
+    }
+
     /// Called after each poll of the connection.
     fn look(&mut self, cx: &mut Context<'_>) -> Peer {
-        if self.is_awaited {
+        let is_unread = self.unread_since.is_some();
+        if self.is_awaited || is_unread {
             if self.is_closing {
                 return Peer::End;
             }
-            // The server waits for the rest of the body, or drops it.
-            let has_begun = !self.is_body_read;
-            if self.idle.is_none_or(|idle| idle.has_begun != has_begun) {
-                self.idle = Some(Idle { has_begun, since: Instant::now() });
-            }
             self.waker.get_or_insert_with(|| cx.waker().clone()).clone_from(cx.waker());
+        }
+        if self.is_awaited {
+            // The server waits for the rest of the body, or drops it.
+            let what = if self.is_body_read { Idleness::NoRequest } else { Idleness::HasBegun };
+            if self.idle.is_none_or(|idle| idle.what != what) {
+                self.idle = Some(Idle { what, since: Instant::now() });
+            }
             return Peer::Open;
         }
         self.idle = None;
@@ -246,12 +270,57 @@ impl State {
 }
 
 /// The connection as the server reads and writes it.
-pub type ClientStream = Join<ClientReader, Box<dyn AsyncWrite + Send + Unpin>>;
+pub type ClientStream = Join<ClientReader, ClientWriter>;
 
 pub struct ClientReader(Arc<Client>);
 
 impl AsyncRead for ClientReader {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         self.0.state.lock().poll_read(cx, buffer)
+    }
+}
+
+/// Takes note of how long the client takes nothing.
+pub struct ClientWriter {
+    client: Arc<Client>,
+    output: Box<dyn AsyncWrite + Send + Unpin>,
+}
+
+impl ClientWriter {
+    fn note<T>(&self, written: Poll<T>) -> Poll<T> {
+        let mut state = self.client.state.lock();
+        state.unread_since = match written.is_pending() {
+            true => state.unread_since.or_else(|| Some(Instant::now())),
+            false => None,
+        };
+        written
+    }
+}
+
+impl AsyncWrite for ClientWriter {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.output).poll_write(cx, bytes);
+        self.note(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.output).poll_write_vectored(cx, parts);
+        self.note(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.output.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.output).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.output).poll_shutdown(cx)
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::client::{Client, Idle};
+use super::client::{Client, Idle, Idleness};
 
 /// While no connection is idle: pause before the next look.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -100,15 +100,17 @@ impl Connections {
         loop {
             looks.tick().await;
             for (_, client) in self.open.lock().clients.values() {
-                if client.idle().is_some_and(|idle| !idle.has_begun && idle.since.elapsed() >= time_max) {
+                // A request that has only begun has a time limit of its own.
+                let is_over = |idle: Idle| idle.what != Idleness::HasBegun && idle.since.elapsed() >= time_max;
+                if client.idle().is_some_and(is_over) {
                     client.close_if_idle();
                 }
             }
         }
     }
 
-    /// Closes a connection without a request that could be answered: before all others one whose client has sent only a part of its
-    /// request, then one of the address that has most connections, then the one that has been idle longest. So a client that opens many
+    /// Closes a connection without a request that could be answered: before all others one whose client does not read its answer, then one
+    /// whose client has sent only a part of its request, then one of the address that has most connections, then the one that has been idle longest. So a client that opens many
     /// connections closes its own.
     fn make_room(&self) {
         let open = self.open.lock();
@@ -116,7 +118,7 @@ impl Connections {
         open.clients.values().for_each(|(address, _)| *of_address.entry(*address).or_default() += 1);
         let idle = open.clients.values().filter_map(|(address, client)| Some((client.idle()?, address, client)));
         let order = |(idle, address, _): &(Idle, &IpAddr, _)| {
-            (Reverse(idle.has_begun), Reverse(of_address.get(*address).copied()), idle.since)
+            (Reverse(idle.what), Reverse(of_address.get(*address).copied()), idle.since)
         };
         if let Some((_, _, client)) = idle.min_by_key(order) {
             client.close_if_idle();

@@ -84,8 +84,8 @@ endpoints! {
         row("GET", "/v1/admin/api-keys", "listApiKeys", Operator, "admin"; apps::list_keys).query(),
         row("POST", "/v1/admin/api-keys", "createApiKey", Operator, "admin"; apps::create_key).audit("create-key"),
         row("DELETE", "/v1/admin/api-keys/{id}", "revokeApiKey", Operator, "admin"; apps::revoke_key).audit("revoke-key"),
-        row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz),
-        row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz),
+        row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz).query(),
+        row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz).query(),
         row("GET", "/metrics", "getMetrics", Metrics, "other"; metrics::metrics),
         row("GET", "/metrics/samples", "getSamples", Metrics, "other"; metrics::samples),
     }

@@ -174,6 +174,27 @@ async fn clients_whose_bodies_do_not_arrive_keep_no_other_client_out() {
     assert_eq!(honest.answer().await.expect("the connection is open").status, 200);
 }
 
+/// More than the operating system keeps for a client that does not read.
+fn much() -> String {
+    getting("/docs/swagger-ui-bundle.js").repeat(20)
+}
+
+#[tokio::test]
+async fn clients_that_do_not_read_their_answers_keep_no_holder_out() {
+    let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
+    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+    let mut unread = Vec::new();
+    for _ in 0..10 {
+        let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
+        client.send(much()).await;
+        unread.push(client);
+    }
+    for _ in 0..3 {
+        assert_eq!(renew(&node, "k", &lease_id).await.status, 200);
+    }
+    assert_eq!(release(&node, "k", &lease_id).await.status, 200);
+}
+
 #[tokio::test]
 async fn an_address_with_many_idle_connections_loses_its_own() {
     let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;

@@ -4,11 +4,12 @@ use crate::http::endpoint::Endpoint;
 use crate::http::problem::Code;
 
 /// Any request may get these, so the description names them once.
-pub const OF_ALL: [Code; 13] = [
+pub const OF_ALL: [Code; 14] = [
     Code::InvalidRequest,
     Code::ForeignOrigin,
     Code::ForeignHost,
     Code::BodyTooLarge,
+    Code::UnsupportedEncoding,
     Code::BodyTimeout,
     Code::Unauthorized,
     Code::Forbidden,

@@ -41,6 +41,7 @@ codes! {
     ForeignOrigin: "foreign-origin", FORBIDDEN, "The request comes from a web page of another origin";
     ForeignHost: "foreign-host", FORBIDDEN, "The node does not have this host name";
     BodyTooLarge: "body-too-large", PAYLOAD_TOO_LARGE, "The body is too large";
+    UnsupportedEncoding: "unsupported-encoding", UNSUPPORTED_MEDIA_TYPE, "The body is encoded";
     BodyTimeout: "body-timeout", BAD_REQUEST, "The body did not arrive in time";
     Unauthorized: "unauthorized", UNAUTHORIZED, "The request has no valid API key";
     Forbidden: "forbidden", FORBIDDEN, "The API key does not permit this";
