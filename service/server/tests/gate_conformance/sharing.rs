@@ -173,8 +173,7 @@ async fn a_statement_that_waits_for_a_row_keeps_no_later_claim() {
     PostgresStore::migrate(&config).await.unwrap();
     let store = Arc::new(PostgresGateStore::open(&config).await.unwrap());
     turn(&*store, EngineState::Active, EPOCH).await;
-    let now = store.ping().await.unwrap();
-    let claim = |id: usize| {
+    let claim = |id: usize, now| {
         let (store, operation) = (Arc::clone(&store), Operation::of(&App::default(), "charge", &id.to_string()));
         async move {
             let record = operation.started(now, |_| {});
@@ -196,12 +195,13 @@ async fn a_statement_that_waits_for_a_row_keeps_no_later_claim() {
             postgres.query(&database, sleeping).await.trim() == "1"
         };
         assert!(eventually(Duration::from_secs(30), is_inserted).await);
-        let stuck = tokio::spawn(claim(0));
+        let now = store.ping().await.unwrap();
+        let stuck = tokio::spawn(claim(0, now));
         for _ in 0..10 {
             // The statement takes it alone.
             tokio::task::yield_now().await;
         }
-        let others: JoinSet<Written> = (1..=20).map(claim).collect();
+        let others: JoinSet<Written> = (1..=20).map(|id| claim(id, now)).collect();
         for answer in others.join_all().await {
             // The machine is busy: it took too long from the reading of the clock to the statement.
             assert!(matches!(answer, Written::Done(_) | Written::ClockOff), "{answer:?}");

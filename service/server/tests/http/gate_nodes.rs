@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 use crate::client::{self, Answer, BIN, post, pre};
 
 const LONG: Duration = Duration::from_secs(30);
+/// Before a call that was refused for the store is repeated.
+const PAUSE: Duration = Duration::from_millis(50);
 
 async fn report(node: &Node, go: &Answer, outcome: &str) -> Answer {
     client::report(node, go, json!({ "outcome": outcome })).await
@@ -83,6 +85,7 @@ async fn run_both(one: &Node, other: &Node, orders: std::ops::Range<u32>) -> Vec
                         409 => return (order, None),
                         status => assert_eq!(status, 503, "{}", answer.body),
                     }
+                    tokio::time::sleep(PAUSE).await;
                 }
             });
         }
@@ -94,7 +97,11 @@ async fn run_both(one: &Node, other: &Node, orders: std::ops::Range<u32>) -> Vec
         goes.push(order);
         let url = format!("{}/v1/operations/{}/post", one.base_url(), go.text("id"));
         let body = json!({ "stamp": go.text("stamp"), "outcome": "success" }).to_string();
-        posts.spawn(async move { while post(url.clone(), body.clone()).await.status == 503 {} });
+        posts.spawn(async move {
+            while post(url.clone(), body.clone()).await.status == 503 {
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
     }
     posts.join_all().await;
     goes
