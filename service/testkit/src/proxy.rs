@@ -63,6 +63,7 @@ async fn pass(mut client: TcpStream, mut target: watch::Receiver<Option<u16>>) -
     };
     tokio::select! {
         passed = passing => passed.map(|_| ()),
-        _ = target.changed() => Ok(()),
+        // The client gets a reset.
+        _ = target.changed() => client.set_zero_linger(),
     }
 }

@@ -94,6 +94,13 @@ impl StoreArgs {
             self.secret.as_ref().is_none_or(|secret| secret.len() >= 16),
             "--secret must be at least 16 bytes long"
         );
+        if let Some(url) = self.database_url.as_deref().filter(|url| self.locks.is_empty() && !is_postgres(url)) {
+            // The URL is not repeated: it may have a password.
+            ensure!(
+                !seems_postgres(url),
+                "DATABASE_URL names a Postgres in a form of other programs: begin it with postgres://, or name the store with --locks"
+            );
+        }
         self.gate_engine()?;
         self.engines(Duration::ZERO)?;
         Ok(())
@@ -130,6 +137,29 @@ impl StoreArgs {
     }
 }
 
+/// Whether a person would read the URL as one of Postgres: `POSTGRES://`, `postgresql+psycopg2://`, or with a blank before it.
+fn seems_postgres(url: &str) -> bool {
+    let start = url.trim_start_matches(|first: char| !first.is_ascii_alphabetic()).as_bytes();
+    start.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"postgres"))
+}
+
 pub fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres://") || url.starts_with("postgresql://")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_url_that_a_person_reads_as_postgres_is_one() {
+        for url in
+            ["POSTGRES://h/d", "postgresql+psycopg2://h/d", " postgres://h/d", "\"postgres://h/d\"", "Postgres:h"]
+        {
+            assert!(seems_postgres(url) && !is_postgres(url), "{url}");
+        }
+        for url in ["", "mysql://h/d", "sqlite:postgres.db", "jdbc:postgresql://h", "post"] {
+            assert!(!seems_postgres(url), "{url}");
+        }
+    }
 }

@@ -209,6 +209,23 @@ async fn a_row_that_another_session_locks_is_no_outage_of_the_gate() {
 }
 
 #[tokio::test]
+async fn an_operation_that_the_server_refuses_fails_no_other() {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    let mut other = PgConnection::connect(&database).await.unwrap();
+    let refuse = "alter table latchgate.operations add constraint none_is_bad check (operation <> 'bad')";
+    sqlx::raw_sql(refuse).execute(&mut other).await.unwrap();
+    let claim = async |number: u32| {
+        let operation = if number % 6 == 5 { "bad" } else { "good" };
+        (operation, pre(&node, json!({ "operation": operation, "contents": number })).await)
+    };
+    for (operation, answer) in futures::future::join_all((0..48).map(claim)).await {
+        assert_eq!(answer.status == 201, operation == "good", "{operation}: {}", answer.body);
+    }
+    assert!(!node.log().contains("the gate's store is down"), "{}", node.log());
+}
+
+#[tokio::test]
 async fn a_connection_that_is_cut_off_is_no_outage() {
     let database = shared_database().await;
     let node = on_postgres(&database).await;

@@ -75,15 +75,18 @@ async fn a_postgres_without_a_timeline_is_refused_unless_promotions_are_trusted(
     let database = postgres.create_database().await;
     let (_, name) = database.rsplit_once('/').unwrap();
     assert!(crate::client::latchgate(&["migrate", "--locks", &database]).await.status.success());
-    // Aurora answers like this.
-    let mute =
-        "create or replace function latchgate.timeline_here(is_known boolean) returns text language plpgsql as $$
-        begin if is_known then raise exception 'not supported' using errcode = '0A000'; end if; return ''; end $$";
-    postgres.query(name, mute).await;
-    let log = refusal(&["--locks", &database]).await;
-    assert!(log.contains("does not report its timeline") && log.contains("--trust-promotion"), "{log}");
-    let node = Node::start(BIN, &["--locks", &database, "--trust-promotion"]).await;
-    granted(&node, "k", json!({})).await;
+    // Aurora answers like this, by its setting of wal_level.
+    for code in ["0A000", "55000"] {
+        let mute = format!(
+            "create or replace function latchgate.timeline_here(is_known boolean) returns text language plpgsql as $$
+            begin if is_known then raise exception 'not supported' using errcode = '{code}'; end if; return ''; end $$"
+        );
+        postgres.query(name, &mute).await;
+        let log = refusal(&["--locks", &database]).await;
+        assert!(log.contains("does not report its timeline") && log.contains("--trust-promotion"), "{log}");
+        let node = Node::start(BIN, &["--locks", &database, "--trust-promotion"]).await;
+        granted(&node, code, json!({})).await;
+    }
 }
 
 #[tokio::test]
@@ -126,6 +129,17 @@ async fn settings_come_from_the_environment_too() {
     assert!(place.contains("Postgres, database ") && place.contains(" on 127.0.0.1:"), "{place}");
     assert!(place.contains("(from DATABASE_URL; --locks overrides it)"), "{place}");
     crate::client::acquire(&node, "k", json!({ "ttl_ms": 40_001 })).await.assert_problem(400, "invalid-request");
+}
+
+#[tokio::test]
+async fn a_database_url_of_another_program_is_refused_and_makes_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    for url in ["postgresql+psycopg2://u:s3cret@h/d", "POSTGRES://u:s3cret@h/d", " postgres://u:s3cret@h/d"] {
+        let started = command(BIN).arg("serve").env("DATABASE_URL", url).current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&started.stderr);
+        assert!(!started.status.success() && said.contains("DATABASE_URL") && !said.contains("s3cret"), "{said}");
+        assert_eq!(dir.path().read_dir().unwrap().count(), 0, "{url}");
+    }
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::{Change, CommitResult, LockStore, RecordStore, Rule, StoreError, Stored, Version, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
+use latchgate_testkit::proxy::Proxy;
 use sqlx::{Connection, PgConnection};
 
 use crate::waking::next;
@@ -272,4 +273,104 @@ async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
         insert.bind(app).bind(key).execute(&mut server).await.unwrap();
     }
     crate::collecting::rows_that_name_no_lock_are_passed_over(&world, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_the_server_refuses_fails_no_other_change_of_its_batch() {
+    let config = PostgresConfig { row_wait: Duration::from_millis(100), ..postgres_config().await };
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let mut server = PgConnection::connect(&config.url).await.unwrap();
+    let refuse = "alter table latchgate.locks add constraint none_is_bad check (key not like 'bad%')";
+    sqlx::raw_sql(refuse).execute(&mut server).await.unwrap();
+    let addresses: Vec<_> =
+        (0..40).map(|number| at(&format!("{}-{number}", if number % 13 == 7 { "bad" } else { "good" }))).collect();
+    let changes: Vec<Change> = addresses.iter().map(|address| new(address, state(1))).collect();
+    let committed = world.store.commit(world.now().await, &changes).await.unwrap();
+    let CommitResult::Checked(versions) = committed.result else { panic!("the machine was too slow") };
+    let written: Vec<usize> = (0..40).filter(|index| versions[*index].is_some()).collect();
+    let (bad, good): (Vec<usize>, Vec<usize>) = (0..40).partition(|number| number % 13 == 7);
+    assert_eq!((written, committed.busy), (good.clone(), bad.clone()));
+    for index in good {
+        let stored = world.load(&addresses[index]).await;
+        assert_eq!((Some(stored.version), stored.state), (versions[index], state(1)));
+    }
+    // Alone it fails, and says why.
+    let alone = world.store.commit(world.now().await, &changes[bad[0]..=bad[0]]).await;
+    assert!(matches!(&alone, Err(StoreError::Unavailable(why)) if why.contains("none_is_bad")), "{alone:?}");
+}
+
+/// Waits until all sessions of the store have been idle for longer than those that are used without asking.
+async fn until_rested(watch: &mut PgConnection) {
+    let working = "select count(*) filter (where state <> 'idle' or state_change > now() - interval '200 ms')
+        from pg_stat_activity where datname = current_database() and application_name = 'latchgate'";
+    while sqlx::query_scalar::<_, i64>(working).fetch_one(&mut *watch).await.unwrap() > 0 {}
+}
+
+async fn until_closed(watch: &mut PgConnection) {
+    let open =
+        "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'latchgate'";
+    while sqlx::query_scalar::<_, i64>(open).fetch_one(&mut *watch).await.unwrap() > 0 {}
+}
+
+/// A burst of everything: writing, reading and locked states.
+async fn burst(world: &World, round: u64) {
+    let once = async |number: u64| {
+        let address = at(&format!("{round}-{number}"));
+        world.write(&address, state(1), FOREVER).await;
+        world.store.last_event().await.unwrap();
+        let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&address)).await.unwrap();
+        assert_eq!(loaded.states[0].state, state(1));
+        locked.give_up().await.unwrap();
+    };
+    futures::future::join_all((0..6).map(once)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_were_closed_while_idle_cost_no_call() {
+    let config = postgres_config().await;
+    let mut watch = PgConnection::connect(&config.url).await.unwrap();
+    PostgresStore::migrate(&config).await.unwrap();
+    let url = config.url.rsplit_once(':').unwrap().1;
+    let (port, database) = url.split_once('/').unwrap();
+    let (port, database) = (port.parse().unwrap(), database.split('?').next().unwrap());
+    let link = Proxy::start(port).await;
+    let config = PostgresConfig { url: format!("postgres://postgres@127.0.0.1:{}/{database}", link.port()), ..config };
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    burst(&world, 0).await;
+    until_rested(&mut watch).await;
+    let terminate = "select count(pg_terminate_backend(pid)) from pg_stat_activity
+        where datname = current_database() and application_name = 'latchgate'";
+    sqlx::query(terminate).execute(&mut watch).await.unwrap();
+    until_closed(&mut watch).await;
+    burst(&world, 1).await;
+    until_rested(&mut watch).await;
+    // As a firewall that has forgotten them.
+    link.cut();
+    until_closed(&mut watch).await;
+    link.point_at(port);
+    burst(&world, 2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sessions_that_a_server_does_not_keep_idle_cost_no_call() {
+    let config = postgres_config().await;
+    let mut watch = PgConnection::connect(&config.url).await.unwrap();
+    let name = config.url.rsplit_once('/').unwrap().1.split('?').next().unwrap();
+    let limit = format!("alter database {name} set idle_session_timeout = '400ms'");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(limit)).execute(&mut watch).await.unwrap();
+    PostgresStore::migrate(&config).await.unwrap();
+    let store = PostgresStore::open(&config).await.unwrap();
+    let node = NodeId::new("node");
+    let mut receiver = store.wake_ups(&node).await.unwrap();
+    let world = World::of(store).await;
+    for round in 0..2 {
+        burst(&world, round).await;
+        // The listener, too, was closed and has come back.
+        assert_eq!(next(&mut receiver).await, WakeUp::All);
+        let others = "select count(*) from pg_stat_activity
+            where datname = current_database() and application_name = 'latchgate' and query not ilike 'listen%'";
+        while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut watch).await.unwrap() > 0 {}
+    }
+    burst(&world, 2).await;
 }

@@ -21,6 +21,7 @@ pub(in crate::store) async fn connect(
     migrations: &Migrator,
 ) -> anyhow::Result<PgConnection> {
     let mut connection = hosts.open().await.map_err(|error| cannot_connect(&error))?;
+    refuse_imitations(&mut connection).await?;
     refuse_encoding(&mut connection).await?;
     refuse_old_schema(&mut connection, migrations).await?;
     if !allow_volatile {
@@ -37,6 +38,7 @@ where n.nspname = 'latchgate' and me.rolname = current_user";
 
 /// Nodes that start together may all try to create the schema.
 pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyhow::Result<()> {
+    refuse_imitations(connection).await?;
     refuse_encoding(connection).await?;
     if let Some((owner, is_trusted)) =
         sqlx::query_as::<_, (String, bool)>(OWNER).fetch_optional(&mut *connection).await?
@@ -58,6 +60,23 @@ pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyh
         }
         Err(error) => Err(anyhow!("cannot make the schema latchgate: {error}")),
     }
+}
+
+/// Refuses databases that speak the protocol of Postgres, but whose advisory locks exclude nobody.
+async fn refuse_imitations(connection: &mut PgConnection) -> anyhow::Result<()> {
+    let version: String = sqlx::query_scalar("select version()").fetch_one(connection).await?;
+    match imitation(&version) {
+        Some(name) => {
+            bail!("this is {name}, whose advisory locks exclude nobody: two clients could get one lock. Use Postgres")
+        }
+        None => Ok(()),
+    }
+}
+
+fn imitation(version: &str) -> Option<&'static str> {
+    [("CockroachDB", "CockroachDB"), ("-YB-", "YugabyteDB")]
+        .into_iter()
+        .find_map(|(mark, name)| version.contains(mark).then_some(name))
 }
 
 /// Why a schema cannot be brought up to date.
@@ -152,4 +171,24 @@ pub(in crate::store) async fn warn_of_few_connections(
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn databases_that_only_speak_the_protocol_are_known_by_their_version() {
+        for (version, name) in [
+            ("CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu, built 2024/05/15 21:28:29, go1.22.2)", Some("CockroachDB")),
+            (
+                "PostgreSQL 11.2-YB-2.20.1.0-b0 on x86_64-pc-linux-gnu, compiled by clang version 16.0.6",
+                Some("YugabyteDB"),
+            ),
+            ("PostgreSQL 15.13 (Debian 15.13-0+deb12u1) on x86_64-pc-linux-gnu, compiled by gcc", None),
+            ("PostgreSQL 16.1 on aarch64-unknown-linux-gnu, compiled by aarch64-unknown-linux-gnu-gcc (Aurora)", None),
+        ] {
+            assert_eq!(imitation(version), name, "{version}");
+        }
+    }
 }

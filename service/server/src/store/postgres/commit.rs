@@ -112,6 +112,57 @@ pub(super) async fn write_unlocked(
     Ok(Some(Committed { result, busy, ..written }))
 }
 
+/// Writes the changes but those whose value the server refuses, after it has refused one of them all together. These count as busy, so
+/// each is served apart and fails alone.
+pub(super) async fn write_around_faults(
+    connection: &mut Session,
+    now: Timestamp,
+    row_wait: Duration,
+    changes: &[Change],
+) -> Result<Option<Committed>, sqlx::Error> {
+    connection.recover().await?;
+    connection.begin().await?;
+    let written = write_parts(connection, now, row_wait, changes).await;
+    match &written {
+        Ok(Some(Committed { result: CommitResult::Checked(_), .. })) => connection.commit_here().await?,
+        _ => connection.begin_again().await?,
+    }
+    written
+}
+
+/// Halves the changes until each part is written or has one change only.
+async fn write_parts(
+    connection: &mut Session,
+    now: Timestamp,
+    row_wait: Duration,
+    changes: &[Change],
+) -> Result<Option<Committed>, sqlx::Error> {
+    let mut all = Committed { now, result: CommitResult::ClockOff, busy: Vec::new() };
+    let mut versions = vec![None; changes.len()];
+    let mut parts = vec![changes.len() / 2..changes.len(), 0..changes.len() / 2];
+    while let Some(part) = parts.pop() {
+        sqlx::raw_sql("savepoint part").execute(&mut **connection).await?;
+        match write(connection, now, row_wait, &changes[part.clone()]).await {
+            Ok(Some(Committed { now, result: CommitResult::Checked(written), .. })) => {
+                all.now = now;
+                versions[part].clone_from_slice(&written);
+            }
+            Ok(refused) => return Ok(refused),
+            Err(error) if faults::is_of_a_row(&error) => {
+                sqlx::raw_sql("rollback to savepoint part").execute(&mut **connection).await?;
+                let middle = part.start + part.len() / 2;
+                match part.len() {
+                    1 => all.busy.push(part.start),
+                    _ => parts.extend([middle..part.end, part.start..middle]),
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    all.result = CommitResult::Checked(versions);
+    Ok(Some(all))
+}
+
 /// The clock, and the indexes of the changes whose row another session has locked. If no row is locked, these are all new rows:
 /// a row that another session is inserting is not visible.
 async fn find_busy(connection: &mut Session, changes: &[Change]) -> Result<(Timestamp, Vec<usize>), sqlx::Error> {

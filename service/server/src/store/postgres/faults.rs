@@ -38,6 +38,16 @@ pub(in crate::store) fn is_lock_timeout(error: &Error) -> bool {
     answered(error).is_some_and(|error| error.code() == "55P03")
 }
 
+/// Whether the server has no connection left, for this role or at all.
+pub(in crate::store) fn is_full(error: &Error) -> bool {
+    answered(error).is_some_and(|error| error.code() == "53300")
+}
+
+/// Whether a value that was to be written is at fault: one row of a batch, and not the server. Nothing was written.
+pub(in crate::store) fn is_of_a_row(error: &Error) -> bool {
+    answered(error).is_some_and(|error| error.code().starts_with("22") || error.code().starts_with("23"))
+}
+
 /// Whether the error is that of a standby, which refuses writes and the functions for the timeline.
 pub(in crate::store) fn is_of_standby(error: &Error) -> bool {
     answered(error).is_some_and(|error| matches!(error.code(), "25006" | "55000"))

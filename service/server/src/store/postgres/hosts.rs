@@ -12,9 +12,30 @@ use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection, Executor, Postgres, Row};
 use tokio::time::{Instant, timeout};
 
-use crate::store::postgres::faults::message;
+use super::faults::{self, message};
 
 const HOSTS_MAX: usize = 16;
+/// The parameters that sqlx reads. It drops others in silence.
+const PARAMETERS: &[&str] = &[
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "application_name",
+    "options",
+    "statement-cache-capacity",
+];
 /// For how long the node goes straight to the server that it has found.
 const FOUND_FOR: Duration = Duration::from_secs(1);
 /// How long the other servers may take to answer, after one that takes writes.
@@ -37,7 +58,12 @@ impl Hosts {
         let urls = urls_of_hosts(url)?;
         let hosts = urls.iter().map(|url| {
             let options = PgConnectOptions::from_str(url).map_err(|error| anyhow!("not a postgres URL: {error}"))?;
-            Ok(options.application_name("latchgate").disable_statement_logging())
+            // An address of IPv6 is in brackets in a URL only.
+            let address =
+                options.get_host().strip_prefix('[').and_then(|host| host.strip_suffix(']')).map(str::to_owned);
+            let options = address.map_or_else(|| options.clone(), |address| options.clone().host(&address));
+            let name = options.get_application_name().unwrap_or("latchgate").to_owned();
+            Ok(options.application_name(&name).disable_statement_logging())
         });
         Ok(Self { hosts: hosts.collect::<anyhow::Result<_>>()?, found: Arc::default() })
     }
@@ -114,11 +140,12 @@ impl Hosts {
     }
 
     fn summary(&self, mut errors: Vec<(usize, sqlx::Error)>) -> sqlx::Error {
+        if let Some(full) = errors.iter().position(|(_, error)| faults::is_full(error)) {
+            return errors.swap_remove(full).1;
+        }
         errors.sort_unstable_by_key(|(index, _)| *index);
-        let of_host = |(index, error): &(usize, sqlx::Error)| {
-            let host = &self.hosts[*index];
-            format!("{}:{}: {}", host.get_host(), host.get_port(), message(error))
-        };
+        let of_host =
+            |(index, error): &(usize, sqlx::Error)| format!("{}: {}", address_of(&self.hosts[*index]), message(error));
         let errors: Vec<String> = errors.iter().map(of_host).collect();
         sqlx::Error::Configuration(format!("no server takes writes: {}", errors.join("; ")).into())
     }
@@ -143,8 +170,13 @@ pub fn place_of(url: &str) -> Option<String> {
     if let Some(socket) = first.get_socket() {
         return Some(format!("database {database} at the socket {}", socket.display()));
     }
-    let hosts: Vec<String> = hosts.iter().map(|host| format!("{}:{}", host.get_host(), host.get_port())).collect();
+    let hosts: Vec<String> = hosts.iter().map(address_of).collect();
     Some(format!("database {database} on {}", hosts.join(", ")))
+}
+
+fn address_of(options: &PgConnectOptions) -> String {
+    let (host, port) = (options.get_host(), options.get_port());
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
 /// Whether the server on this connection takes writes.
@@ -161,7 +193,7 @@ async fn timeline_of(connection: &mut PgConnection) -> String {
     row.and_then(|row| row.try_get(0)).unwrap_or_default()
 }
 
-/// One URL for each host, without `target_session_attrs`, which sqlx does not know.
+/// One URL for each host, without parameters that sqlx does not know. No error repeats a part of the URL that may be of a password.
 fn urls_of_hosts(url: &str) -> anyhow::Result<Vec<String>> {
     let Some((scheme, rest)) = url.split_once("://") else { bail!("not a postgres URL") };
     let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
@@ -170,21 +202,38 @@ fn urls_of_hosts(url: &str) -> anyhow::Result<Vec<String>> {
         Some(at) => authority.split_at(at + 1),
         None => ("", authority),
     };
-    let rest = without_session_attributes(rest)?;
+    ensure!(
+        !rest.contains(['@', '#']),
+        "a postgres URL has an @ or a # behind its host: in a password or a name, write / as %2F, ? as %3F, # as %23 and @ as %40"
+    );
+    let rest = with_known_parameters(rest)?;
     let hosts: Vec<&str> = hosts.split(',').collect();
     ensure!(hosts.len() <= HOSTS_MAX, "a postgres URL may name at most {HOSTS_MAX} hosts");
     ensure!(hosts.len() == 1 || !hosts.contains(&""), "not a postgres URL: there is an empty name between its hosts");
     Ok(hosts.iter().map(|host| format!("{scheme}://{user}{host}{rest}")).collect())
 }
 
-fn without_session_attributes(path_and_query: &str) -> anyhow::Result<String> {
+fn with_known_parameters(path_and_query: &str) -> anyhow::Result<String> {
     let Some((path, query)) = path_and_query.split_once('?') else { return Ok(path_and_query.to_owned()) };
     let mut kept = Vec::new();
-    for pair in query.split('&') {
-        match pair.strip_prefix("target_session_attrs=") {
-            Some("read-write" | "primary") => {}
-            Some(_) => bail!("target_session_attrs must be read-write or primary, because a node writes"),
-            None => kept.push(pair),
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("target_session_attrs", "read-write" | "primary") | ("channel_binding", "disable" | "prefer") => {}
+            ("target_session_attrs", _) => {
+                bail!("target_session_attrs must be read-write or primary, because a node writes")
+            }
+            ("channel_binding", _) => bail!(
+                "Latchgate does not bind channels: leave channel_binding out of the postgres URL, and use sslmode=verify-full so that \
+                 no other server can answer"
+            ),
+            (name, _) if PARAMETERS.contains(&name) || name.starts_with("options[") => kept.push(pair),
+            (name, _) => {
+                let is_plain = name.bytes().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'_' | b'-'));
+                let name = if is_plain { name } else { "with this name" };
+                bail!(
+                    "Latchgate knows no parameter {name} of a postgres URL, and cannot do what it asks for: leave it out"
+                )
+            }
         }
     }
     Ok(if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) })
@@ -202,7 +251,7 @@ mod tests {
     #[test]
     fn a_url_may_name_several_hosts() {
         let url = "postgres://u:a%2Cb@h1:1,[::1]:2,h3/d?target_session_attrs=read-write&sslmode=disable";
-        assert_eq!(hosts_of(url), [("h1".to_owned(), 1), ("[::1]".to_owned(), 2), ("h3".to_owned(), 5432)]);
+        assert_eq!(hosts_of(url), [("h1".to_owned(), 1), ("::1".to_owned(), 2), ("h3".to_owned(), 5432)]);
         for host in &*Hosts::parse(url).unwrap().hosts {
             assert_eq!((host.get_username(), host.get_database()), ("u", Some("d")));
         }
@@ -215,10 +264,45 @@ mod tests {
 
     #[test]
     fn a_url_of_one_host_stays_as_it_is() {
-        for url in
-            ["postgres:///d?host=/run/postgresql", "postgres://h", "postgresql://u@h:1/d?a=b&c", "postgres://h/?"]
-        {
+        for url in [
+            "postgres:///d?host=/run/postgresql",
+            "postgres://h",
+            "postgresql://u@h:1/d?sslmode=disable&options=-c",
+            "postgres://h/",
+        ] {
             assert_eq!(urls_of_hosts(url).unwrap(), [url]);
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv6_is_used_without_brackets_and_shown_with_them() {
+        let url = "postgres://u@[::1]:5433/d?application_name=ours";
+        assert_eq!(hosts_of(url), [("::1".to_owned(), 5433)]);
+        assert_eq!(place_of(url).unwrap(), "database d on [::1]:5433");
+        assert_eq!(Hosts::parse(url).unwrap().hosts[0].get_application_name(), Some("ours"));
+        assert_eq!(Hosts::parse("postgres://h").unwrap().hosts[0].get_application_name(), Some("latchgate"));
+    }
+
+    #[test]
+    fn a_password_that_is_not_encoded_is_refused_and_not_shown() {
+        for password in ["sec/ret", "se@c/ret", "sec?ret", "sec#ret", "1/sec#r@et", "1@h?sec#ret=1", "1@h?SecRet=1"] {
+            let url = format!("postgres://u:{password}@host/d");
+            let error = Hosts::parse(&url).err().unwrap().to_string();
+            assert!(!error.to_lowercase().contains("sec") && !error.contains("ret"), "{password}: {error}");
+            assert_eq!(place_of(&url), None, "{password}");
+        }
+    }
+
+    #[test]
+    fn no_parameter_is_dropped_in_silence() {
+        for query in
+            ["channel_binding=require", "connect_timeout=3", "pgbouncer=true", "sslmod=require", "channel_binding"]
+        {
+            let error = Hosts::parse(&format!("postgres://h/d?{query}")).err().unwrap().to_string();
+            assert!(error.contains(query.split('=').next().unwrap()), "{query}: {error}");
+        }
+        for query in ["channel_binding=prefer", "sslmode=require&channel_binding=disable", "options[jit]=off"] {
+            Hosts::parse(&format!("postgres://h/d?{query}")).unwrap();
         }
     }
 

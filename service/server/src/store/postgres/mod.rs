@@ -192,6 +192,9 @@ impl LockStore for PostgresStore {
         {
             written = commit::write_unlocked(&mut connection, now, self.row_wait, changes, error).await;
         }
+        if changes.len() > 1 && written.as_ref().is_err_and(faults::is_of_a_row) {
+            written = commit::write_around_faults(&mut connection, now, self.row_wait, changes).await;
+        }
         connection.written(written).await?.ok_or(StoreError::EpochOver)
     }
 
@@ -334,13 +337,16 @@ impl LockStore for PostgresStore {
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let mut unanswered = ForgetUnlessAnswered(Some(self));
-        let mut connection = self.connections.check_out().await?;
-        let row =
-            connection.query(statements::PROBE).bind(connection.knows_timeline()).fetch_one(&mut *connection).await;
-        let now = row.and_then(|row| read_timestamp(&row, 0));
-        let now = connection.written(now).await;
+        let answer = async {
+            let mut connection = self.connections.check_out().await?;
+            let row =
+                connection.query(statements::PROBE).bind(connection.knows_timeline()).fetch_one(&mut *connection).await;
+            let now = row.and_then(|row| read_timestamp(&row, 0));
+            connection.written(now).await
+        };
+        let answer = answer.await;
         unanswered.0 = None;
-        now
+        answer
     }
 }
 

@@ -25,13 +25,15 @@ const CALLERS: &str = "select has_no_callers($1)";
 
 const FENCE: &str = "select now, is_in_force from fence($1, $2, $3, $4)";
 
-/// Whether this Postgres tells its timeline: some that are compatible with it do not.
+/// Whether this Postgres tells its timeline: some that are compatible with it do not. They answer as a standby does, but are none.
 pub(in crate::store) async fn knows_timeline(connection: &mut Session) -> Result<bool, sqlx::Error> {
-    match connection.query(TIMELINE).execute(&mut **connection).await {
-        Ok(_) => Ok(true),
-        Err(sqlx::Error::Database(error)) if error.code().is_some_and(|code| code == "0A000") => Ok(false),
-        Err(error) => Err(error),
+    let Err(error) = connection.query(TIMELINE).execute(&mut **connection).await else { return Ok(true) };
+    let code = error.as_database_error().and_then(|error| error.code());
+    let is_unknown = matches!(code.as_deref(), Some("0A000" | "55000"));
+    if is_unknown && !sqlx::query_scalar("select pg_is_in_recovery()").fetch_one(&mut **connection).await? {
+        return Ok(false);
     }
+    Err(error)
 }
 
 pub(in crate::store) async fn read(connection: &mut Session, purpose: Purpose) -> Result<Reading, sqlx::Error> {

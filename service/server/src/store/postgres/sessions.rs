@@ -7,14 +7,15 @@
 use std::fmt::Write as _;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use sqlx::postgres::{PgArguments, PgConnection};
 use sqlx::query::Query;
-use sqlx::{Postgres, Row};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use sqlx::{Connection, Postgres, Row};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout};
 
 use super::checks::cannot_connect;
 use super::faults;
@@ -22,6 +23,11 @@ use super::hosts::Hosts;
 use super::marks::{self, Marks};
 use crate::store::engine_record::Reading;
 use crate::store::{PoolUse, StoreError};
+
+/// A connection that was idle for so long is asked before it is used: a server or a firewall may have closed it meanwhile.
+const RESTED: Duration = Duration::from_millis(50);
+/// How long it may take to answer.
+const ANSWER_MAX: Duration = Duration::from_millis(250);
 
 /// How every session of a route works.
 #[derive(Clone, Copy)]
@@ -121,10 +127,15 @@ struct Pool {
     knows_timeline: bool,
     /// How many connections have been lost: if one of them is dead, all idle ones may be, and are closed.
     losses: Arc<AtomicU64>,
+    /// How many connections are checked out.
+    lent: AtomicUsize,
+    /// One of them was returned or closed.
+    returned: Notify,
 }
 
 struct Idle {
     connection: PgConnection,
+    since: Instant,
     compared_by: Vec<i64>,
     /// How many connections had been lost when it was returned.
     losses: u64,
@@ -143,8 +154,10 @@ impl Sessions {
     }
 
     fn sharing(losses: Arc<AtomicU64>, marks: Marks, route: &Route, max: usize, knows_timeline: bool) -> Self {
-        let (route, idle, permits) = (route.clone(), Mutex::default(), Arc::new(Semaphore::new(max)));
-        Self { pool: Arc::new(Pool { route, idle, permits, max, knows_timeline, losses }), marks }
+        let (route, permits) = (route.clone(), Arc::new(Semaphore::new(max)));
+        let (idle, lent, returned) = (Mutex::default(), AtomicUsize::default(), Notify::new());
+        let pool = Pool { route, idle, permits, max, knows_timeline, losses, lent, returned };
+        Self { pool: Arc::new(pool), marks }
     }
 
     /// The same connections for another engine record, which has losses of its own.
@@ -179,18 +192,9 @@ impl Sessions {
     }
 
     async fn open(&self) -> Result<Session, sqlx::Error> {
+        let permit = Arc::clone(&self.pool.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
         let pool = &self.pool;
-        let permit = Arc::clone(&pool.permits).acquire_owned().await.map_err(|_| sqlx::Error::PoolClosed)?;
-        let losses = pool.losses.load(Ordering::Relaxed);
-        let idle = {
-            let mut idle = pool.idle.lock();
-            idle.retain(|idle| idle.losses == losses);
-            idle.pop()
-        };
-        let (mut connection, mut compared_by) = match idle {
-            Some(idle) => (idle.connection, idle.compared_by),
-            None => (pool.route.hosts.open().await?, Vec::new()),
-        };
+        let (mut connection, mut compared_by, lent) = pool.connection().await?;
         let (node, mut is_behind) = (self.marks.node(), false);
         // A connection through a proxy may be one to another server now.
         if pool.route.begin.is_some() || !compared_by.contains(&node) {
@@ -204,7 +208,7 @@ impl Sessions {
                 compared_by.push(node);
             }
         }
-        Ok(Session { connection, compared_by, is_behind, sessions: self.clone(), _permit: permit })
+        Ok(Session { connection, compared_by, is_behind, sessions: self.clone(), _lent: lent, _permit: permit })
     }
 
     /// Counts in the row of this node, now that the engine record was read.
@@ -219,14 +223,66 @@ impl Sessions {
         PoolUse { name, used, idle: idle.lock().len(), max: *max }
     }
 
-    /// The error of a connection that was closed.
+    /// The error of a connection that was closed. A server that has no connection left has not lost those that it gave.
     pub(in crate::store) fn lost(&self, error: &sqlx::Error, kind: fn(&sqlx::Error) -> StoreError) -> StoreError {
-        self.forget_idle();
+        if !faults::is_full(error) {
+            self.forget_idle();
+        }
         kind(error)
     }
 
     pub(in crate::store) fn forget_idle(&self) {
         self.pool.losses.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Pool {
+    /// An idle connection that answers, or a fresh one. While the server has no connection left, waits for one that is in use. Nothing was
+    /// sent on a connection that does not answer, so another one can be used at once.
+    async fn connection(self: &Arc<Self>) -> Result<(PgConnection, Vec<i64>, Lent), sqlx::Error> {
+        loop {
+            let returned = self.returned.notified();
+            if let Some((mut idle, lent)) = self.take_idle() {
+                if idle.since.elapsed() < RESTED
+                    || matches!(timeout(ANSWER_MAX, idle.connection.ping()).await, Ok(Ok(())))
+                {
+                    return Ok((idle.connection, idle.compared_by, lent));
+                }
+                // The others have most likely been closed, too.
+                self.losses.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            match self.route.hosts.open().await {
+                Ok(connection) => return Ok((connection, Vec::new(), Lent::new(self))),
+                Err(error) if faults::is_full(&error) && self.lent.load(Ordering::Relaxed) > 0 => returned.await,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn take_idle(self: &Arc<Self>) -> Option<(Idle, Lent)> {
+        let losses = self.losses.load(Ordering::Relaxed);
+        let mut idle = self.idle.lock();
+        idle.retain(|idle| idle.losses == losses);
+        // It counts before another caller finds that none is left.
+        idle.pop().map(|idle| (idle, Lent::new(self)))
+    }
+}
+
+/// The count of a connection that is checked out.
+struct Lent(Arc<Pool>);
+
+impl Lent {
+    fn new(pool: &Arc<Pool>) -> Self {
+        pool.lent.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(pool))
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.0.lent.fetch_sub(1, Ordering::Relaxed);
+        self.0.returned.notify_one();
     }
 }
 
@@ -238,6 +294,7 @@ pub(in crate::store) struct Session {
     /// The server has lost what this node had seen there.
     is_behind: bool,
     sessions: Sessions,
+    _lent: Lent,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -327,6 +384,17 @@ impl Session {
         self.end("commit").await
     }
 
+    /// Commits what [`Session::begin`] began and keeps the connection, whose return commits it through a proxy.
+    ///
+    /// # Errors
+    /// The outcome is unknown.
+    pub(super) async fn commit_here(&mut self) -> Result<(), sqlx::Error> {
+        if !self.is_proxied() {
+            sqlx::raw_sql("commit").execute(&mut self.connection).await?;
+        }
+        Ok(())
+    }
+
     /// Rolls the transaction back and returns the connection.
     ///
     /// # Errors
@@ -352,7 +420,7 @@ impl Session {
         let Self { connection, compared_by, is_behind, sessions, .. } = self;
         if !is_behind {
             let losses = sessions.pool.losses.load(Ordering::Relaxed);
-            sessions.pool.idle.lock().push(Idle { connection, compared_by, losses });
+            sessions.pool.idle.lock().push(Idle { connection, since: Instant::now(), compared_by, losses });
         }
     }
 

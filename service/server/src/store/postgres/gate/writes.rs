@@ -273,11 +273,12 @@ impl Writer {
             .bind(sorted.iter().map(|write| write.record.as_str()).collect::<Vec<_>>())
             .bind(sorted.iter().map(|write| write.wake_up.as_deref()).collect::<Vec<_>>());
         let rows = query.fetch_all(&mut *session).await.and_then(|rows| read_rows(&rows));
-        let is_contention = rows.as_ref().is_err_and(faults::is_contention);
+        // Not of the server: each is then written in a statement of its own.
+        let is_of_a_row = rows.as_ref().is_err_and(|error| faults::is_contention(error) || faults::is_of_a_row(error));
         if let [write] = writes {
             self.busy.note(&write.address, rows.as_ref().is_err_and(faults::is_lock_timeout));
         }
-        let rows = session.written(rows).await.map_err(|error| (error, is_contention))?;
+        let rows = session.written(rows).await.map_err(|error| (error, is_of_a_row))?;
         Ok(writes.iter().map(|write| rows.answer(write)).collect())
     }
 }
