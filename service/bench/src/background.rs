@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use crate::drive::{Laps, Worker};
 use crate::http::{Connection, Failure, Request, SEQUENCE, Target, get, lease_id, lease_id_template, post};
 
-const HOLD_MS: u64 = 3_600_000;
+const HOLD_MS: u64 = 300_000;
 /// Waiters of one lock, so that no limit of a key counts.
 const WAITERS_PER_KEY: usize = 100;
 const SETTLE_MAX: Duration = Duration::from_secs(120);

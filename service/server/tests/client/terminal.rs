@@ -19,10 +19,11 @@ struct Terminal {
 impl Terminal {
     fn open(node: &Node) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let mut script = Command::from(command("script"));
+        // With the signals of a terminal also where the tests run in the background of a shell, which ignores some.
+        let mut script = Command::from(command("env"));
         let bin = std::path::Path::new(BIN).parent().unwrap();
         let mut shell = script
-            .args(["-qec", "bash --norc --noprofile -i", "/dev/null"])
+            .args(["--default-signal", "script", "-qec", "bash --norc --noprofile -i", "/dev/null"])
             .env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()))
             .env("LATCHGATE_URL", node.base_url())
             .env("PS1", "> ")
