@@ -41,8 +41,6 @@ async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_
         (Method::POST, "/v1/admin/engines/locks".to_owned()),
         (Method::POST, "/v1/admin/engines/gate".to_owned()),
         (Method::POST, "/v1/admin/hold-off".to_owned()),
-        (Method::GET, "/healthz".to_owned()),
-        (Method::GET, "/readyz".to_owned()),
         (Method::GET, "/metrics".to_owned()),
     ] {
         bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await.assert_names("ttl_ms");
