@@ -73,10 +73,14 @@ async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
     let store = Arc::new(Faulty::default());
     let node = start(store.clone()).await;
     hold(&node, "first").await;
-    for step_ms in [5_000, -10_000, 3_600_000] {
+    // The longest lease is an hour, and that of the holder a minute.
+    for step_ms in [90_000, -100_000, 4_000_000] {
         store.memory.step_clock(step_ms);
         let name = format!("lease{step_ms}");
-        if step_ms > 0 {
+        if step_ms < 3_600_000 {
+            let early = refused(node.acquire(&key(), request("early")).await);
+            assert_eq!(early.why, Refusal::Held, "after a step of {step_ms} ms");
+        } else {
             let held_off = refused(node.acquire(&at("another key"), request(&name)).await);
             assert!(matches!(held_off.why, Refusal::HeldOff(_)), "{held_off:?}");
             node.engines().order_hold_off(Some(0)).await.unwrap();
