@@ -7,7 +7,7 @@ use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::postgres::Postgres;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, granted, pre, release, renew};
+use crate::client::{BIN, acquire, granted, post, pre, release, renew};
 
 const LONG: Duration = Duration::from_secs(60);
 /// So long that the leases outlive a fail-over on a busy machine.
@@ -119,9 +119,11 @@ async fn of_two_primaries_a_node_uses_the_one_that_was_promoted_last() {
     let name = database.split('?').next().unwrap_or_default();
     let cut = "select count(pg_terminate_backend(pid)) from pg_stat_activity where application_name = 'latchgate'";
     let query = "select count(*) from latchgate.locks where key = 'new'";
-    // A server that is slow to answer is not waited for, so the node may choose the old one once more.
+    // A server that is slow to answer is not waited for, so the node may choose the old one once more. If it wrote to the old one after the
+    // promotion, the new one lacks that, and holds off until an operator knows better.
     let is_there = || async {
         world.primary.query("postgres", cut).await;
+        post(format!("{}/v1/admin/hold-off", node.base_url()), r#"{"for_ms":0}"#).await;
         acquire(&node, "new", json!({ "lease_id": "mine" })).await.status == 200
             && world.standby.query(name, query).await == "1"
     };
