@@ -117,9 +117,17 @@ async fn an_interruption_of_wake_ups_is_reported() {
     redis.kill9();
     redis.start_again().await;
     assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::All));
-    let wake = || async { world.store.wake(&[(NodeId::new("node"), at("key"))]).await.is_ok() };
-    assert!(eventually(PATIENCE, wake).await);
-    assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::Key(at("key"))));
+    // The first call finds that the server is another one, and the subscription begins once more.
+    let key = async {
+        loop {
+            let _ = world.store.wake(&[(NodeId::new("node"), at("key"))]).await;
+            match timeout(SOON, receiver.recv()).await {
+                Ok(Some(WakeUp::All)) | Err(_) => {}
+                Ok(other) => return other,
+            }
+        }
+    };
+    assert_eq!(timeout(PATIENCE, key).await.unwrap(), Some(WakeUp::Key(at("key"))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
