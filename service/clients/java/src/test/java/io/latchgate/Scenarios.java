@@ -482,10 +482,10 @@ final class Scenarios extends World {
     }
 
     void test24_the_machine_was_suspended_for_longer_than_the_lease() throws Exception {
-        Lease lease = both().acquire(key, options().ttl(SECOND.multipliedBy(600)));
+        Lease lease = both().acquire(key, options().ttl(SECOND.multipliedBy(300)));
         CompletableFuture<Object> loss = new CompletableFuture<>();
         lease.onLoss(loss::complete);
-        Clock.stepped = 601_000_000_000L;
+        Clock.stepped = 301_000_000_000L;
         loss.get(1, TimeUnit.SECONDS);
         Clock.stepped = 0;
     }
