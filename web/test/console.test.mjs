@@ -153,7 +153,7 @@ test("the time left of a lease is shown relative to its length, however long it 
   await signIn(page, operatorKey);
   for (const address of [`locks/${encodeURIComponent(`${OWN}renewed`)}`, `locks?${new URLSearchParams({ prefix: `${OWN}renewed` })}`]) {
     await page.goto(`${url}/#/${address}`);
-    assert.equal(await page.locator("main [data-of]").first().getAttribute("data-of"), "600000");
+    assert.equal(await page.locator("main [data-of]").first().getAttribute("data-of"), "300000");
   }
   assert.deepEqual(faults, []);
   await context.close();
