@@ -69,7 +69,7 @@ public class Drive {
 
         PreRequest work = new PreRequest().operation("charge").contents(Map.of("order", key, "amount", "19.90"));
         PreAnswer go = operations.startOperation(work, null);
-        ok("pre", go.getGuarded(), go);
+        ok("pre", go.getStamp() != null, go);
         Problem running = refused(409,
             () -> operations.startOperation(work, null));
         ok("409 operation-in-progress", running.getId().equals(go.getId()), running);

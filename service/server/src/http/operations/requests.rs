@@ -146,7 +146,7 @@ requests! {
         contents: Option<Box<RawValue>>,
     }
 
-    #[schema(example = json!({"stamp": "the stamp that the pre gave", "outcome": "success", "result": {"receipt": 7}}))]
+    #[schema(example = json!({"stamp": "ed00c3a34ce12df209e466feee905cbd", "outcome": "success", "result": {"receipt": 7}}))]
     pub struct PostRequest {
         /// From the answer to pre.
         #[schema(min_length = 32, max_length = 32)]
@@ -190,7 +190,7 @@ requests! {
         retention_ms: Option<u64>,
     }
 
-    #[schema(example = json!({"stamp": "the stamp that the pre gave"}))]
+    #[schema(example = json!({"stamp": "ed00c3a34ce12df209e466feee905cbd"}))]
     pub struct HeartbeatRequest {
         /// From the answer to pre.
         #[schema(min_length = 32, max_length = 32)]
