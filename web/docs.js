@@ -2,7 +2,7 @@
 // gets that value: so the examples work one after the other.
 const STANDS_FOR = {
     lease_id: 'the-lease_id-of-the-acquire',
-    stamp: 'the stamp that the pre gave',
+    stamp: 'ed00c3a34ce12df209e466feee905cbd',
     token: 1784000000000000,
 }
 const EXAMPLE_ID = '7d88c00ddeafbae02d6198a43e38f30a'
