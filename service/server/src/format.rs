@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
-use serde::{Deserialize, Deserializer};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
@@ -51,14 +50,6 @@ macro_rules! queries {
     )+};
 }
 pub(crate) use queries;
-
-/// Reads a field that may be absent: null says the same as leaving it out.
-///
-/// # Errors
-/// When it is neither null nor a value of its type.
-pub fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(field: D) -> Result<T, D::Error> {
-    Option::deserialize(field).map(Option::unwrap_or_default)
-}
 
 /// What a field with a question mark can be.
 pub trait Absent {

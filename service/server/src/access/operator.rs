@@ -63,7 +63,7 @@ requests! {
         #[schema(value_type = Vec<Scope>, min_items = 1, max_items = 16)]
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         #[schema(max_items = 16)]
         prefixes: Vec<String>,
         /// What it is for, as operators see it. 1 to 64 bytes without control characters.

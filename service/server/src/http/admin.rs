@@ -110,11 +110,11 @@ requests! {
         engine: Option<String>,
         /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
         /// begins.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         stopped: bool,
         /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
         /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         force: bool,
         /// No switch: lower the longest lease that hold-offs last for, in ms, as in `ttl_ms_max` of the engine that is active. You
         /// vouch that no longer lease is live, and that no node allows longer ones. Not beside the other fields.
@@ -125,7 +125,7 @@ requests! {
     #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
     pub struct HoldOffRequest {
         /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         of: EnginesOf,
         /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease that any node grants.
         #[schema(maximum = 31_536_000_000_u64)]

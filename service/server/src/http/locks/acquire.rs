@@ -38,7 +38,7 @@ acquire_body! {
         #[schema(minimum = 1, maximum = 1_000_000_000)]
         group_limit: Option<u32>,
         /// Take a free lock ahead of the queue.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         barge: bool,
     }
 }

@@ -206,7 +206,7 @@ macro_rules! acquire_body {
             priority: Option<u8>,
             /// Whether an `owner` that holds the lock already gets another lease with the same token; false if absent. Permits are
             /// always counted again.
-            #[serde(default, deserialize_with = "crate::format::or_default")]
+            #[serde(default)]
             reentrant: bool,
             /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
             #[schema(maximum = 3_153_600_000_000_u64)]

@@ -55,7 +55,7 @@ requests! {
         metadata: Option<Map<String, Value>>,
         /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
         /// app with the scope `read`.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         keep_contents: bool,
         /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
         /// configured otherwise; 60 000 if absent.
@@ -67,16 +67,16 @@ requests! {
         wait_ms: Option<u64>,
         /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
         /// that is slower than its lease. Work that may be repeated says `retry`.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         on_expiry: OnExpiry,
         /// How durable the claim is.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         durability: Durability,
         /// How long a success is kept, in ms, unless its post says otherwise: 1 000 to a year; a day if absent, unless configured otherwise.
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         permanent: bool,
     }
 
@@ -104,7 +104,7 @@ requests! {
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
         /// As in a post.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         result_omitted: bool,
         /// As in the pre.
         #[schema(max_length = 256, min_length = 1)]
@@ -113,13 +113,13 @@ requests! {
         #[schema(value_type = Option<Object>)]
         metadata: Option<Map<String, Value>>,
         /// As in the pre.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         durability: Durability,
         /// As in the pre.
         #[schema(minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// As in the pre.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         permanent: bool,
     }
 
@@ -157,7 +157,7 @@ requests! {
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
         /// There is a result that cannot be sent.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         result_omitted: bool,
         /// What a person needs who must decide: exit code, last lines, exception. Kept with the outcome `unknown` and shown with it; cut after
         /// 2 KiB.
@@ -167,7 +167,7 @@ requests! {
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
-        #[serde(default, deserialize_with = "crate::format::or_default")]
+        #[serde(default)]
         permanent: bool,
     }
 
