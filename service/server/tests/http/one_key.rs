@@ -255,7 +255,14 @@ async fn a_slow_operation_does_not_refuse_another() {
     sqlx::raw_sql(slow).execute(&mut other).await.unwrap();
     for number in 0..10 {
         let body = |operation: &str| json!({ "operation": operation, "contents": number });
-        let (_, next) = futures::future::join(pre(&node, body("slow")), pre(&node, body("pay"))).await;
+        let paid = async {
+            // Claims that arrive together share a statement, and its fate.
+            let sleeps = "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'";
+            let is_begun = async { while sqlx::query(sleeps).fetch_optional(&mut other).await.unwrap().is_none() {} };
+            tokio::time::timeout(Duration::from_secs(60), is_begun).await.expect("the slow claim is under way");
+            pre(&node, body("pay")).await
+        };
+        let (_, next) = futures::future::join(pre(&node, body("slow")), paid).await;
         assert_eq!(next.status, 201, "{}", next.body);
     }
 }
