@@ -96,3 +96,28 @@ async fn a_version_of_a_lost_commit_is_never_used_again() {
     assert_eq!(there.commit(&[change(&key, here, state(4))]).await, [None]);
     assert_eq!(there.load(&key).await, Stored { version: elsewhere, state: state(3) });
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_counts_on_after_a_count_whose_answer_was_lost_and_not_over_a_lower_number() {
+    let config = postgres_config().await;
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    // It counts when the record is read.
+    let counted = || async {
+        world.store.read_record().await.unwrap();
+        let mut connection = PgConnection::connect(&config.url).await.unwrap();
+        let counter = "select coalesce(max(counter), 0) from latchgate.node_marks";
+        sqlx::query_scalar::<_, i64>(counter).fetch_one(&mut connection).await.unwrap()
+    };
+    let change = async |set: &'static str| {
+        let mut connection = PgConnection::connect(&config.url).await.unwrap();
+        sqlx::query(set).execute(&mut connection).await.unwrap();
+    };
+    assert!(eventually(PATIENCE, || async { counted().await >= 2 }).await);
+    change("update latchgate.node_marks set counter = counter + 10").await;
+    assert!(eventually(PATIENCE, || async { counted().await >= 14 }).await);
+    change("update latchgate.node_marks set counter = 3").await;
+    let has_gone_back = || async { world.store.read_record().await.unwrap().has_gone_back };
+    assert!(eventually(PATIENCE, has_gone_back).await);
+    assert_eq!(counted().await, 3);
+}

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use sqlx::Row as _;
 use tokio::time::{Duration, Instant};
 
 use super::sessions::Sessions;
@@ -18,10 +19,13 @@ const EVERY: Duration = Duration::from_secs(1);
 /// The first one makes the row, and removes those of nodes that have not counted for a week.
 const BEGIN: &str = "
 with gone as (delete from node_marks where at < now_ms() - 604800000 and node <> $1)
-insert into node_marks (node, counter, at) values ($1, $2, now_ms())
-on conflict (node) do update set counter = excluded.counter, at = excluded.at";
+insert into node_marks as m (node, counter, at) values ($1, 1, now_ms())
+on conflict (node) do update set counter = m.counter + 1, at = excluded.at
+returning counter";
 
-const COUNT: &str = "update node_marks set counter = $2, at = now_ms() where node = $1 and counter = $2 - 1";
+/// A lower number than the remembered one stays: it shows the loss.
+const COUNT: &str =
+    "update node_marks set counter = counter + 1, at = now_ms() where node = $1 and counter >= $2 returning counter";
 
 /// The number that the row of this node has, if any. As one statement without parameters, because it may follow others.
 pub(super) fn ask(node: i64) -> String {
@@ -36,8 +40,6 @@ pub(super) struct Marks(Arc<(i64, Mutex<Remembered>)>);
 struct Remembered {
     /// The last number that was committed. `None` before the first, and after a loss.
     counter: Option<i64>,
-    /// The highest number that was sent.
-    sent: i64,
     /// The epoch of the last loss that the engine record named.
     lost: Epoch,
     /// How many losses were dealt with.
@@ -70,8 +72,7 @@ impl Marks {
         }
         if lost > remembered.lost {
             // A loss that the record names is over: the lower number counts.
-            *remembered =
-                Remembered { lost, sent: remembered.sent, losses: remembered.losses + 1, ..Remembered::default() };
+            *remembered = Remembered { lost, losses: remembered.losses + 1, ..Remembered::default() };
         }
         false
     }
@@ -79,12 +80,7 @@ impl Marks {
     /// The engine record has been changed for the loss.
     pub(super) fn forget(&self) {
         let mut remembered = self.0.1.lock();
-        *remembered = Remembered {
-            lost: remembered.lost,
-            sent: remembered.sent,
-            losses: remembered.losses + 1,
-            ..Remembered::default()
-        };
+        *remembered = Remembered { lost: remembered.lost, losses: remembered.losses + 1, ..Remembered::default() };
     }
 
     /// Counts, unless it has just done so. Nothing waits for that: if it fails, the number that was committed before is still remembered.
@@ -92,25 +88,27 @@ impl Marks {
         if reading.is_after_fail_over || reading.record.is_none() {
             return;
         }
-        let (next, before, losses) = {
+        let (before, losses) = {
             let mut remembered = self.0.1.lock();
             if remembered.counted_at.is_some_and(|at| at.elapsed() < EVERY) {
                 return;
             }
             remembered.counted_at = Some(Instant::now());
-            let next = remembered.counter.unwrap_or(remembered.sent) + 1;
-            remembered.sent = remembered.sent.max(next);
-            (next, remembered.counter, remembered.losses)
+            (remembered.counter, remembered.losses)
         };
         let (marks, sessions) = (self.clone(), sessions.clone());
         tokio::spawn(async move {
             let Ok(mut session) = sessions.check_out().await else { return };
-            let statement = if before.is_some() { COUNT } else { BEGIN };
-            let counted = session.query(statement).bind(marks.node()).bind(next).execute(&mut *session).await;
+            let count = match before {
+                Some(before) => session.query(COUNT).bind(marks.node()).bind(before),
+                None => session.query(BEGIN).bind(marks.node()),
+            };
+            let counted = count.fetch_optional(&mut *session).await;
+            let counted = counted.and_then(|row| row.map(|row| row.try_get::<i64, _>(0)).transpose());
             let Ok(counted) = session.written(counted).await else { return };
             let mut remembered = marks.0.1.lock();
-            if counted.rows_affected() > 0 && remembered.losses == losses {
-                remembered.counter = Some(next);
+            if remembered.losses == losses {
+                remembered.counter = remembered.counter.max(counted);
             }
         });
     }
