@@ -92,7 +92,8 @@ impl fmt::Debug for Canonical {
     }
 }
 
-fn says_nothing(value: &Value) -> bool {
+/// Whether there is nothing in it but nulls and empty texts, objects and lists.
+pub fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
         Value::Bool(_) | Value::Number(_) => false,

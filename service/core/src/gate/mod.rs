@@ -39,7 +39,7 @@ mod step;
 mod take_over;
 
 pub use claim::{Claim, Command, HoldOff, Post, Report, Resolve};
-pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result};
+pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result, says_nothing};
 pub use description::{CONTENTS_KEPT_MAX_BYTES, Description};
 pub use digest::{Fingerprint, OperationId, Sha256Digest, Stamp};
 pub use idempotency_key::{IDEMPOTENCY_KEY_MAX_BYTES, idempotency_key};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use jiff::{Timestamp, ZonedDateTime};
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
+use latchgate_core::gate::says_nothing;
 use serde_json::{Value, json};
 
 use super::lock::margin;
@@ -236,17 +237,6 @@ fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
     })
 }
 
-/// Whether contents identify nothing, as `"$UNSET"` and `{"order": "$UNSET"}` do in a shell.
-fn says_nothing(contents: &Value) -> bool {
-    match contents {
-        Value::Null => true,
-        Value::String(text) => text.trim().is_empty(),
-        Value::Array(items) => items.iter().all(says_nothing),
-        Value::Object(fields) => fields.values().all(says_nothing),
-        Value::Bool(_) | Value::Number(_) => false,
-    }
-}
-
 async fn print(duplicate: &Duplicate, args: &OnceArgs, signals: &mut Signals) -> anyhow::Result<ExitCode> {
     if args.quiet {
         return Ok(args.duplicate_exit.into());
@@ -288,22 +278,5 @@ fn hold_of(state: &AttemptState) -> Hold {
     match state {
         AttemptState::Running { until } => Hold::Held(*until),
         _ => Hold::Over,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn contents_that_say_nothing_are_noticed_however_deep_they_are() {
-        for nothing in
-            [json!(""), json!("  \n"), json!({}), json!([]), json!([null, [{}]]), json!({ "order": "" }), json!(null)]
-        {
-            assert!(says_nothing(&nothing), "{nothing}");
-        }
-        for something in [json!("a"), json!(0), json!(false), json!({ "order": "", "of": 7 }), json!([[0]])] {
-            assert!(!says_nothing(&something), "{something}");
-        }
     }
 }

@@ -270,12 +270,18 @@ async fn a_slow_operation_does_not_refuse_another() {
 #[tokio::test]
 async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
     let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let node = Node::start(BIN, &["--locks", &database, "--store-timeout", "30s"]).await;
     let mut other = PgConnection::connect(&database).await.unwrap();
-    let held_up = "create function latchgate.held_up() returns trigger language plpgsql as $$
-        begin perform pg_advisory_xact_lock_shared(7); return new; end $$;
+    // No bound for locks ends this wait. A session that is in it holds the advisory lock 7.
+    let held_up = "create table latchgate.holds_up (since timestamptz default now());
+        create function latchgate.held_up() returns trigger language plpgsql as $$
+        begin
+            perform pg_advisory_xact_lock_shared(7);
+            while exists (select from latchgate.holds_up) loop perform pg_sleep(0.01); end loop;
+            return new;
+        end $$;
         create trigger held_up before insert on latchgate.operations for each row execute function latchgate.held_up();
-        select pg_advisory_lock(7)";
+        insert into latchgate.holds_up default values";
     sqlx::raw_sql(held_up).execute(&mut other).await.unwrap();
     let charge = |contents: u32| json!({ "operation": "charge", "contents": contents, "on_expiry": "block" });
     let calls = [("/v1/operations/pre", charge(1)), ("/v1/operations/pre/batch", json!({ "operations": [charge(2)] }))];
@@ -288,18 +294,18 @@ async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
         // What gives it back is held up, too.
         until("the node has noticed", || async { held_up_at(&database).await.iter().any(|at| !claim.contains(at)) })
             .await;
-        sqlx::query("select pg_advisory_unlock(7)").execute(&mut other).await.unwrap();
+        sqlx::query("delete from latchgate.holds_up").execute(&mut other).await.unwrap();
         until("the operation may go", || async { pre(&node, charge(contents)).await.status == 201 }).await;
-        sqlx::query("select pg_advisory_lock(7)").execute(&mut other).await.unwrap();
+        sqlx::query("insert into latchgate.holds_up default values").execute(&mut other).await.unwrap();
     }
     let operations = get(&node, "/v1/operations").await.body["operations"].as_array().unwrap().clone();
     assert!(operations.iter().all(|record| record["attempt"] == 1), "{operations:?}");
 }
 
-/// The sessions of the database that wait for an advisory lock. Their ids do not rise for ever.
+/// The sessions of the database that the trigger holds up. Their ids do not rise for ever.
 async fn held_up_at(database: &str) -> Vec<i32> {
     let mut look = PgConnection::connect(database).await.unwrap();
-    let waiting = "select waiter.pid from pg_locks waiter join pg_stat_activity session using (pid)
-        where waiter.locktype = 'advisory' and not waiter.granted and session.datname = current_database()";
+    let waiting = "select held.pid from pg_locks held join pg_stat_activity session using (pid)
+        where held.locktype = 'advisory' and held.objid = 7 and session.datname = current_database()";
     sqlx::query_scalar(waiting).fetch_all(&mut look).await.unwrap()
 }

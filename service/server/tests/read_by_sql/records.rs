@@ -21,7 +21,6 @@ const RECORDS: usize = 400;
 const REPORTS: [Report; 3] = [Report::Success, Report::Failure, Report::Unknown];
 
 /// The columns of a row that the function has written.
-#[derive(sqlx::FromRow)]
 struct Row {
     at: i64,
     state: String,
@@ -65,12 +64,9 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         let columns = "select (posted ->> 'at')::bigint as at, state, goes_at from latchgate.operations where id = $1";
         let at = match &posted {
             Ok(_) => {
-                let row: Row = sqlx::query_as(columns)
-                    .bind(address.id.as_bytes().to_vec())
-                    .fetch_one(&mut connection)
-                    .await
-                    .unwrap();
-                Some(row)
+                let query = sqlx::query_as(columns).bind(address.id.as_bytes().to_vec());
+                let (at, state, goes_at) = query.fetch_one(&mut connection).await.unwrap();
+                Some(Row { at, state, goes_at })
             }
             Err(_) => None,
         };

@@ -36,7 +36,8 @@ requests! {
         /// The kind of work. Part of the id.
         #[schema(example = "charge", max_length = 256, min_length = 1)]
         operation: String,
-        /// What the work is about: a string or any JSON that says something: not null, nor empty, nor only such members. The same contents have the same id, in any order of keys.
+        /// What the work is about: a string or any JSON, but not one of nothing but nulls and empty texts, objects and lists. The same contents
+        /// have the same id, in any order of keys.
         #[serde(default)]
         #[schema(value_type = Value)]
         contents: Option<Box<RawValue>>,

@@ -62,12 +62,14 @@ pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyh
     }
 }
 
-/// Refuses databases that speak the protocol of Postgres, but whose advisory locks exclude nobody.
+/// Refuses databases that speak the protocol of Postgres, but whose advisory locks do not exclude other sessions.
 async fn refuse_imitations(connection: &mut PgConnection) -> anyhow::Result<()> {
     let version: String = sqlx::query_scalar("select version()").fetch_one(connection).await?;
     match imitation(&version) {
         Some(name) => {
-            bail!("this is {name}, whose advisory locks exclude nobody: two clients could get one lock. Use Postgres")
+            bail!(
+                "this is {name}, whose advisory locks do not exclude other sessions: two clients could get one lock. Use Postgres"
+            )
         }
         None => Ok(()),
     }

@@ -17,16 +17,17 @@ mod statements;
 pub(super) mod wake_ups;
 
 use std::collections::HashSet;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
-use sqlx::migrate::Migrator;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
-use sqlx::{Connection, Postgres, Row};
+use sqlx::{Connection, Postgres, Row, SqlStr};
 use tokio::sync::mpsc;
 
 use self::commit::Locked;
@@ -46,7 +47,21 @@ use super::{
     all_readable,
 };
 
-pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("../../migrations/postgres");
+pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
+    let migration = |version, name: &'static str, statements: &'static str| {
+        Migration::new(version, name.into(), MigrationType::Simple, SqlStr::from_static(statements), false)
+    };
+    Migrator::with_migrations(vec![
+        migration(1, "initial", include_str!("../../../../../migrations/postgres/0001_initial.sql")),
+        migration(2, "in transactions", include_str!("../../../../../migrations/postgres/0002_in_transactions.sql")),
+        migration(
+            3,
+            "clear beside readers",
+            include_str!("../../../../../migrations/postgres/0003_clear_beside_readers.sql"),
+        ),
+        migration(4, "fast compression", include_str!("../../../../../migrations/postgres/0004_fast_compression.sql")),
+    ])
+});
 
 /// Connections in addition to those of the committer: for probes, wake-ups, and events without a change.
 const SPARE_CONNECTIONS: usize = 3;

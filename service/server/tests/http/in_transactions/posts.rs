@@ -226,7 +226,7 @@ async fn while_a_post_is_open_calls_for_other_operations_do_not_wait_for_it() {
         tokio::spawn(crate::client::post(url, charge(contents).to_string()))
     };
     let mut faster = 0;
-    for round in 0..20 {
+    for round in 0..200 {
         let first = call("open");
         while !first.is_finished() && observer.blocked().await == 0 {}
         let repeated = call("open");
@@ -235,9 +235,12 @@ async fn while_a_post_is_open_calls_for_other_operations_do_not_wait_for_it() {
         begun(&node, charge(format!("other-{round}"))).await;
         faster += u32::from(!first.is_finished());
         assert_eq!((first.await.unwrap().status.as_u16(), repeated.await.unwrap().status.as_u16()), (503, 503));
+        // On a busy machine the open one may be given up first. If others waited, it always would be.
+        if faster > 3 {
+            break;
+        }
     }
-    // If others waited, none would be faster. On a busy machine the open one may be given up first.
-    assert!(faster > 3, "in {faster} of 20 rounds only, another operation did not wait for the open one");
+    assert!(faster > 3, "in {faster} rounds only, another operation did not wait for the open one");
     caller.run("commit").await;
     pre(&node, charge("open")).await.assert_problem(409, "operation-duplicate");
 }
