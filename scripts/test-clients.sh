@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
 # service/clients/SCENARIOS.md, each language in its own test runner, and the types of those for Python and TypeScript; tooz's and Verrou's own
-# tests of our drivers; and the programs of docs/EXACT.md, in four languages. What lacks its toolchain or its packages, and cannot be given them
+# tests of our drivers; and the programs of docs/GATE.md, in four languages. What lacks its toolchain or its packages, and cannot be given them
 # here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
@@ -42,7 +42,7 @@ tsc=${NODE_MODULES:+$NODE_MODULES/.bin/tsc}
 node_tools verrou-node @verrou/core@0.5.2 @japa/runner@4.5.0 @japa/assert@4.1.1
 verrou=$NODE_MODULES
 [[ -z $verrou ]] || ln -sfn "$PWD/service/clients/typescript" "$verrou/latchgate"
-# What the programs to which docs/EXACT.md leads need.
+# What the programs to which docs/GATE.md leads need.
 node_tools guard-node pg@8.16.3
 PROGRAM_NODE_MODULES=$NODE_MODULES
 [[ -z $PROGRAM_NODE_MODULES ]] || ln -sfn "$PWD/service/clients/typescript" "$PROGRAM_NODE_MODULES/latchgate"
