@@ -41,7 +41,7 @@ impl Key {
         Ok(Self(text.into()))
     }
 
-    /// In place of a key that cannot be decoded, or where there is none. It is no key of a lock.
+    /// For rows whose key cannot be decoded, or that have none. No lock has this key.
     pub fn of_no_lock() -> Self {
         Self(OF_NO_LOCK.into())
     }
