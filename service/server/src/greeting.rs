@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 
-use crate::config::{LocksSource, StoreArgs};
+use crate::config::StoreArgs;
 use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
 use crate::format::rfc3339;
 use crate::store::postgres::place_of;
@@ -62,13 +62,7 @@ pub fn locks_places(args: &StoreArgs, engines: &[LocksEngine]) -> String {
             format!("a pair of engines, {}", places.join("; "))
         }
     };
-    let source = match args.locks_source() {
-        LocksSource::Flag => "from --locks",
-        LocksSource::Environment => "from LATCHGATE_LOCKS",
-        LocksSource::DatabaseUrl => "from DATABASE_URL; --locks overrides it",
-        LocksSource::Default => "the default; --locks names another store",
-    };
-    format!("{places} ({source})")
+    format!("{places} ({})", args.locks_source())
 }
 
 fn locks_place(engine: &LocksEngine) -> String {
