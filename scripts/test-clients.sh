@@ -7,7 +7,7 @@
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages node pgbouncer postgres python3
+ensure_packages node openssl pgbouncer postgres python3
 missing=()
 (ensure_packages go) || missing+=("the client for Go")
 (ensure_packages java javac) || missing+=("the client for Java")
@@ -51,6 +51,11 @@ PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
 PROGRAM_RUST=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/guarded" 2>/dev/null || true)
 export PROGRAM_NODE_MODULES PROGRAM_JDBC PROGRAM_RUST
 start_postgres
+# As docs/OPERATIONS.md makes them, for this machine.
+mkdir "$SCRATCH/tls"
+grep '^openssl ' docs/OPERATIONS.md | sed 's/subjectAltName=[^ ]*/subjectAltName=DNS:localhost,IP:127.0.0.1/' >"$SCRATCH/tls/make"
+(cd "$SCRATCH/tls" && bash -e make 2>log) || die "the commands of docs/OPERATIONS.md make no certificate: $(cat "$SCRATCH/tls/log")"
+export CLIENT_TLS=$SCRATCH/tls LATCHGATE_CA=$SCRATCH/tls/ca.pem
 CLIENT_BINARY=$(realpath "$binary")
 export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
 

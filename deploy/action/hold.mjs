@@ -6,13 +6,10 @@ import { fileURLToPath } from "node:url";
 
 import { fail } from "./fail.mjs";
 
-const ca = process.env.INPUT_CA?.trim();
 const keeper = fork(fileURLToPath(new URL("keep.mjs", import.meta.url)), [String(process.ppid)], {
   // In a session of its own, so that a signal for this step does not end it.
   detached: true,
   stdio: ["ignore", "ignore", "ignore", "ipc"],
-  // Node reads the authorities at the start of a process.
-  env: ca ? { ...process.env, NODE_EXTRA_CA_CERTS: ca } : process.env,
 });
 keeper.on("message", ({ says, error, token, address }) => {
   if (says) console.log(says);

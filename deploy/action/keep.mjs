@@ -44,6 +44,7 @@ async function take() {
     metadata: { run: `${env.GITHUB_SERVER_URL}/${env.GITHUB_REPOSITORY}/actions/runs/${env.GITHUB_RUN_ID}` },
     signal: ended.signal,
   };
+  if (env.INPUT_CA?.trim()) env.LATCHGATE_CA = env.INPUT_CA;
   const client = new Client(env.INPUT_URL, { apiKey: env["INPUT_API-KEY"] || undefined, retryForMs: 30_000 });
   try {
     return await client.lock(key, { ...options, waitMs: 0 });
