@@ -191,7 +191,7 @@ function inputOf({ name, type = "text", value = "", options, required, placehold
       h("input", { type: "checkbox", name: option, checked: value.includes(option) }), option)));
   }
   if (type === "check") return h("input", { id, type: "checkbox", checked: value === true, required });
-  const number = type === "number" && { min: "0", inputmode: "numeric" };
+  const number = type === "number" && { min: "0", step: "any", inputmode: "decimal" };
   return h("input", { id, type, value, required, placeholder, autocomplete: "off", spellcheck: "false", ...number });
 }
 

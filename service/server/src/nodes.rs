@@ -33,6 +33,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[serde(default)]
 pub struct NodeReport {
     pub version: String,
+    /// Where it listens; empty if it has not said so.
+    pub address: String,
     /// By the clock of its store.
     pub started_at: Timestamp,
     /// The engines that it uses; `None` while it uses none.
@@ -78,14 +80,15 @@ struct Inner {
     locks: Locks,
     operations: Operations,
     started_at: Timestamp,
+    address: String,
     /// As this node read it last.
     document: Mutex<Document>,
 }
 
 impl Nodes {
-    pub fn start(locks: Locks, operations: Operations) -> Self {
+    pub fn start(locks: Locks, operations: Operations, address: String) -> Self {
         let started_at = locks.now();
-        let inner = Arc::new(Inner { locks, operations, started_at, document: Mutex::default() });
+        let inner = Arc::new(Inner { locks, operations, started_at, address, document: Mutex::default() });
         let running = CancellationToken::new();
         let looking = Arc::clone(&inner);
         tokio::spawn(running.clone().run_until_cancelled_owned(async move {
@@ -122,6 +125,7 @@ impl Inner {
     fn report(&self) -> NodeReport {
         NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            address: self.address.clone(),
             started_at: self.started_at,
             locks: used(self.locks.engines()),
             gate: used(self.operations.engines()),

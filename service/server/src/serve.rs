@@ -56,7 +56,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses).await?);
+    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses, bound.shown()).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
@@ -89,12 +89,13 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     served
 }
 
-/// Opens the stores, and starts all that requests need. `addresses` are those that the node listens on.
+/// Opens the stores, and starts all that requests need. `addresses` are those that `--listen` stands for, and `address` is the one that operators see.
 pub(crate) async fn context(
     args: &ServeArgs,
     fixed_key: FixedKey,
     connections_max: usize,
     addresses: &[SocketAddr],
+    address: String,
 ) -> anyhow::Result<Context> {
     let (store, gate) = open(args).await?;
     let locks =
@@ -118,7 +119,7 @@ pub(crate) async fn context(
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
     let limits = args.request_limits(connections_max, addresses);
-    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits))
+    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits, address))
 }
 
 /// Reads the certificate again on each SIGHUP.

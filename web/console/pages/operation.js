@@ -5,6 +5,7 @@ import { h, replace } from "../dom.js";
 import { plural, time } from "../format.js";
 import { ask, badge, button, countdown, empty, facts, panel, toast } from "../widgets.js";
 import { decisionOf } from "./decisions.js";
+import { by } from "./locks.js";
 import { FORCE, isJson, needsForce, resolvable, stateOf } from "./operations.js";
 
 export function operation(view) {
@@ -28,8 +29,8 @@ export function operation(view) {
     const record = exact(text);
     replace(title, stateOf(record));
     replace(actions, view.may("admin") && resolvable(record) && [
-      button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
-      button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
+      button("It succeeded…", () => resolve(view, record, "success", refresh), { "data-focus": "succeeded" }),
+      button("It failed…", () => resolve(view, record, "failure", refresh), { "data-focus": "failed" }),
     ], view.may("operations") && (view.may("admin") || !needsForce(record)) && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
     replace(shown, details(view, record));
   });
@@ -52,7 +53,7 @@ function details(view, record) {
     facts(
       ["Operation", record.operation],
       ["Label", record.label],
-      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
+      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.name ?? record.claimed_by.api_key}`],
       ["Attempt", record.attempt],
       ["First attempt", time(record.created_at)],
       ["This attempt", record.started_at && time(record.started_at)],
@@ -79,7 +80,7 @@ function resultOf(record) {
   return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
 }
 
-function resolve(record, outcome, refresh) {
+function resolve(view, record, outcome, refresh) {
   const hasSucceeded = outcome === "success";
   ask({
     title: hasSucceeded ? "The operation has succeeded" : "The operation has failed",
@@ -94,7 +95,7 @@ function resolve(record, outcome, refresh) {
     run: async ({ reason, result }) => {
       // As text: numbers must be stored exactly as they were typed.
       const json = result && (isJson(result) ? result : JSON.stringify(result));
-      const body = JSON.stringify({ outcome, reason }).replace(/}$/, json ? `,"result":${json}}` : "}");
+      const body = JSON.stringify({ outcome, reason, by: by(view) }).replace(/}$/, json ? `,"result":${json}}` : "}");
       await call("POST", `/v1/operations/${record.id}/resolve`, { body });
       toast(hasSucceeded ? "The success is recorded." : "The failure is recorded: the next pre may proceed.");
       refresh();

@@ -6,6 +6,7 @@ import { number, plural, time } from "../format.js";
 import { Selection } from "../selection.js";
 import { Pages, appColumn, badge, button, choice, countdown, empty, facts, head, pageOf, panel, problemBox, since, table } from "../widgets.js";
 import { needingDecision } from "./decisions.js";
+import { by } from "./locks.js";
 
 const PAGE = 50;
 const AGES = [["", "any time"], ["60000", "a minute"], ["3600000", "an hour"], ["86400000", "a day"]];
@@ -108,7 +109,7 @@ function bulk(view, selection, rows, refresh) {
     text: hasSucceeded ? "You have found out that the work of each was done." : "You have found out that the work of none was done. The next pre of each may proceed.",
     fields: [{ name: "reason", label: "How do you know?", required: true, hint: "Kept with the records" }],
     action: hasSucceeded ? "Record the successes" : "Record the failures",
-    each: ({ app, id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { query: { app }, body: { outcome, reason } }),
+    each: ({ app, id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { query: { app }, body: { outcome, reason, by: by(view) } }),
     said: (count) => `${plural(count, "outcome")} recorded.`,
   });
   return [

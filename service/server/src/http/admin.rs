@@ -40,6 +40,9 @@ answers! {
     /// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
     pub struct NodeAnswer {
         node: String,
+        /// Where it listens; with the name of its machine, if it listens on all addresses.
+        #[schema(example = "10.0.0.4:7070")]
+        address: String,
         version: String,
         started_at: DateTime,
         /// How long ago it said so, in ms.
@@ -225,8 +228,9 @@ fn answer(context: &Context) -> EnginesAnswer {
 }
 
 fn node(seen: SeenNode) -> NodeAnswer {
-    let NodeReport { version, started_at, locks, gate } = seen.report;
-    NodeAnswer { node: seen.node, version, started_at: rfc3339(started_at), seen_ms_ago: seen.age_ms, locks, gate }
+    let NodeReport { version, address, started_at, locks, gate } = seen.report;
+    let started_at = rfc3339(started_at);
+    NodeAnswer { node: seen.node, address, version, started_at, seen_ms_ago: seen.age_ms, locks, gate }
 }
 
 fn in_use<E: ?Sized + Engine>(engines: &Engines<E>, now: Timestamp) -> EnginesInUse {

@@ -87,10 +87,11 @@ impl Context {
         requests: Arc<Requests>,
         secret: &[u8],
         limits: RequestLimits,
+        address: String,
     ) -> Self {
         let tickets = Tickets::new(secret, TICKET_MS);
         let waits = Arc::new(Semaphore::new(limits.waits_max));
-        let nodes = Nodes::start(locks.clone(), operations.clone());
+        let nodes = Nodes::start(locks.clone(), operations.clone(), address);
         let (failures, samples) = (Failures::default(), Samples::default());
         Self { locks, operations, access, nodes, failures, tickets, waits, limits, requests, samples }
     }
