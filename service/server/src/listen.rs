@@ -106,7 +106,8 @@ impl Bound {
 
     /// The address for other machines: if the node listens on all addresses, with the name of its machine.
     pub fn shown(&self) -> String {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok().filter(|_| self.address.ip().is_unspecified());
+        let name =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").ok().filter(|_| self.address.ip().is_unspecified());
         name.map_or_else(|| self.address.to_string(), |name| format!("{}:{}", name.trim(), self.address.port()))
     }
 

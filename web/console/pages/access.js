@@ -28,14 +28,14 @@ export function access(view) {
   let { sort = "app" } = view.query;
   const withEnded = h("input", { type: "checkbox", checked: ended === "true" });
   const selection = new Selection({
-    idOf: ({ id }) => id, nameOf: ({ id, app: of }) => `${id} of ${of}`, noun: "API key",
+    idOf: ({ id }) => id, nameOf: ({ id, name, app: of }) => `${id}${name ? `, ${name},` : ""} of ${of}`, noun: "API key",
     actionsOf: (rows) => [button("Revoke…", () => revokeAll(view, selection, rows.filter(revocable), refresh),
       { class: "danger", disabled: !rows.some(revocable), "data-focus": "bulk-revoke" })],
   });
   view.show(head("Apps and API keys", "An app is a namespace: the same key in two apps is two locks."), apps, selection.bar, keys);
   const refresh = view.every(10_000, async () => {
     const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys")]);
-    const names = new Map(listed.map(({ id, name }) => [id, name ?? id]));
+    const names = new Map(listed.map((key) => [key.id, nameOf(key)]));
     replace(apps, h("div", { class: "head" }, h("h2", {}, "Apps"), button("Create an app…", () => createApp(refresh), { "data-focus": "create-app" })),
       appsTable(all, refresh));
     const wanted = listed.filter((key) => (!app || key.app === app) && (withEnded.checked || key.state === "active")).sort(ORDERS[sort] ?? ORDERS.app);
@@ -150,13 +150,13 @@ function remove(app, refresh) {
 function keysTable(view, keys, names, refresh, choose, order) {
   return table("API keys", [
     choose,
-    { label: "Id", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")), class: "title" },
-    { label: "Name", cell: (key) => key.name, class: "key" },
+    { label: "Name", cell: (key) => [nameOf(key) ?? h("span", { class: "about" }, "without a name"), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")], class: "key title" },
+    { label: "Id", cell: (key) => key.id, class: "mono" },
     { label: "App", cell: (key) => key.app, class: "key", sort: "app" },
     { label: "Scopes", cell: ({ scopes, prefixes }) => `${scopes.join(", ")}${prefixes.length > 0 ? ` · only ${prefixes.join(", ")}` : ""}`, class: "key" },
     { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
-    { label: "Created by", cell: (key) => names.get(key.created_by) ?? key.created_by, class: "key hide spare" },
-    { label: "Last used", cell: (key) => (key.id === view.me.api_key_id ? "now" : key.used_at ? h("span", { title: "To the hour" }, time(key.used_at)) : "never"), class: "hide", sort: "used", isDescending: true },
+    { label: "Created by", cell: (key) => names.get(key.created_by) ?? key.created_by, class: "name hide spare" },
+    { label: "Last used", cell: (key) => (key.id === view.me.api_key_id ? "now" : key.used_at ? h("span", { title: "To the hour" }, time(key.used_at)) : key.created_at ? "never" : "–"), class: "hide", sort: "used", isDescending: true },
     { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), class: "key", sort: "expires" },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
       { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
@@ -174,6 +174,10 @@ function revokeAll(view, selection, rows, refresh) {
     each: ({ id }) => call("DELETE", `/v1/admin/api-keys/${id}`),
     said: (count) => `Revoked ${plural(count, "API key")}.`,
   });
+}
+
+function nameOf({ name, created_at: at }) {
+  return name ?? (at ? undefined : "this node’s configuration");
 }
 
 /** An API key of the node's configuration has no time of creation, and is revoked there. */

@@ -38,9 +38,9 @@ function usePanel(name, title, use, refresh) {
       { label: "Kind", cell: (engine) => engine.kind, class: "hide" },
       { label: "Answers", cell: (engine) => (engine.answers ? badge("yes", "good") : [badge("no", "bad"), engine.trouble && h("p", { class: "about" }, engine.trouble)]) },
       { label: "State", cell: (engine) => (engine.state ? badge(engine.state, STATES[engine.state]) : "–") },
-      { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number hide" },
+      use.engines.some(({ copied }) => copied !== undefined) && { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number" },
       { label: "Longest lease", cell: (engine) => (engine.ttl_ms_max === undefined ? "–" : duration(engine.ttl_ms_max)), class: "hide" },
-    ], use.engines),
+    ].filter(Boolean), use.engines),
     h("details", {}, h("summary", {}, "Epochs"), facts(["This node", use.epoch ?? "none"], ...use.engines.map((engine) => [engine.name, engine.epoch]))));
 }
 

@@ -136,8 +136,10 @@ mod tests {
             ("latchgate_waiters", 2, 0),
         ];
         assert_eq!(shown(None), expected(&all));
-        let of_a =
-            [("latchgate_request_seconds_bucket{le=\"0.005\"}", 0, 11), ("latchgate_requests_total{code=\"200\"}", 0, 2)];
+        let of_a = [
+            ("latchgate_request_seconds_bucket{le=\"0.005\"}", 0, 11),
+            ("latchgate_requests_total{code=\"200\"}", 0, 2),
+        ];
         assert_eq!(shown(Some("a")), expected(&of_a));
         assert_eq!(shown(Some("a\"}")), expected(&[("latchgate_requests_total{code=\"423\"}", 0, 7)]));
         // An app of this name would see the figures of all apps that have none of their own.
