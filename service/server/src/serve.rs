@@ -56,8 +56,10 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses, bound.shown()).await?);
+    let node = (bound.shown(), tls.clone());
+    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses, node).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
+    tokio::spawn(http::keep_counting(Arc::downgrade(&context)));
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -95,7 +97,7 @@ pub(crate) async fn context(
     fixed_key: FixedKey,
     connections_max: usize,
     addresses: &[SocketAddr],
-    address: String,
+    (address, tls): (String, Option<Tls>),
 ) -> anyhow::Result<Context> {
     let (store, gate) = open(args).await?;
     let locks =
@@ -119,7 +121,8 @@ pub(crate) async fn context(
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
     let limits = args.request_limits(connections_max, addresses);
-    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits, address))
+    let context = Context::new(locks, operations, access, http::requests(), &secret, limits, address);
+    Ok(Context { tls, ..context })
 }
 
 /// Reads the certificate again on each SIGHUP.
