@@ -41,6 +41,11 @@ impl Key {
         Ok(Self(text.into()))
     }
 
+    /// The key of an operation's row: its id.
+    pub(crate) fn of_hex(number: u128) -> Self {
+        Self(format!("{number:032x}").into())
+    }
+
     /// For rows whose key cannot be decoded, or that have none. No lock has this key.
     pub fn of_no_lock() -> Self {
         Self(OF_NO_LOCK.into())

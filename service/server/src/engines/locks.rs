@@ -2,62 +2,22 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use latchgate_core::Address;
 use latchgate_core::lock::{Event, NodeId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep};
 
-use super::engine::Engine;
-use super::pair::{Engines, Standing};
-use crate::store::documents::{ACCESS, GATE, GATE_BEGUN, SECRET, bring};
-use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{CopiedState, DumpPage, LockStore, StoreError, WAKE_UPS_MAX, WakeUp};
-
-/// One store of locks, or a pair.
-pub type LockEngines = Engines<dyn LockStore>;
+use super::pair::{EngineSet, Standing};
+use crate::store::engine_record::Epoch;
+use crate::store::{StoreError, WAKE_UPS_MAX, WakeUp};
 
 /// Before the notifications of an engine that does not answer are requested again.
 const LISTEN_PAUSE: Duration = Duration::from_millis(200);
 
-#[async_trait]
-impl Engine for dyn LockStore {
-    type Item = CopiedState;
-
-    async fn dump_page(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        self.dump(from, limit).await
-    }
-
-    async fn clear_for(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        self.clear(epoch).await
-    }
-
-    async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
-        let fence = Some((EngineState::Filling, epoch));
-        for name in [SECRET, ACCESS, GATE, GATE_BEGUN] {
-            if !bring(source, self, name, fence).await? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    async fn write_page(
-        &self,
-        epoch: Epoch,
-        items: Vec<CopiedState>,
-        by_ms: i64,
-        copied: u64,
-    ) -> Result<bool, StoreError> {
-        let moved: Vec<CopiedState> = items.into_iter().map(|state| state.moved(by_ms)).collect();
-        self.fill(epoch, &moved, copied).await
-    }
-}
-
 /// The engine of the locks in use. A round of calls takes it once: its epoch, and the hold-off of that.
-pub type UsedLocks = Arc<Standing<dyn LockStore>>;
+pub type UsedStore = Arc<Standing>;
 
-impl LockEngines {
+impl EngineSet {
     /// The kind of the engine in use.
     pub fn name(&self) -> &'static str {
         self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
@@ -115,7 +75,7 @@ impl LockEngines {
     }
 }
 
-async fn pass_on(mut used: watch::Receiver<Option<UsedLocks>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
+async fn pass_on(mut used: watch::Receiver<Option<UsedStore>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
     loop {
         let engine = match used.wait_for(Option::is_some).await {
             Ok(engine) => engine.clone(),
@@ -129,7 +89,7 @@ async fn pass_on(mut used: watch::Receiver<Option<UsedLocks>>, node: NodeId, sen
         if sender.send(WakeUp::All).await.is_err() {
             return;
         }
-        let is_other = |now: &Option<UsedLocks>| now.as_ref().is_some_and(|now| now.index != engine.index);
+        let is_other = |now: &Option<UsedStore>| now.as_ref().is_some_and(|now| now.index != engine.index);
         loop {
             tokio::select! {
                 biased;

@@ -11,8 +11,7 @@ use utoipa::ToSchema;
 use super::copy::bounded;
 use super::copying::Copying;
 use super::decide::{emptied, given_up, last_of, may_be_given_up};
-use super::engine::Engine;
-use super::pair::{CALLERS, Engines, Inner, LOOK_SOON, Looks};
+use super::pair::{CALLERS, EngineSet, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use crate::store::store_clock::{JUMP_MS_MIN, Jump};
@@ -83,7 +82,7 @@ const TRIES: usize = 20;
 /// How long an order waits for the transactions of callers. A copy would wait for them too, with the engine frozen, and be given up.
 const CALLERS_MAX: Duration = Duration::from_secs(5);
 
-impl<E: ?Sized + Engine> Engines<E> {
+impl EngineSet {
     /// Makes all nodes use another engine. Returns when this node uses it.
     ///
     /// # Errors
@@ -157,7 +156,8 @@ impl<E: ?Sized + Engine> Engines<E> {
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
                 let forced_until = record.forced_until.max(ended);
-                let next = EngineRecord { forced_until, ..record.held_until(until, now) };
+                let operations_extra_ms = if for_ms.is_none() { record.operations_more_ms } else { 0 };
+                let next = EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) };
                 next.held_because(record, "an operator has ordered it")
             })
             .await
@@ -207,7 +207,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     }
 }
 
-impl<E: ?Sized + Engine> Inner<E> {
+impl Inner {
     /// Writes the records that begin the switch. Returns the engine to wait for, and from which epoch on.
     async fn give(self: &Arc<Self>, order: &SwitchOrder) -> Result<(Option<usize>, Epoch), OrderFailure> {
         let mut ordered = match &order.to {
@@ -416,13 +416,17 @@ impl<E: ?Sized + Engine> Inner<E> {
         let failed = |error: StoreError| self.failed(to, &error);
         let before_ms = target.record.as_ref().map_or(0, |record| record.ttl_ms_max);
         let ttl_ms_max = before_ms.max(known_ms).max(self.known(looks).lease_ms_max());
-        let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair, ttl_ms_max);
+        let before_ms = target.record.as_ref().map_or(0, |record| record.operations_more_ms);
+        let filling = EngineRecord {
+            operations_more_ms: before_ms.max(self.known(looks).operations_more_ms),
+            ..EngineRecord::new(EngineState::Filling, epoch, &self.pair, ttl_ms_max)
+        };
         let is_filling = target.is(EngineState::Filling) && target.epoch() == epoch;
         if !is_filling && !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
             return Ok(false);
         }
         let store = self.slots[to].store().await.map_err(failed)?;
-        bounded(store.clear_for(epoch)).await.map_err(failed)
+        bounded(store.clear(epoch)).await.map_err(failed)
     }
 
     /// Makes an emptied engine active, with a hold-off.

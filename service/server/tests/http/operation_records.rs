@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use crate::access::world::{Caller, guarded};
-use crate::client::{Answer, BIN, begun, embedded, get, inspect_operation, on_postgres, pre, report, send};
+use crate::client::{
+    Answer, BIN, acquire, begun, embedded, get, granted, inspect_operation, on_postgres, pre, renew, report, send,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -135,8 +137,9 @@ async fn the_api_key_that_claimed_is_shown_without_its_secret_and_only_to_its_ap
 #[tokio::test]
 async fn the_description_goes_along_with_a_switch() {
     let redis = Redis::start().await;
-    let database = shared_database().await;
-    let node = Node::start(BIN, &["--locks", &database, "--gate", &redis.url(), "--no-hold-off"]).await;
+    let (database, other) = (shared_database().await, shared_database().await);
+    let gate = ["--gate", &redis.url(), "--gate", &other];
+    let node = Node::start(BIN, &[&["--locks", &database, "--no-hold-off"], &gate[..]].concat()).await;
     let go = begun(&node, described("x")).await;
     let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/gate", json!({})).await;
     assert_eq!(switched.status, 200, "{}", switched.body);
@@ -145,10 +148,32 @@ async fn the_description_goes_along_with_a_switch() {
     assert_eq!(shown["contents"], json!({ "a": 1, "z": "x" }));
 }
 
+#[tokio::test]
+async fn a_held_lock_and_a_done_operation_move_from_the_embedded_file_to_postgres_by_one_switch() {
+    let (dir, database) = (tempfile::tempdir().unwrap(), shared_database().await);
+    let file = format!("sqlite:{}", dir.path().join("locks.db").display());
+    let charge = json!({ "operation": "charge", "contents": 1 });
+    let node = Node::start(BIN, &["--locks", &file]).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 240_000 })).await.text("lease_id");
+    let go = begun(&node, charge.clone()).await;
+    assert_eq!(report(&node, &go, json!({ "outcome": "success", "result": { "receipt": 7 } })).await.status, 200);
+    drop(node);
+    let node = Node::start(BIN, &["--locks", &file, "--locks", &database]).await;
+    let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/locks", json!({})).await;
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    drop(node);
+    let alone = Node::start(BIN, &["--locks", &database, "--without", "sqlite"]).await;
+    assert_eq!(renew(&alone, "k", &held).await.status, 200);
+    acquire(&alone, "k", json!({})).await.assert_problem(423, "lock-held");
+    let done = pre(&alone, charge).await;
+    done.assert_problem(409, "operation-duplicate");
+    assert_eq!(done.body["result"], json!({ "receipt": 7 }));
+}
+
 /// Until a request waits for the outcome: the record says so.
 async fn until_awaited(database: &str, go: &Answer) {
     let mut connection = sqlx::PgConnection::connect(database).await.unwrap();
-    let query = "select record ? 'awaited_until' from latchgate.operations where encode(id, 'hex') = $1";
+    let query = "select state::jsonb ? 'awaited_until' from latchgate.operations where key = $1";
     let deadline = tokio::time::Instant::now() + LONG;
     while !sqlx::query_scalar::<_, bool>(query).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {
         assert!(tokio::time::Instant::now() < deadline, "no request waits");
