@@ -355,7 +355,7 @@ pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
 }
 
 /// Debian has the server's programs outside of PATH, in one directory for each version. The newest comes first.
-fn binaries() -> Vec<PathBuf> {
+pub(crate) fn binaries() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else { return Vec::new() };
     let mut versions: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     versions.sort_by_key(|path| std::cmp::Reverse(version_of(path)));
