@@ -27,6 +27,7 @@ pub mod recorded;
 pub mod recorder;
 pub mod redis;
 pub mod redis_group;
+pub mod tier;
 
 mod caller;
 #[cfg(test)]

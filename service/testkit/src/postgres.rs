@@ -263,7 +263,7 @@ struct World {
 impl World {
     fn create(settings: &[(&str, &str)]) -> Self {
         let world = Self::empty(settings);
-        world.init();
+        init(world.dir.path());
         world
     }
 
@@ -272,14 +272,6 @@ impl World {
         let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
         let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         Self { dir, port: 0, settings }
-    }
-
-    fn init(&self) {
-        let mut initdb = self.command("initdb");
-        // --no-sync concerns only the files of the empty cluster: commits of the test are synced.
-        initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
-        let output = initdb.arg(self.data()).current_dir(self.dir.path()).output().expect("initdb can be run");
-        assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn spawn(&self) -> Server {
@@ -337,6 +329,15 @@ impl World {
     fn log(&self) -> PathBuf {
         self.dir.path().join("postgres.log")
     }
+}
+
+/// A new server's data, in `dir`/data.
+pub(crate) fn init(dir: &Path) {
+    let mut initdb = command_as_postgres(find_program("initdb", &binaries()), dir);
+    // --no-sync concerns only the files of the empty cluster: commits of the test are synced.
+    initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
+    let output = initdb.arg(dir.join("data")).current_dir(dir).output().expect("initdb can be run");
+    assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
 }
 
 /// As root, runs `program` as the system user `postgres`, because it refuses to run as root, and gives that user `dir`.

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use anyhow::{bail, ensure};
 use tokio::time::sleep;
 
-use super::tier::{Target, Tier};
-use crate::cluster::ask::get;
+use super::Target;
+use crate::tier::Kind;
+use crate::tier::ask::get;
 
 const EMPTY_WITHIN: Duration = Duration::from_secs(300);
 /// How much a node's memory, and a file of SQLite or the tables, may grow after the first fifth of a long run, in KiB.
@@ -16,7 +17,7 @@ const MEMORY_GROWTH_MAX: u64 = 65_536;
 const FILE_GROWTH_MAX: u64 = 32_768;
 const DESCRIPTORS_GROWTH_MAX: u64 = 64;
 
-impl Tier {
+impl Target {
     pub async fn until_empty(&self, is_long: bool) -> anyhow::Result<()> {
         let deadline = Instant::now() + EMPTY_WITHIN;
         while !self.clocks_jumped.get() {
@@ -27,7 +28,7 @@ impl Tier {
             if Instant::now() > deadline {
                 bail!("this is left behind:\n{}", left.join("\n"));
             }
-            self.parts.supervise()?;
+            self.tier.parts.supervise()?;
             sleep(Duration::from_secs(1)).await;
         }
         Ok(())
@@ -36,7 +37,7 @@ impl Tier {
     /// Leases and waiters; in a long run also keys and events. An operation whose client has gone is known for a day.
     async fn left_behind(&self, is_long: bool) -> anyhow::Result<Vec<String>> {
         let (within, mut left) = (Duration::from_secs(5), Vec::new());
-        for url in self.urls() {
+        for url in self.tier.urls() {
             let mut paths = vec![("leases", "/v1/locks?held=true&limit=5")];
             if is_long {
                 paths.push(("keys", "/v1/locks?limit=5"));
@@ -56,14 +57,16 @@ impl Tier {
                 left.push(format!("{url} is not ready"));
             }
         }
-        if !self.stores.is_empty() {
-            let open =
-                self.query("select pid, query from pg_stat_activity where state like 'idle in transaction%'").await?;
+        if !self.tier.stores.is_empty() {
+            let open = self
+                .tier
+                .query("select pid, query from pg_stat_activity where state like 'idle in transaction%'")
+                .await?;
             if !open.is_empty() {
                 left.push(format!("open transactions: {open}"));
             }
-            if is_long && self.target != Target::Pair {
-                let events = self.query("select count(*) from latchgate.lock_events").await?;
+            if is_long && self.tier.kind != Kind::Pair {
+                let events = self.tier.query("select count(*) from latchgate.lock_events").await?;
                 if events != "0" {
                     left.push(format!("events: {events}"));
                 }
@@ -77,8 +80,8 @@ impl Tier {
 pub struct Sizes(BTreeMap<String, u64>);
 
 impl Sizes {
-    pub async fn measure(tier: &Tier) -> anyhow::Result<Self> {
-        let mut sizes = BTreeMap::new();
+    pub async fn measure(target: &Target) -> anyhow::Result<Self> {
+        let (tier, mut sizes) = (&target.tier, BTreeMap::new());
         for node in tier.nodes {
             let Some(pid) = tier.parts.pid(node) else { bail!("{node} does not run") };
             let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
@@ -87,7 +90,7 @@ impl Sizes {
             sizes.insert(format!("rss-{node}"), memory.unwrap_or(0));
             sizes.insert(format!("fds-{node}"), fs::read_dir(format!("/proc/{pid}/fd"))?.count() as u64);
         }
-        if tier.target == Target::Sqlite {
+        if tier.kind == Kind::Sqlite {
             let files = tier.data.read_dir()?.filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()));
             sizes.insert("file-sqlite".to_owned(), files.sum::<u64>() / 1_024);
         } else {

@@ -5,19 +5,20 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use crate::cluster::ask::post;
-use crate::cluster::parts::{Parts, Spec, send};
+use crate::eventually;
 use crate::recorded::{Call, Options, Report, Verb, check_files};
+use crate::tier::ask::post;
+use crate::tier::parts::{Parts, Spec, send};
 
 pub const KEYS: usize = 8;
 /// Fewest grants of each key, and operations done, between two faults.
@@ -36,27 +37,28 @@ pub const VANISHING: &str = "vanishing";
 /// An operation that was done: when, and its number.
 type Done = (u64, u64);
 
+#[derive(Default)]
+struct Operations {
+    done: Vec<Done>,
+    /// The last answer that was no success.
+    refusal: String,
+}
+
 pub struct Watch {
     url: String,
     history: PathBuf,
+    operations: Arc<Mutex<Operations>>,
+    operating: JoinHandle<()>,
     /// What was read of the history.
     read: Cell<u64>,
     /// Grants since the last fault began, and the last of each key before it.
     grants: RefCell<Vec<(u64, String)>>,
-    done: Arc<Mutex<Vec<Done>>>,
-    operating: JoinHandle<()>,
     began_us: Cell<u64>,
     done_before_faults: RefCell<Vec<Done>>,
     lost_operations: RefCell<Vec<(u64, u64)>>,
     lost_leases: RefCell<Vec<Call>>,
-    clocks_differ: Cell<bool>,
-}
-
-/// Longest times without a grant of one of the keys, and without an operation done.
-#[derive(Clone, Copy, Default)]
-pub struct Outage {
-    pub locks: Duration,
-    pub operations: Duration,
+    /// The expiries that stores give cannot be compared.
+    pub clocks_differ: Cell<bool>,
 }
 
 /// By the monotonic clock of the histories.
@@ -76,28 +78,23 @@ impl Watch {
     pub fn start(parts: &Parts, url: &str) -> anyhow::Result<Self> {
         let history = parts.file("history");
         File::create(&history)?;
-        start_recorder(
-            parts,
-            "recorder",
-            url,
-            "history",
-            &format!("--keys {KEYS} --clients 24 --ttl-ms 3000 --abandon-one-in 0"),
-        )?;
-        parts.forbid("recorder");
+        let main = format!("--keys {KEYS} --clients 24 --ttl-ms 3000 --abandon-one-in 0");
+        start_recorder(parts, "recorder", url, "history", &main)?;
+        parts.set_down("recorder", true);
         let others = "--keys 4 --clients 8 --ttl-ms 1000 --abandon-one-in 20";
         start_recorder(parts, VANISHING, url, "history-vanishing-{start}", others)?;
-        let done = Arc::<Mutex<Vec<Done>>>::default();
-        let operating = tokio::spawn(operate(url.to_owned(), Arc::clone(&done)));
+        let operations = Arc::<Mutex<Operations>>::default();
+        let operating = tokio::spawn(operate(url.to_owned(), Arc::clone(&operations)));
         let (read, grants, began_us, clocks_differ) = Default::default();
-        let (done_before_faults, lost_operations, lost_leases) = Default::default();
-        let url = url.to_owned();
+        let (done_before_faults, lost_operations, lost_leases, url) =
+            (RefCell::default(), RefCell::default(), RefCell::default(), url.to_owned());
         Ok(Self {
             url,
             history,
+            operations,
+            operating,
             read,
             grants,
-            done,
-            operating,
             began_us,
             done_before_faults,
             lost_operations,
@@ -106,27 +103,20 @@ impl Watch {
         })
     }
 
-    /// Ends the recorders. They write their last lines when each of their clients has its last answer.
-    pub async fn stop(&self, parts: &Parts, others: &[&str]) -> anyhow::Result<()> {
+    /// Ends the recorders, of which these are all. They write their last lines when each of their clients has its last answer.
+    pub async fn stop(&self, parts: &Parts, recorders: &[&str]) -> anyhow::Result<()> {
         self.operating.abort();
-        for name in others.iter().chain(&["recorder"]) {
-            parts.forbid(name);
+        for name in recorders {
+            parts.set_down(name, true);
             send(parts.pid(name), Signal::SIGTERM);
         }
-        let deadline = Instant::now() + END_WITHIN;
-        for name in others.iter().chain(&["recorder"]) {
-            while parts.is_running(name) {
-                if Instant::now() > deadline {
-                    bail!("{name} does not end");
-                }
-                sleep(POLL_EVERY).await;
-            }
-        }
+        let have_ended = async || recorders.iter().all(|name| parts.pid(name).is_none());
+        ensure!(eventually(END_WITHIN, have_ended).await, "a recorder does not end");
         Ok(())
     }
 
     fn done(&self) -> Vec<Done> {
-        self.done.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.operations).done.clone()
     }
 
     /// Reads on in the history.
@@ -164,12 +154,13 @@ impl Watch {
             if granted == KEYS && done >= DONE_MIN {
                 return Ok(());
             }
-            if !parts.is_running("recorder") {
+            if parts.pid("recorder").is_none() {
                 bail!("the recorder has ended: {}", parts.log("recorder"));
             }
             if Instant::now() > deadline {
+                let refusal = &lock(&self.operations).refusal;
                 bail!(
-                    "after {after}: {granted} of {KEYS} keys were granted within {within:?}, and {done} operations done"
+                    "after {after}: {granted} of {KEYS} keys granted and {done} operations done within {within:?}; {refusal}"
                 );
             }
             attend().await?;
@@ -192,13 +183,13 @@ impl Watch {
         self.done_before_faults.borrow_mut().extend(self.done().into_iter().rev().take(NOTED));
     }
 
-    /// What the fault has cost.
-    pub fn end_fault(&self) -> anyhow::Result<Outage> {
+    /// The longest times since then without a grant of one of the keys, and without an operation done.
+    pub fn end_fault(&self) -> anyhow::Result<(Duration, Duration)> {
         self.follow()?;
         let grants = self.grants.borrow().clone();
         let done = self.done().into_iter().map(|(at, _)| (at, String::new())).collect();
         let from = self.began_us.get();
-        Ok(Outage { locks: longest_gap(grants, from), operations: longest_gap(done, from) })
+        Ok((longest_gap(grants, from), longest_gap(done, from)))
     }
 
     /// Stores have lost what they acknowledged since then.
@@ -215,11 +206,6 @@ impl Watch {
     pub fn lose_leases(&self, from_us: u64) {
         let call = Call { verb: Verb::Lose, sent_us: from_us, received_us: now_us() + 10_000, ..Call::default() };
         self.lost_leases.borrow_mut().push(call);
-    }
-
-    /// The expiries that stores give cannot be compared.
-    pub fn clocks_differ(&self) {
-        self.clocks_differ.set(true);
     }
 
     /// Fails if a lock or an operation broke a promise.
@@ -258,7 +244,7 @@ impl Watch {
         let noted = self.done_before_faults.borrow().clone();
         for (_, number) in noted.into_iter().filter(|(at, _)| !is_lost(*at)) {
             let reply = post(&self.url, "/v1/operations/pre", &operation(number), Duration::from_secs(20)).await;
-            if reply.code() != "operation-duplicate" {
+            if reply.body["code"] != "operation-duplicate" {
                 bail!("operation {number} was done, but can be done again: {reply:?}");
             }
         }
@@ -290,30 +276,40 @@ fn longest_gap(mut moments: Vec<(u64, String)>, from: u64) -> Duration {
     Duration::from_micros(longest)
 }
 
+fn lock(operations: &Mutex<Operations>) -> MutexGuard<'_, Operations> {
+    operations.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Does one operation after the other through the gate, and repeats each call until it succeeds.
-async fn operate(url: String, done: Arc<Mutex<Vec<Done>>>) {
-    let (within, again) = (Duration::from_secs(5), || sleep(Duration::from_millis(50)));
+async fn operate(url: String, operations: Arc<Mutex<Operations>>) {
+    let call = async |path: &str, body: &Value| {
+        let reply = post(&url, path, body, Duration::from_secs(5)).await;
+        if !matches!(reply.status, 200..300) {
+            lock(&operations).refusal = format!("{path} {body}: {} {}", reply.status, reply.text);
+            sleep(Duration::from_millis(50)).await;
+        }
+        reply
+    };
     'next: for number in 1_u64.. {
         let mut request = operation(number);
         request["attempt_id"] = json!(format!("attempt-{number}"));
         let claim = loop {
-            let reply = post(&url, "/v1/operations/pre", &request, within).await;
-            if reply.is_success() && reply.body["id"].is_string() {
+            let reply = call("/v1/operations/pre", &request).await;
+            if matches!(reply.status, 200..300) && reply.body["id"].is_string() {
                 break reply.body;
             }
-            again().await;
         };
         let path = format!("/v1/operations/{}/post", claim["id"].as_str().unwrap_or_default());
         loop {
-            match post(&url, &path, &json!({ "stamp": claim["stamp"], "outcome": "success" }), within).await.status {
+            match call(&path, &json!({ "stamp": claim["stamp"], "outcome": "success" })).await.status {
                 200 => break,
                 // The claim was lost, in a way that was declared.
                 404 | 409 => continue 'next,
-                _ => again().await,
+                _ => {}
             }
         }
-        done.lock().unwrap_or_else(PoisonError::into_inner).push((now_us(), number));
-        again().await;
+        lock(&operations).done.push((now_us(), number));
+        sleep(Duration::from_millis(50)).await;
     }
 }
 

@@ -1,115 +1,98 @@
 //! Fail-overs of Postgres with asynchronous replication: nothing is granted until the hold-off ends, and an operator can end it.
 //! `chaos --on ha` has the fail-overs with synchronous replication, and everything else.
 
-use std::cell::Cell;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
-use super::ask::{self, Reply, get, post};
-use super::command::{Cluster, Kind, Place, until};
-use super::parts::{Parts, send};
-use super::say;
 use crate::chaos::{Watch, now_us, summary};
+use crate::tier::ask::{self, Reply, get};
+use crate::tier::parts::send;
+use crate::tier::{NODES, Tier, say};
 
 /// Patroni replaces a primary that does not answer after 20 s.
-const RECOVERY_MAX_S: u64 = 120;
+const RECOVERY_MAX: Duration = Duration::from_secs(120);
 /// As long as the longest lease may.
 const HOLD_OFF: Duration = Duration::from_secs(60);
-const WITHIN: Duration = Duration::from_secs(10);
+const POLL_EVERY: Duration = Duration::from_millis(100);
 
-pub async fn run(place: &Place) -> anyhow::Result<()> {
-    let dir = tempfile::Builder::new().prefix("latchgate-test-").tempdir()?;
-    let place = place.within(dir.path(), &[("LATCHGATE_TTL_MAX", "60s")]);
-    let failed_over = fail_over(&place, &Parts::new(dir.path().into(), false)).await;
-    Cluster::down(&place).await?;
-    failed_over?;
-    say("nothing is granted while a lost lease may be live");
-    Ok(())
-}
-
-async fn fail_over(place: &Place, clients: &Parts) -> anyhow::Result<()> {
-    let cluster = Cluster::up(place, Kind::HaAsynchronous, None).await?;
+pub async fn run(tier: &Tier, binary: &Path) -> anyhow::Result<()> {
     say("three servers with asynchronous replication are up; recording");
-    let nginx = cluster.parts.url("nginx");
-    let watch = Watch::start(clients, &nginx)?;
-    let recovery = Duration::from_secs(RECOVERY_MAX_S);
-    watch.until_as_before("the start", recovery, clients, async || Ok(())).await?;
+    let watch = Watch::start(&tier.parts, &tier.url)?;
+    let until_as_before = async |after| watch.until_as_before(after, RECOVERY_MAX, &tier.parts, async || Ok(())).await;
+    until_as_before("the start").await?;
     let (killed, killed_us) = (Instant::now(), now_us());
-    kill_primary(&cluster).await?;
-    until_holding_off(&cluster).await?;
-    refused_in_hold_off(&nginx, "during-the-hold-off").await?;
-    granted(&nginx, "after-the-hold-off").await?;
+    kill_primary(tier).await?;
+    refused_in_hold_off(tier, "during-the-hold-off").await?;
+    granted(tier, "after-the-hold-off").await?;
     ensure!(killed.elapsed() >= HOLD_OFF, "granted {:?} after the fault", killed.elapsed());
-    watch.until_as_before("the hold-off", recovery, clients, async || Ok(())).await?;
-    watch.stop(clients, &[]).await?;
-    clients.stop_all().await;
+    until_as_before("the hold-off").await?;
+    watch.stop(&tier.parts, &["recorder", "vanishing"]).await?;
     watch.declare_loss(killed_us);
     println!("{}", summary(&watch.check().await?));
 
     // Without load, because an operator who ends a hold-off takes the risk of two holders.
-    let cluster = Cluster::up(place, Kind::HaAsynchronous, None).await?;
-    kill_primary(&cluster).await?;
-    until_holding_off(&cluster).await?;
-    let shortened = post(&nginx, "/v1/admin/hold-off", &json!({ "for_ms": 30_000 }), WITHIN).await;
+    tier.until_complete().await?;
+    kill_primary(tier).await?;
+    let shortened = tier.call("/v1/admin/hold-off", &json!({ "for_ms": 30_000 }), 10).await;
     let left = shortened.body["hold_off_ms"].as_u64().with_context(|| format!("{shortened:?}"))?;
     ensure!(left <= 30_000, "the hold-off was not shortened: {left}");
-    refused_in_hold_off(&nginx, "refused").await?;
-    let binary = place.binary.clone().unwrap_or_else(crate::node::binary);
+    refused_in_hold_off(tier, "refused").await?;
     let mut end = tokio::process::Command::from(crate::node::command(binary));
     end.env_remove("LATCHGATE_NEW").args(["engines", "hold-off", "--beside-store", "--for", "0", "--locks"]);
-    ask::run(end.arg(cluster.ha().node_urls("node-3").0)).await?;
-    let grant = granted(&nginx, "ended-by-an-operator").await?;
+    ask::run(end.arg(tier.locks_url())).await?;
+    let grant = granted(tier, "ended-by-an-operator").await?;
     ensure!(grant["forced_ms"].as_u64() > Some(0), "the grant does not say that the hold-off was ended: {grant}");
+    say("nothing is granted while a lost lease may be live");
     Ok(())
 }
 
-/// Postgres and its Patroni.
-async fn kill_primary(cluster: &Cluster) -> anyhow::Result<()> {
-    let n = cluster.ha().with_role("primary").await.context("there is no primary")?;
-    let pids = cluster.parts.pid(&format!("patroni-{n}")).into_iter().chain(cluster.ha().postmaster(n));
-    send(pids, Signal::SIGKILL);
+/// Postgres and its Patroni. Returns when there is a hold-off.
+async fn kill_primary(tier: &Tier) -> anyhow::Result<()> {
+    let n = tier.with_role("primary").await.context("there is no primary")?;
+    let patroni = format!("patroni-{n}");
+    send(tier.parts.pid(&patroni).into_iter().chain(tier.postmaster(n)), Signal::SIGKILL);
+    let deadline = Instant::now() + RECOVERY_MAX;
+    loop {
+        let engines = get(&tier.parts.url(NODES[0]), "/v1/admin/engines", Duration::from_secs(10)).await;
+        match engines.body["locks"]["hold_off_ms"].as_u64() {
+            Some(left @ 1..) => break say(&format!("a hold-off of {left} ms")),
+            _ if Instant::now() > deadline => bail!("there is no hold-off: {engines:?}"),
+            _ => sleep(POLL_EVERY).await,
+        }
+    }
     Ok(())
 }
 
-async fn until_holding_off(cluster: &Cluster) -> anyhow::Result<()> {
-    let left = Cell::new(0);
-    let holds_off = async || {
-        let reply = get(&cluster.parts.url("node-1"), "/v1/admin/engines", WITHIN).await;
-        left.set(reply.body["locks"]["hold_off_ms"].as_u64().unwrap_or(0));
-        left.get() > 0
-    };
-    until("a hold-off", RECOVERY_MAX_S, holds_off).await?;
-    say(&format!("a hold-off of {} ms", left.get()));
-    Ok(())
+async fn acquire(tier: &Tier, key: &str) -> Reply {
+    tier.call(&format!("/v1/locks/{key}/acquire"), &json!({ "lease_id": format!("of-{key}") }), 10).await
 }
 
-async fn acquire(nginx: &str, key: &str) -> Reply {
-    post(nginx, &format!("/v1/locks/{key}/acquire"), &json!({ "lease_id": format!("of-{key}") }), WITHIN).await
-}
-
-async fn granted(nginx: &str, key: &str) -> anyhow::Result<Value> {
-    let grant = std::cell::RefCell::new(Value::Null);
-    let is_granted = async || {
-        let reply = acquire(nginx, key).await;
-        *grant.borrow_mut() = reply.body;
-        grant.borrow()["token"].is_number()
-    };
-    until(&format!("a grant of {key}"), RECOVERY_MAX_S, is_granted).await?;
-    Ok(grant.into_inner())
+async fn granted(tier: &Tier, key: &str) -> anyhow::Result<Value> {
+    let deadline = Instant::now() + RECOVERY_MAX;
+    loop {
+        let reply = acquire(tier, key).await;
+        if reply.body["token"].is_number() {
+            return Ok(reply.body);
+        }
+        ensure!(Instant::now() < deadline, "{key} is not granted: {reply:?}");
+        sleep(POLL_EVERY).await;
+    }
 }
 
 /// A node that has not reached the new primary yet refuses for that reason. None grants.
-async fn refused_in_hold_off(nginx: &str, key: &str) -> anyhow::Result<()> {
+async fn refused_in_hold_off(tier: &Tier, key: &str) -> anyhow::Result<()> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
-        let reply = acquire(nginx, key).await;
-        match reply.code() {
-            "lock-delayed" => return Ok(()),
-            "store-unavailable" if Instant::now() < deadline => {}
-            _ => anyhow::bail!("not refused in a hold-off: {reply:?}"),
+        let reply = acquire(tier, key).await;
+        match reply.body["code"].as_str() {
+            Some("lock-delayed") => return Ok(()),
+            Some("store-unavailable") if Instant::now() < deadline => sleep(POLL_EVERY).await,
+            _ => bail!("not refused in a hold-off: {reply:?}"),
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Single calls, each on a connection of its own, and programs that are run to their end.
 
+use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, ensure};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -17,16 +18,6 @@ pub struct Reply {
     pub text: String,
     /// Null if it is no JSON.
     pub body: Value,
-}
-
-impl Reply {
-    pub fn is_success(&self) -> bool {
-        matches!(self.status, 200..300)
-    }
-
-    pub fn code(&self) -> &str {
-        self.body["code"].as_str().unwrap_or_default()
-    }
 }
 
 pub async fn get(url: &str, path: &str, within: Duration) -> Reply {
@@ -44,13 +35,12 @@ pub async fn is_ok(url: &str, path: &str) -> bool {
 
 /// Calls `http://HOST:PORT`.
 pub async fn ask(url: &str, method: &str, path: &str, body: &str, within: Duration) -> Reply {
+    let (address, length) = (url.trim_start_matches("http://"), body.len());
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
+    );
     let call = async {
-        let address = url.trim_start_matches("http://");
-        let length = body.len();
-        let request = format!(
-            "{method} {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: {length}\r\n\r\n{body}"
-        );
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(request.as_bytes()).await?;
         let mut answer = Vec::new();
@@ -68,16 +58,10 @@ pub async fn ask(url: &str, method: &str, path: &str, body: &str, within: Durati
 pub async fn run(command: &mut Command) -> anyhow::Result<String> {
     let output =
         command.stdin(Stdio::null()).kill_on_drop(true).output().await.with_context(|| format!("{command:?}"))?;
-    if !output.status.success() {
-        bail!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-    }
+    ensure!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// The output of a program with these arguments.
-pub async fn output(
-    program: &str,
-    args: impl IntoIterator<Item = impl AsRef<std::ffi::OsStr>>,
-) -> anyhow::Result<String> {
+pub async fn output(program: &str, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> anyhow::Result<String> {
     run(Command::new(program).args(args)).await
 }
