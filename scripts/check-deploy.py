@@ -146,20 +146,20 @@ def check_stores():
     command = shlex.split(redis["command"][-1].splitlines()[0], posix=True)
     directory = command[command.index("--dir") + 1]
     expect(f"redis:{directory}" in redis["volumes"], "Redis's data is not in its volume")
-    local = shlex.split(re.search(r"^REDIS_OPTIONS=\((.+)\)$", read("scripts/cluster.sh"), re.MULTILINE).group(1))
+    local = json.loads(re.search(r"REDIS_OPTIONS: .* =\s+(\[.+\]);", read(CLUSTER)).group(1))
     for option, value in zip(local[::2], local[1::2]):
         given = command[command.index(option) + 1] if option in command else None
-        expect(given == value, f"Redis: {option} is {value} in scripts/cluster.sh and {given} in docker-compose.yml")
+        expect(given == value, f"Redis: {option} is {value} in {CLUSTER} and {given} in docker-compose.yml")
 
 
 def check_nginx(nodes):
     nginx, template = SERVICES["nginx"], read("deploy/nginx.conf")
     env = nginx["environment"]
     given = {name for name in env if re.search(env["NGINX_ENVSUBST_FILTER"], name)}
-    local = set(re.findall(r"export (BALANCER_\w+)=", read("scripts/cluster.sh")))
+    local = set(re.findall(r'"(BALANCER_\w+)"', read(CLUSTER)))
     wanted = set(re.findall(r"\$\{(\w+)\}", template))
     expect(given == wanted, f"deploy/nginx.conf and docker-compose.yml differ in {sorted(given ^ wanted)}")
-    expect(local == wanted, f"deploy/nginx.conf and scripts/cluster.sh differ in {sorted(local ^ wanted)}")
+    expect(local == wanted, f"deploy/nginx.conf and {CLUSTER} differ in {sorted(local ^ wanted)}")
     rendered = env["NGINX_ENVSUBST_OUTPUT_DIR"]
     expect(rendered in nginx["tmpfs"], "nginx cannot write the rendered template")
     expect("./deploy/nginx.conf:/etc/nginx/templates/nginx.conf.template:ro" in nginx["volumes"], "no template")
@@ -313,6 +313,8 @@ def check_systemd():
 
 # On one line: the help is wrapped at any place.
 SERVE_HELP = " ".join(latchgate("serve", "--help").stdout.split())
+# The same on one machine.
+CLUSTER = "service/testkit/src/tier/stores.rs"
 COMPOSE_TEXT = read("docker-compose.yml")
 COMPOSE = interpolated(yaml.safe_load(COMPOSE_TEXT))
 SERVICES = COMPOSE["services"]
