@@ -29,11 +29,12 @@ lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
 drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code
-	@$(lib) ensure_packages cc
+	@$(lib) ensure_packages cc nginx systemd-analyze
+	@$(lib) python_tools deploy $$(<service/testkit/deploy/requirements.txt)
 	@# With all targets, so that dependencies are compiled once, with the features that the tests use.
 	cargo build --locked --quiet --workspace --all-targets
 	$(target)/debug/latchgate openapi | diff -u openapi/openapi.json - || { echo 'run `make openapi` and commit it' >&2; exit 1; }
-	scripts/check-deploy.sh $(target)/debug/latchgate
+	$(target)/tools/deploy/bin/python -B scripts/check-deploy.py $(target)/debug/latchgate
 
 deny: ## Check licenses, sources and, if their database can be reached, known vulnerabilities of all dependencies
 	@# Astral's package has the released binary of cargo-deny, which cargo would compile for minutes.
@@ -45,7 +46,7 @@ deny: ## Check licenses, sources and, if their database can be reached, known vu
 
 oldest-rust: oldest := $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
 oldest-rust: ## Build the binary with the oldest Rust that README.md and Cargo.toml name
-	grep -q "Rust toolchain ($(oldest) or later)" README.md && grep -qx "ARG RUST_VERSION=$(oldest)" deploy/Dockerfile
+	grep -q "Rust toolchain ($(oldest) or later)" README.md
 	if rustc +$(oldest) --version || rustup toolchain install $(oldest) --profile minimal --no-self-update; then \
 	    cargo +$(oldest) check --locked --quiet -p latchgate; \
 	else echo "not checked: the build with Rust $(oldest), which rustup cannot install here"; fi
@@ -56,10 +57,12 @@ openapi: ## Generate openapi/openapi.json from the code
 	mv openapi/openapi.json.new openapi/openapi.json
 
 bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)
-	scripts/bench.sh $(ARGS)
+	@$(lib) ensure_packages python3
+	python3 -B service/bench/compare.py $(ARGS)
 
 bench-peers: ## Measure Latchgate beside other lock services, and print the targets with what was reached (ARGS="--rounds 5")
-	scripts/bench-peers.sh $(ARGS)
+	@$(lib) ensure_packages python3
+	python3 -B service/bench/peers/peers.py $(ARGS)
 .PHONY: bench-peers
 
 $(testkit): force
