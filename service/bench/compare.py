@@ -14,6 +14,7 @@ import json
 import os
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Callable
 from statistics import median_low
@@ -35,9 +36,12 @@ MODES = {
 def call(url: str, body: Report | None = None, method: str = "POST", key: str = "") -> Report:
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(url, json.dumps(body or {}).encode(), headers, method=method)
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        found: Report = json.loads(answer.read() or "{}")
-        return found
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found: Report = json.loads(answer.read() or "{}")
+            return found
+    except urllib.error.HTTPError as error:
+        sys.exit(f"error: {method} {url}: {error.read().decode()}")
 
 
 def rate(report: Report) -> float:
@@ -167,12 +171,12 @@ class Comparison:
         limit, admin = 100, self.new_key()
         url = self.node("latchgate", admin)[0]
         keys = []
-        for app, quotas in (("busy", {"requests_per_second": limit, "leases": 20}), ("other", None)):
+        for app, quotas in (("busy", {"requests_per_second": limit}), ("other", None)):
             call(f"{url}/v1/admin/apps", {"app": app}, key=admin)
             if quotas:
                 call(f"{url}/v1/admin/apps/{app}", {"quotas": quotas}, "PATCH", admin)
             keys.append(call(f"{url}/v1/admin/api-keys", {"app": app, "scopes": ["read", "locks"]}, key=admin)["api_key"])
-        # Five times as many requests as the app may send. Half of them leave their leases to expire, which are more than it may have.
+        # Five times as many requests as the app may send. Half of the clients leave their leases to expire.
         acquire = ["--url", url, "--api-key", keys[0], "--connections", "8", "--fresh", "--rate", str(limit * 5 // 2)]
         acquire += ["--acquire", "/v1/locks/bench-{run}-{key}/acquire", '{"lease_id":"{id}","ttl_ms":1000}']
         release = ["--release", "/v1/locks/bench-{run}-{key}/release", '{"lease_id":"{id}"}']
