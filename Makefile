@@ -28,8 +28,9 @@ fmt: ## Format the code
 lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code
-	@$(lib) ensure_packages cc nginx systemd-analyze
+drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code, or if modules import each other in new circles
+	@$(lib) ensure_packages cc nginx python3 systemd-analyze
+	python3 -B scripts/circles.py
 	@$(lib) python_tools deploy $$(<service/testkit/deploy/requirements.txt)
 	@# With all targets, so that dependencies are compiled once, with the features that the tests use.
 	cargo build --locked --quiet --workspace --all-targets
