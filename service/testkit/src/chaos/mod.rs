@@ -114,7 +114,7 @@ struct Chaos<'a> {
     seed: u64,
     random: StdRng,
     may_fill: bool,
-    /// How many faults have begun: each has random numbers of its own.
+    /// How many faults have begun on this target: each has random numbers of its own.
     caused: u64,
     calls: usize,
     /// How often each was caused, and the longest outages in s without a lock and without an operation.
@@ -128,6 +128,9 @@ impl Chaos<'_> {
         say(&format!("{} minutes of chaos on {on} (--seed {})", self.args.minutes, self.seed));
         let share = Duration::from_secs(60 * self.args.minutes / self.args.on.len() as u64);
         for kind in &self.args.on {
+            // So that a seed repeats a target whatever ran before it.
+            self.random = StdRng::seed_from_u64(self.seed << 8 | *kind as u64);
+            self.caused = 0;
             let faults = self.plan(*kind).await?;
             let old = if faults[0].name == UPGRADE { self.args.old_binary.as_deref() } else { None };
             let old = old.map(fs::canonicalize).transpose()?;
