@@ -98,6 +98,7 @@ fuzz: ## Run the fuzz targets under libFuzzer; what it finds is in fuzz-findings
 	    TARGET=$$name $(target)/fuzz/$(host)/release/fuzz -max_total_time=$${SECONDS_EACH:-60} -max_len=4096 -print_final_stats=1 -verbosity=0 \
 	        -artifact_prefix=fuzz-findings/$$name- $(target)/fuzz/inputs/$$name; \
 	done
+	rmdir --ignore-fail-on-non-empty fuzz-findings
 .PHONY: fuzz
 
 dist: ## Make the packages in target/packages: .tar.gz, .deb, wheel, npm, clients, image, checksums, parts
