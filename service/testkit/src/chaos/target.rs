@@ -44,7 +44,7 @@ impl Target {
         let settings = settings.into_iter().map(|(name, value)| (name, value.to_owned())).collect();
         let plan = Plan { kind, is_breakable: true, binary: old.unwrap_or(&binary), balance: "by_key", settings };
         let tier = Tier::start(&plan, room, data).await?;
-        let watch = Watch::start(&tier.parts, &tier.url)?;
+        let watch = Watch::start(&tier.parts, &tier.url, kind != Kind::Pair)?;
         watch.clocks_differ.set(kind == Kind::Pair);
         let mut mix = "shared,permits,rates,multilock,tickets,reentrant,revoke,hang-up".to_owned();
         // Old nodes beside new ones may exceed the limits of groups.

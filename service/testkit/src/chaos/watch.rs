@@ -46,6 +46,7 @@ struct Operations {
 
 pub struct Watch {
     url: String,
+    has_durable: bool,
     history: PathBuf,
     operations: Arc<Mutex<Operations>>,
     operating: JoinHandle<()>,
@@ -74,8 +75,9 @@ pub fn start_recorder(parts: &Parts, name: &str, urls: &str, file: &str, args: &
 }
 
 impl Watch {
-    /// Starts clients that take locks and operations through `url`, until [`stop`](Self::stop).
-    pub fn start(parts: &Parts, url: &str) -> anyhow::Result<Self> {
+    /// Starts clients that take locks and operations through `url`, until [`stop`](Self::stop). Without `has_durable`, no operation is
+    /// durable: a Redis that is the active engine of the locks takes none.
+    pub fn start(parts: &Parts, url: &str, has_durable: bool) -> anyhow::Result<Self> {
         let history = parts.file("history");
         File::create(&history)?;
         let main = format!("--keys {KEYS} --clients 24 --ttl-ms 3000 --abandon-one-in 0");
@@ -84,12 +86,13 @@ impl Watch {
         let others = "--keys 4 --clients 8 --ttl-ms 1000 --abandon-one-in 20";
         start_recorder(parts, VANISHING, url, "history-vanishing-{start}", others)?;
         let operations = Arc::<Mutex<Operations>>::default();
-        let operating = tokio::spawn(operate(url.to_owned(), Arc::clone(&operations)));
+        let operating = tokio::spawn(operate(url.to_owned(), has_durable, Arc::clone(&operations)));
         let (read, grants, began_us, clocks_differ) = Default::default();
         let (done_before_faults, lost_operations, lost_leases, url) =
             (RefCell::default(), RefCell::default(), RefCell::default(), url.to_owned());
         Ok(Self {
             url,
+            has_durable,
             history,
             operations,
             operating,
@@ -243,7 +246,9 @@ impl Watch {
         let is_lost = |at: u64| self.lost_operations.borrow().iter().any(|(from, to)| (*from..=*to).contains(&at));
         let noted = self.done_before_faults.borrow().clone();
         for (_, number) in noted.into_iter().filter(|(at, _)| !is_lost(*at)) {
-            let reply = post(&self.url, "/v1/operations/pre", &operation(number), Duration::from_secs(20)).await;
+            let reply =
+                post(&self.url, "/v1/operations/pre", &operation(number, self.has_durable), Duration::from_secs(20))
+                    .await;
             if reply.body["code"] != "operation-duplicate" {
                 bail!("operation {number} was done, but can be done again: {reply:?}");
             }
@@ -281,7 +286,7 @@ fn lock(operations: &Mutex<Operations>) -> MutexGuard<'_, Operations> {
 }
 
 /// Does one operation after the other through the gate, and repeats each call until it succeeds.
-async fn operate(url: String, operations: Arc<Mutex<Operations>>) {
+async fn operate(url: String, has_durable: bool, operations: Arc<Mutex<Operations>>) {
     let call = async |path: &str, body: &Value| {
         let reply = post(&url, path, body, Duration::from_secs(5)).await;
         if !matches!(reply.status, 200..300) {
@@ -291,7 +296,7 @@ async fn operate(url: String, operations: Arc<Mutex<Operations>>) {
         reply
     };
     'next: for number in 1_u64.. {
-        let mut request = operation(number);
+        let mut request = operation(number, has_durable);
         request["attempt_id"] = json!(format!("attempt-{number}"));
         let claim = loop {
             let reply = call("/v1/operations/pre", &request).await;
@@ -314,8 +319,8 @@ async fn operate(url: String, operations: Arc<Mutex<Operations>>) {
 }
 
 /// Redis may lose the fast ones.
-fn operation(number: u64) -> Value {
-    let durability = if number.is_multiple_of(2) { "fast" } else { "durable" };
+fn operation(number: u64, has_durable: bool) -> Value {
+    let durability = if has_durable && !number.is_multiple_of(2) { "durable" } else { "fast" };
     json!({
         "operation": "charge", "contents": { "order": number }, "durability": durability, "on_expiry": "retry", "ttl_ms": 3_000,
     })

@@ -22,7 +22,7 @@ const POLL_EVERY: Duration = Duration::from_millis(100);
 
 pub async fn run(tier: &Tier, binary: &Path) -> anyhow::Result<()> {
     say("three servers with asynchronous replication are up; recording");
-    let watch = Watch::start(&tier.parts, &tier.url)?;
+    let watch = Watch::start(&tier.parts, &tier.url, true)?;
     let until_as_before = async |after| watch.until_as_before(after, RECOVERY_MAX, &tier.parts, async || Ok(())).await;
     until_as_before("the start").await?;
     let (killed, killed_us) = (Instant::now(), now_us());
