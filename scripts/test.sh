@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs every test against private servers, also after a test binary has failed. Arguments go to `cargo test`, and then it is the only
 # one that runs: scripts/test.sh -p latchgate -- some_name
-# The last line is the sum over all test binaries and suites: `N passed, N failed, N skipped`. A test that began and has no result,
-# because its process crashed, counts as failed.
+# At the end, each failed test is named again. The last line is the sum over all test binaries and suites: `N passed, N failed, N skipped`. A
+# test that began and has no result, because its process crashed, counts as failed.
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl jq pgbouncer postgres redis
@@ -32,6 +32,11 @@ read -r passed failed skipped < <(awk '
         print passed + 0, failed + (lost > 0 ? lost : 0), skipped + 0
     }' "$log")
 
+# For the end, because they are far up in the output.
+failures=$(awk '
+    /^ +(Running|Doc-tests) / { sub(/^ +(Running )?/, ""); binary = $0 }
+    /^test .* \.\.\. FAILED$/ { print "failed: " substr($0, 6, length($0) - 16) ", in " binary }' "$log")
+
 stop_all
 # For the logs of the suites. It is removed again at the end.
 mkdir -p "$SCRATCH"
@@ -47,6 +52,7 @@ for suite in "${suites[@]}"; do
     "scripts/test-$suite.sh" 2>&1 | tee "$log.$suite" || code=1
     read -r ran bad left_out < <(tail -n 1 "$log.$suite" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' | grep . || echo 0 1 0)
     ((passed += ran, failed += bad, skipped += left_out)) || true
+    ((bad == 0)) || failures+=$'\n'"failed: $bad in scripts/test-$suite.sh"
 done
 
 if ((code != 0)); then
@@ -55,5 +61,6 @@ elif ((passed + failed == 0)); then
     say "no test ran"
     code=1
 fi
+[[ -z $failures ]] || echo "$failures"
 echo "$passed passed, $failed failed, $skipped skipped"
 exit "$code"

@@ -1,17 +1,24 @@
 """Latchgate beside other lock services: the same connections, keys and durations, in rounds, so that other load on the machine affects
-all alike. scripts/bench-peers.sh runs it. Prints tables in Markdown, and the targets with what was reached."""
+all alike. Prints tables in Markdown, and the targets with what was reached. Each service runs privately; one that cannot be had is skipped by
+name. CLUSTER_BINARY and BENCH_BINARY are a `latchgate` and a `latchgate-bench` to use instead of building them."""
 
 import argparse
 import base64
 import glob
 import json
+import os
+import pathlib
 import secrets
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable
 from typing import Any
+
+sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
+from servers import TARGET, TOP, Postgres, Servers, answers, binaries, ensure_packages, free_port, is_open, say  # noqa: E402
 
 Report = dict[str, Any]
 Value = Callable[[Report], float | None]
@@ -59,18 +66,15 @@ def calls(protocol: str) -> list[str]:
 
 
 class Side:
-    """A service to measure: `NAME PROTOCOL URL [node=PID,…] [store=PID,…] [key=API_KEY]`. The URL of curator is its client's command."""
+    """A service to measure. The URL of curator is its client's command."""
 
-    def __init__(self, text: str, args: argparse.Namespace) -> None:
-        self.args = args
-        self.name, self.protocol, *words = text.split()
-        known = ("node", "store", "key")
-        self.options = dict(word.split("=", 1) for word in words if word.split("=")[0] in known)
-        command = [word for word in words if word.split("=")[0] not in known]
+    def __init__(self, args: argparse.Namespace, name: str, protocol: str, url: str, **options: str) -> None:
+        self.args, self.name, self.protocol, self.options = args, name, protocol, options
+        command = url.split()
         self.client = ["--url", command[0]]
         names = {"key": "--api-key", "node": "--node-pid", "store": "--store-pid"}
-        for name, value in self.options.items():
-            self.client += [names[name], value]
+        for option, value in options.items():
+            self.client += [names[option], value]
         if self.protocol == "curator":
             # For the whole run, so that its virtual machine is warm.
             self.curator = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -81,7 +85,7 @@ class Side:
                 urllib.request.urlopen(f"{command[0]}/v3/lease/grant", body).close()
 
     def jobs(self) -> list[tuple[str, str, int]]:
-        """What is measured: the part, the workload and the connections. Sides are named as in scripts/bench-peers.sh."""
+        """What is measured: the part, the workload and the connections."""
         most = self.args.connections
         if self.name == "gate":
             counts = (most, FEWER_CONNECTIONS)
@@ -135,6 +139,168 @@ class Side:
             "also": {"grants_min": answer["least"], "grants_max": answer["most"]},
             "errors": {"failed": answer["failures"]} if answer["failures"] else {},
         }
+
+
+# As deploy/nginx.conf by default: the calls for a key go to one node.
+NGINX = """worker_processes 2;
+daemon off;
+pid DIR/nginx.pid;
+error_log DIR/nginx-error.log;
+worker_rlimit_nofile 8192;
+events { worker_connections 4096; }
+http {
+    access_log off;
+    client_body_temp_path DIR/nginx-body; proxy_temp_path DIR/nginx-proxy; fastcgi_temp_path DIR/nginx-fastcgi;
+    uwsgi_temp_path DIR/nginx-uwsgi; scgi_temp_path DIR/nginx-scgi;
+    keepalive_requests 1000000;
+    map $uri $lock_key {
+        "~^/v1/locks/(?<before_the_verb>.+)/(?:acquire|renew|release)$" $before_the_verb;
+        default $request_id;
+    }
+    upstream nodes { hash $lock_key consistent; SERVERS keepalive 256; keepalive_requests 1000000; }
+    server {
+        listen 127.0.0.1:PORT;
+        location / { proxy_pass http://nodes; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_set_header Host $http_host; }
+    }
+}
+"""
+# The libraries of ZooKeeper and Curator, where Debian keeps them.
+JARS = "curator-recipes curator-framework curator-client zookeeper zookeeper-jute guava slf4j-api slf4j-nop metrics-core snappy-java commons-cli log4j-1.2"
+
+
+class Sides:
+    """Starts the services."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.servers = args, Servers()
+        self.postgres = Postgres(self.servers)
+        self.key = subprocess.run([args.latchgate, "api-key", "generate"], check=True, capture_output=True, text=True).stdout.strip()
+        self.all: dict[str, Callable[[str], Side]] = {
+            "floor": self.floor,
+            "postgres": self.on_postgres,
+            "postgres-no-history": self.on_postgres,
+            "sqlite": self.on_sqlite,
+            "sqlite-no-history": self.on_sqlite,
+            "redis": self.on_redis,
+            "redis-no-history": self.on_redis,
+            "gate": self.gate,
+            "postgres-0ms": self.delayed,
+            "postgres-1ms": self.delayed,
+            "three-nodes": self.three_nodes,
+            "etcd": self.etcd,
+            "webdis": self.webdis,
+            "curator": self.curator,
+            "octostore": self.octostore,
+        }
+
+    def start(self) -> list[Side]:
+        started = []
+        for name in self.args.sides or self.all:
+            try:
+                started.append(self.all[name](name))
+            except (OSError, subprocess.CalledProcessError) as error:
+                say(f"skipped: {name}, because {error}")
+        return started
+
+    def node(self, name: str, *options: str) -> tuple[str, int]:
+        """As a user runs it, with an API key."""
+        history = ["--history-retention", "0"] if name.endswith("-no-history") else []
+        return self.servers.http(f"node-of-{name}", [self.args.latchgate, "serve", *options, *history], key=self.key)
+
+    def side(self, name: str, node: tuple[str, int], *stores: int) -> Side:
+        store = {"store": ",".join(map(str, stores))} if stores else {}
+        return Side(self.args, name, "latchgate", node[0], node=str(node[1]), key=self.key, **store)
+
+    def floor(self, name: str) -> Side:
+        url, pid = self.servers.http(name, [self.args.bench, "floor-server"])
+        return Side(self.args, name, "floor", url, node=str(pid))
+
+    def on_postgres(self, name: str) -> Side:
+        # As many connections as the part `idle` needs.
+        node = self.node(name, "--locks", self.postgres.database(f"bench-{name}"), "--connections-max", "22500")
+        return self.side(name, node, self.postgres.pid)
+
+    def delayed(self, name: str) -> Side:
+        """Behind a proxy that delays each answer."""
+        database, port = self.postgres.database(f"bench-{name}"), free_port()
+        ms = name.removeprefix("postgres-").removesuffix("ms")
+        proxy = [self.args.bench, "delay-proxy", "--listen", f"127.0.0.1:{port}", "--to", f"127.0.0.1:{self.postgres.port}", "--ms", ms]
+        self.servers.start(f"proxy-{name}", proxy, is_open(port))
+        return self.side(name, self.node(name, "--locks", database.replace(str(self.postgres.port), str(port))), self.postgres.pid)
+
+    def on_sqlite(self, name: str) -> Side:
+        return self.side(name, self.node(name, "--locks", f"sqlite:{self.servers.dir}/{name}.db"))
+
+    def redis(self, name: str) -> tuple[int, int]:
+        """Not shared with another side."""
+        ensure_packages("redis")
+        return self.servers.redis(f"redis-of-{name}")
+
+    def on_redis(self, name: str) -> Side:
+        port, pid = self.redis(name)
+        return self.side(name, self.node(name, "--locks", f"redis://127.0.0.1:{port}", "--new"), pid)
+
+    def gate(self, name: str) -> Side:
+        port, pid = self.redis(name)
+        node = self.node(name, "--locks", self.postgres.database("bench-gate"), "--gate", f"redis://127.0.0.1:{port}")
+        return self.side(name, node, pid, self.postgres.pid)
+
+    def three_nodes(self, name: str) -> Side:
+        ensure_packages("nginx")
+        database, port, folder = self.postgres.database("bench-three-nodes"), free_port(), str(self.servers.dir)
+        nodes = [self.node(f"{name}-{number}", "--locks", database) for number in (1, 2, 3)]
+        servers = " ".join(f"server {url.removeprefix('http://')};" for url, _ in nodes)
+        conf = self.servers.dir / "nginx.conf"
+        conf.write_text(NGINX.replace("DIR", folder).replace("SERVERS", servers).replace("PORT", str(port)))
+        nginx = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") or "nginx"
+        url = f"http://127.0.0.1:{port}"
+        front = self.servers.start("nginx", [nginx, "-c", str(conf), "-p", folder], answers(f"{url}/readyz"))
+        pids = ",".join(str(pid) for pid in [*(pid for _, pid in nodes), front])
+        return Side(self.args, name, "latchgate", url, node=pids, store=str(self.postgres.pid), key=self.key)
+
+    def etcd(self, name: str) -> Side:
+        ensure_packages("etcd")
+        url, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        command = ["etcd", "--data-dir", f"{self.servers.dir}/etcd", "--log-level", "error"]
+        command += ["--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer]
+        command += ["--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"]
+        return Side(self.args, name, "etcd", url, node=str(self.servers.start(name, command, answers(f"{url}/health"))))
+
+    def webdis(self, name: str) -> Side:
+        """With the settings of Debian's package, apart from ports and files."""
+        ensure_packages("webdis")
+        redis, store = self.redis(name)
+        port, conf = free_port(), self.servers.dir / "webdis.json"
+        settings = {"redis_host": "127.0.0.1", "redis_port": redis, "http_host": "127.0.0.1", "http_port": port, "threads": 2}
+        settings |= {"daemonize": False, "database": 0, "verbosity": 3, "logfile": f"{self.servers.dir}/webdis-own.log"}
+        conf.write_text(json.dumps(settings))
+        url = f"http://127.0.0.1:{port}"
+        pid = self.servers.start(name, ["webdis", str(conf)], answers(f"{url}/PING"))
+        return Side(self.args, name, "webdis", url, node=str(pid), store=str(store))
+
+    def curator(self, name: str) -> Side:
+        ensure_packages("java", "javac", "zookeeper", "curator")
+        jars = [f"/usr/share/java/{jar}.jar" for jar in JARS.split()] + glob.glob("/usr/share/java/netty-*.jar")
+        path, port, classes = ":".join(jars), free_port(), self.servers.dir / "curator"
+        classes.mkdir()
+        subprocess.run(["javac", "-cp", path, "-d", str(classes), TOP / "service/bench/peers/CuratorLoad.java"], check=True)
+        conf = self.servers.dir / "zookeeper.cfg"
+        settings = [f"dataDir={self.servers.dir}/zookeeper", f"clientPort={port}", "clientPortAddress=127.0.0.1"]
+        conf.write_text("\n".join([*settings, "tickTime=2000", "admin.enableServer=false", "maxClientCnxns=0"]))
+        server = "org.apache.zookeeper.server.ZooKeeperServerMain"
+        command = ["java", "-Dzookeeper.admin.enableServer=false", "-cp", path, server, str(conf)]
+        pid = self.servers.start("zookeeper", command, is_open(port))
+        return Side(self.args, name, "curator", f"java -cp {path}:{classes} CuratorLoad 127.0.0.1:{port}", node=str(pid))
+
+    def octostore(self, name: str) -> Side:
+        binary = shutil.which(name) or str(TARGET / "peers/bin/octostore")
+        if not os.path.exists(binary):
+            say("building octostore")
+            subprocess.run(["cargo", "install", "--quiet", "--locked", "--root", TARGET / "peers", "octostore"], check=True)
+        port, token = free_port(), "bench-token-0123456789"
+        settings = [f"BIND_ADDR=127.0.0.1:{port}", f"DATABASE_URL={self.servers.dir}/octostore.db", f"STATIC_TOKENS=bench:{token}"]
+        pid = self.servers.start(name, ["env", *settings, "RUST_LOG=error", binary, "serve"], is_open(port))
+        return Side(self.args, name, "octostore", f"http://127.0.0.1:{port}", node=str(pid), key=token)
 
 
 def cpu_us(pid: str) -> float:
@@ -345,9 +511,7 @@ def targets(results: Results) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--latchgate", required=True, help="the `latchgate` to measure with")
-    parser.add_argument("--bench", required=True, help="the `latchgate-bench`")
-    parser.add_argument("--side", action="append", required=True, help=Side.__doc__)
+    parser.add_argument("--sides", type=lambda text: text.split(","), help="what to measure, for example floor,postgres,etcd; all if absent")
     parser.add_argument("--only", type=lambda text: text.split(","), help=f"which parts: {','.join(PARTS)}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="of each measurement")
@@ -360,8 +524,13 @@ def main() -> None:
     args = parser.parse_args()
     if unknown := set(args.only or []) - set(PARTS):
         parser.error(f"unknown parts: {', '.join(unknown)}")
+    ensure_packages("cc", "postgres")
+    args.latchgate, args.bench = binaries()
+    sides = Sides(args)
+    if unknown := set(args.sides or []) - set(sides.all):
+        parser.error(f"unknown sides: {', '.join(unknown)}; there are {', '.join(sides.all)}")
     results = Results()
-    results.measure_all([Side(text, args) for text in args.side], args)
+    results.measure_all(sides.start(), args)
     print(f"{args.rounds} rounds of {args.seconds} s each, {args.connections} connections\n")
     print(tables(results))
     print(targets(results))

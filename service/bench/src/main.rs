@@ -1,4 +1,4 @@
-//! What scripts/bench.sh and scripts/bench-peers.sh need beside `latchgate bench`.
+//! What `make bench` and `make bench-peers` need beside `latchgate bench`.
 
 mod delay;
 mod floor;

@@ -1,5 +1,5 @@
 //! Fuzz targets. Each takes any bytes, and panics if a rule is broken. `tests/replay.rs` runs them on fixed inputs in every test
-//! run; scripts/fuzz.sh runs them under libFuzzer.
+//! run; `make fuzz` runs them under libFuzzer.
 
 mod bytes;
 mod canonical;

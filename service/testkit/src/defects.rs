@@ -1,5 +1,5 @@
 //! The patches of `service/testkit/defects`: each gives Latchgate one defect that the tests it names must notice
-//! (`scripts/sensitivity.sh`), and those in `crash` a moment at which a node ends (`scripts/chaos.sh`).
+//! (`scripts/sensitivity.sh`), and those in `crash` a moment at which a node ends (`make chaos`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -14,6 +14,8 @@
 //! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
 //! decide anything.
 
+pub mod chaos;
+pub mod cluster;
 pub mod links;
 pub mod lossy;
 pub mod memory;
@@ -25,6 +27,7 @@ pub mod recorded;
 pub mod recorder;
 pub mod redis;
 pub mod redis_group;
+pub mod tier;
 
 mod caller;
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Links between nodes and their stores, which break as files say: `latchgate-testkit links`, for scripts/chaos.sh.
+//! Links between nodes and their stores, which break as files say: `latchgate-testkit links`.
 
 use std::io;
 use std::path::PathBuf;

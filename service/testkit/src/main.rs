@@ -1,7 +1,7 @@
-//! The clients of scripts/chaos.sh, and the links that it breaks.
+//! Chaos, and the clients and links that it starts.
 
 use clap::{Parser, Subcommand};
-use latchgate_testkit::{links, recorded, recorder};
+use latchgate_testkit::{chaos, cluster, links, recorded, recorder};
 
 #[derive(Parser)]
 #[command(name = "latchgate-testkit", version, about = "Clients that check what a cluster of Latchgate promises")]
@@ -12,6 +12,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Cause faults of every kind under load, and check what clients saw
+    Chaos(chaos::Args),
+    /// Stores, three nodes and nginx on this machine, which keep running
+    Cluster(cluster::Args),
     /// Use locks and the gate as careful clients do, and record each call as a JSON line
     Record(recorder::Args),
     /// Check what `record` wrote; fails if a promise was broken
@@ -23,6 +27,8 @@ enum Command {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
+        Command::Chaos(args) => chaos::run(&args).await,
+        Command::Cluster(args) => cluster::run(&args).await,
         Command::Record(args) => recorder::run(&args).await,
         Command::Check(args) => recorded::run(&args),
         Command::Links(args) => links::run(&args).await,

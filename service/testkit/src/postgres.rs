@@ -263,7 +263,7 @@ struct World {
 impl World {
     fn create(settings: &[(&str, &str)]) -> Self {
         let world = Self::empty(settings);
-        world.init();
+        init(world.dir.path());
         world
     }
 
@@ -272,14 +272,6 @@ impl World {
         let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
         let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
         Self { dir, port: 0, settings }
-    }
-
-    fn init(&self) {
-        let mut initdb = self.command("initdb");
-        // --no-sync concerns only the files of the empty cluster: commits of the test are synced.
-        initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
-        let output = initdb.arg(self.data()).current_dir(self.dir.path()).output().expect("initdb can be run");
-        assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     fn spawn(&self) -> Server {
@@ -339,6 +331,15 @@ impl World {
     }
 }
 
+/// A new server's data, in `dir`/data.
+pub(crate) fn init(dir: &Path) {
+    let mut initdb = command_as_postgres(find_program("initdb", &binaries()), dir);
+    // --no-sync concerns only the files of the empty cluster: commits of the test are synced.
+    initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
+    let output = initdb.arg(dir.join("data")).current_dir(dir).output().expect("initdb can be run");
+    assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
+}
+
 /// As root, runs `program` as the system user `postgres`, because it refuses to run as root, and gives that user `dir`.
 pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
     const USER: &str = "postgres";
@@ -355,7 +356,7 @@ pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
 }
 
 /// Debian has the server's programs outside of PATH, in one directory for each version. The newest comes first.
-fn binaries() -> Vec<PathBuf> {
+pub(crate) fn binaries() -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else { return Vec::new() };
     let mut versions: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     versions.sort_by_key(|path| std::cmp::Reverse(version_of(path)));

@@ -177,12 +177,15 @@ fn settle(done: impl Fn() -> bool) {
     }
 }
 
-fn children_of(parent: u32) -> Vec<u32> {
+pub(crate) fn children_of(parent: u32) -> Vec<u32> {
+    let is_child = |process: &u32| stat(*process).is_some_and(|(_, its_parent)| its_parent == parent);
+    all().into_iter().filter(is_child).collect()
+}
+
+/// Every process of this machine.
+pub(crate) fn all() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .filter(|process| stat(*process).is_some_and(|(_, its_parent)| its_parent == parent))
-        .collect()
+    entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect()
 }
 
 fn state_of(process: u32) -> Option<char> {

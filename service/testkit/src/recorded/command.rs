@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 
-use super::check::{Checker, Options};
+use super::check::{Checker, Options, Report};
 use super::file::History;
 
 /// Most violations to print: a broken lock may have very many.
@@ -24,20 +24,26 @@ pub struct Args {
 
 /// Prints the result as a JSON line. An error if a rule was broken, or if the history has too few hand-overs.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let mut checker = Checker::new(args.options.clone());
-    for calls in History::open(&args.files)?.by_key() {
+    let report = check_files(&args.files, &args.options, args.handovers_min)?;
+    println!("{}", serde_json::to_string(&report)?);
+    Ok(())
+}
+
+/// As the command does.
+pub fn check_files(files: &[PathBuf], options: &Options, handovers_min: usize) -> anyhow::Result<Report> {
+    let mut checker = Checker::new(options.clone());
+    for calls in History::open(files)?.by_key() {
         checker.check(&calls?);
     }
     let report = checker.report();
-    println!("{}", serde_json::to_string(&report)?);
     for violation in report.violations.iter().take(SHOWN_MAX) {
         eprintln!("{violation}");
     }
     if !report.violations.is_empty() {
-        bail!("{} violations", report.violations.len());
+        bail!("{} violations: {}", report.violations.len(), serde_json::to_string(&report)?);
     }
-    if report.handovers < args.handovers_min {
-        bail!("{} hand-overs tell too little: {} were asked for", report.handovers, args.handovers_min);
+    if report.handovers < handovers_min {
+        bail!("{} hand-overs tell too little: {handovers_min} were asked for", report.handovers);
     }
-    Ok(())
+    Ok(report)
 }

@@ -14,7 +14,7 @@ use std::io::{self, BufRead};
 use serde::{Deserialize, Serialize};
 
 pub use check::{Options, Report, Rule, Violation, check, check_with};
-pub use command::{Args, run};
+pub use command::{Args, check_files, run};
 pub use file::{History, read_file};
 pub use judge::judge;
 
