@@ -7,24 +7,35 @@ create table locks (
     keep_until integer not null,
     notice_at  integer,
     state      text not null,
+    -- What only rows of operations have.
+    payload    text,
+    operation  text,
+    phase      text,
+    suspect    integer,
     primary key (app, key)
 ) strict, without rowid;
 
--- One row is the whole record of one operation id; the columns are those of migrations/postgres/0001_initial.sql.
+-- One row is the whole record of one operation, whose id is its key.
 create table operations (
-    app       text not null,
-    id        blob not null,
-    version   integer not null,
-    operation text not null,
-    state     text not null,
-    suspect   integer not null,
-    goes_at   integer,
-    record    text not null,
-    primary key (app, id)
+    app        text not null,
+    key        text not null,
+    version    integer not null,
+    replaces   integer not null,
+    keep_until integer not null,
+    notice_at  integer,
+    -- Without what no rule reads.
+    state      text not null,
+    -- The result, and contents that were kept: no listing reads them.
+    payload    text,
+    -- What listings filter by.
+    operation  text,
+    phase      text,
+    suspect    integer,
+    primary key (app, key)
 ) strict;
 
-create index operations_goes_at on operations (goes_at) where goes_at is not null;
-create index operations_suspect on operations (app, id) where suspect;
+create index operations_keep_until on operations (keep_until);
+create index operations_suspect on operations (app, key) where suspect;
 
 -- The number of the last event. There is one writer, so numbers are in the order of commits. They never repeat, even after all events
 -- have been deleted.

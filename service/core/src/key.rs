@@ -41,6 +41,11 @@ impl Key {
         Ok(Self(text.into()))
     }
 
+    /// The key of an operation's row: its id.
+    pub(crate) fn of_hex(number: u128) -> Self {
+        Self(format!("{number:032x}").into())
+    }
+
     /// In place of a key that cannot be decoded, or where there is none. It is no key of a lock.
     pub fn of_no_lock() -> Self {
         Self(OF_NO_LOCK.into())

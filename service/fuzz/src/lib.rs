@@ -14,7 +14,7 @@ use latchgate::store::redis::hostile as redis;
 /// A name, what takes the bytes, and a valid input that mutations begin with.
 pub type Target = (&'static str, fn(&[u8]), &'static str);
 
-pub const TARGETS: [Target; 10] = [
+pub const TARGETS: [Target; 9] = [
     ("names", names::names, "orders/42 \u{e9}"),
     (
         "contents",
@@ -24,7 +24,6 @@ pub const TARGETS: [Target; 10] = [
     ("state", states::state, STATE),
     ("record", records::record, RECORD),
     ("redis-state", redis::redis_state, "7 1700000060000 1700000030000 0: {\"token\":5,\"v\":1}"),
-    ("redis-record", redis::redis_record, "0000000000000007{\"operation\":\"x\"}"),
     ("redis-url", redis::redis_url, "redis+sentinel://user:correct-horse@[::1]:1,b:2/service/3"),
     ("request", hostile::request, "/v1/locks/a%2Fb/acquire?app=x&wait_ms=5\n{\"ttl_ms\":1000,\"metadata\":{}}"),
     ("ticket", hostile::ticket, "eyJhIjoiIn0.AAAA"),

@@ -54,10 +54,7 @@ fn command(bytes: &mut Bytes<'_>, record: Option<&OperationRecord>) -> Command {
                 ran_at,
             }
         }
-        _ => match record {
-            Some(record) => Command::Copy(Box::new(record.clone())),
-            None => Command::Forget { force: bytes.chance() },
-        },
+        _ => Command::Forget { force: bytes.chance() },
     }
 }
 

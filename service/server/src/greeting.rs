@@ -7,7 +7,7 @@ use std::time::Duration;
 use latchgate_core::Timestamp;
 
 use crate::config::{LocksSource, StoreArgs};
-use crate::engines::open::{GateEngine, LocksEngine, LocksKind};
+use crate::engines::open::{NamedEngine, StoreKind};
 use crate::format::rfc3339;
 use crate::store::postgres::place_of;
 
@@ -23,11 +23,11 @@ pub fn text(
 ) -> anyhow::Result<String> {
     let engines = args.engines(history_retention)?;
     let locks = locks_places(args, &engines);
-    let stores = match args.gate_engine()? {
-        GateEngine::BesideTheLocks => format!("Locks and operations live in {locks}."),
-        gate => format!("Locks live in {locks}.\nOperations live in {} (--gate).", gate_place(&gate)),
+    let stores = match &args.gate_engines()?[..] {
+        [] => format!("Locks and operations live in {locks}."),
+        gate => format!("Locks live in {locks}.\nOperations live in {} (--gate).", places(gate)),
     };
-    let is_redis = engines.iter().any(|engine| matches!(engine.kind, LocksKind::Redis(_)));
+    let is_redis = engines.iter().any(|engine| matches!(engine.kind, StoreKind::Redis(_)));
     let warning = if is_redis { "\nRedis may lose held locks when it crashes or fails over." } else { "" };
     let header = if needs_key { "-H \"Authorization: Bearer $LATCHGATE_API_KEY\" " } else { "" };
     let first = match hold_off {
@@ -53,38 +53,32 @@ pub fn text(
 }
 
 /// Where the locks live, and which setting says so.
-pub fn locks_places(args: &StoreArgs, engines: &[LocksEngine]) -> String {
-    let places = match engines {
-        [engine] => locks_place(engine),
-        pair => {
-            let places: Vec<String> =
-                pair.iter().map(|engine| format!("{}: {}", engine.name, locks_place(engine))).collect();
-            format!("a pair of engines, {}", places.join("; "))
-        }
-    };
+pub fn locks_places(args: &StoreArgs, engines: &[NamedEngine]) -> String {
     let source = match args.locks_source() {
         LocksSource::Flag => "from --locks",
         LocksSource::Environment => "from LATCHGATE_LOCKS",
         LocksSource::DatabaseUrl => "from DATABASE_URL; --locks overrides it",
         LocksSource::Default => "the default; --locks names another store",
     };
-    format!("{places} ({source})")
+    format!("{} ({source})", places(engines))
 }
 
-fn locks_place(engine: &LocksEngine) -> String {
-    match &engine.kind {
-        LocksKind::Sqlite(path) => sqlite_place(path),
-        LocksKind::Postgres(config) => postgres_place(&config.url),
-        LocksKind::Redis(config) => redis_place(&config.url),
+pub fn places(engines: &[NamedEngine]) -> String {
+    match engines {
+        [engine] => place(engine),
+        pair => {
+            let places: Vec<String> =
+                pair.iter().map(|engine| format!("{}: {}", engine.name, place(engine))).collect();
+            format!("a pair of engines, {}", places.join("; "))
+        }
     }
 }
 
-pub fn gate_place(gate: &GateEngine) -> String {
-    match gate {
-        GateEngine::BesideTheLocks => "the store of the locks".to_owned(),
-        GateEngine::Redis(config) => redis_place(&config.url),
-        GateEngine::Postgres(config) => postgres_place(&config.url),
-        GateEngine::Sqlite(path) => sqlite_place(path),
+fn place(engine: &NamedEngine) -> String {
+    match &engine.kind {
+        StoreKind::Sqlite(path) => sqlite_place(path),
+        StoreKind::Postgres(config) => postgres_place(&config.url),
+        StoreKind::Redis(config) => redis_place(&config.url),
     }
 }
 

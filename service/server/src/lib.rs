@@ -13,6 +13,7 @@ mod greeting;
 pub mod http;
 pub mod listen;
 pub mod locks;
+pub mod node;
 pub mod nodes;
 mod objects;
 pub mod observe;

@@ -13,20 +13,17 @@ use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock, FixedKey};
 use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
-use crate::engines::open::{GateEngine, LocksEngine, LocksKind, OPEN_TIMEOUT};
-use crate::engines::{EngineSpec, GateEngines, LockEngines};
-use crate::gate::{COMMAND_MAX, Operations, SecondStore};
+use crate::engines::open::{NamedEngine, OPEN_TIMEOUT, StoreKind};
+use crate::engines::{EngineSet, EngineSpec};
+use crate::gate::Operations;
 use crate::http::{self, Context, Threads, Tls};
 use crate::locks::Locks;
 use crate::observe::logs;
 use crate::observe::traces::Exporter;
 use crate::store::documents::{self, StoredDocument};
-use crate::store::gate::GateStore;
+use crate::store::Store;
 use crate::store::postgres::PostgresStore;
-use crate::store::postgres::gate::PostgresGateStore;
-use crate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::gate::SqliteGateStore;
 use crate::{greeting, listen};
 
 /// Runs a node until SIGTERM or SIGINT.
@@ -96,9 +93,9 @@ pub(crate) async fn context(
     connections_max: usize,
     addresses: &[SocketAddr],
 ) -> anyhow::Result<Context> {
-    let (store, gate) = open(args).await?;
-    let locks =
-        Locks::start(store.clone(), store.node_id(), args.locks.runtime_limits(args.store.store_timeout)).await?;
+    let store = open(args).await?;
+    let limits = args.locks.runtime_limits(args.store.store_timeout);
+    let locks = Locks::start(store.clone(), store.node_id(), limits.clone()).await?;
     let clock: Clock = Arc::new({
         let locks = locks.clone();
         move || locks.now()
@@ -106,13 +103,9 @@ pub(crate) async fn context(
     let access = Access::start(store.clone(), clock, fixed_key).await?;
     args.http.check_exposure(addresses, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
-    if gate.is_some() {
-        check_home(args, &store).await?;
-    }
-    let mut gate = open_gate(&args.store, !args.no_migrate, args.operations.operation_lease_ms_max, gate).await?;
-    let is_new = is_first_gate(&store).await?;
-    gate.engines.iter_mut().for_each(|spec| spec.is_new |= is_new);
-    let operations = gate.start().await?;
+    let gate = open_gate(args, &store).await?;
+    check_home(&store, gate.is_some()).await?;
+    let operations = Operations::start(&locks, gate, limits).await?;
     // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
     if store.standing().is_some() {
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
@@ -164,46 +157,23 @@ fn raise_file_limit(connections_max: usize) -> usize {
 /// Says why that failed.
 pub async fn migrate(args: MigrateArgs) -> anyhow::Result<()> {
     logs::start(&args.log.filter, args.log.format, None)?;
-    for engine in args.store.engines(Duration::ZERO)? {
+    for engine in args.store.engines(Duration::ZERO)?.into_iter().chain(args.store.gate_engines()?) {
         match &engine.kind {
-            LocksKind::Sqlite(path) => drop(SqliteStore::open(path, true).await?),
-            LocksKind::Postgres(config) => PostgresStore::migrate(config).await?,
-            LocksKind::Redis(_) => {}
+            StoreKind::Sqlite(path) => drop(SqliteStore::open(path, true).await?),
+            StoreKind::Postgres(config) => PostgresStore::migrate(config).await?,
+            StoreKind::Redis(_) => {}
         }
-    }
-    match args.store.gate_engine()? {
-        GateEngine::BesideTheLocks | GateEngine::Redis(_) => {}
-        GateEngine::Postgres(config) => PostgresStore::migrate(&config).await?,
-        GateEngine::Sqlite(path) => drop(SqliteGateStore::open(&path, true).await?),
     }
     Ok(())
 }
 
-/// Opens the store of the locks, or the pair, and the gate beside the first.
-async fn open(args: &ServeArgs) -> anyhow::Result<(LockEngines, Option<Arc<dyn GateStore>>)> {
+/// Opens the store of the locks, or the pair.
+async fn open(args: &ServeArgs) -> anyhow::Result<EngineSet> {
     let engines = args.store.engines(args.locks.history_retention)?;
     let opening = async {
-        let is_beside = matches!(args.store.gate_engine()?, GateEngine::BesideTheLocks);
-        if let [LocksEngine { kind: LocksKind::Postgres(config), .. }] = &engines[..]
-            && !args.no_migrate
-        {
-            // As long as it takes: a migration may have to wait for that of another node.
-            PostgresStore::migrate(config).await?;
-        }
-        let (mut specs, mut gate) = (Vec::new(), None);
-        for (index, engine) in engines.iter().enumerate() {
-            let (spec, opened) = engine.spec(!args.no_migrate).await?;
-            specs.push(spec);
-            gate = if index == 0 { opened } else { gate };
-        }
-        let store = LockEngines::start(specs, args.store.store_timeout, args.locks.ttl_ms_max).await?;
-        // The gate stays beside the first, whichever is active.
-        if gate.is_none()
-            && let Some(first) = engines.first()
-        {
-            gate = gate_beside(&args.store, first, is_beside).await?;
-        }
-        Ok((store, gate))
+        let specs = specs(&engines, !args.no_migrate).await?;
+        let (ttl_ms_max, operation_ttl_ms_max) = (args.locks.ttl_ms_max, args.operations.operation_lease_ms_max);
+        EngineSet::start_both(specs, args.store.store_timeout, ttl_ms_max, operation_ttl_ms_max).await
     };
     let opened: anyhow::Result<_> = opening.await;
     opened.with_context(|| {
@@ -211,24 +181,43 @@ async fn open(args: &ServeArgs) -> anyhow::Result<(LockEngines, Option<Arc<dyn G
     })
 }
 
-/// The gate in the store of these locks. `is_only`: it has no other store.
+/// How the engines of a set are opened.
 ///
 /// # Errors
-/// Says why it cannot be used.
-pub async fn gate_beside(
-    store: &StoreArgs,
-    locks: &LocksEngine,
-    is_only: bool,
-) -> anyhow::Result<Option<Arc<dyn GateStore>>> {
-    let redis: Option<RedisGateConfig> = match &locks.kind {
-        LocksKind::Redis(config) if is_only => Some(store.redis_gate(&config.url)),
-        LocksKind::Redis(_) | LocksKind::Sqlite(_) | LocksKind::Postgres(_) => None,
+/// Says why a file or a database cannot be used.
+pub async fn specs(engines: &[NamedEngine], migrate: bool) -> anyhow::Result<Vec<EngineSpec<dyn Store>>> {
+    if let [NamedEngine { kind: StoreKind::Postgres(config), .. }] = engines
+        && migrate
+    {
+        // As long as it takes: a migration may have to wait for that of another node.
+        PostgresStore::migrate(config).await?;
+    }
+    let mut specs = Vec::new();
+    for engine in engines {
+        specs.push(engine.spec(migrate).await?);
+    }
+    Ok(specs)
+}
+
+/// The gate's own engine set, if it has one.
+async fn open_gate(args: &ServeArgs, locks: &EngineSet) -> anyhow::Result<Option<EngineSet>> {
+    let engines = args.store.gate_engines()?;
+    if engines.is_empty() {
+        return Ok(None);
+    }
+    let is_new = is_first_gate(locks).await?;
+    let opening = async {
+        let mut specs = specs(&engines, !args.no_migrate).await?;
+        specs.iter_mut().for_each(|spec| spec.is_new |= is_new);
+        EngineSet::start(specs, args.store.store_timeout, args.operations.operation_lease_ms_max).await
     };
-    locks.open_gate(redis.as_ref()).await
+    let opened: anyhow::Result<_> = opening.await;
+    let opened = opened.with_context(|| format!("cannot use the store of the gate, {}", greeting::places(&engines)))?;
+    Ok(Some(opened))
 }
 
 /// The secret that all nodes sign tickets with.
-async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>> {
+async fn secret(args: &StoreArgs, locks: &EngineSet) -> anyhow::Result<Vec<u8>> {
     if let Some(secret) = &args.secret {
         return Ok(secret.clone().into_bytes());
     }
@@ -237,26 +226,23 @@ async fn secret(args: &StoreArgs, locks: &LockEngines) -> anyhow::Result<Vec<u8>
     secret.map(String::into_bytes).context("the store of the locks keeps no secret")
 }
 
-/// Nodes that name the engines of a pair in another order would keep operations in different stores, and let one run twice.
-async fn check_home(args: &ServeArgs, locks: &LockEngines) -> anyhow::Result<()> {
-    if matches!(args.store.gate_engine()?, GateEngine::Postgres(_) | GateEngine::Sqlite(_)) {
-        return Ok(());
-    }
-    let engines = args.store.engines(args.locks.history_retention)?;
-    let Some(LocksEngine { name: first, .. }) = engines.first() else { return Ok(()) };
-    let home = agreed(locks, documents::GATE, Some(first.as_str()).filter(|_| engines.len() > 1)).await?;
-    match home {
-        Some(home) if home != *first => {
-            bail!(
-                "operations live beside the engine {home}: name it first with --locks, or name with --gate where they live"
-            )
+/// Fast operations live in one place for all nodes: in two, one would run twice.
+///
+/// # Errors
+/// When other nodes keep them elsewhere, or have kept them there.
+async fn check_home(locks: &EngineSet, has_own: bool) -> anyhow::Result<()> {
+    let here = if has_own { "own" } else { "locks" };
+    match agreed(locks, documents::GATE, Some(here)).await?.as_deref() {
+        Some("locks") if has_own => {
+            bail!("operations live beside the locks, and are not moved to another store: start without --gate")
         }
+        Some("own") if !has_own => bail!("operations live in a store of their own: name it with --gate"),
         _ => Ok(()),
     }
 }
 
 /// Whether no node has had a gate beside these locks. What a store that may forget says of that may be lost together with the gate.
-async fn is_first_gate(locks: &LockEngines) -> anyhow::Result<bool> {
+async fn is_first_gate(locks: &EngineSet) -> anyhow::Result<bool> {
     let may_forget = locks.standing().is_none_or(|used| used.store.may_forget());
     Ok(!may_forget && agreed(locks, documents::GATE_BEGUN, None).await?.is_none())
 }
@@ -265,7 +251,7 @@ async fn is_first_gate(locks: &LockEngines) -> anyhow::Result<bool> {
 ///
 /// # Errors
 /// When it is not known.
-async fn agreed(locks: &LockEngines, name: &str, fresh: Option<&str>) -> anyhow::Result<Option<String>> {
+async fn agreed(locks: &EngineSet, name: &str, fresh: Option<&str>) -> anyhow::Result<Option<String>> {
     let used = match locks.used() {
         Ok(used) => used,
         // A node that was started without an engine may be what an operator has to call. The other engine has what all agree on.
@@ -293,90 +279,6 @@ async fn agreed(locks: &LockEngines, name: &str, fresh: Option<&str>) -> anyhow:
         }
     }
     Ok(stored.text)
-}
-
-/// The stores of the gate, and its engines as the operator names them.
-pub struct GateStores {
-    primary: Arc<dyn GateStore>,
-    /// As an engine of the pair, and for durable operations.
-    second: Option<[Arc<dyn GateStore>; 2]>,
-    pub engines: Vec<EngineSpec<dyn GateStore>>,
-    /// The engine of durable operations, if the gate has a second store.
-    pub durable_engine: Option<EngineSpec<dyn GateStore>>,
-    place: String,
-    lease_ms_max: u64,
-}
-
-/// Opens the gate in its own store or beside the locks. A gate in Redis also has the store of the locks, if that commits to disk.
-///
-/// # Errors
-/// Says why a store cannot be used.
-pub async fn open_gate(
-    store: &StoreArgs,
-    migrate: bool,
-    lease_ms_max: u64,
-    beside: Option<Arc<dyn GateStore>>,
-) -> anyhow::Result<GateStores> {
-    let engine = store.gate_engine()?;
-    let place = greeting::gate_place(&engine);
-    let mut left_out = None;
-    let opening = async {
-        Ok::<_, anyhow::Error>(match engine {
-            GateEngine::BesideTheLocks => {
-                (beside.context("no gate can live there: name another store with --gate")?, None)
-            }
-            GateEngine::Redis(config) if beside.is_some() && store.is_left_out("redis") => {
-                let unchecked: Arc<dyn GateStore> = Arc::new(RedisGateStore::unchecked(&config)?);
-                left_out = Some(config);
-                (unchecked, beside)
-            }
-            GateEngine::Redis(config) => (Arc::new(RedisGateStore::open(&config).await?) as Arc<dyn GateStore>, beside),
-            GateEngine::Postgres(config) => {
-                if migrate {
-                    PostgresStore::migrate(&config).await?;
-                }
-                (Arc::new(PostgresGateStore::open(&config).await?) as Arc<dyn GateStore>, None)
-            }
-            GateEngine::Sqlite(path) => {
-                (Arc::new(SqliteGateStore::open(&path, migrate).await?) as Arc<dyn GateStore>, None)
-            }
-        })
-    };
-    let opened = tokio::time::timeout(OPEN_TIMEOUT, opening).await;
-    let opened = opened.unwrap_or_else(|_| Err(anyhow::anyhow!("it does not answer")));
-    let (primary, second): (Arc<dyn GateStore>, _) = opened.with_context(|| cannot_use_gate(&place))?;
-    let second = second.and_then(|second| second.for_durable().map(|durable| [second, durable]));
-    let mut engines = store.gate_specs(&primary, second.as_ref().map(|[engine, _]| engine));
-    if let (Some(config), Some(spec)) = (left_out, engines.first_mut()) {
-        // The engine is used only after it has been opened, which checks the server.
-        spec.open = Arc::new(move || {
-            let config = config.clone();
-            Box::pin(async move { Ok(Arc::new(RedisGateStore::open(&config).await?) as Arc<dyn GateStore>) })
-        });
-    }
-    let durable_engine = second.as_ref().and_then(|[_, durable]| store.gate_specs(durable, None).pop());
-    Ok(GateStores { primary, second, engines, durable_engine, place, lease_ms_max })
-}
-
-impl GateStores {
-    async fn start(self) -> anyhow::Result<Operations> {
-        let start = async |specs| {
-            let engines = GateEngines::start(specs, COMMAND_MAX, self.lease_ms_max).await;
-            engines.with_context(|| cannot_use_gate(&self.place))
-        };
-        let engines = start(self.engines).await?;
-        let second = match (self.second, self.durable_engine) {
-            (Some([engine, own]), Some(spec)) => {
-                Some(SecondStore { engine, own, own_engine: start(vec![spec]).await? })
-            }
-            _ => None,
-        };
-        Ok(Operations::start(engines, self.primary, second).await)
-    }
-}
-
-fn cannot_use_gate(place: &str) -> String {
-    format!("cannot use the store of the gate, {place}")
 }
 
 /// # Errors

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    AttemptId, Description, Durability, OnExpiry, OperationName, OperationRecord, Resolution, Retention, Sha256Digest,
+    AttemptId, Description, Durability, OnExpiry, OperationName, Resolution, Retention, Sha256Digest,
     Stamp,
 };
 use crate::time::Timestamp;
@@ -28,8 +28,21 @@ pub enum Command {
     Forget { force: bool },
     /// Enter a run that was made without a claim, because the gate did not answer. `ran_at` is by the clock of the client that ran it.
     Enter { claim: Box<Claim>, run: Post, ran_at: Timestamp },
-    /// This record was copied from the engine that the gate is switched from.
-    Copy(Box<OperationRecord>),
+}
+
+impl Command {
+    /// By how much it may make the record longer, about, in bytes.
+    pub fn bytes(&self) -> usize {
+        let of = |text: &Option<Arc<str>>| text.as_ref().map_or(0, |text| text.len());
+        let kept = |claim: &Claim| claim.description.as_ref().map_or(0, |description| of(&description.contents));
+        match self {
+            Self::Pre(claim) => kept(claim),
+            Self::Post(post) => of(&post.result),
+            Self::Resolve(resolve) => of(&resolve.result),
+            Self::Enter { claim, run, .. } => kept(claim) + of(&run.result),
+            Self::Await { .. } | Self::Heartbeat { .. } | Self::GiveBack(_) | Self::Forget { .. } => 0,
+        }
+    }
 }
 
 /// A pre: the operation's fingerprint and what the attempt wants.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::{AttemptId, Canonical, OperationName};
-use crate::key::App;
+use crate::key::{App, Key};
 
 /// The visible id of an operation: MD5 over the length-prefixed app, operation and contents (see [`Fingerprint`]).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -56,6 +56,13 @@ impl OperationId {
 
     pub const fn as_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
+    }
+}
+
+/// The key of its row.
+impl From<OperationId> for Key {
+    fn from(id: OperationId) -> Self {
+        Self::of_hex(id.0)
     }
 }
 

@@ -18,7 +18,6 @@
 mod await_end;
 mod claim;
 mod contents;
-mod copied;
 mod description;
 mod digest;
 mod enter;
@@ -31,6 +30,7 @@ mod idempotency_key;
 mod names;
 mod numbers;
 mod outcome;
+mod payload;
 mod post;
 mod pre;
 mod record;
@@ -46,6 +46,7 @@ pub use idempotency_key::{IDEMPOTENCY_KEY_MAX_BYTES, idempotency_key};
 pub use names::{
     ATTEMPT_ID_MAX_BYTES, AttemptId, LABEL_MAX_BYTES, Label, OPERATION_MAX_BYTES, OperationAddress, OperationName,
 };
+pub use payload::Payload;
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,

@@ -44,9 +44,6 @@ pub enum Outcome {
     Forgotten { was: State },
     /// Forget: an attempt is running, or its lease has passed and its outcome is unknown; only `force` forgets that.
     StillStarted { attempt: u32, lease_until: Timestamp, remaining_ms: u64 },
-
-    /// Copy: done.
-    Copied,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

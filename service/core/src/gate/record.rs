@@ -262,12 +262,6 @@ impl OperationRecord {
         }
     }
 
-    /// Whether the record goes along when the gate is switched to its other store. Durable ones stay in the store that commits
-    /// to disk.
-    pub fn is_moved_by_a_switch(&self) -> bool {
-        self.durability == Durability::Fast
-    }
-
     /// The same in a store whose clock shows `by_ms` more.
     #[must_use]
     pub fn moved(mut self, by_ms: i64) -> Self {

@@ -1,7 +1,7 @@
 //! The one function that changes a record.
 
 use super::{
-    Command, OperationRecord, Outcome, Phase, await_end, copied, enter, forget, give_back, heartbeat, post, pre,
+    Command, OperationRecord, Outcome, Phase, await_end, enter, forget, give_back, heartbeat, post, pre,
     resolve,
 };
 use crate::time::Timestamp;
@@ -38,7 +38,6 @@ pub fn step(record: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::GiveBack(claim) => give_back::give_back(record, &claim, now),
         Command::Forget { force } => forget::forget(record, force, now),
         Command::Enter { claim, run, ran_at } => enter::enter(record, &claim, run, ran_at, now),
-        Command::Copy(copied) => copied::put(record, *copied),
     };
     let runs = |phase: &Phase| matches!(phase, Phase::Started(started) if !started.has_passed(now));
     let running = step.record.as_ref().is_some_and(|record| runs(&record.phase));
@@ -51,7 +50,6 @@ fn on_absent(stale: Option<OperationRecord>, command: Command, now: Timestamp) -
         Command::Pre(claim) => pre::first(stale, claim, now),
         Command::GiveBack(claim) => give_back::give_back_absent(&claim, now),
         Command::Enter { claim, run, ran_at } => enter::enter_absent(&claim, run, ran_at, now),
-        Command::Copy(copied) => Step::changed(*copied, Outcome::Copied),
         Command::Await { .. }
         | Command::Resolve(_)
         | Command::Post(_)

@@ -23,7 +23,7 @@ pub use self::caller::Caller;
 pub use self::change::ChangeFailure;
 pub use self::fixed_key::FixedKey;
 use self::quota::AppUse;
-use crate::engines::LockEngines;
+use crate::engines::EngineSet;
 
 /// Gives the time by the store's clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -47,7 +47,7 @@ pub struct Access {
 }
 
 struct Inner {
-    engines: LockEngines,
+    engines: EngineSet,
     clock: Clock,
     fixed: FixedKey,
     known: RwLock<Arc<Known>>,
@@ -80,7 +80,7 @@ impl Access {
     ///
     /// # Errors
     /// When an engine is in use and does not give it.
-    pub async fn start(engines: LockEngines, clock: Clock, fixed: FixedKey) -> anyhow::Result<Self> {
+    pub async fn start(engines: EngineSet, clock: Clock, fixed: FixedKey) -> anyhow::Result<Self> {
         let default = App::default();
         let default_use = Arc::new(AppUse::new(default.clone()));
         let inner = Arc::new(Inner {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use latchgate_core::App;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
@@ -10,9 +10,7 @@ use tokio::time::{Instant, sleep};
 use super::progress::shown;
 use crate::audit::{Actor, COMMAND, Entry};
 use crate::config::BesideArgs;
-use crate::engines::open::GateEngine;
-use crate::engines::{Engine, Engines, EnginesOf, GateEngines, LockEngines, SwitchOrder};
-use crate::gate::COMMAND_MAX;
+use crate::engines::{EngineSet, EnginesOf, SwitchOrder};
 use crate::observe::logs::{self, LogFormat};
 use crate::serve;
 
@@ -43,14 +41,7 @@ pub async fn hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> 
 }
 
 async fn order_hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> anyhow::Result<u64> {
-    if of == EnginesOf::Locks {
-        return Ok(join(args).await?.order_hold_off(for_ms).await?);
-    }
-    let mut lasts_ms = 0;
-    for engines in join_gate(args).await? {
-        lasts_ms = engines.order_hold_off(for_ms).await?.max(lasts_ms);
-    }
-    Ok(lasts_ms)
+    Ok(join(args, of).await?.order_hold_off(for_ms).await?)
 }
 
 /// Switches a pair of engines; returns the name of the one in use.
@@ -59,18 +50,12 @@ async fn order_hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -
 /// When the switch is refused, or takes too long.
 pub async fn switch(args: &BesideArgs, of: EnginesOf, order: &SwitchOrder) -> anyhow::Result<Value> {
     start_log()?;
-    let switched = match of {
-        EnginesOf::Locks => switch_engines(&join(args).await?, order).await,
-        EnginesOf::Gate => {
-            let gate = join_gate(args).await?.into_iter().next().context("the gate has no engine")?;
-            switch_engines(&gate, order).await
-        }
-    };
+    let switched = switch_engines(&join(args, of).await?, order).await;
     record("switch-engine", of, &order.to_string(), switched.is_ok());
     Ok(json!({ "active": switched? }))
 }
 
-async fn switch_engines<E: ?Sized + Engine>(engines: &Engines<E>, order: &SwitchOrder) -> anyhow::Result<String> {
+async fn switch_engines(engines: &EngineSet, order: &SwitchOrder) -> anyhow::Result<String> {
     let copied = async || {
         let readings = engines.view().engines.into_iter().filter_map(|engine| engine.reading.ok());
         let copied = readings.map(|reading| reading.copied).max().filter(|copied| *copied > 0)?;
@@ -89,31 +74,18 @@ fn record(action: &'static str, of: EnginesOf, detail: &str, is_done: bool) {
     entry.end(if is_done { "done" } else { "refused" });
 }
 
-/// The engines of the locks, as a node would use them. Returns once they answer. Nothing is created.
-async fn join(args: &BesideArgs) -> anyhow::Result<LockEngines> {
-    let mut specs = Vec::new();
-    for engine in args.store.engines(Duration::ZERO)? {
-        specs.push(engine.spec(false).await?.0);
-    }
-    until_answered(LockEngines::join(specs, args.store.store_timeout, args.ttl_ms_max)).await
+/// The engines, as a node would use them. Returns once they answer. Nothing is created.
+async fn join(args: &BesideArgs, of: EnginesOf) -> anyhow::Result<EngineSet> {
+    let own = if of == EnginesOf::Gate { args.store.gate_engines()? } else { Vec::new() };
+    let (engines, ttl_ms_max) = match own.is_empty() {
+        true => (args.store.engines(Duration::ZERO)?, args.ttl_ms_max),
+        false => (own, args.operation_lease_ms_max),
+    };
+    let specs = serve::specs(&engines, false).await?;
+    until_answered(EngineSet::join(specs, args.store.store_timeout, ttl_ms_max)).await
 }
 
-/// The engines of the gate, as [`join`], and those of durable operations if they have a store of their own.
-async fn join_gate(args: &BesideArgs) -> anyhow::Result<Vec<GateEngines>> {
-    let store = &args.store;
-    let locks = store.engines(Duration::ZERO)?;
-    let locks = locks.first().context("--locks names no store")?;
-    let is_only = matches!(store.gate_engine()?, GateEngine::BesideTheLocks);
-    let beside = serve::gate_beside(store, locks, is_only).await?;
-    let gate = serve::open_gate(store, false, args.operation_lease_ms_max, beside).await?;
-    let mut joined = Vec::new();
-    for specs in [Some(gate.engines), gate.durable_engine.map(|spec| vec![spec])].into_iter().flatten() {
-        joined.push(until_answered(GateEngines::join(specs, COMMAND_MAX, args.operation_lease_ms_max)).await?);
-    }
-    Ok(joined)
-}
-
-async fn until_answered<E: ?Sized + Engine>(engines: Engines<E>) -> anyhow::Result<Engines<E>> {
+async fn until_answered(engines: EngineSet) -> anyhow::Result<EngineSet> {
     let until = Instant::now() + OPEN_MAX;
     loop {
         let view = engines.view();

@@ -6,7 +6,7 @@ use anyhow::ensure;
 use clap::Args;
 
 use super::duration::some_duration;
-use crate::engines::open::{LocksEngine, LocksKind};
+use crate::engines::open::{NamedEngine, StoreKind};
 
 /// Longest time that a commit in Postgres waits for a row that another session has locked. Then the row's key is served apart from the
 /// other keys, until --store-timeout.
@@ -35,13 +35,14 @@ pub struct StoreArgs {
     #[arg(long, value_name = "[NAME=]URL", value_delimiter = ' ')]
     pub locks_direct: Vec<String>,
 
-    /// Start without this engine of a pair, or without the gate's `redis`, which does not answer
+    /// Start without this engine of a pair, which does not answer
     #[arg(long, value_name = "NAME", value_delimiter = ' ')]
     pub without: Vec<String>,
 
-    /// Where the gate's records live: `redis://HOST`, `postgres://…` or `sqlite:PATH` [default: beside the locks]
-    #[arg(long, value_name = "URL")]
-    pub gate: Option<String>,
+    /// Where fast operations live: `redis://HOST`, `postgres://…` or `sqlite:PATH`, or a pair, as for --locks
+    /// [default: beside the locks]
+    #[arg(long, value_name = "[NAME=]URL", value_delimiter = ' ')]
+    pub gate: Vec<String>,
 
     /// What all names in Redis begin with
     #[arg(long, value_name = "TEXT", default_value = "latchgate")]
@@ -101,7 +102,7 @@ impl StoreArgs {
                 "DATABASE_URL names a Postgres in a form of other programs: begin it with postgres://, or name the store with --locks"
             );
         }
-        self.gate_engine()?;
+        self.gate_engines()?;
         self.engines(Duration::ZERO)?;
         Ok(())
     }
@@ -111,7 +112,7 @@ impl StoreArgs {
     /// # Errors
     /// When a URL belongs to no kind of store.
     pub fn may_have_data(&self) -> anyhow::Result<bool> {
-        let is_missing = |engine: LocksEngine| matches!(engine.kind, LocksKind::Sqlite(path) if !path.exists());
+        let is_missing = |engine: NamedEngine| matches!(engine.kind, StoreKind::Sqlite(path) if !path.exists());
         Ok(!self.engines(Duration::ZERO)?.into_iter().all(is_missing))
     }
 

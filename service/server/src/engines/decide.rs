@@ -31,6 +31,8 @@ pub struct Known {
     pub epoch: Epoch,
     /// The longest lease that this process grants, in ms; 0 if it is no node.
     pub ttl_ms_max: u64,
+    /// See [`EngineRecord::operations_more_ms`].
+    pub operations_more_ms: u64,
     /// The longest lease that any node grants, by the records that this node has read, in ms; 0 if it has read none.
     pub ttl_ms_seen: u64,
     /// The node was stopped for some time: the other engine may have been used without its knowledge.
@@ -47,13 +49,15 @@ impl Known {
 
     /// A record of a store without one.
     pub(super) fn first_record(self, state: EngineState, epoch: Epoch, pair: &[String]) -> EngineRecord {
-        EngineRecord::new(state, epoch, pair, self.lease_ms_max())
+        let operations_more_ms = self.operations_more_ms;
+        EngineRecord { operations_more_ms, ..EngineRecord::new(state, epoch, pair, self.lease_ms_max()) }
     }
 
     /// The record with a hold-off for every lease that may be live.
     pub(super) fn held_off(self, record: &EngineRecord, now: Timestamp) -> EngineRecord {
         let ttl_ms_max = record.ttl_ms_max.max(self.lease_ms_max());
-        EngineRecord { ttl_ms_max, ..record.held_off(ttl_ms_max, now) }
+        let operations_more_ms = record.operations_more_ms.max(self.operations_more_ms);
+        EngineRecord { ttl_ms_max, operations_more_ms, ..record.clone() }.held_off(ttl_ms_max, now)
     }
 }
 
@@ -170,9 +174,13 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
         return write(index, ended, "the operator says that the store was new: the hold-off ends");
     }
     // A node begins to use the store, or another node has written a record after a loss, and knew of shorter leases only.
-    if record.ttl_ms_max < known.ttl_ms_max {
+    if record.ttl_ms_max < known.ttl_ms_max || record.operations_more_ms < known.operations_more_ms {
         let is_held_off = record.hold_off_until > reading.now;
-        let raised = EngineRecord { ttl_ms_max: known.ttl_ms_max, ..fresh };
+        let raised = EngineRecord {
+            ttl_ms_max: record.ttl_ms_max.max(known.ttl_ms_max),
+            operations_more_ms: record.operations_more_ms.max(known.operations_more_ms),
+            ..fresh
+        };
         return write(index, if is_held_off { known.held_off(&raised, reading.now) } else { raised }, RAISED);
     }
     if let Some(held) = record.held_by_elapsed_time(reading.now) {
@@ -195,6 +203,8 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
         || none.clone(),
         |record| EngineRecord {
             ttl_ms_max: record.ttl_ms_max.max(none.ttl_ms_max),
+            operations_more_ms: record.operations_more_ms.max(none.operations_more_ms),
+            operations_extra_ms: record.operations_extra_ms,
             hold_off_until: record.hold_off_until,
             hold_off_ms: record.hold_off_ms,
             forced_until: record.forced_until,
@@ -475,7 +485,8 @@ fn with_active(both: Both<'_>) -> Next {
     // What an engine holds that has lost something does not count any more: not even its events.
     let state = if has_lost { Standby } else { other.state };
     // A process that leaves the active engine for this one learns from this record how high the tokens are, and how long the leases.
-    let record = EngineRecord { state, beside: one.epoch, ttl_ms_max: one.ttl_ms_max, ..other.clone() };
+    let (ttl_ms_max, operations_more_ms) = (one.ttl_ms_max, one.operations_more_ms);
+    let record = EngineRecord { state, beside: one.epoch, ttl_ms_max, operations_more_ms, ..other.clone() };
     if record == *other && !has_lost {
         return next;
     }
@@ -536,6 +547,8 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
         late_ms: old.late_ms,
         late_until: moved(old.late_until),
         ttl_ms_max: old.ttl_ms_max,
+        operations_more_ms: old.operations_more_ms,
+        operations_extra_ms: old.operations_extra_ms,
         since: filling.epoch,
         ..filling.turned(Active, filling.epoch).held_until(moved(old.hold_off_until), to.now)
     };

@@ -11,10 +11,10 @@ pub trait Engine: RecordStore {
     /// What is copied from one engine to the other.
     type Item: Send + Sync + 'static;
 
-    /// As [`crate::store::LockStore::dump`].
+    /// As [`crate::store::Store::dump`].
     async fn dump_page(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<Self::Item>, StoreError>;
 
-    /// As [`crate::store::LockStore::clear`].
+    /// As [`crate::store::Store::clear`].
     async fn clear_for(&self, epoch: Epoch) -> Result<bool, StoreError>;
 
     /// Copies what is not on any page. Returns `false` unless the store is filling for `epoch`.
@@ -23,7 +23,7 @@ pub trait Engine: RecordStore {
         Ok(true)
     }
 
-    /// As [`crate::store::LockStore::fill`], of a page of an engine whose clock shows `by_ms` less.
+    /// As [`crate::store::Store::fill`], of a page of an engine whose clock shows `by_ms` less.
     async fn write_page(
         &self,
         epoch: Epoch,

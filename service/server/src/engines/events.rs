@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use latchgate_core::Address;
 
-use super::locks::{LockEngines, UsedLocks};
+use super::locks::{EngineSet, UsedStore};
 use super::slot::Slot;
 use crate::store::engine_record::{EngineRecord, EngineState};
-use crate::store::{EventCursor, EventQuery, LockStore, LoggedEvent, StoreError};
+use crate::store::{EventCursor, EventQuery, Store, LoggedEvent, StoreError};
 
 pub struct EventPage {
     pub events: Vec<LoggedEvent>,
@@ -28,8 +28,8 @@ impl EventPage {
     }
 }
 
-impl LockEngines {
-    /// As [`LockStore::events`], over switches and losses.
+impl EngineSet {
+    /// As [`Store::events`], over switches and losses.
     ///
     /// # Errors
     /// Those of the engine, and `Unavailable` while it is not known which one is in use. Then the caller asks again from the same
@@ -70,7 +70,7 @@ impl LockEngines {
         Ok(used.store.last_event().await?.of_era(used.era))
     }
 
-    /// As [`LockStore::history`], of the engine in use, or of the one that `before` names. `None` if that cannot be read any more.
+    /// As [`Store::history`], of the engine in use, or of the one that `before` names. `None` if that cannot be read any more.
     ///
     /// # Errors
     /// Those of the engine, and `Unavailable` while it is not known which one is in use.
@@ -94,7 +94,7 @@ impl LockEngines {
     }
 
     /// The engine in use. If a cursor is of a later era, this node may not know yet of a switch, so it reads both records.
-    async fn used_since(&self, era: u64) -> Result<UsedLocks, StoreError> {
+    async fn used_since(&self, era: u64) -> Result<UsedStore, StoreError> {
         let used = self.used()?;
         if era <= used.era {
             return Ok(used);
@@ -106,7 +106,7 @@ impl LockEngines {
     }
 
     /// The cursor is of an era before that of the engine in use.
-    async fn events_of_earlier(&self, used: &UsedLocks, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
+    async fn events_of_earlier(&self, used: &UsedStore, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
         let after = query.after;
         let (position, frozen) = (after.of_era(0), self.frozen(used).await?);
         let (store, since, era) = match frozen {
@@ -140,7 +140,7 @@ impl LockEngines {
     ///
     /// # Errors
     /// `Unavailable` if it does not answer now and did at the last look.
-    async fn frozen(&self, used: &UsedLocks) -> Result<Option<(Arc<dyn LockStore>, EngineRecord)>, StoreError> {
+    async fn frozen(&self, used: &UsedStore) -> Result<Option<(Arc<dyn Store>, EngineRecord)>, StoreError> {
         let other = 1 - used.index;
         let Some(store) = self.inner.slots.get(other).and_then(Slot::if_open) else { return Ok(None) };
         let reading = match self.in_time(store.read_record()).await {

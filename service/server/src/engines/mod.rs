@@ -9,7 +9,6 @@ mod copying;
 pub mod decide;
 mod engine;
 mod events;
-mod gate;
 mod locks;
 pub mod open;
 mod order;
@@ -18,8 +17,7 @@ mod slot;
 
 pub use self::engine::Engine;
 pub use self::events::EventPage;
-pub use self::gate::GateEngines;
-pub use self::locks::{LockEngines, UsedLocks};
+pub use self::locks::{EngineSet, UsedStore};
 pub use self::order::{EnginesOf, OrderFailure, SwitchOrder};
 pub use self::pair::{EngineView, Engines, Other, Standing, View};
 pub use self::slot::{EngineSpec, Opener};

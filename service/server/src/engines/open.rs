@@ -10,45 +10,20 @@ use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
 
 use super::slot::{EngineSpec, Opener};
-use crate::store::LockStore;
-use crate::store::gate::GateStore;
-use crate::store::postgres::gate::PostgresGateStore;
+use crate::store::Store;
 use crate::store::postgres::{PostgresConfig, PostgresStore};
-use crate::store::redis::gate::{RedisGateConfig, RedisGateStore};
 use crate::store::redis::{RedisConfig, RedisStore};
 use crate::store::sqlite::SqliteStore;
-use crate::store::sqlite::gate::SqliteGateStore;
 
 /// Longest time that opening the store may take: a server that does not answer must not hang the start.
 pub const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The engine that `--gate` names.
+/// An engine that `--locks` or `--gate` names.
 #[derive(Clone, Debug)]
-pub enum GateEngine {
-    BesideTheLocks,
-    Redis(RedisGateConfig),
-    Postgres(PostgresConfig),
-    Sqlite(PathBuf),
-}
-
-impl GateEngine {
-    /// What the engine is called; `None` for the one beside the locks.
-    pub const fn name(&self) -> Option<&'static str> {
-        match self {
-            Self::BesideTheLocks => None,
-            Self::Redis(_) => Some("redis"),
-            Self::Postgres(_) => Some("postgres"),
-            Self::Sqlite(_) => Some("sqlite"),
-        }
-    }
-}
-
-/// An engine that `--locks` names.
-#[derive(Clone, Debug)]
-pub struct LocksEngine {
+pub struct NamedEngine {
     /// What the nodes of an engine set call it.
     pub name: String,
-    pub kind: LocksKind,
+    pub kind: StoreKind,
     /// See `--new`.
     pub is_new: bool,
     /// The operator starts the node without it, or if it is named alone, without the other one: see `--without`.
@@ -56,13 +31,13 @@ pub struct LocksEngine {
 }
 
 #[derive(Clone, Debug)]
-pub enum LocksKind {
+pub enum StoreKind {
     Sqlite(PathBuf),
     Postgres(PostgresConfig),
     Redis(RedisConfig),
 }
 
-impl LocksKind {
+impl StoreKind {
     pub const fn as_str(&self) -> &'static str {
         match self {
             Self::Sqlite(_) => "sqlite",
@@ -72,51 +47,29 @@ impl LocksKind {
     }
 }
 
-impl LocksEngine {
-    /// How the store is opened, and the gate beside it if it is open already.
+impl NamedEngine {
+    /// How the store is opened. A file is opened at once, because one process has it.
     ///
     /// # Errors
     /// Says why a file cannot be used.
-    pub async fn spec(&self, migrate: bool) -> anyhow::Result<(EngineSpec<dyn LockStore>, Option<Arc<dyn GateStore>>)> {
-        if let LocksKind::Sqlite(path) = &self.kind {
-            // One process has the file, so it is opened once.
-            let store = SqliteStore::open(path, migrate).await?;
-            let gate: Arc<dyn GateStore> = Arc::new(store.gate());
-            let store: Arc<dyn LockStore> = Arc::new(store);
-            return Ok((EngineSpec::opened(&self.name, store), Some(gate)));
+    pub async fn spec(&self, migrate: bool) -> anyhow::Result<EngineSpec<dyn Store>> {
+        if let StoreKind::Sqlite(path) = &self.kind {
+            let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, migrate).await?);
+            return Ok(EngineSpec::opened(&self.name, store));
         }
         let kind = self.kind.clone();
-        let open: Opener<dyn LockStore> = Arc::new(move || {
+        let open: Opener<dyn Store> = Arc::new(move || {
             let kind = kind.clone();
             apart(move || async move { kind.open(migrate).await })
         });
         let (name, kind, is_trusted) = (self.name.clone(), self.kind.as_str(), self.kind.is_trusted());
         let (is_new, is_left_out) = (self.is_new, self.is_left_out);
-        Ok((EngineSpec { name, kind, open, is_trusted, is_new, is_left_out }, None))
-    }
-
-    /// The gate beside these locks; `redis` says how, in a Redis.
-    ///
-    /// # Errors
-    /// Says why it cannot be used.
-    pub async fn open_gate(&self, redis: Option<&RedisGateConfig>) -> anyhow::Result<Option<Arc<dyn GateStore>>> {
-        Ok(match (&self.kind, redis) {
-            (LocksKind::Sqlite(path), _) => Some(Arc::new(SqliteGateStore::open(path, false).await?)),
-            (LocksKind::Postgres(config), _) => {
-                let opened = tokio::time::timeout(OPEN_TIMEOUT, PostgresGateStore::open(config)).await;
-                Some(Arc::new(opened.context("Postgres does not answer")??))
-            }
-            (LocksKind::Redis(_), Some(gate)) => {
-                let why = "the gate cannot live beside these locks: name another place with --gate";
-                Some(Arc::new(RedisGateStore::open(gate).await.context(why)?))
-            }
-            (LocksKind::Redis(_), None) => None,
-        })
+        Ok(EngineSpec { name, kind, open, is_trusted, is_new, is_left_out })
     }
 }
 
-impl LocksKind {
-    async fn open(&self, migrate: bool) -> anyhow::Result<Arc<dyn LockStore>> {
+impl StoreKind {
+    async fn open(&self, migrate: bool) -> anyhow::Result<Arc<dyn Store>> {
         Ok(match self {
             Self::Sqlite(path) => Arc::new(SqliteStore::open(path, migrate).await?),
             Self::Postgres(config) => {

@@ -157,7 +157,8 @@ impl<E: ?Sized + Engine> Engines<E> {
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
                 let forced_until = record.forced_until.max(ended);
-                EngineRecord { forced_until, ..record.held_until(until, now) }
+                let operations_extra_ms = if for_ms.is_none() { record.operations_more_ms } else { 0 };
+                EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) }
             })
             .await
             .map(|(record, now)| record.hold_off_until.ms_since(now))
@@ -415,7 +416,11 @@ impl<E: ?Sized + Engine> Inner<E> {
         let failed = |error: StoreError| self.failed(to, &error);
         let before_ms = target.record.as_ref().map_or(0, |record| record.ttl_ms_max);
         let ttl_ms_max = before_ms.max(known_ms).max(self.known(looks).lease_ms_max());
-        let filling = EngineRecord::new(EngineState::Filling, epoch, &self.pair, ttl_ms_max);
+        let before_ms = target.record.as_ref().map_or(0, |record| record.operations_more_ms);
+        let filling = EngineRecord {
+            operations_more_ms: before_ms.max(self.known(looks).operations_more_ms),
+            ..EngineRecord::new(EngineState::Filling, epoch, &self.pair, ttl_ms_max)
+        };
         let is_filling = target.is(EngineState::Filling) && target.epoch() == epoch;
         if !is_filling && !self.slots[to].write(self.patience, target, &filling).await.map_err(failed)? {
             return Ok(false);

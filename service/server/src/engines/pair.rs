@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
 use latchgate_core::Timestamp;
+use latchgate_core::gate::HoldOff;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -36,6 +37,8 @@ pub struct Standing<E: ?Sized> {
     pub epoch: Epoch,
     pub hold_off_until: Timestamp,
     pub forced_until: Timestamp,
+    /// See [`EngineRecord::operations_extra_ms`].
+    pub operations_extra_ms: u64,
     /// See [`EngineRecord::late_ms`].
     late: (u64, Timestamp),
     pub(crate) jumped_ms: u64,
@@ -48,6 +51,12 @@ impl<E: ?Sized> Standing<E> {
     /// The end of the hold-off, if it is still to come.
     pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.hold_off_until).filter(|until| *until > now)
+    }
+
+    /// The hold-off of operations, which may have longer leases than locks.
+    pub fn hold_off_of_operations(&self) -> HoldOff {
+        let end = |at: Timestamp| if at == Timestamp::default() { at } else { at.plus_ms(self.operations_extra_ms) };
+        HoldOff { until: end(self.hold_off_until), forced_until: self.forced_until }
     }
 
     /// By how much leases end later than they say, in ms.
@@ -107,6 +116,8 @@ pub(super) struct Inner<E: ?Sized> {
     pub(super) patience: Duration,
     /// The longest lease that this node grants, in ms.
     pub(super) ttl_ms_max: u64,
+    /// By how much operations may have longer leases, in ms.
+    operations_more_ms: u64,
     standing: watch::Sender<Option<Arc<Standing<E>>>>,
     view: watch::Sender<View>,
     /// One look at a time.
@@ -142,7 +153,21 @@ impl<E: ?Sized + Engine> Engines<E> {
     /// # Errors
     /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
     pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
-        let engines = Self::new(specs, patience, ttl_ms_max, Looks::default());
+        Self::start_both(specs, patience, ttl_ms_max, ttl_ms_max).await
+    }
+
+    /// As [`Engines::start`], with another length of the longest lease of an operation.
+    ///
+    /// # Errors
+    /// See [`Engines::start`].
+    pub async fn start_both(
+        specs: Vec<EngineSpec<E>>,
+        patience: Duration,
+        ttl_ms_max: u64,
+        operation_ttl_ms_max: u64,
+    ) -> anyhow::Result<Self> {
+        let operations_more_ms = operation_ttl_ms_max.saturating_sub(ttl_ms_max);
+        let engines = Self::new(specs, patience, (ttl_ms_max, operations_more_ms), Looks::default());
         if let [only] = &engines.inner.slots[..] {
             // A look does not wait until it is open, and does not keep the reason if that fails.
             only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
@@ -174,10 +199,15 @@ impl<E: ?Sized + Engine> Engines<E> {
     /// As [`Engines::start`], for a process that grants no leases, without waiting for an engine to serve. Unless the records say how long
     /// leases are, `ttl_ms_max` is the longest.
     pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> Self {
-        Self::new(specs, patience, 0, Looks { ttl_ms_seen: ttl_ms_max, ..Looks::default() })
+        Self::new(specs, patience, (0, 0), Looks { ttl_ms_seen: ttl_ms_max, ..Looks::default() })
     }
 
-    fn new(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64, looks: Looks) -> Self {
+    fn new(
+        specs: Vec<EngineSpec<E>>,
+        patience: Duration,
+        (ttl_ms_max, operations_more_ms): (u64, u64),
+        looks: Looks,
+    ) -> Self {
         let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         pair.sort();
         let inner = Arc::new(Inner {
@@ -185,6 +215,7 @@ impl<E: ?Sized + Engine> Engines<E> {
             slots: specs.into_iter().map(Slot::new).collect(),
             patience,
             ttl_ms_max,
+            operations_more_ms,
             standing: watch::Sender::new(None),
             view: watch::Sender::default(),
             looking: tokio::sync::Mutex::new(looks),
@@ -413,6 +444,7 @@ impl<E: ?Sized + Engine> Inner<E> {
         Known {
             epoch: looks.epoch,
             ttl_ms_max: self.ttl_ms_max,
+            operations_more_ms: self.operations_more_ms,
             ttl_ms_seen: looks.ttl_ms_seen,
             has_slept: looks.has_slept,
             is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
@@ -434,6 +466,7 @@ impl<E: ?Sized + Engine> Inner<E> {
                 epoch: record.epoch,
                 hold_off_until: record.hold_off_until,
                 forced_until: record.forced_until,
+                operations_extra_ms: record.operations_extra_ms,
                 late: (record.late_ms, record.late_until),
                 jumped_ms: record.jumped_ms,
                 since: record.since,

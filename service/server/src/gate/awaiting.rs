@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use latchgate_core::gate::{Command, OperationAddress, Outcome};
 
-use super::active::Home;
 use super::pre::Wait;
 use super::{Operations, Reply};
 use crate::failure::Answer;
@@ -18,11 +17,11 @@ impl Operations {
     pub async fn outcome(&self, address: &OperationAddress, patience: Duration) -> Answer<Reply> {
         let (inner, wait) = (&self.inner, Wait::from_now(patience));
         let wait_at = async |home| inner.wait_for(home, address, Command::Await { until: None }, wait).await;
-        let fast = wait_at(Home::Fast).await;
-        if inner.second.is_none() || fast.as_ref().is_ok_and(|reply| reply.outcome != Outcome::NotFound) {
+        let fast = wait_at(inner.fast()).await;
+        if inner.own.is_none() || fast.as_ref().is_ok_and(|reply| reply.outcome != Outcome::NotFound) {
             return fast;
         }
-        let durable = wait_at(Home::Durable).await?;
+        let durable = wait_at(&inner.main).await?;
         // The record that counts may be in the store that does not answer.
         if durable.outcome == Outcome::NotFound { fast } else { Ok(durable) }
     }

@@ -3,7 +3,7 @@
 use latchgate_core::gate::{Command, OperationAddress, Outcome, Post, Posted, Report, Resolve, Retention, Stamp};
 use latchgate_core::{App, Timestamp};
 
-use super::active::{Home, is_elsewhere};
+use super::sets::is_elsewhere;
 use super::{Inner, Operations, PreCall, Reply};
 use crate::failure::{Answer, Failure};
 use crate::observe::metrics::GateOutcome;
@@ -31,7 +31,7 @@ impl Operations {
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
         let entry = Command::Enter { claim: Box::new(call.claim()), run, ran_at };
         let reply = match inner.home_of_new(call) {
-            Ok(home) => inner.apply(home, &address, &entry).await.map_err(Failure::from),
+            Ok(home) => home.apply(&address, &entry).await,
             Err(failure) => Err(failure),
         };
         inner.metrics.count(match outcome_of(&reply) {
@@ -53,7 +53,7 @@ impl Operations {
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn resolve(&self, address: &OperationAddress, resolve: Resolve) -> Answer<Reply> {
-        Ok(self.inner.apply_where_it_is(address, &Command::Resolve(resolve)).await?)
+        self.inner.apply_where_it_is(address, &Command::Resolve(resolve)).await
     }
 
     /// Renews the lease of an attempt.
@@ -61,7 +61,7 @@ impl Operations {
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn heartbeat(&self, address: &OperationAddress, stamp: Stamp, lease_ms: Option<u64>) -> Answer<Reply> {
-        Ok(self.inner.apply_where_it_is(address, &Command::Heartbeat { stamp, lease_ms }).await?)
+        self.inner.apply_where_it_is(address, &Command::Heartbeat { stamp, lease_ms }).await
     }
 }
 
@@ -69,13 +69,13 @@ impl Inner {
     async fn post(&self, address: &OperationAddress, post: Post) -> Answer<Reply> {
         let is_permanent = post.retention == Some(Retention::Forever) && post.report == Report::Success;
         let command = Command::Post(post);
-        if !is_permanent || self.keeps_for_ever() {
-            return Ok(self.apply_where_it_is(address, &command).await?);
+        if !is_permanent || !self.fast().is_volatile() {
+            return self.apply_where_it_is(address, &command).await;
         }
-        if self.second.is_none() {
+        if self.main.is_volatile() {
             return Err(Failure::PermanentNeedsDurable);
         }
-        let reply = self.apply(Home::Durable, address, &command).await?;
+        let reply = self.main.apply(address, &command).await?;
         if is_elsewhere(&reply) { Err(Failure::PermanentNeedsDurable) } else { Ok(reply) }
     }
 

@@ -3,16 +3,14 @@
 use std::time::Duration;
 
 use latchgate_core::App;
-use latchgate_core::gate::{Claim, Command, Durability, HoldOff, OperationAddress, Outcome, Retention};
+use latchgate_core::gate::{Claim, Command, HoldOff, OperationAddress, Outcome};
 use tokio::time::Instant;
 
-use super::active::{Active, EPOCH_TRIES, Home};
-use super::apply::fresh_stamp;
 use super::give_back::Unanswered;
+use super::machine::{Machine, fresh_stamp, row_of};
 use super::post::outcome_of;
 use super::{Inner, Operations, PreCall, Reply, ms};
 use crate::failure::{Answer, Failure};
-use crate::store::StoreError;
 
 /// A waiting pre looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -79,94 +77,34 @@ impl PreCall {
 }
 
 impl Inner {
-    /// Whether no store could forget what fast operations are claimed in.
-    pub(super) fn keeps_for_ever(&self) -> bool {
-        self.second.is_none() && self.primary.gate.store().is_durable()
-    }
-
-    /// Where the record of an operation is made.
-    ///
-    /// # Errors
-    /// When no store keeps what the caller wants to be kept: better before the work than after it.
-    pub(super) fn home_of_new(&self, call: &PreCall) -> Answer<Home> {
-        match (call.durability, &self.second) {
-            (Durability::Durable, Some(_)) => Ok(Home::Durable),
-            (Durability::Durable, None) if !self.primary.gate.store().is_durable() => Err(Failure::NoDurableStore),
-            (Durability::Fast, _) if call.retention == Retention::Forever && !self.keeps_for_ever() => {
-                Err(Failure::PermanentNeedsDurable)
-            }
-            _ => Ok(Home::Fast),
-        }
-    }
-
     /// Applies a pre, or a request for the outcome, and again while another attempt runs and the caller waits. The wait goes on while one
     /// engine is replaced by the other, and ends early if the node shuts down.
     pub(super) async fn wait_for(
         &self,
-        home: Home,
+        home: &Machine,
         address: &OperationAddress,
         mut command: Command,
         wait: Wait,
     ) -> Answer<Reply> {
-        let mut refusals = 0;
-        loop {
-            let Some(active) = self.active_within(home, wait).await else {
-                return Err(self.engines(home).unavailable().into());
-            };
-            match self.wait_at(&active, address, &mut command, wait).await? {
-                Err(StoreError::EpochOver) if refusals < EPOCH_TRIES || !wait.left().is_zero() => {
-                    refusals += 1;
-                    active.engines.refresh(active.epoch).await;
-                }
-                reply => return Ok(Reply { waited: wait.began.elapsed(), ..reply? }),
-            }
-        }
-    }
-
-    /// The engine in use. While none is, callers that wait have time until one is.
-    async fn active_within(&self, home: Home, wait: Wait) -> Option<Active<'_>> {
-        if let Some(active) = self.active(home) {
-            return Some(active);
-        }
-        let mut standing = self.engines(home).watch();
-        let stands = async { standing.wait_for(Option::is_some).await.is_ok() };
-        tokio::select! {
-            _ = tokio::time::timeout(wait.left(), stands) => {}
-            () = self.closing.cancelled() => {}
-        }
-        self.active(home)
-    }
-
-    /// # Errors
-    /// The outer one if too many callers wait already.
-    async fn wait_at(
-        &self,
-        active: &Active<'_>,
-        address: &OperationAddress,
-        command: &mut Command,
-        wait: Wait,
-    ) -> Answer<Result<Reply, StoreError>> {
-        let gate = &active.target.gate;
-        if let Command::Pre(claim) = command {
-            claim.hold_off = active.hold_off;
-        }
         let mut place = match wait.patience.is_zero() {
             true => None,
-            false => Some(active.target.waits.join(address)?),
+            false => Some(home.waits.join(&row_of(address))?),
         };
         loop {
+            self.until_used(home, wait).await;
             let left = wait.left();
             if let Some(place) = &mut place {
                 place.listen();
             }
-            mark(command, (!left.is_zero()).then(|| gate.clock_now().plus_ms(ms(left))));
-            let mut reply = gate.apply(active.fence(), address, command).await;
-            if matches!((&reply, &*command), (Err(StoreError::Contended(_)), Command::Await { until: Some(_) })) {
+            mark(&mut command, (!left.is_zero()).then(|| home.now().plus_ms(ms(left))));
+            let mut reply = home.apply(address, &command).await;
+            if matches!((&reply, &command), (Err(Failure::Overloaded(_)), Command::Await { .. })) {
                 // The record is locked: the caller waits without a mark, and looks again.
-                reply = gate.apply(active.fence(), address, &Command::Await { until: None }).await;
+                reply = home.look(address, Command::Await { until: None }).await;
             }
-            let remaining_ms = match &reply {
-                Ok(Reply { outcome: Outcome::InProgress { remaining_ms, .. }, .. }) => *remaining_ms,
+            let reply = Reply { waited: wait.began.elapsed(), ..reply? };
+            let remaining_ms = match &reply.outcome {
+                Outcome::InProgress { remaining_ms, .. } => *remaining_ms,
                 _ => return Ok(reply),
             };
             let Some(place) = place.as_mut().filter(|_| !left.is_zero() && !self.closing.is_cancelled()) else {
@@ -177,6 +115,17 @@ impl Inner {
                 () = tokio::time::sleep(left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1))) => {}
                 () = self.closing.cancelled() => {}
             }
+        }
+    }
+
+    /// Returns when an engine is in use. While none is, callers that wait have time.
+    async fn until_used(&self, home: &Machine, wait: Wait) {
+        let mut used = home.engines().watch();
+        let is_used = async { used.wait_for(Option::is_some).await.is_ok() };
+        tokio::select! {
+            biased;
+            _ = tokio::time::timeout(wait.left(), is_used) => {}
+            () = self.closing.cancelled() => {}
         }
     }
 }

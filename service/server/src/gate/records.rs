@@ -2,17 +2,16 @@
 
 use std::time::Duration;
 
-use latchgate_core::App;
-use latchgate_core::gate::{Command, Durability, OperationAddress, OperationRecord, Outcome, State};
+use latchgate_core::gate::{Command, OperationAddress, Outcome, State};
+use latchgate_core::{Address, App};
 use serde::Deserialize;
 use tokio::time::Instant;
 use utoipa::ToSchema;
 
-use super::active::Home;
-use super::{Inner, Operations, Reply, Shown, ShownPage};
+use super::machine::{Machine, row_of};
+use super::{Operations, Reply, Shown, ShownPage};
 use crate::failure::{Answer, Failure};
-use crate::store::StoreError;
-use crate::store::gate::{At, Filter, ListError, Listing};
+use crate::store::{Filter, Listing};
 
 /// A sorted listing looks at so many pages of the stores, each of which examines a bounded number of records, ...
 const SORTED_PAGES_MAX: usize = 40;
@@ -43,46 +42,50 @@ impl Operations {
     /// # Errors
     /// When there is no answer.
     pub async fn get(&self, address: &OperationAddress) -> Answer<Option<Shown>> {
-        let at = self.inner.get(address).await?;
-        Ok(at.map(|at| Shown { address: address.clone(), record: at.answer, now: at.now }))
+        let mut failure = None;
+        for set in self.inner.sets() {
+            match set.get(address).await {
+                Ok(Some(record)) => return Ok(Some(Shown { address: address.clone(), record, now: set.now() })),
+                Ok(None) => {}
+                // The record may be in the store that does not answer.
+                Err(error) => failure = failure.or(Some(error)),
+            }
+        }
+        failure.map_or(Ok(None), Err)
     }
 
-    /// A page of records, in an order of the stores' own: first the active engine's, then those that only the second store has.
+    /// A page of records, in the order of apps and ids: first those of the gate's own set.
     ///
     /// # Errors
     /// When a store does not answer, or the cursor is none of its own.
-    pub async fn list(&self, listing: Listing<'_>) -> Result<ShownPage, ListFailure> {
+    pub async fn list(&self, listing: &Listing) -> Result<ShownPage, ListFailure> {
         let inner = &self.inner;
-        let is_second_active = inner.engines.standing().is_some_and(|standing| standing.index > 0);
-        let (target, letter, cursor) = match (listing.cursor.map(|cursor| cursor.split_at_checked(1)), &inner.second) {
-            (None, Some(second)) if is_second_active => (&second.engine, 's', None),
-            // The gate was switched meanwhile: the listing begins anew.
-            (Some(Some(("p", _))), Some(second)) if is_second_active => (&second.engine, 's', None),
-            (None, _) => (&inner.primary, 'p', None),
-            (Some(Some(("p", rest))), _) => (&inner.primary, 'p', Some(rest)),
-            (Some(Some(("s", ""))), Some(second)) => (&second.engine, 's', None),
-            (Some(Some(("s", rest))), Some(second)) => (&second.engine, 's', Some(rest)),
+        let cursor = listing.cursor.as_deref().map(|cursor| cursor.split_at_checked(1));
+        let (set, letter, cursor) = match (cursor, &inner.own) {
+            (None, Some(own)) => (own, 'o', None),
+            (Some(Some(("o", rest))), Some(own)) => (own, 'o', Some(rest)),
+            (None, None) => (&inner.main, 'm', None),
+            (Some(Some(("m", rest))), _) => (&inner.main, 'm', Some(rest).filter(|rest| !rest.is_empty())),
             _ => return Err(ListFailure::InvalidCursor),
         };
-        let page = target.gate.list(Listing { cursor, ..listing }).await.map_err(|error| match error {
-            ListError::InvalidCursor => ListFailure::InvalidCursor,
-            ListError::Store(error) => ListFailure::Failure(error.into()),
-        })?;
-        let now = target.gate.read_now().await.map_err(Failure::from)?;
-        // The second store has copies that a switch has left behind.
-        let is_left_behind =
-            |record: &OperationRecord| letter == 's' && !is_second_active && record.durability == Durability::Fast;
+        let wanted = Listing { cursor: cursor.map(str::to_owned), ..listing.clone() };
+        if !wanted.is_valid() {
+            return Err(ListFailure::InvalidCursor);
+        }
+        let page = set.list(|used| async move { used.store.list_operations(&wanted).await }).await?;
+        let now = set.now();
         let (mut records, mut unreadable) = (Vec::new(), Vec::new());
-        for (address, record) in page.records {
+        for (row, record) in page.records {
+            // Another program has written it.
+            let Some(address) = address_of(&row) else { continue };
             match record {
-                Some(record) if is_left_behind(&record) => {}
                 Some(record) if now.ms_since(record.since()) < listing.filter.older_than_ms => {}
                 Some(record) => records.push(Shown { address, record, now }),
                 None => unreadable.push(address),
             }
         }
         inner.metrics.unreadable.inc_by(unreadable.len() as u64);
-        let then = (letter == 'p' && inner.second.is_some()).then(|| "s".to_owned());
+        let then = (letter == 'o').then(|| "m".to_owned());
         let next = page.next.map(|next| format!("{letter}{next}")).or(then);
         Ok(ShownPage { records, unreadable, next, is_incomplete: false })
     }
@@ -92,14 +95,14 @@ impl Operations {
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    pub async fn list_by_time(&self, listing: Listing<'_>, order: ByTime) -> Result<ShownPage, ListFailure> {
+    pub async fn list_by_time(&self, listing: &Listing, order: ByTime) -> Result<ShownPage, ListFailure> {
         let permit = self.inner.walks.try_acquire();
         let _walks = permit.map_err(|_| Failure::Overloaded("too many listings by time at once"))?;
         let began = Instant::now();
         let mut found = ShownPage { records: Vec::new(), unreadable: Vec::new(), next: None, is_incomplete: false };
         for _ in 0..SORTED_PAGES_MAX {
-            let page = Listing { cursor: found.next.as_deref(), limit: SORTED_PAGE, ..listing };
-            let page = self.list(page).await?;
+            let page = Listing { cursor: found.next.take(), limit: SORTED_PAGE, ..listing.clone() };
+            let page = self.list(&page).await?;
             found.records.extend(page.records);
             found.unreadable.extend(page.unreadable);
             found.next = page.next;
@@ -126,8 +129,8 @@ impl Operations {
         let mut next: Option<String> = None;
         for _ in 0..SORTED_PAGES_MAX {
             let listing =
-                Listing { app: Some(app), filter: &Filter::default(), cursor: next.as_deref(), limit: SORTED_PAGE };
-            let page = match self.list(listing).await {
+                Listing { app: Some(app.clone()), filter: Filter::default(), cursor: next, limit: SORTED_PAGE };
+            let page = match self.list(&listing).await {
                 Ok(page) => page,
                 Err(ListFailure::Failure(failure)) => return Err(failure),
                 Err(ListFailure::InvalidCursor) => return Ok(true),
@@ -148,54 +151,36 @@ impl Operations {
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
     pub async fn forget(&self, address: &OperationAddress, force: bool) -> Answer<Reply> {
-        let inner = &self.inner;
-        let in_second = match &inner.second {
-            Some(_) => Some(inner.forget_at(Home::Durable, address, force).await?),
-            None => None,
-        };
-        let needs_force =
-            |reply: &&Reply| matches!(reply.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. });
-        if let Some(reply) = in_second.as_ref().filter(needs_force) {
-            return Ok(reply.clone());
+        let mut found: Option<Reply> = None;
+        for set in self.inner.sets() {
+            let reply = forget_in(set, address, force).await?;
+            if matches!(reply.outcome, Outcome::StillStarted { .. } | Outcome::Unknown { .. }) {
+                return Ok(reply);
+            }
+            let was_there = |reply: &Reply| reply.outcome != Outcome::NotFound;
+            if found.as_ref().is_none_or(|found| !was_there(found) && was_there(&reply)) {
+                found = Some(reply);
+            }
         }
-        let in_active = inner.forget_at(Home::Fast, address, force).await?;
-        let found =
-            in_second.filter(|reply| matches!(reply.outcome, Outcome::Forgotten { was } if was != State::Vacant));
-        Ok(match in_active.outcome {
-            Outcome::NotFound => found.unwrap_or(in_active),
-            _ => in_active,
-        })
+        found.ok_or(Failure::Overloaded("there is no store"))
     }
 }
 
-impl Inner {
-    async fn forget_at(&self, home: Home, address: &OperationAddress, force: bool) -> Result<Reply, StoreError> {
-        let unreadable = match self.apply(home, address, &Command::Forget { force }).await {
-            Err(error @ StoreError::Unreadable { .. }) if force => error,
-            reply => return reply,
-        };
-        let Some(active) = self.active(home) else { return Err(self.engines(home).unavailable()) };
-        if !active.target.gate.discard(active.fence(), address).await? {
-            return Err(unreadable);
-        }
-        tracing::warn!(app = address.app.as_str(), id = %address.id, "a record that cannot be decoded was deleted");
-        let gate = &active.target.gate;
-        Ok(gate.reply(Outcome::Forgotten { was: State::Unknown }, gate.clock_now(), None))
+async fn forget_in(set: &Machine, address: &OperationAddress, force: bool) -> Answer<Reply> {
+    let unreadable = match set.apply(address, &Command::Forget { force }).await {
+        Err(error @ Failure::Unreadable { .. }) if force => error,
+        reply => return reply,
+    };
+    let used = set.engines().used()?;
+    let row = row_of(address);
+    let discard = set.engines().checked(used.epoch, used.store.discard(used.epoch, &row));
+    if !set.engines().in_time(discard).await? {
+        return Err(unreadable);
     }
+    tracing::warn!(app = address.app.as_str(), id = %address.id, "a record that cannot be decoded was deleted");
+    Ok(set.reply(Outcome::Forgotten { was: State::Unknown }))
+}
 
-    /// The record that counts.
-    async fn get(&self, address: &OperationAddress) -> Result<Option<At<OperationRecord>>, StoreError> {
-        let mut failure = None;
-        match self.record_at(Home::Fast, address).await {
-            Ok(At { now, answer: Some(answer) }) => return Ok(Some(At { now, answer })),
-            Ok(At { answer: None, .. }) => {}
-            Err(error) => failure = Some(error),
-        }
-        if self.second.is_some()
-            && let At { now, answer: Some(answer) } = self.record_at(Home::Durable, address).await?
-        {
-            return Ok(Some(At { now, answer }));
-        }
-        failure.map_or(Ok(None), Err)
-    }
+fn address_of(row: &Address) -> Option<OperationAddress> {
+    Some(OperationAddress { app: row.app.clone(), id: row.key.as_str().parse().ok()? })
 }

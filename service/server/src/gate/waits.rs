@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use latchgate_core::gate::OperationAddress;
+use latchgate_core::Address;
+use latchgate_core::lock::NodeId;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::failure::Failure;
-use crate::store::gate::WakeUp;
+use crate::store::WakeUp;
 
 /// The pres at this node that wait, by operation.
 pub(super) struct Waits {
@@ -18,7 +19,7 @@ pub(super) struct Waits {
 
 #[derive(Default)]
 struct Waiters {
-    by_address: HashMap<OperationAddress, Awaited>,
+    by_address: HashMap<Address, Awaited>,
     /// In all.
     count: usize,
 }
@@ -32,7 +33,7 @@ struct Awaited {
 /// One pre that waits, until it is dropped.
 pub(super) struct Waiting {
     waits: Arc<Waits>,
-    address: OperationAddress,
+    address: Address,
     ends: watch::Receiver<()>,
 }
 
@@ -43,7 +44,7 @@ impl Waits {
 
     /// # Errors
     /// When too many pres wait already.
-    pub(super) fn join(self: &Arc<Self>, address: &OperationAddress) -> Result<Waiting, Failure> {
+    pub(super) fn join(self: &Arc<Self>, address: &Address) -> Result<Waiting, Failure> {
         let mut waiters = self.waiters.lock();
         if waiters.count >= self.waiters_max {
             return Err(Failure::Overloaded("too many wait already"));
@@ -55,11 +56,20 @@ impl Waits {
         Ok(Waiting { waits: Arc::clone(self), address: address.clone(), ends: operation.ends.subscribe() })
     }
 
-    pub(super) fn wake(&self, wake_up: &WakeUp) {
-        let waiters = self.waiters.lock();
+    /// In wake-ups it stands for all nodes: a record says that callers wait for it, and not where.
+    pub(super) fn node() -> NodeId {
+        NodeId::new("operations")
+    }
+
+    /// Something has happened that callers wait for.
+    pub(super) fn wake(&self, address: &Address) {
+        self.waiters.lock().by_address.get(address).into_iter().for_each(Awaited::notify);
+    }
+
+    pub(super) fn woken(&self, wake_up: WakeUp) {
         match wake_up {
-            WakeUp::Operation(address) => waiters.by_address.get(address).into_iter().for_each(Awaited::notify),
-            WakeUp::All => waiters.by_address.values().for_each(Awaited::notify),
+            WakeUp::Key(address) => self.wake(&address),
+            WakeUp::All => self.waiters.lock().by_address.values().for_each(Awaited::notify),
         }
     }
 }

@@ -15,7 +15,7 @@ use super::context::Context;
 use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
-use crate::engines::{Engine, EngineView, Engines, EnginesOf, OrderFailure, SwitchOrder};
+use crate::engines::{EngineSet, EngineView, EnginesOf, OrderFailure, SwitchOrder, UsedStore};
 use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::http::TTL_MS_MIN;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
@@ -30,9 +30,8 @@ answers! {
     /// The engines, and which of them is in use.
     pub struct EnginesAnswer {
         locks: EnginesInUse,
+        /// Those of fast operations: the same ones, unless the gate has a store of its own.
         gate: EnginesInUse,
-        /// The second store of the gate, in which durable operations live whichever engine is active; absent if the gate has one store.
-        durable?: Option<EnginesInUse>,
         /// This node first, then the others that were there within the last minute, and what each has said of itself.
         nodes: Vec<NodeAnswer>,
     }
@@ -124,7 +123,7 @@ requests! {
 
     #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
     pub struct HoldOffRequest {
-        /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
+        /// Which hold-off: `locks`, the default, or `gate`, that of the store of fast operations.
         #[serde(default)]
         of: EnginesOf,
         /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease that any node grants.
@@ -135,7 +134,7 @@ requests! {
 
 impl SwitchRequest {
     /// Carries it out.
-    async fn carry_out<E: ?Sized + Engine>(self, engines: &Engines<E>, call: &Call) -> Result<(), Problem> {
+    async fn carry_out(self, engines: &EngineSet, call: &Call) -> Result<(), Problem> {
         let Self { engine, stopped, force, ttl_ms_max } = self;
         let order = SwitchOrder { to: engine, is_stopped: stopped, force };
         let carried_out = match ttl_ms_max {
@@ -197,7 +196,7 @@ pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<Hold
     call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
     let ordered = match of {
         EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
-        EnginesOf::Gate => call.context.operations.order_hold_off(for_ms).await,
+        EnginesOf::Gate => call.context.operations.engines().order_hold_off(for_ms).await,
     };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
 }
@@ -217,9 +216,8 @@ fn refused(failure: &OrderFailure) -> Problem {
 
 fn answer(context: &Context) -> EnginesAnswer {
     EnginesAnswer {
-        locks: in_use(context.locks.engines(), context.locks.now()),
-        gate: in_use(context.operations.engines(), context.operations.now()),
-        durable: context.operations.durable_engine().map(|engines| in_use(engines, context.operations.now())),
+        locks: in_use(context.locks.engines(), context.locks.now(), |used| used.hold_off_until),
+        gate: in_use(context.operations.engines(), context.operations.now(), |used| used.hold_off_of_operations().until),
         nodes: context.nodes.list().into_iter().map(node).collect(),
     }
 }
@@ -229,20 +227,19 @@ fn node(seen: SeenNode) -> NodeAnswer {
     NodeAnswer { node: seen.node, version, started_at: rfc3339(started_at), seen_ms_ago: seen.age_ms, locks, gate }
 }
 
-fn in_use<E: ?Sized + Engine>(engines: &Engines<E>, now: Timestamp) -> EnginesInUse {
+fn in_use(engines: &EngineSet, now: Timestamp, hold_off: fn(&UsedStore) -> Timestamp) -> EnginesInUse {
     let view = engines.view();
     let standing = engines.standing();
     // The estimate of the clock is 0 before the first call.
     let shown = standing.as_ref().and_then(|standing| view.engines.get(standing.index));
     let shown = shown.and_then(|engine| engine.reading.as_ref().ok());
     let now = shown.map_or(now, |reading| now.max(reading.now));
-    let left = |until: fn(&crate::engines::Standing<E>) -> Timestamp| {
-        standing.as_ref().map_or(0, |standing| until(standing).ms_since(now))
-    };
+    let left =
+        |until: fn(&UsedStore) -> Timestamp| standing.as_ref().map_or(0, |standing| until(standing).ms_since(now));
     EnginesInUse {
         active: standing.as_ref().and_then(|standing| Some(view.engines.get(standing.index)?.name.clone())),
         epoch: standing.as_ref().map(|standing| standing.epoch.number()),
-        hold_off_ms: left(|standing| standing.hold_off_until),
+        hold_off_ms: left(hold_off),
         forced_ms: left(|standing| standing.forced_until),
         trouble: view.trouble,
         engines: view.engines.into_iter().map(engine).collect(),

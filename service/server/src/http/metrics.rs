@@ -12,7 +12,7 @@ use tokio::time::interval;
 
 use super::answer::ok;
 use super::context::{Context, Shared};
-use crate::engines::{Engine, Engines, View};
+use crate::engines::{EngineSet, View};
 use crate::format::answers;
 use crate::observe::metrics::{self, CONTENT_TYPE, Page, Process, SAMPLE_EVERY};
 use crate::observe::traces::spans_dropped;
@@ -71,13 +71,13 @@ fn write(context: &Context, page: &mut Page<'_>) {
     let help = "1 if the node can serve: its store takes commits and it is not shutting down.";
     page.gauge("latchgate_ready", help, u32::from(locks.is_ready()));
     counts(context, page);
-    operations.encode_calls(page);
     engines(context, page);
     let help = "Connections to stores.";
     let mut connections = page.gauges("latchgate_pool_connections", help);
+    let pools = |set: Option<&EngineSet>| set.and_then(|set| Some(set.standing()?.store.pools())).unwrap_or_default();
     let pools = [
-        ("locks", locks.engines().standing().map(|used| used.store.pools()).unwrap_or_default()),
-        ("gate", operations.pools()),
+        ("locks", pools(Some(locks.engines()))),
+        ("gate", pools(operations.own_engines())),
     ];
     for (of, pool) in pools.iter().flat_map(|(of, pools)| pools.iter().map(move |pool| (*of, pool))) {
         for (state, count) in [("used", pool.used), ("idle", pool.idle), ("max", pool.max)] {
@@ -103,8 +103,7 @@ fn counts(context: &Context, page: &mut Page<'_>) {
 
 fn engines(context: &Context, page: &mut Page<'_>) {
     let (locks, operations) = (&context.locks, &context.operations);
-    let mut pairs = vec![used("locks", locks.engines()), used("gate", operations.engines())];
-    pairs.extend(operations.durable_engine().map(|engines| used("durable", engines)));
+    let pairs = [used("locks", locks.engines()), used("gate", operations.engines())];
     let mut in_use = page.gauges("latchgate_engine", "1 for the engine in use, 0 for the other one of its pair.");
     for (of, view, standing) in &pairs {
         for (index, engine) in view.engines.iter().enumerate() {
@@ -126,7 +125,7 @@ fn engines(context: &Context, page: &mut Page<'_>) {
 }
 
 /// The engines, and the index and the epoch of the one in use.
-fn used<E: ?Sized + Engine>(of: &'static str, engines: &Engines<E>) -> (&'static str, View, Option<(usize, u64)>) {
+fn used(of: &'static str, engines: &EngineSet) -> (&'static str, View, Option<(usize, u64)>) {
     let standing = engines.standing().map(|standing| (standing.index, standing.epoch.number()));
     (of, engines.view(), standing)
 }

@@ -10,11 +10,12 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::answers::{in_time, refused};
-use super::batch::{Done, Failed, Work};
 use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, Reply, Waiting, give_back_later};
 use super::committer::Committer;
 use super::key_queue::{KeyQueue, WaitQueue, Waiter};
+use super::kind::{LockInput, Locking};
+use crate::node::{Done, Failed, Work};
 use crate::observe::metrics::LockMetrics;
 
 /// Most waiters of a key that an inspection names.
@@ -119,11 +120,11 @@ fn answer_waiter(
 
 impl Committer {
     /// Replies with what a batch came to for one key.
-    pub(super) fn answer(&mut self, done: Done, input: &mut BatchInput) {
+    pub(super) fn answer(&mut self, done: Done<Locking>, input: &mut BatchInput) {
         let Done { work, result } = done;
-        let Work { address, arrived, epoch, .. } = *work;
+        let Work { address, input: LockInput { arrived, .. }, epoch, .. } = *work;
         let evaluation = match result {
-            Ok((stored, evaluation)) => {
+            Ok((stored, (evaluation, _))) => {
                 self.cache.put(address.clone(), stored, epoch);
                 evaluation
             }
@@ -187,7 +188,7 @@ impl Committer {
         address: &Address,
         input: &mut BatchInput,
         arrived: &[Rank],
-        failed: Failed,
+        failed: Failed<Locking>,
     ) {
         for reply in input.replies.drain(..) {
             reply.fail(failed.failure.clone(), address, &self.home);

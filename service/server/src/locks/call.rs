@@ -9,10 +9,9 @@ use latchgate_core::lock::{
 use latchgate_core::{Address, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 pub use crate::failure::{Answer, Failure};
-use crate::store::StoreError;
 
 /// A request for a lease.
 #[derive(Clone, Debug)]
@@ -258,15 +257,4 @@ pub(super) fn give_back_later(home: mpsc::WeakSender<Envelope>, address: Address
             let _ = calls.send(Envelope::new(address, Call::give_back(give_back, until))).await;
         }
     });
-}
-
-/// Reads for a client, in a task of its own: a client that goes away does not cut off the statement half-way.
-pub(super) async fn read<T: Send + 'static>(
-    patience: Duration,
-    read: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> Answer<T> {
-    let reading = tokio::spawn(timeout(patience, read));
-    let read = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
-    let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;
-    read.map_err(|error| error.of_reading().into())
 }

@@ -12,22 +12,26 @@ use latchgate_core::lock::{Command, LockState, can_only_wait};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::apart::{ApartKeys, Arrived, Returned};
-use super::batch::{self, Apart, Done, Failed, Work};
 use super::batch_input::{BatchInput, Inputs};
-use super::cache::Cache;
 use super::call::{Call, Envelope, Failure};
 use super::ended_waits::EndedWaits;
 use super::key_queue::{KeyQueue, WaitQueue};
-use super::node::Node;
+use super::kind::{Context, LockInput, Locking, Waiting};
+use super::node::LockNode;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
+use crate::node::{
+    Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Returned, Work, gather, run, run_locked,
+};
 use crate::store::{Epoch, WakeUp};
 
-/// How many calls one batch takes.
-const BATCH_MAX: usize = 512;
+/// With a hasher that is four times as fast as the standard one, and has a random seed too.
+pub(super) type Queues = HashMap<Address, KeyQueue, lru::DefaultHasher>;
+
+/// A key that comes back from a task of its own, with its queue and its input.
+type Back = Returned<Locking, (KeyQueue, BatchInput)>;
 
 pub(super) struct Committer {
-    pub(super) node: Arc<Node>,
+    pub(super) node: Arc<LockNode>,
     calls: mpsc::Receiver<Envelope>,
     /// Where a delivery that fails sends its give-back.
     pub(super) home: mpsc::WeakSender<Envelope>,
@@ -35,18 +39,17 @@ pub(super) struct Committer {
     wake_ups: mpsc::Receiver<WakeUp>,
     /// Keys that this node has changed beside the batches.
     rechecks: mpsc::Receiver<Address>,
-    /// With a hasher that is four times as fast as the standard one, and has a random seed too.
-    pub(super) queues: HashMap<Address, KeyQueue, lru::DefaultHasher>,
+    pub(super) queues: Queues,
     schedule: Schedule,
-    pub(super) cache: Cache,
-    pub(super) apart: ApartKeys,
+    pub(super) cache: Cache<LockState>,
+    apart: ApartKeys<Call, Locking, (KeyQueue, BatchInput)>,
     pub(super) ended_waits: EndedWaits,
     pub(super) waiters: usize,
 }
 
 impl Committer {
     pub(super) fn new(
-        node: Arc<Node>,
+        node: Arc<LockNode>,
         calls: mpsc::Receiver<Envelope>,
         home: mpsc::WeakSender<Envelope>,
         wake_ups: mpsc::Receiver<WakeUp>,
@@ -88,18 +91,7 @@ impl Committer {
             for (one, arrived) in returned {
                 self.take_back(one, arrived, &mut inputs);
             }
-            // Handlers that are ready to run send their calls first, as long as calls come, so that one commit serves them all. If
-            // none is, the first yield returns at once.
-            let mut is_arriving = true;
-            while is_arriving {
-                tokio::task::yield_now().await;
-                let before = calls.len();
-                while calls.len() < BATCH_MAX {
-                    let Ok(envelope) = self.calls.try_recv() else { break };
-                    calls.push(envelope);
-                }
-                is_arriving = calls.len() > before;
-            }
+            gather(&mut self.calls, &mut calls).await;
             while let Ok(wake_up) = self.wake_ups.try_recv() {
                 self.wake(wake_up, &mut inputs);
             }
@@ -180,8 +172,9 @@ impl Committer {
     }
 
     /// A key comes back from its own task: it is answered, and what has arrived meanwhile is served.
-    fn take_back(&mut self, returned: Returned, arrived: Arrived, inputs: &mut Inputs) {
-        let Returned { address, queue, mut input, done, is_busy } = returned;
+    fn take_back(&mut self, returned: Back, arrived: Arrived<Call>, inputs: &mut Inputs) {
+        let Returned { luggage: (queue, mut input), done, is_busy } = returned;
+        let address = done.work.address.clone();
         self.queues.insert(address.clone(), queue);
         self.note_unreadable(&done);
         if is_busy {
@@ -199,14 +192,14 @@ impl Committer {
     }
 
     /// A key whose state cannot be decoded would have the others of its batch loaded once more.
-    fn note_unreadable(&mut self, done: &Done) {
+    fn note_unreadable(&mut self, done: &Done<Locking>) {
         if let Err(Failed { failure: failure @ Failure::Unreadable { .. }, .. }) = &done.result {
             self.apart.set_busy(&done.work.address, &failure.to_string());
         }
     }
 
     /// The key leaves the committer, with its queue and its input.
-    fn set_apart(&mut self, apart: Apart, mut input: BatchInput) {
+    fn set_apart(&mut self, apart: Apart<Locking>, mut input: BatchInput) {
         let address = apart.work.address.clone();
         if apart.is_busy {
             self.apart.set_busy(&address, "another session keeps its row locked");
@@ -216,7 +209,11 @@ impl Committer {
         // They are on their way with the work.
         input.commands.clear();
         let queue = self.queues.remove(&address).unwrap_or_default();
-        self.apart.begin(Arc::clone(&self.node), apart, queue, input);
+        let node = Arc::clone(&self.node);
+        self.apart.begin(Arc::clone(&node.node), apart, (queue, input), async move |work, (queue, input), deadline| {
+            let context = Context { node: &node, waiting: Waiting::One(&queue.queue) };
+            (run_locked(&node, context, work, deadline).await, (queue, input))
+        });
     }
 
     /// Adds the keys whose recheck is due: a wait has ended, a lease may have expired, or the turn must be refreshed.
@@ -271,11 +268,11 @@ impl Committer {
             }
         }
         if !works.is_empty() {
-            let calls = works.iter().map(|work| work.commands.len() + work.arrived.len()).sum::<usize>();
+            let calls = works.iter().map(|work| work.input.commands.len() + work.input.arrived.len()).sum::<usize>();
             self.node.metrics.batch_calls().observe(calls as f64);
-            let (queues, no_waiters) = (&self.queues, WaitQueue::default());
-            let queue_of = |address: &Address| queues.get(address).map_or(&no_waiters, |queue| &queue.queue);
-            let served = batch::run(&self.node, works, queue_of).await;
+            let none = WaitQueue::default();
+            let context = Context { node: &self.node, waiting: Waiting::All(&self.queues, &none) };
+            let served = run(&self.node, context, works).await;
             for done in served.done {
                 self.note_unreadable(&done);
                 if let Some(input) = inputs.get_mut(&done.work.address) {
@@ -298,9 +295,12 @@ impl Committer {
         }
     }
 
-    fn work(&mut self, address: &Address, input: &mut BatchInput, epoch: Epoch) -> Box<Work> {
+    fn work(&mut self, address: &Address, input: &mut BatchInput, epoch: Epoch) -> Box<Work<Locking>> {
         let queue = self.queues.get(address);
-        let base = if input.must_load { None } else { self.cache.base(address, &self.node.id, epoch) };
+        // If other nodes wait for the key, they have most likely changed it.
+        let is_shared = |state: &LockState| state.turns().iter().any(|turn| turn.node != self.node.id);
+        let base = if input.must_load { None } else { self.cache.base(address, epoch) };
+        let base = base.filter(|base| !is_shared(&base.state));
         let metrics = &self.node.metrics;
         if base.is_some() {
             metrics.cache_hits.inc();
@@ -312,10 +312,12 @@ impl Committer {
         let may_guess = is_new && input.commands.is_empty() && !input.must_load && self.cache.may_guess_absent(address);
         Box::new(Work {
             address: address.clone(),
-            commands: std::mem::take(&mut input.commands),
-            arrived: std::mem::take(&mut input.arrived),
-            ended: input.ended.clone(),
-            uncertain: queue.map(KeyQueue::uncertain_grants).unwrap_or_default(),
+            input: LockInput {
+                commands: std::mem::take(&mut input.commands),
+                arrived: std::mem::take(&mut input.arrived),
+                ended: input.ended.clone(),
+                uncertain: queue.map(KeyQueue::uncertain_grants).unwrap_or_default(),
+            },
             base: base.or_else(|| may_guess.then(Arc::default)),
             epoch,
             is_fresh: false,

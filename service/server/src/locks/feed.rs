@@ -14,9 +14,9 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::call::{Answer, read};
-use super::limits::Limits;
-use crate::engines::{EventPage, LockEngines};
+use super::call::Answer;
+use crate::node::{Limits, read};
+use crate::engines::{EventPage, EngineSet};
 use crate::observe::metrics::LockMetrics;
 use crate::store::{EventCursor, EventQuery, LoggedEvent, Watched};
 
@@ -80,7 +80,7 @@ struct Feed {
 /// The readers of a node: one for each app that is watched, and one for all apps together. A reader ends when it has no watcher left.
 pub(super) struct Feeds {
     feeds: Mutex<HashMap<Option<App>, Feed>>,
-    store: LockEngines,
+    store: EngineSet,
     /// Batches that a watcher may be behind.
     lag_max: usize,
     store_timeout: Duration,
@@ -92,7 +92,7 @@ pub(super) struct Feeds {
 
 impl Feeds {
     pub(super) fn new(
-        store: LockEngines,
+        store: EngineSet,
         limits: &Limits,
         commits: watch::Receiver<u64>,
         closing: CancellationToken,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate_core::lock::{Command, LeaseId, Metadata, NodeId, Outcome, Refusal, Release, Renew, WaiterId};
+use latchgate_core::lock::{Command, LeaseId, LockState, Metadata, NodeId, Outcome, Refusal, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
@@ -15,18 +15,13 @@ use super::answers::in_time;
 use super::call::{
     AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, Reply,
 };
-use super::collector;
 use super::committer::Committer;
-use super::health::Health;
-use super::history::History;
-use super::limits::Limits;
-use super::node::Node;
-use super::tasks::{exit_if_it_panics, probe};
-use super::waker::Waker;
-use crate::engines::LockEngines;
+use super::history::{History, trim};
+use super::node::LockNode;
+use crate::engines::EngineSet;
+use crate::node::{Limits, Node, collect, exit_if_it_panics, probe};
 use crate::observe::metrics::LockMetrics;
 use crate::observe::traces;
-use crate::store::store_clock::StoreClock;
 use crate::store::{LOCKED_AT_ONCE, Page, StoreError};
 
 /// Listings that run at once at a node.
@@ -41,7 +36,7 @@ const ACQUIRE_MANY_AT_ONCE: usize = LOCKED_AT_ONCE * 3 / 4;
 #[derive(Clone)]
 pub struct Locks {
     calls: mpsc::Sender<Envelope>,
-    pub(super) node: Arc<Node>,
+    pub(super) node: Arc<LockNode>,
     next_waiter: Arc<AtomicU64>,
     /// Permits for listings.
     lists: Arc<Semaphore>,
@@ -58,38 +53,27 @@ impl Locks {
     ///
     /// # Errors
     /// When no engine is in use, or it cannot be reached.
-    pub async fn start(store: LockEngines, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
-        let clock = StoreClock::default();
-        let sent = Instant::now();
-        match store.used() {
-            Ok(used) => clock.learn(used.clock(), used.store.ping().await?, sent, Instant::now()),
-            // The node was started without one engine, and the operator has to switch to one.
-            Err(error) => tracing::warn!(%error, "no engine is in use yet"),
-        }
-        let wake_ups = store.wake_ups(&id);
-        let (rechecks, to_recheck) = mpsc::channel(limits.calls_max);
-        let (calls, received) = mpsc::channel(limits.calls_max);
-        let running = CancellationToken::new();
-        let (metrics, closing) = (Arc::new(LockMetrics::default()), CancellationToken::new());
-        let node = Arc::new(Node {
-            id,
-            clock,
-            health: Health::default(),
-            waker: Waker::start(store.clone(), limits.store_timeout, Arc::clone(&metrics)),
-            after_jump: tokio::sync::Mutex::default(),
-            rechecks,
-            waiters: AtomicU64::new(0),
-            history: History::start(store.clone(), &limits, closing.clone(), Arc::clone(&metrics)),
-            closing,
-            metrics,
-            store,
-            limits,
-        });
+    pub async fn start(store: EngineSet, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
+        let node = Node::start(store, id, limits).await?;
+        let wake_ups = node.store.wake_ups(&node.id);
+        let (rechecks, to_recheck) = mpsc::channel(node.limits.calls_max);
+        let (calls, received) = mpsc::channel(node.limits.calls_max);
+        let (running, closing) = (CancellationToken::new(), CancellationToken::new());
+        let metrics = Arc::clone(&node.metrics);
+        let history = History::start(node.store.clone(), &node.limits, closing.clone(), metrics);
+        let node = Arc::new(LockNode { node, history, closing, waiters: AtomicU64::new(0), rechecks });
         let committer = Committer::new(Arc::clone(&node), received, calls.downgrade(), wake_ups, to_recheck);
         exit_if_it_panics(tokio::spawn(committer.run()));
-        tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
-        let collector = collector::run(Arc::clone(&node), calls.clone());
-        tokio::spawn(running.clone().run_until_cancelled_owned(collector));
+        tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node.node))));
+        tokio::spawn(running.clone().run_until_cancelled_owned(trim(Arc::clone(&node))));
+        let sender = calls.clone();
+        let notice = move |address| {
+            // If the committer's queue is full, the next walk finds the key again.
+            let look = Call::Command { command: Command::Tick, reply: Reply::None };
+            let _ = sender.try_send(Envelope::new(address, look));
+        };
+        let collecting = collect::<LockState>(Arc::clone(&node.node), notice);
+        tokio::spawn(running.clone().run_until_cancelled_owned(collecting));
         Ok(Self {
             calls,
             node,
@@ -196,7 +180,7 @@ impl Locks {
     /// When the store does not answer.
     pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
         let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
-        let list = |engines: LockEngines| async move {
+        let list = |engines: EngineSet| async move {
             engines.used()?.store.list(&app, &prefix, after.as_ref(), limit).await
         };
         let page = self.read(list).await?;
@@ -241,7 +225,7 @@ impl Locks {
     }
 
     /// Reads from the store what may be large. Only some such reads run at once.
-    pub(super) async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(LockEngines) -> F) -> Answer<T>
+    pub(super) async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(EngineSet) -> F) -> Answer<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
@@ -297,8 +281,13 @@ impl Locks {
         self.node.clock.now().unwrap_or_default()
     }
 
+    /// This node's part in the engine set of the locks.
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.node.node
+    }
+
     /// The store of these locks, or the pair.
-    pub fn engines(&self) -> &LockEngines {
+    pub fn engines(&self) -> &EngineSet {
         &self.node.store
     }
 

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use latchgate_core::Address;
 use latchgate_core::lock::Event;
+use latchgate_core::{Address, Timestamp};
 use tokio::sync::{Semaphore, mpsc, watch};
-use tokio::time::{Duration, sleep, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::feed::Feeds;
-use super::limits::Limits;
-use crate::engines::LockEngines;
+use super::node::LockNode;
+use crate::engines::EngineSet;
+use crate::node::Limits;
 use crate::observe::metrics::LockMetrics;
 
 /// More events than this at once are not written.
@@ -42,7 +43,7 @@ pub(super) struct History {
 impl History {
     /// Writes until it is dropped.
     pub(super) fn start(
-        store: LockEngines,
+        store: EngineSet,
         limits: &Limits,
         closing: CancellationToken,
         metrics: Arc<LockMetrics>,
@@ -111,7 +112,7 @@ impl History {
     }
 }
 
-async fn write(store: &LockEngines, events: &[(Address, Event)]) -> bool {
+async fn write(store: &EngineSet, events: &[(Address, Event)]) -> bool {
     for tried in 1..=TRIES {
         match store.log(events).await {
             Ok(()) => return true,
@@ -122,4 +123,29 @@ async fn write(store: &LockEngines, events: &[(Address, Event)]) -> bool {
         }
     }
     false
+}
+
+/// Deletes events past their retention, for ever: in steps, for no longer than one interval of the collection.
+pub(super) async fn trim(node: Arc<LockNode>) {
+    while node.history.is_kept() {
+        sleep(node.limits.collect_interval).await;
+        if node.health.is_up() {
+            trim_for_an_interval(&node).await;
+        }
+    }
+}
+
+async fn trim_for_an_interval(node: &LockNode) {
+    let (Some(now), Some(used)) = (node.clock.now(), node.store.standing()) else { return };
+    let older_than = Timestamp::from_ms(now.as_ms().saturating_sub(node.limits.history_retention_ms()));
+    let started = Instant::now();
+    while started.elapsed() < node.limits.collect_interval {
+        let step = used.store.trim(older_than, node.limits.collect_rows);
+        match timeout(node.limits.store_timeout, step).await {
+            Ok(Ok(deleted)) if deleted >= node.limits.collect_rows as u64 => {}
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => return tracing::warn!(%error, "old events could not be deleted"),
+            Err(_) => return tracing::warn!("deleting old events took too long"),
+        }
+    }
 }

@@ -1,36 +1,29 @@
 //! The locks of a node: the rules in `latchgate_core::lock` meet a store.
 //!
-//! [`Locks`] sends each call to the committer (`committer.rs`), which serves the keys in batches (`batch.rs`), keeps
+//! [`Locks`] sends each call to the committer (`committer.rs`), which serves the keys in batches (`node/batch.rs`), keeps
 //! their waiters (`key_queue.rs`), and replies (`answering.rs`).
 
 mod answering;
 mod answers;
-mod apart;
-mod batch;
 mod batch_input;
-mod cache;
 mod call;
-mod collector;
 mod committer;
 mod ended_waits;
 mod feed;
 mod handle;
-mod health;
 mod history;
 mod joining;
 mod key_queue;
-mod limits;
+mod kind;
 mod many;
 mod node;
 mod schedule;
-mod tasks;
 mod together;
-mod waker;
 mod watch;
 
 pub use self::call::{Acquired, Answer, Failure, GroupHeld, Inspected, LockRequest, Refused, Waiting};
 pub use self::handle::Locks;
-pub use self::limits::Limits;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 pub use self::watch::{Next, Watch};
+pub use crate::node::Limits;
 pub use crate::store::Watched;

@@ -7,7 +7,7 @@ use latchgate_core::lock::{LockState, Position, TURN_REFRESH_BEFORE_MS};
 use latchgate_core::{Address, Timestamp};
 use tokio::time::Instant;
 
-use super::node::Node;
+use super::node::LockNode;
 
 /// How often a key with waiters is evaluated while its state is not known, because the store is down.
 pub(super) const DOWN_PAUSE: Duration = Duration::from_millis(250);
@@ -51,7 +51,7 @@ impl Schedule {
 }
 
 /// When time next changes the state in a way that may admit the node's first waiter, or the node's turn must be refreshed.
-pub(super) fn next_recheck(node: &Node, state: &LockState, first: Position, now: Instant) -> Instant {
+pub(super) fn next_recheck(node: &LockNode, state: &LockState, first: Position, now: Instant) -> Instant {
     let own = state.turns().iter().filter(|turn| turn.node == node.id).map(|turn| turn.until).min();
     let refresh = own.map(|until| Timestamp::from_ms(until.as_ms().saturating_sub(TURN_REFRESH_BEFORE_MS)));
     let change = state.next_change(&node.id, first, node.clock.now().unwrap_or_default());

@@ -7,10 +7,10 @@ use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::Instrument as _;
 
-use super::batch::Round;
 use super::call::Failure;
 use super::handle::Locks;
-use super::node::Node;
+use super::node::LockNode;
+use crate::node::Round;
 use crate::observe::metrics::{Retry, Uncounted};
 use crate::observe::traces;
 use crate::store::{Change, CommitResult, Committed, Rule, StoreError, Stored};
@@ -80,7 +80,7 @@ impl Locks {
 
 /// One round; `None` if another is needed.
 async fn round<T>(
-    node: &Node,
+    node: &LockNode,
     addresses: &[Address],
     decide: &(impl Fn(Vec<LockState>, Timestamp, Terms) -> Decision<T> + Send + Sync),
     deadline: Instant,
@@ -106,7 +106,7 @@ async fn round<T>(
     }
     let uncounted: Vec<_> = writes.iter().map(|(index, _, events)| (*index, Uncounted::of(events))).collect();
     let change = |(index, state, events): (usize, LockState, Vec<Event>)| {
-        node.change(&addresses[index], Stored { version: versions[index], state }, events, round)
+        node.change(&addresses[index], (versions[index], state), events, round)
     };
     let changes: Vec<Change> = writes.into_iter().map(change).collect();
     let sent = Instant::now();

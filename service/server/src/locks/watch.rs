@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 use super::call::{Answer, Failure};
 use super::feed::Batch;
 use super::handle::Locks;
-use super::node::Node;
+use super::node::LockNode;
 use crate::store::{EventCursor, LoggedEvent, Watched};
 
 /// A watcher without events learns its position this often, if it has moved.
@@ -27,7 +27,7 @@ pub enum Next {
 
 /// A watcher of keys. It sees the commits of all nodes.
 pub struct Watch {
-    node: Arc<Node>,
+    node: Arc<LockNode>,
     /// `None`: of all apps.
     app: Option<App>,
     watched: Watched,

@@ -1,7 +1,7 @@
 //! Documents: texts that a store keeps by name, each changed as a whole by compare-and-set. They belong to no epoch: neither a switch nor
 //! [`clear`] removes them.
 //!
-//! [`clear`]: super::LockStore::clear
+//! [`clear`]: super::Store::clear
 
 use async_trait::async_trait;
 

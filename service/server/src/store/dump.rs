@@ -3,25 +3,25 @@
 use latchgate_core::lock::LockState;
 use latchgate_core::{Address, Timestamp};
 
-use super::StoreError;
+use super::{RowState, StoreError};
 
 /// A state on its way from one engine to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CopiedState {
+pub struct CopiedState<S = LockState> {
     pub address: Address,
-    pub state: LockState,
+    pub state: S,
     /// As in [`super::Change`].
     pub notice_at: Option<Timestamp>,
     pub keep_until: Timestamp,
 }
 
-impl CopiedState {
+impl<S: RowState> CopiedState<S> {
     /// The same state for a store whose clock is `by_ms` ahead.
     #[must_use]
     pub fn moved(self, by_ms: i64) -> Self {
         let moved = |at: Timestamp| Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
         Self {
-            state: self.state.carried(by_ms, &LockState::default()),
+            state: self.state.moved(by_ms),
             notice_at: self.notice_at.map(moved),
             keep_until: moved(self.keep_until),
             address: self.address,
@@ -54,8 +54,8 @@ impl<T> DumpPage<T> {
 }
 
 /// A page of a walk along the addresses. If it is full, there may be another. A row that cannot be decoded is the position after it.
-pub fn page_of(states: Vec<Result<CopiedState, String>>, limit: usize) -> DumpPage<CopiedState> {
-    let after = |found: &Result<CopiedState, String>| match found {
+pub fn page_of<S>(states: Vec<Result<CopiedState<S>, String>>, limit: usize) -> DumpPage<CopiedState<S>> {
+    let after = |found: &Result<CopiedState<S>, String>| match found {
         Ok(CopiedState { address, .. }) => position_after(address.app.as_str(), address.key.as_str()),
         Err(position) => position.clone(),
     };

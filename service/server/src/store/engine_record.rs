@@ -1,8 +1,6 @@
 //! The engine record: what a store says of itself, so that it can refuse nodes that do not know it yet.
 //!
-//! A store keeps one record for locks and one for the gate, and a third one if it is the second store of a gate: see [`Purpose`].
-//! Every load and every commit names an epoch, and the store refuses
-//! it in the same statement or script unless its record says `active` in this epoch. So a change of the record stops every
+//! Every load and every commit names an epoch, and the store refuses it in the same statement or script unless its record says `active` in this epoch. So a change of the record stops every
 //! node at once, whatever the node believes and however long it was paused.
 
 use std::fmt;
@@ -102,25 +100,6 @@ impl EngineState {
     }
 }
 
-/// Which records a store has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    Locks,
-    Gate,
-    /// Durable operations, in the second store of a gate.
-    Durable,
-}
-
-impl Purpose {
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Locks => "locks",
-            Self::Gate => "gate",
-            Self::Durable => "durable",
-        }
-    }
-}
-
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineRecord {
     pub state: EngineState,
@@ -151,6 +130,12 @@ pub struct EngineRecord {
     /// it serves; only an operator lowers it.
     #[serde(alias = "lease_ms_max")]
     pub ttl_ms_max: u64,
+    /// By how much the longest lease of an operation may be longer than that, in ms.
+    #[serde(default)]
+    pub operations_more_ms: u64,
+    /// By how much longer this hold-off lasts for operations. Nothing more if an operator has set its end.
+    #[serde(default)]
+    pub operations_extra_ms: u64,
     /// How many states the copier had copied when it retired this engine: an engine with fewer has lost some. The highest number if
     /// the copy is not known to be complete.
     #[serde(default)]
@@ -208,7 +193,8 @@ impl EngineRecord {
     /// The same with a hold-off of at least `lease_ms`, beginning at `now`.
     #[must_use]
     pub fn held_off(&self, lease_ms: u64, now: Timestamp) -> Self {
-        self.held_until(now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until), now)
+        let held = self.held_until(now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until), now);
+        Self { operations_extra_ms: self.operations_more_ms, ..held }
     }
 
     /// The same with a hold-off until then.

@@ -5,15 +5,18 @@ pub mod documents;
 mod dump;
 pub mod engine_record;
 mod events;
-pub mod gate;
+pub mod operation_rows;
+mod posted;
 pub mod postgres;
 mod process_clock;
 pub mod redis;
+mod row;
 pub mod sqlite;
 pub mod store_clock;
 mod wake_ups;
 
 use async_trait::async_trait;
+use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
@@ -22,13 +25,15 @@ pub use self::documents::DocumentStore;
 pub use self::dump::{CopiedState, DumpPage, page_of, position_after, read_position};
 pub use self::engine_record::{EngineState, Epoch, PoolUse, RecordStore};
 pub use self::events::{EventCursor, EventQuery, InvalidEventCursor, LoggedEvent, Watched};
+pub use self::operation_rows::{Filter, Listing, OperationPage};
 pub use self::process_clock::machine_time;
+pub use self::row::{Filters, RowKind, RowState};
 
 /// A state and its version.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stored {
+pub struct Stored<S = LockState> {
     pub version: Version,
-    pub state: LockState,
+    pub state: S,
 }
 
 /// Identifies the commit that wrote a state. Versions of a key never repeat, even if its row is removed and created again.
@@ -64,10 +69,10 @@ impl Version {
 
 /// A state to be written, if the key's version is still `expected`.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct Change<S = LockState> {
     pub address: Address,
     pub expected: Version,
-    pub state: LockState,
+    pub state: S,
     /// The events of the change, written in the same commit and in this order.
     pub events: Vec<Event>,
     /// When the passing of time next ends a lease or does something else that makes an event. The row is not removed
@@ -80,9 +85,9 @@ pub struct Change {
 }
 
 #[derive(Clone, Debug)]
-pub struct Loaded {
+pub struct Loaded<S = LockState> {
     /// One state for each address, in the order of the request; the default if there is no row.
-    pub states: Vec<Stored>,
+    pub states: Vec<Stored<S>>,
     /// The store's clock during the call.
     pub now: Timestamp,
 }
@@ -177,10 +182,10 @@ impl StoreError {
 ///
 /// # Errors
 /// `Unreadable` with all keys whose state cannot be decoded. A load of the other keys succeeds.
-pub(crate) fn all_readable(
+pub(crate) fn all_readable<S>(
     addresses: &[Address],
-    states: Vec<Result<Stored, UnreadableState>>,
-) -> Result<Vec<Stored>, StoreError> {
+    states: Vec<Result<Stored<S>, UnreadableState>>,
+) -> Result<Vec<Stored<S>>, StoreError> {
     let mut readable = Vec::with_capacity(states.len());
     let (mut keys, mut reason) = (Vec::new(), String::new());
     for (address, state) in addresses.iter().zip(states) {
@@ -210,9 +215,9 @@ pub(crate) fn address_of(app: &str, key: &str) -> Option<Address> {
     Some(Address { app: App::parse(app).ok()?, key: Key::parse(key).ok()? })
 }
 
-/// Decodes a state that is stored as JSON.
-pub(crate) fn decode_state(json: &[u8]) -> Result<LockState, UnreadableState> {
-    LockState::from_json(json).map_err(|error| UnreadableState(error.to_string()))
+/// Decodes a state that is stored as JSON, and what belongs to it.
+pub(crate) fn decode_state<S: RowState>(json: &[u8], payload: Option<&[u8]>) -> Result<S, UnreadableState> {
+    S::read(json, payload).map_err(|error| UnreadableState(error.to_string()))
 }
 
 /// Notifies a node that it should look at a key.
@@ -240,10 +245,50 @@ pub struct Collected {
     pub next: Option<String>,
 }
 
-/// A store of lock states. Callers put a time limit on every call. Dropping a call half-way is safe; the outcome of a commit
+/// The rows of one kind in a store. Callers put a time limit on every call. Dropping a call half-way is safe; the outcome of a commit
 /// that was dropped is unknown.
 #[async_trait]
-pub trait LockStore: RecordStore + DocumentStore {
+pub trait Rows<S: RowState>: Send + Sync + 'static {
+    /// Loads states in `epoch`.
+    ///
+    /// # Errors
+    /// `EpochOver` if the store is not active in this epoch; `Unreadable` if a state cannot be decoded.
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError>;
+
+    /// Writes all changes whose expected version is the current one, in one commit. `now` is the caller's estimate of the
+    /// store's clock. No two changes may have the same address.
+    ///
+    /// # Errors
+    /// `EpochOver` if the store is not active in the epoch of the changes.
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError>;
+
+    /// Loads and locks states: no other commit can change them until the returned value is committed, given up or dropped.
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError>;
+
+    /// Looks at up to `limit` rows from this position on. Removes those whose `keep_until` has passed and whose token is lower than all new
+    /// tokens of `epoch`, and returns those that are due. A state that cannot be decoded stays.
+    ///
+    /// # Errors
+    /// `EpochOver` if the store is not active in this epoch.
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError>;
+
+    /// One page of about `limit` (not 0) states of all apps, in the store's own order. A page may be short or empty without
+    /// being the last. While nothing is written, a walk from `None` to the end returns each state at least once. The caller
+    /// may repeat a page that failed.
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError>;
+
+    /// Writes states, replacing existing ones, and records that `copied` states have been written in total. Returns `false`
+    /// and does nothing unless the store is filling for `epoch`.
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError>;
+}
+
+/// A store: rows of each kind, the events of locks, the engine record, documents and notifications.
+#[async_trait]
+pub trait Store: RecordStore + DocumentStore + Rows<LockState> + Rows<Option<OperationRecord>> {
     /// Whether a crash may lose acknowledged commits.
     fn is_volatile(&self) -> bool {
         false
@@ -254,34 +299,20 @@ pub trait LockStore: RecordStore + DocumentStore {
         false
     }
 
-    /// Loads states in `epoch`.
-    ///
-    /// # Errors
-    /// `EpochOver` if the store is not active in this epoch; `Unreadable` if a state cannot be decoded.
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError>;
-
-    /// Writes all changes whose expected version is the current one, in one commit. `now` is the caller's estimate of the
-    /// store's clock. No two changes may have the same address.
-    ///
-    /// # Errors
-    /// `EpochOver` if the store is not active in the epoch of the changes.
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError>;
-
-    /// Loads and locks states: no other commit can change them until the returned value is committed, given up or dropped.
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError>;
-
-    /// Returns up to `limit` states of `app`, in key order, whose keys begin with `prefix` and come after `after`.
+    /// Returns up to `limit` locks of `app`, in key order, whose keys begin with `prefix` and come after `after`.
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError>;
 
-    /// The first app after this text, in the order of their bytes, that has states.
-    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError>;
+    /// A page of operations. A record that is there from the first page to the last is listed.
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError>;
 
-    /// Looks at up to `limit` rows from this position on. Removes those whose `keep_until` has passed and whose token is lower than all new
-    /// tokens of `epoch`, and returns those that are due. A state that cannot be decoded stays.
+    /// Removes a record that cannot be decoded. Returns whether there was one.
     ///
     /// # Errors
     /// `EpochOver` if the store is not active in this epoch.
-    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError>;
+    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError>;
+
+    /// The first app after this text, in the order of their bytes, that has locks.
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError>;
 
     /// Writes events without a change of a state, for example the end of a wait.
     ///
@@ -311,18 +342,9 @@ pub trait LockStore: RecordStore + DocumentStore {
     /// The wake-ups for `node` from now on. [`WakeUp::All`] follows every interruption.
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError>;
 
-    /// One page of about `limit` (not 0) states of all apps, in the store's own order. A page may be short or empty without
-    /// being the last. While nothing is written, a walk from `None` to the end returns each state at least once. The caller
-    /// may repeat a page that failed.
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError>;
-
-    /// Removes all states and events. Returns `false` and does nothing unless the store is filling for `epoch` and no state is copied
+    /// Removes all rows and events. Returns `false` and does nothing unless the store is filling for `epoch` and no state is copied
     /// to it yet.
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError>;
-
-    /// Writes states, replacing existing ones, and records that `copied` states have been written in total. Returns `false`
-    /// and does nothing unless the store is filling for `epoch`.
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError>;
 
     /// Finds out whether a lock can be granted: commits a little, as a grant would. Returns the store's clock.
     ///
@@ -333,9 +355,10 @@ pub trait LockStore: RecordStore + DocumentStore {
 
 /// Locked states: no other commit can change them.
 #[async_trait]
-pub trait LockedStates: Send {
-    /// As [`LockStore::commit`]. A key without a row could not be locked, so its change may lose a race.
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError>;
+pub trait LockedStates<S = LockState>: Send {
+    /// As [`Rows::commit`]. A key without a row could not be locked, so its change may lose a race.
+    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change<S>], rule: Rule)
+    -> Result<Committed, StoreError>;
 
     /// Unlocks the states and writes nothing. Dropping them has the same effect, but may close a connection.
     async fn give_up(self: Box<Self>) -> Result<(), StoreError>;

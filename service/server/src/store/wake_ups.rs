@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use futures::{Stream, StreamExt};
-use latchgate_core::gate::OperationAddress;
 use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App, Key};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 
-use super::{WAKE_UPS_MAX, WakeUp, gate};
+use super::{WAKE_UPS_MAX, WakeUp};
 
 /// A notification of Postgres must be shorter than 8 000 bytes.
 const MESSAGE_MAX_BYTES: usize = 7_900;
@@ -38,16 +37,6 @@ pub(super) fn pack(wake_ups: &[(NodeId, Address)]) -> Vec<(&NodeId, String)> {
 pub(super) fn unpack(message: &[u8]) -> Vec<WakeUp> {
     let Ok(keys) = serde_json::from_slice::<Vec<(App, Key)>>(message) else { return vec![WakeUp::All] };
     keys.into_iter().map(|(app, key)| WakeUp::Key(Address { app, key })).collect()
-}
-
-pub(super) fn pack_operation(address: &OperationAddress) -> String {
-    serde_json::json!([address.app, address.id]).to_string()
-}
-
-/// As [`unpack`].
-pub(super) fn unpack_operation(message: &[u8]) -> Vec<gate::WakeUp> {
-    let read = serde_json::from_slice::<(App, _)>(message);
-    vec![read.map_or(gate::WakeUp::All, |(app, id)| gate::WakeUp::Operation(OperationAddress { app, id }))]
 }
 
 /// Listens until the receiver is dropped, on a connection that is opened again when it ends. After every interruption, in which messages

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, Limits};
-use latchgate::store::{EventCursor, EventQuery, LockStore, Watched};
+use latchgate::store::{EventCursor, EventQuery, Store, Watched};
 use latchgate_core::App;
 use latchgate_core::lock::{EventKind, Outcome};
 use latchgate_testkit::eventually;
@@ -10,7 +10,7 @@ use crate::calls::{hold, id, key, release, request, take, with};
 use crate::worlds::{PATIENCE, World, patient, start_with};
 
 /// The kinds of the key's events, newest first.
-async fn history(store: &dyn LockStore) -> Vec<EventKind> {
+async fn history(store: &dyn Store) -> Vec<EventKind> {
     let logged = store.history(&key(), EventCursor::END, 100).await.unwrap();
     logged.into_iter().map(|logged| logged.event.kind).collect()
 }

@@ -7,13 +7,13 @@ use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Loaded, Store,
+    LockedStates, LoggedEvent, Page, RecordStore, Rows, Rule, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
-use latchgate_testkit::memory::MemoryStore;
+use latchgate_testkit::memory::{InMemory, MemoryStore};
 use tokio::sync::mpsc;
 
 use crate::worlds::PATIENCE;
@@ -49,8 +49,8 @@ pub struct Faulty {
 }
 
 /// Locked states that count when they are given up, and whose commits are lost.
-struct Locked {
-    states: Box<dyn LockedStates>,
+struct Locked<S> {
+    states: Box<dyn LockedStates<S>>,
     given_up: Arc<AtomicU64>,
     lost_locked: Arc<AtomicU64>,
     lost_commits: Arc<AtomicU64>,
@@ -59,8 +59,13 @@ struct Locked {
 }
 
 #[async_trait]
-impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+impl<S: InMemory> LockedStates<S> for Locked<S> {
+    async fn commit(
+        self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change<S>],
+        rule: Rule,
+    ) -> Result<Committed, StoreError> {
         if rule == Rule::Each {
             return self.states.commit(now, changes, rule).await;
         }
@@ -138,15 +143,15 @@ impl DocumentStore for Faulty {
 }
 
 #[async_trait]
-impl LockStore for Faulty {
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+impl<S: InMemory> Rows<S> for Faulty {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         self.check_up()?;
         self.loads.fetch_add(addresses.len() as u64, Ordering::SeqCst);
         self.loaded_at_once.fetch_max(addresses.len() as u64, Ordering::SeqCst);
         self.memory.load(epoch, addresses).await
     }
 
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         self.check_up()?;
         if take_one(&self.lost_commits) {
             return Err(StoreError::Unavailable("lost before".to_owned()));
@@ -167,7 +172,11 @@ impl LockStore for Faulty {
         Ok(Committed { now: self.memory.ping().await?, ..committed })
     }
 
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         self.check_up()?;
         if self.is_locked.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
@@ -184,16 +193,27 @@ impl LockStore for Faulty {
         Ok((loaded, Box::new(locked)))
     }
 
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        Rows::<S>::collect(&self.memory, epoch, from, limit).await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
+        self.memory.dump(from, limit).await
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
+        self.memory.fill(epoch, states, copied).await
+    }
+}
+
+#[async_trait]
+impl Store for Faulty {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         self.memory.list(app, prefix, after, limit).await
     }
 
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
         self.memory.app_after(after).await
-    }
-
-    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
-        self.memory.collect(epoch, from, limit).await
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
@@ -227,16 +247,8 @@ impl LockStore for Faulty {
         self.memory.wake_ups(node).await
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        self.memory.dump(from, limit).await
-    }
-
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         self.memory.clear(epoch).await
-    }
-
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        self.memory.fill(epoch, states, copied).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, Failure, Limits, Locks};
-use latchgate::store::LockStore;
+use latchgate::store::Store;
 use latchgate_core::App;
 use latchgate_testkit::eventually;
 

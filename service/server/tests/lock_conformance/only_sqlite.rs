@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use latchgate::locks::Limits;
-use latchgate::store::LockStore;
+use latchgate::store::Store;
 use latchgate_core::App;
 use latchgate_testkit::eventually;
 
@@ -41,7 +41,7 @@ async fn a_held_lease_is_still_held_when_the_file_is_opened_again() {
     waiting.abort();
     drop((node, waiting));
 
-    let store: OnceLock<Arc<dyn LockStore>> = OnceLock::new();
+    let store: OnceLock<Arc<dyn Store>> = OnceLock::new();
     let is_opened = || async {
         match world.open().await {
             Ok(opened) => store.set(opened).is_ok(),

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSpec, LockEngines, Opener, SwitchOrder};
+use latchgate::engines::{EngineSpec, EngineSet, Opener, SwitchOrder};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::{EventCursor, EventQuery, LockStore, RecordStore, Watched};
+use latchgate::store::{EventCursor, EventQuery, Store, RecordStore, Watched};
 use latchgate_core::lock::{Event, Mode};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::memory::MemoryStore;
@@ -20,14 +20,14 @@ async fn write(store: &MemoryStore, state: EngineState, epoch: u64) {
 }
 
 /// A node of a pair whose records are these, as they are before it looks at them.
-async fn pair(records: [(EngineState, u64); 2]) -> (LockEngines, [MemoryStore; 2]) {
+async fn pair(records: [(EngineState, u64); 2]) -> (EngineSet, [MemoryStore; 2]) {
     let stores = [MemoryStore::default(), MemoryStore::default()];
     for (store, (state, epoch)) in stores.iter().zip(records) {
         write(store, state, epoch).await;
     }
-    let opened = |name, store: &MemoryStore| EngineSpec::opened(name, Arc::new(store.clone()) as Arc<dyn LockStore>);
+    let opened = |name, store: &MemoryStore| EngineSpec::opened(name, Arc::new(store.clone()) as Arc<dyn Store>);
     let specs = vec![opened("one", &stores[0]), opened("other", &stores[1])];
-    (LockEngines::join(specs, PATIENCE, 60_000), stores)
+    (EngineSet::join(specs, PATIENCE, 60_000), stores)
 }
 
 fn to(engine: Option<&str>) -> SwitchOrder {
@@ -160,10 +160,10 @@ async fn a_reader_of_events_that_misses_a_switch_that_was_given_up_gets_no_event
 }
 
 /// A node that was started without the other engine, which is stopped.
-fn beside_a_stopped(one: &MemoryStore) -> LockEngines {
-    let gone: Opener<dyn LockStore> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
+fn beside_a_stopped(one: &MemoryStore) -> EngineSet {
+    let gone: Opener<dyn Store> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
     let (name, kind) = ("other".to_owned(), "memory");
     let stopped = EngineSpec { name, kind, open: gone, is_trusted: false, is_new: false, is_left_out: true };
-    let specs = vec![EngineSpec::opened("one", Arc::new(one.clone()) as Arc<dyn LockStore>), stopped];
-    LockEngines::join(specs, PATIENCE, 60_000)
+    let specs = vec![EngineSpec::opened("one", Arc::new(one.clone()) as Arc<dyn Store>), stopped];
+    EngineSet::join(specs, PATIENCE, 60_000)
 }

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSpec, LockEngines};
+use latchgate::engines::{EngineSpec, EngineSet};
 use latchgate::locks::{Limits, Locks};
-use latchgate::store::LockStore;
+use latchgate::store::Store;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
@@ -60,13 +60,13 @@ impl World {
         Self { backing: Backing::Redis(config), _dir: None }
     }
 
-    pub async fn store(&self) -> Arc<dyn LockStore> {
+    pub async fn store(&self) -> Arc<dyn Store> {
         self.open().await.unwrap()
     }
 
     /// # Errors
     /// When another node has the store open.
-    pub async fn open(&self) -> anyhow::Result<Arc<dyn LockStore>> {
+    pub async fn open(&self) -> anyhow::Result<Arc<dyn Store>> {
         Ok(match &self.backing {
             Backing::Memory(store) => Arc::new(store.clone()),
             Backing::Sqlite(path) => Arc::new(SqliteStore::open(path, true).await?),
@@ -103,13 +103,13 @@ pub async fn postgres_config() -> PostgresConfig {
     config
 }
 
-pub async fn start(store: Arc<dyn LockStore>) -> Locks {
+pub async fn start(store: Arc<dyn Store>) -> Locks {
     start_with(store, patient()).await
 }
 
-pub async fn start_with(store: Arc<dyn LockStore>, limits: Limits) -> Locks {
+pub async fn start_with(store: Arc<dyn Store>, limits: Limits) -> Locks {
     let spec = EngineSpec::opened(store.kind(), store);
-    let engines = LockEngines::start(vec![spec], Duration::from_secs(2), 3_600_000).await.unwrap();
+    let engines = EngineSet::start(vec![spec], Duration::from_secs(2), 3_600_000).await.unwrap();
     let id = engines.node_id();
     Locks::start(engines, id, limits).await.unwrap()
 }

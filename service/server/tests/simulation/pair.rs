@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSpec, LockEngines};
+use latchgate::engines::{EngineSpec, EngineSet};
 use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{CopiedState, Epoch, LockStore};
+use latchgate::store::{CopiedState, Epoch, Store};
 use latchgate_core::lock::{LeaseId, LockState};
 use latchgate_core::{Address, Timestamp};
 
@@ -17,13 +17,13 @@ const PATIENCE: Duration = Duration::from_millis(800);
 
 /// Opens the pair as a node does. `left_out` is the engine that the operator starts it without.
 pub async fn open(
-    stores: Vec<(&str, Arc<dyn LockStore>)>,
+    stores: Vec<(&str, Arc<dyn Store>)>,
     left_out: Option<usize>,
     lease_ms_max: u64,
-) -> anyhow::Result<LockEngines> {
+) -> anyhow::Result<EngineSet> {
     let spec =
         |(index, (name, store))| EngineSpec { is_left_out: left_out == Some(index), ..EngineSpec::opened(name, store) };
-    LockEngines::start(stores.into_iter().enumerate().map(spec).collect(), PATIENCE, lease_ms_max).await
+    EngineSet::start(stores.into_iter().enumerate().map(spec).collect(), PATIENCE, lease_ms_max).await
 }
 
 impl Database {

@@ -9,9 +9,11 @@ use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp,
+    Store, LockedStates, LoggedEvent, Page, RecordStore, Rows, Rule, StoreError, WakeUp,
 };
-use latchgate_core::lock::{Event, NodeId};
+use latchgate_core::gate::OperationRecord;
+use latchgate_core::lock::{Event, LockState, NodeId};
+use latchgate_testkit::memory::InMemory;
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -104,9 +106,31 @@ impl DocumentStore for SimulatedStore {
     }
 }
 
+/// A kind of rows whose commits are checked.
+trait Checked: InMemory {
+    fn executed(database: &Database, node: &str, changes: &[Change<Self>], committed: &Committed);
+    fn filled(database: &Database, epoch: Epoch, states: &[CopiedState<Self>]);
+}
+
+impl Checked for LockState {
+    fn executed(database: &Database, node: &str, changes: &[Change], committed: &Committed) {
+        database.executed(node, changes, committed);
+    }
+
+    fn filled(database: &Database, epoch: Epoch, states: &[CopiedState]) {
+        database.filled(epoch, states);
+    }
+}
+
+impl Checked for Option<OperationRecord> {
+    fn executed(_database: &Database, _node: &str, _changes: &[Change<Self>], _committed: &Committed) {}
+
+    fn filled(_database: &Database, _epoch: Epoch, _states: &[CopiedState<Self>]) {}
+}
+
 #[async_trait]
-impl LockStore for SimulatedStore {
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+impl<S: Checked> Rows<S> for SimulatedStore {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         let what = format!("load {}", keys(addresses.iter()));
         let load = move |database: Arc<Database>, addresses: Vec<Address>| async move {
             database.store.load(epoch, &addresses).await
@@ -115,10 +139,10 @@ impl LockStore for SimulatedStore {
         Ok(Loaded { now: self.skewed(loaded.now), ..loaded })
     }
 
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         let what = format!("commit {}", keys(changes.iter().map(|change| &change.address)));
         let arguments = Arc::new((changes.to_vec(), self.link.node.clone(), AtomicBool::new(false)));
-        let commit = move |database: Arc<Database>, arguments: Arc<(Vec<Change>, String, AtomicBool)>| async move {
+        let commit = move |database: Arc<Database>, arguments: Arc<(Vec<Change<S>>, String, AtomicBool)>| async move {
             let (changes, node, is_refused) = &*arguments;
             // A store does not execute later what it has answered that it refuses.
             if is_refused.load(Ordering::Relaxed) {
@@ -126,18 +150,22 @@ impl LockStore for SimulatedStore {
             }
             let committed = database.store.commit(now, changes).await?;
             is_refused.store(committed.result == CommitResult::ClockOff, Ordering::Relaxed);
-            database.executed(node, changes, &committed);
+            S::executed(&database, node, changes, &committed);
             Ok(committed)
         };
         let committed = self.call(&what, Access::Write, arguments, commit).await?;
         Ok(Committed { now: self.skewed(committed.now), ..committed })
     }
 
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         let what = format!("lock {}", keys(addresses.iter()));
         let arguments = (addresses.to_vec(), self.clone());
         let lock = move |database: Arc<Database>, (addresses, store): (Vec<Address>, Self)| async move {
-            let (loaded, inner) = database.store.lock(epoch, &addresses).await?;
+            let (loaded, inner): (Loaded<S>, _) = database.store.lock(epoch, &addresses).await?;
             let inner = Arc::new(Mutex::new(Some(inner)));
             let held = Arc::downgrade(&inner);
             tokio::spawn(async move {
@@ -153,19 +181,40 @@ impl LockStore for SimulatedStore {
         Ok((Loaded { now: self.skewed(loaded.now), ..loaded }, Box::new(locked)))
     }
 
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        let collect = move |database: Arc<Database>, from: Option<String>| async move {
+            Rows::<S>::collect(&database.store, epoch, from.as_deref(), limit).await
+        };
+        self.call("collect", Access::Write, from.map(str::to_owned), collect).await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
+        let dump = move |database: Arc<Database>, from: Option<String>| async move {
+            database.store.dump(from.as_deref(), limit).await
+        };
+        self.call("dump", Access::Read, from.map(str::to_owned), dump).await
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
+        let fill = move |database: Arc<Database>, states: Vec<CopiedState<S>>| async move {
+            let is_filled = database.store.fill(epoch, &states, copied).await?;
+            if is_filled {
+                S::filled(&database, epoch, &states);
+            }
+            Ok(is_filled)
+        };
+        self.call("fill", Access::Write, states.to_vec(), fill).await
+    }
+}
+
+#[async_trait]
+impl Store for SimulatedStore {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         self.database.store.list(app, prefix, after, limit).await
     }
 
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
         self.database.store.app_after(after).await
-    }
-
-    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
-        let collect = move |database: Arc<Database>, from: Option<String>| async move {
-            database.store.collect(epoch, from.as_deref(), limit).await
-        };
-        self.call("collect", Access::Write, from.map(str::to_owned), collect).await
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
@@ -205,13 +254,6 @@ impl LockStore for SimulatedStore {
         Ok(self.link.notifications(self.database.store.wake_ups(node).await?))
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        let dump = move |database: Arc<Database>, from: Option<String>| async move {
-            database.store.dump(from.as_deref(), limit).await
-        };
-        self.call("dump", Access::Read, from.map(str::to_owned), dump).await
-    }
-
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let clear = move |database: Arc<Database>, ()| async move {
             let is_cleared = database.store.clear(epoch).await?;
@@ -223,17 +265,6 @@ impl LockStore for SimulatedStore {
         self.call("clear", Access::Write, (), clear).await
     }
 
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        let fill = move |database: Arc<Database>, states: Vec<CopiedState>| async move {
-            let is_filled = database.store.fill(epoch, &states, copied).await?;
-            if is_filled {
-                database.filled(epoch, &states);
-            }
-            Ok(is_filled)
-        };
-        self.call("fill", Access::Write, states.to_vec(), fill).await
-    }
-
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         let probe = |database: Arc<Database>, ()| async move { database.store.probe().await };
         Ok(self.skewed(self.call("probe", Access::Write, (), probe).await?))
@@ -241,23 +272,28 @@ impl LockStore for SimulatedStore {
 }
 
 /// Empty once they are used, or after [`LOCKED_MAX`].
-type Inner = Arc<Mutex<Option<Box<dyn LockedStates>>>>;
+type Inner<S> = Arc<Mutex<Option<Box<dyn LockedStates<S>>>>>;
 
-struct SimulatedLocked {
+struct SimulatedLocked<S> {
     store: SimulatedStore,
-    inner: Inner,
+    inner: Inner<S>,
 }
 
 #[async_trait]
-impl LockedStates for SimulatedLocked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+impl<S: Checked> LockedStates<S> for SimulatedLocked<S> {
+    async fn commit(
+        self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change<S>],
+        rule: Rule,
+    ) -> Result<Committed, StoreError> {
         let what = format!("commit locked {}", keys(changes.iter().map(|change| &change.address)));
         let arguments = (changes.to_vec(), self.store.link.node.clone(), self.inner);
-        let commit = move |database: Arc<Database>, (changes, node, inner): (Vec<Change>, String, Inner)| async move {
+        let commit = move |database: Arc<Database>, (changes, node, inner): (Vec<Change<S>>, String, Inner<S>)| async move {
             let locked = inner.lock().unwrap().take();
             let gone = || StoreError::Unavailable("simulated: the transaction is over".to_owned());
             let committed = locked.ok_or_else(gone)?.commit(now, &changes, rule).await?;
-            database.executed(&node, &changes, &committed);
+            S::executed(&database, &node, &changes, &committed);
             Ok(committed)
         };
         let committed = self.store.call(&what, Access::Write, arguments, commit).await?;
@@ -265,7 +301,7 @@ impl LockedStates for SimulatedLocked {
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
-        let give_up = |_, inner: Inner| async move {
+        let give_up = |_, inner: Inner<S>| async move {
             drop(inner.lock().unwrap().take());
             Ok(())
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use latchgate::locks::{Limits, Locks};
-use latchgate::store::{Epoch, LockStore};
+use latchgate::store::{Epoch, Store};
 use latchgate_core::lock::{Lease, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::time::sleep;
@@ -270,7 +270,7 @@ impl World {
     }
 
     /// A store of a node, over its link.
-    fn open_store(&self, index: usize, links: &[Arc<Link>]) -> Arc<dyn LockStore> {
+    fn open_store(&self, index: usize, links: &[Arc<Link>]) -> Arc<dyn Store> {
         let (database, link) = (Arc::clone(&self.databases[index]), Arc::clone(&links[index]));
         Arc::new(SimulatedStore { database, link })
     }

@@ -1,7 +1,7 @@
 //! Documents.
 
 use latchgate::store::documents::{SECRET, StoredDocument, agreed, bring};
-use latchgate::store::{EngineState, Epoch, LockStore, StoreError};
+use latchgate::store::{EngineState, Epoch, Store, StoreError};
 use latchgate_testkit::memory::MemoryStore;
 
 use crate::worlds::{EPOCH, World};
@@ -94,8 +94,8 @@ pub async fn nodes_that_start_at_once_have_one_secret(world: &World) {
 }
 
 pub async fn a_document_that_is_brought_replaces_the_one_that_is_there(world: &World) {
-    let other: &dyn LockStore = &MemoryStore::default();
-    let store: &dyn LockStore = &*world.store;
+    let other: &dyn Store = &MemoryStore::default();
+    let store: &dyn Store = &*world.store;
     // Without a document there is nothing to bring.
     assert!(bring(other, store, "one", None).await.unwrap());
     assert!(store.write_document("one", 0, (7, "here"), None).await.unwrap());

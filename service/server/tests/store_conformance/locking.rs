@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
-use latchgate::store::{Change, CommitResult, LockStore, Rule, Stored, Version};
+use latchgate::store::{Change, CommitResult, Store, Rule, Stored, Version};
 use latchgate_core::{Address, CLOCK_BOUND_MS};
 use latchgate_testkit::eventually;
 
@@ -199,7 +199,7 @@ pub async fn batches_that_insert_the_same_rows_never_make_each_other_fail(world:
     }
 }
 
-fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
+fn change_all<'a>(store: &'a dyn Store, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         let loaded = store.load(EPOCH, addresses).await.unwrap();
         let batch = batch(addresses, &loaded.states, number);
@@ -207,7 +207,7 @@ fn change_all<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u6
     })
 }
 
-fn change_locked<'a>(store: &'a dyn LockStore, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
+fn change_locked<'a>(store: &'a dyn Store, addresses: &'a [Address], number: u64) -> BoxFuture<'a, ()> {
     Box::pin(async move {
         let (loaded, locked) = store.lock(EPOCH, addresses).await.unwrap();
         let committed = locked.commit(loaded.now, &batch(addresses, &loaded.states, number), Rule::Each).await.unwrap();

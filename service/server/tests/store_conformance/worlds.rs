@@ -9,7 +9,7 @@ use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{
-    Change, CommitResult, EventCursor, EventQuery, LockStore, LoggedEvent, Rule, Stored, Version, Watched,
+    Change, CommitResult, EventCursor, EventQuery, Store, LoggedEvent, Rule, Stored, Version, Watched,
 };
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,
@@ -27,7 +27,7 @@ use tokio::time::timeout;
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct World {
-    pub store: Arc<dyn LockStore>,
+    pub store: Arc<dyn Store>,
     origin: Origin,
     _dir: Option<TempDir>,
 }
@@ -43,7 +43,7 @@ enum Origin {
 
 impl Origin {
     async fn open(self) -> World {
-        let store: Arc<dyn LockStore> = match &self {
+        let store: Arc<dyn Store> = match &self {
             Self::Here => unreachable!("no other node can open it"),
             Self::Postgres(config) => Arc::new(PostgresStore::open(config).await.unwrap()),
             Self::Redis(config) => Arc::new(RedisStore::open(config).await.unwrap()),
@@ -132,7 +132,7 @@ pub async fn postgres_config() -> PostgresConfig {
 pub const EPOCH: Epoch = Epoch::from_number(1_000);
 
 /// Makes a new store active.
-pub async fn activate(store: &dyn LockStore) {
+pub async fn activate(store: &dyn Store) {
     let reading = store.read_record().await.unwrap();
     if reading.record.is_none() {
         let record = EngineRecord::new(EngineState::Active, EPOCH, &[], 60_000);
@@ -149,7 +149,7 @@ impl World {
         assert!(self.store.write_record(&reading, &record).await.unwrap());
     }
 
-    pub async fn of(store: impl LockStore) -> Self {
+    pub async fn of(store: impl Store) -> Self {
         activate(&store).await;
         Self { store: Arc::new(store), origin: Origin::Here, _dir: None }
     }

@@ -1,7 +1,5 @@
 //! States in the test's memory: the reference that the stores are compared with, and the database of simulations.
 
-pub mod gate;
-
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,15 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
-use latchgate_core::lock::{Event, NodeId};
+use latchgate_core::gate::OperationRecord;
+use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
+use latchgate::store::operation_rows::Bounds;
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
+    OperationPage, Store, LockedStates, LoggedEvent, Page, RecordStore, RowState, Rows, Rule, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
     page_of, position_after, read_position,
 };
 use tokio::time::Instant;
@@ -36,12 +36,13 @@ struct Shared {
     /// Held while states are locked. Every commit takes it.
     exclusive: Arc<tokio::sync::Mutex<()>>,
     tables: Mutex<Tables>,
-    listeners: Mutex<HashMap<NodeId, mpsc::Sender<WakeUp>>>,
+    listeners: Mutex<HashMap<NodeId, Vec<mpsc::Sender<WakeUp>>>>,
 }
 
 #[derive(Clone, Default)]
-struct Tables {
-    rows: BTreeMap<Address, Row>,
+pub struct Tables {
+    locks: BTreeMap<Address, Row<LockState>>,
+    operations: BTreeMap<Address, Row<Option<OperationRecord>>>,
     /// By number.
     events: BTreeMap<u64, LoggedEvent>,
     last_event: u64,
@@ -131,9 +132,35 @@ impl MemoryRecord {
     }
 }
 
+/// A kind of rows that the store has a table for.
+pub trait InMemory: RowState {
+    fn rows(tables: &Tables) -> &BTreeMap<Address, Row<Self>>;
+    fn rows_mut(tables: &mut Tables) -> &mut BTreeMap<Address, Row<Self>>;
+}
+
+impl InMemory for LockState {
+    fn rows(tables: &Tables) -> &BTreeMap<Address, Row<Self>> {
+        &tables.locks
+    }
+
+    fn rows_mut(tables: &mut Tables) -> &mut BTreeMap<Address, Row<Self>> {
+        &mut tables.locks
+    }
+}
+
+impl InMemory for Option<OperationRecord> {
+    fn rows(tables: &Tables) -> &BTreeMap<Address, Row<Self>> {
+        &tables.operations
+    }
+
+    fn rows_mut(tables: &mut Tables) -> &mut BTreeMap<Address, Row<Self>> {
+        &mut tables.operations
+    }
+}
+
 #[derive(Clone)]
-struct Row {
-    stored: Stored,
+pub struct Row<S> {
+    stored: Stored<S>,
     notice_at: Option<Timestamp>,
     keep_until: Timestamp,
 }
@@ -184,16 +211,17 @@ impl Shared {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+    fn load<S: InMemory>(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         let tables = self.tables();
         if !tables.engine.is_in_force(EngineState::Active, epoch) {
             return Err(StoreError::EpochOver);
         }
-        let state = |address| tables.rows.get(address).map_or_else(Stored::default, |row: &Row| row.stored.clone());
+        let rows = S::rows(&tables);
+        let state = |address| rows.get(address).map_or_else(Stored::default, |row| row.stored.clone());
         Ok(Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() })
     }
 
-    fn commit(&self, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+    fn commit<S: InMemory>(&self, now: Timestamp, changes: &[Change<S>], rule: Rule) -> Result<Committed, StoreError> {
         let mut tables = self.tables();
         let store_now = self.clock.now();
         let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
@@ -203,21 +231,21 @@ impl Shared {
         if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             return Ok(Committed { now: store_now, result: CommitResult::ClockOff, busy: Vec::new() });
         }
-        let holds = |tables: &Tables, change: &Change| {
-            tables.rows.get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
+        let holds = |tables: &Tables, change: &Change<S>| {
+            S::rows(tables).get(&change.address).map_or(Version::ABSENT, |row| row.stored.version) == change.expected
         };
         if rule == Rule::AllOrNone && !changes.iter().all(|change| holds(&tables, change)) {
             let result = CommitResult::Checked(vec![None; changes.len()]);
             return Ok(Committed { now: store_now, result, busy: Vec::new() });
         }
-        let write = |change: &Change| {
+        let write = |change: &Change<S>| {
             if !holds(&tables, change) {
                 return None;
             }
             let version = change.expected.next(now);
             let stored = Stored { version, state: change.state.clone() };
             let row = Row { stored, notice_at: change.notice_at, keep_until: change.keep_until };
-            tables.rows.insert(change.address.clone(), row);
+            S::rows_mut(&mut tables).insert(change.address.clone(), row);
             for event in &change.events {
                 tables.log(&change.address, event);
             }
@@ -279,38 +307,24 @@ fn after(from: Option<&str>) -> Result<Bound<Address>, StoreError> {
 }
 
 #[async_trait]
-impl LockStore for MemoryStore {
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+impl<S: InMemory> Rows<S> for MemoryStore {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         self.shared.load(epoch, addresses)
     }
 
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         let _turn = self.shared.exclusive.lock().await;
         self.shared.commit(now, changes, Rule::Each)
     }
 
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         let turn = Arc::clone(&self.shared.exclusive).lock_owned().await;
         let loaded = self.shared.load(epoch, addresses)?;
         Ok((loaded, Box::new(Locked { shared: Arc::clone(&self.shared), _turn: turn })))
-    }
-
-    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let tables = self.shared.tables();
-        let listed = |(address, row): (&Address, &Row)| (address.key.clone(), Some(row.stored.state.clone()));
-        let of_app =
-            tables.rows.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
-        Ok(of_app
-            .filter(|(address, _)| after.is_none_or(|after| address.key > *after))
-            .map(listed)
-            .take(limit)
-            .collect())
-    }
-
-    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
-        let tables = self.shared.tables();
-        let mut apps = tables.rows.keys().map(|address| address.app.as_str());
-        Ok(apps.find(|app| *app > after).map(str::to_owned))
     }
 
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
@@ -318,10 +332,10 @@ impl LockStore for MemoryStore {
         if !tables.engine.is_in_force(EngineState::Active, epoch) {
             return Err(StoreError::EpochOver);
         }
-        let rows = &mut tables.rows;
+        let rows = S::rows_mut(&mut tables);
         let now = self.shared.clock.now();
-        let page: Vec<(&Address, &Row)> = rows.range((after(from)?, Bound::Unbounded)).take(limit).collect();
-        let addresses = |is_selected: fn(&Row, Timestamp) -> bool| -> Vec<Address> {
+        let page: Vec<(&Address, &Row<S>)> = rows.range((after(from)?, Bound::Unbounded)).take(limit).collect();
+        let addresses = |is_selected: fn(&Row<S>, Timestamp) -> bool| -> Vec<Address> {
             page.iter().filter(|(_, row)| is_selected(row, now)).map(|(address, _)| (*address).clone()).collect()
         };
         let due = addresses(|row, now| row.notice_at.is_some_and(|at| at < now));
@@ -342,6 +356,82 @@ impl LockStore for MemoryStore {
             }
         }
         Ok(collected)
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
+        let tables = self.shared.tables();
+        let rows = S::rows(&tables);
+        let page = rows.range((after(from)?, Bound::Unbounded)).take(limit);
+        let copied = |(address, row): (&Address, &Row<S>)| CopiedState {
+            address: address.clone(),
+            state: row.stored.state.clone(),
+            notice_at: row.notice_at,
+            keep_until: row.keep_until,
+        };
+        Ok(page_of(page.map(copied).map(Ok).collect(), limit))
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
+        let mut tables = self.shared.tables();
+        if !tables.engine.is_in_force(EngineState::Filling, epoch) {
+            return Ok(false);
+        }
+        let version = Version::ABSENT.next(self.shared.clock.now());
+        for CopiedState { address, state, notice_at, keep_until } in states {
+            let stored = Stored { version, state: state.clone() };
+            let row = Row { stored, notice_at: *notice_at, keep_until: *keep_until };
+            S::rows_mut(&mut tables).insert(address.clone(), row);
+        }
+        tables.engine.count(copied);
+        Ok(true)
+    }
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
+        let tables = self.shared.tables();
+        let listed = |(address, row): (&Address, &Row<LockState>)| (address.key.clone(), Some(row.stored.state.clone()));
+        let of_app =
+            tables.locks.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
+        Ok(of_app
+            .filter(|(address, _)| after.is_none_or(|after| address.key > *after))
+            .map(listed)
+            .take(limit)
+            .collect())
+    }
+
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
+        let Bounds { app, key, last_app } = listing.bounds()?;
+        let (tables, now) = (self.shared.tables(), self.shared.clock.now());
+        let mut page = OperationPage::default();
+        for (address, row) in &tables.operations {
+            let place = (address.app.as_str(), address.key.as_str());
+            if place <= (app.as_str(), key.as_str()) || address.app.as_str() > last_app.as_str() {
+                continue;
+            }
+            let Some(record) = &row.stored.state else { continue };
+            if !listing.filter.admits(record, now) {
+                continue;
+            }
+            page.records.push((address.clone(), Some(record.without_payload())));
+            if page.records.len() == listing.limit {
+                page.next = Some(position_after(place.0, place.1));
+                break;
+            }
+        }
+        Ok(page)
+    }
+
+    /// It has no record that cannot be decoded.
+    async fn discard(&self, _: Epoch, _: &Address) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
+    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
+        let tables = self.shared.tables();
+        let mut apps = tables.locks.keys().map(|address| address.app.as_str());
+        Ok(apps.find(|app| *app > after).map(str::to_owned))
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
@@ -386,7 +476,7 @@ impl LockStore for MemoryStore {
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
         let listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for (node, address) in wake_ups {
-            if let Some(listener) = listeners.get(node) {
+            for listener in listeners.get(node).into_iter().flatten() {
                 // If the channel is full, the wake-up is lost. The node still finds the key when it refreshes its turn.
                 let _ = listener.try_send(WakeUp::Key(address.clone()));
             }
@@ -397,46 +487,21 @@ impl LockStore for MemoryStore {
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
         let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
-        listeners.retain(|_, listener| !listener.is_closed());
-        listeners.insert(node.clone(), sender);
+        let of_node = listeners.entry(node.clone()).or_default();
+        of_node.retain(|listener| !listener.is_closed());
+        of_node.push(sender);
         Ok(receiver)
-    }
-
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        let rows = &self.shared.tables().rows;
-        let page = rows.range((after(from)?, Bound::Unbounded)).take(limit);
-        let copied = |(address, row): (&Address, &Row)| CopiedState {
-            address: address.clone(),
-            state: row.stored.state.clone(),
-            notice_at: row.notice_at,
-            keep_until: row.keep_until,
-        };
-        Ok(page_of(page.map(copied).map(Ok).collect(), limit))
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut tables = self.shared.tables();
         let is_filling = tables.engine.is_in_force(EngineState::Filling, epoch) && tables.engine.reading.copied == 0;
         if is_filling {
-            tables.rows.clear();
+            tables.locks.clear();
+            tables.operations.clear();
             tables.events.clear();
         }
         Ok(is_filling)
-    }
-
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        let mut tables = self.shared.tables();
-        if !tables.engine.is_in_force(EngineState::Filling, epoch) {
-            return Ok(false);
-        }
-        let version = Version::ABSENT.next(self.shared.clock.now());
-        for CopiedState { address, state, notice_at, keep_until } in states {
-            let stored = Stored { version, state: state.clone() };
-            let row = Row { stored, notice_at: *notice_at, keep_until: *keep_until };
-            tables.rows.insert(address.clone(), row);
-        }
-        tables.engine.count(copied);
-        Ok(true)
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
@@ -450,8 +515,13 @@ struct Locked {
 }
 
 #[async_trait]
-impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+impl<S: InMemory> LockedStates<S> for Locked {
+    async fn commit(
+        self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change<S>],
+        rule: Rule,
+    ) -> Result<Committed, StoreError> {
         self.shared.commit(now, changes, rule)
     }
 

@@ -25,7 +25,7 @@ use super::call::{Answered, Call, Served};
 use super::problem::{Problem, within};
 use super::query::Query;
 use crate::gate::{ListFailure, Reply, Shown};
-use crate::store::gate::Listing;
+use crate::store::Listing;
 
 /// Longest `wait_ms` that is not taken for a mistake: a day.
 const WAIT_MS_MAX: u64 = 86_400_000;
@@ -211,10 +211,10 @@ pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { for
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;
-    let listing = Listing { app: call.apps(), filter: &filter, cursor: query.cursor.as_deref(), limit };
+    let listing = Listing { app: call.apps().cloned(), filter, cursor: query.cursor, limit };
     let page = match query.sort {
-        Some(order) => call.context.operations.list_by_time(listing, order).await,
-        None => call.context.operations.list(listing).await,
+        Some(order) => call.context.operations.list_by_time(&listing, order).await,
+        None => call.context.operations.list(&listing).await,
     };
     let page = page.map_err(|failure| match failure {
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),

@@ -110,8 +110,7 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         | Outcome::Posted(_)
         | Outcome::Beating { .. }
         | Outcome::GivenBack
-        | Outcome::Forgotten { .. }
-        | Outcome::Copied => {
+        | Outcome::Forgotten { .. } => {
             tracing::error!(operation.id = %id, ?outcome, "a command has an outcome that it cannot have");
             Problem::defect()
         }

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 
 use crate::config::YEAR_MS;
 use crate::format::{parse_rfc3339, queries, requests};
-use crate::gate::apply::fresh_stamp;
+use crate::gate::fresh_stamp;
 use crate::gate::{ByTime, PreCall};
 use crate::http::body::without_position;
 use crate::http::call::Call;
@@ -23,7 +23,7 @@ use crate::http::context::{Context, OPERATION_TTL_MS_DEFAULT, OPERATION_TTL_MS_M
 use crate::http::locks::fields::{check_no_api_key, parse_metadata, parse_note};
 use crate::http::problem::{Code, Problem, within};
 use crate::http::query::page_limit;
-use crate::store::gate::Filter;
+use crate::store::Filter;
 
 /// Most operations in one batch.
 pub const BATCH_MAX: usize = 100;

@@ -11,10 +11,12 @@ use sqlx::postgres::{PgBindIterExt as _, PgRow};
 
 use super::rows::{read_timestamp, text};
 use super::sessions::{Session, in_ms};
-use super::{events, faults, record, statements};
-use crate::store::engine_record::{Epoch, Purpose};
+use super::{PgQuery, events, faults, record, statements};
+use crate::store::engine_record::Epoch;
 use crate::store::postgres::faults::message;
-use crate::store::{Change, CommitResult, Committed, CopiedState, LockedStates, Rule, StoreError, Version};
+use crate::store::{
+    Change, CommitResult, Committed, CopiedState, Filters, LockedStates, RowKind, RowState, Rule, StoreError, Version,
+};
 
 /// A transaction that holds row locks waits only this long to insert a new row: another one that is inserting the same row may
 /// be waiting for those locks.
@@ -27,11 +29,11 @@ pub(super) struct Locked {
 }
 
 #[async_trait]
-impl LockedStates for Locked {
+impl<S: RowState> LockedStates<S> for Locked {
     async fn commit(
         mut self: Box<Self>,
         now: Timestamp,
-        changes: &[Change],
+        changes: &[Change<S>],
         rule: Rule,
     ) -> Result<Committed, StoreError> {
         let unavailable = |error: sqlx::Error| StoreError::Unavailable(message(&error));
@@ -69,23 +71,23 @@ impl Locked {
     /// The result of a lost race: another transaction is inserting one of the new rows.
     async fn lose_race(mut self, count: usize) -> Result<Committed, sqlx::Error> {
         self.connection.begin_again().await?;
-        let now = record::read(&mut self.connection, Purpose::Locks).await?.now;
+        let now = record::read(&mut self.connection).await?.now;
         self.connection.roll_back().await?;
         Ok(Committed { now, result: CommitResult::Checked(vec![None; count]), busy: Vec::new() })
     }
 }
 
-fn is_new(change: &Change) -> bool {
+fn is_new<S>(change: &Change<S>) -> bool {
     change.expected == Version::ABSENT
 }
 
 /// Writes the changes of those keys whose row no other session has locked, after an attempt to write all changes has waited too
 /// long and failed with `refusal`. Fails with it again if no row is locked: then the statement has waited for something else.
-pub(super) async fn write_unlocked(
+pub(super) async fn write_unlocked<S: RowState>(
     connection: &mut Session,
     now: Timestamp,
     row_wait: Duration,
-    changes: &[Change],
+    changes: &[Change<S>],
     refusal: sqlx::Error,
 ) -> Result<Option<Committed>, sqlx::Error> {
     connection.recover().await?;
@@ -93,7 +95,7 @@ pub(super) async fn write_unlocked(
     if busy.is_empty() {
         return Err(refusal);
     }
-    let others: Vec<Change> =
+    let others: Vec<Change<S>> =
         (0..changes.len()).filter(|index| !busy.contains(index)).map(|index| changes[index].clone()).collect();
     if others.is_empty() {
         let result = CommitResult::Checked(vec![None; changes.len()]);
@@ -114,11 +116,11 @@ pub(super) async fn write_unlocked(
 
 /// Writes the changes but those whose value the server refuses, after it has refused one of them all together. These count as busy, so
 /// each is served apart and fails alone.
-pub(super) async fn write_around_faults(
+pub(super) async fn write_around_faults<S: RowState>(
     connection: &mut Session,
     now: Timestamp,
     row_wait: Duration,
-    changes: &[Change],
+    changes: &[Change<S>],
 ) -> Result<Option<Committed>, sqlx::Error> {
     connection.recover().await?;
     connection.begin().await?;
@@ -131,11 +133,11 @@ pub(super) async fn write_around_faults(
 }
 
 /// Halves the changes until each part is written or has one change only.
-async fn write_parts(
+async fn write_parts<S: RowState>(
     connection: &mut Session,
     now: Timestamp,
     row_wait: Duration,
-    changes: &[Change],
+    changes: &[Change<S>],
 ) -> Result<Option<Committed>, sqlx::Error> {
     let mut all = Committed { now, result: CommitResult::ClockOff, busy: Vec::new() };
     let mut versions = vec![None; changes.len()];
@@ -165,9 +167,12 @@ async fn write_parts(
 
 /// The clock, and the indexes of the changes whose row another session has locked. If no row is locked, these are all new rows:
 /// a row that another session is inserting is not visible.
-async fn find_busy(connection: &mut Session, changes: &[Change]) -> Result<(Timestamp, Vec<usize>), sqlx::Error> {
+async fn find_busy<S: RowState>(
+    connection: &mut Session,
+    changes: &[Change<S>],
+) -> Result<(Timestamp, Vec<usize>), sqlx::Error> {
     let row = connection
-        .query(statements::UNLOCKED)
+        .query(statements::of::<S>().unlocked)
         .bind(changes.iter().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
         .bind(changes.iter().map(|change| change.address.key.as_str()).collect::<Vec<&str>>())
         .fetch_one(&mut **connection)
@@ -176,12 +181,12 @@ async fn find_busy(connection: &mut Session, changes: &[Change]) -> Result<(Time
     let unlocked = read_keys(&row, 1)?;
     let unlocked: HashSet<(&str, &str)> =
         unlocked.0.iter().zip(&unlocked.1).map(|(app, key)| (app.as_str(), key.as_str())).collect();
-    let is_unlocked = |change: &Change| unlocked.contains(&(change.address.app.as_str(), change.address.key.as_str()));
-    let indexes = |is_selected: &dyn Fn(&Change) -> bool| -> Vec<usize> {
+    let is_unlocked = |change: &Change<S>| unlocked.contains(&(change.address.app.as_str(), change.address.key.as_str()));
+    let indexes = |is_selected: &dyn Fn(&Change<S>) -> bool| -> Vec<usize> {
         (0..changes.len()).filter(|index| is_selected(&changes[*index])).collect()
     };
     let locked = indexes(&|change| !is_new(change) && !is_unlocked(change));
-    Ok((now, if locked.is_empty() { indexes(&is_new) } else { locked }))
+    Ok((now, if locked.is_empty() { indexes(&is_new::<S>) } else { locked }))
 }
 
 /// Two columns of arrays; null if they are empty.
@@ -192,36 +197,42 @@ fn read_keys(row: &PgRow, index: usize) -> Result<(Vec<String>, Vec<String>), sq
 
 /// Writes the changes. Returns `None` and writes nothing if the store is not in their epoch. Fails if another session keeps one
 /// of the rows locked for longer than `row_wait`.
-pub(super) async fn write(
+pub(super) async fn write<S: RowState>(
     connection: &mut Session,
     now: Timestamp,
     row_wait: Duration,
-    changes: &[Change],
+    changes: &[Change<S>],
 ) -> Result<Option<Committed>, sqlx::Error> {
     // All commits take their row locks in the same order. Otherwise two of them could deadlock.
     let mut order: Vec<usize> = (0..changes.len()).collect();
     order.sort_unstable_by(|&a, &b| changes[a].address.cmp(&changes[b].address));
     let sorted = || order.iter().map(|&index| &changes[index]);
     let versions: Vec<Version> = changes.iter().map(|_| Version::fresh()).collect();
-    let column = |value: fn(&Change) -> u64| sorted().map(move |change| value(change).cast_signed()).bind_iter();
+    let column = |value: fn(&Change<S>) -> u64| sorted().map(move |change| value(change).cast_signed()).bind_iter();
     let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
+    let payloads = sorted().map(|change| change.state.payload()).collect::<serde_json::Result<Vec<_>>>();
+    let payloads = payloads.map_err(|error| sqlx::Error::Encode(error.into()))?;
     let logged: Vec<(&Address, &Event)> =
         sorted().flat_map(|change| change.events.iter().map(|event| (&change.address, event))).collect();
     let query = connection
-        .query(statements::COMMIT)
+        .query(statements::of::<S>().commit)
         .bind(sorted().map(|change| change.address.app.as_str()).bind_iter())
         .bind(sorted().map(|change| change.address.key.as_str()).bind_iter())
         .bind(order.iter().map(|&index| versions[index].number().cast_signed()).bind_iter())
         .bind(column(|change| change.expected.number()))
         .bind(column(|change| change.keep_until.as_ms()))
         .bind(sorted().map(|change| change.notice_at.map(|at| at.as_ms().cast_signed())).bind_iter())
-        .bind(sorted().map(|change| text(|text| change.state.push_json(text))).bind_iter())
+        .bind(sorted().map(|change| text(|text| change.state.push_body(text))).bind_iter())
         .bind(now.as_ms().cast_signed())
         .bind(CLOCK_BOUND_MS.cast_signed())
         .bind(epoch.number().cast_signed())
         .bind(connection.knows_timeline())
         .bind(in_ms(row_wait));
-    let row = events::bind(query, &logged)?.fetch_one(&mut **connection).await?;
+    let query = match S::KIND {
+        RowKind::Lock => events::bind(query, &logged)?,
+        RowKind::Operation => bind_filters(query.bind(payloads), sorted().map(|change| change.state.filters())),
+    };
+    let row = query.fetch_one(&mut **connection).await?;
     let store_now = read_timestamp(&row, 0)?;
     if !row.try_get::<bool, _>(1)? {
         return Ok(None);
@@ -236,32 +247,52 @@ pub(super) async fn write(
     }
     let (apps, keys) = read_keys(&row, 3)?;
     let made: HashSet<(&str, &str)> = apps.iter().zip(&keys).map(|(app, key)| (app.as_str(), key.as_str())).collect();
-    let is_made = |change: &Change| made.contains(&(change.address.app.as_str(), change.address.key.as_str()));
+    let is_made = |change: &Change<S>| made.contains(&(change.address.app.as_str(), change.address.key.as_str()));
     let versions = changes.iter().zip(versions).map(|(change, version)| is_made(change).then_some(version)).collect();
     done(CommitResult::Checked(versions))
 }
 
+/// Adds the columns that listings filter by.
+fn bind_filters<'q, 's>(query: PgQuery<'q>, filters: impl Iterator<Item = Option<Filters<'s>>>) -> PgQuery<'q> {
+    let (mut operations, mut states, mut suspects) = (Vec::new(), Vec::new(), Vec::new());
+    for filters in filters {
+        operations.push(filters.map(|filters| filters.operation.to_owned()));
+        states.push(filters.map(|filters| filters.state.as_str()));
+        suspects.push(filters.is_some_and(|filters| filters.is_suspect));
+    }
+    query.bind(operations).bind(states).bind(suspects)
+}
+
 /// Writes copied states, replacing existing ones. Returns `false` if the store is not filling for `epoch`.
-pub(super) async fn fill(
+pub(super) async fn fill<S: RowState>(
     connection: &mut Session,
     epoch: Epoch,
-    states: &[CopiedState],
+    states: &[CopiedState<S>],
     copied: u64,
 ) -> Result<bool, sqlx::Error> {
-    let texts = states.iter().map(|copied| copied.state.to_json()).collect::<Result<Vec<String>, _>>();
-    let texts = texts.map_err(|error| sqlx::Error::Encode(error.into()))?;
-    let row = connection
-        .query(statements::FILL)
+    let texts = states.iter().map(|copied| copied.state.body()).collect::<serde_json::Result<Vec<String>>>();
+    let payloads = states.iter().map(|copied| copied.state.payload()).collect::<serde_json::Result<Vec<_>>>();
+    let encoded = |error: serde_json::Error| sqlx::Error::Encode(error.into());
+    let query = connection
+        .query(statements::of::<S>().fill)
         .bind(states.iter().map(|copied| copied.address.app.as_str()).collect::<Vec<&str>>())
         .bind(states.iter().map(|copied| copied.address.key.as_str()).collect::<Vec<&str>>())
         .bind(record::fresh_versions(states.len()))
-        .bind(states.iter().map(|copied| copied.keep_until.as_ms().cast_signed()).collect::<Vec<i64>>())
-        .bind(states.iter().map(|copied| copied.notice_at.map(|at| at.as_ms().cast_signed())).collect::<Vec<_>>())
-        .bind(texts)
+        .bind(states.iter().map(|copied| ms(copied.keep_until)).collect::<Vec<i64>>())
+        .bind(states.iter().map(|copied| copied.notice_at.map(ms)).collect::<Vec<_>>())
+        .bind(texts.map_err(encoded)?)
         .bind(epoch.number().cast_signed())
         .bind(connection.knows_timeline())
-        .bind(copied.cast_signed())
-        .fetch_one(&mut **connection)
-        .await?;
-    row.try_get(0)
+        .bind(copied.cast_signed());
+    let query = match S::KIND {
+        RowKind::Lock => query,
+        RowKind::Operation => {
+            bind_filters(query.bind(payloads.map_err(encoded)?), states.iter().map(|copied| copied.state.filters()))
+        }
+    };
+    query.fetch_one(&mut **connection).await?.try_get(0)
+}
+
+fn ms(at: Timestamp) -> i64 {
+    i64::try_from(at.as_ms()).unwrap_or(i64::MAX)
 }

@@ -7,7 +7,6 @@ mod config;
 mod documents;
 mod events;
 pub(super) mod faults;
-pub mod gate;
 mod hosts;
 mod marks;
 pub(super) mod record;
@@ -22,8 +21,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use async_trait::async_trait;
+use latchgate_core::gate::{OperationName, OperationRecord, State};
 use latchgate_core::lock::{Event, NodeId};
-use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use sqlx::migrate::{Migration, MigrationType, Migrator};
 use sqlx::postgres::PgArguments;
 use sqlx::query::Query;
@@ -33,34 +33,23 @@ use tokio::sync::mpsc;
 use self::commit::Locked;
 pub use self::config::PostgresConfig;
 use self::events::Trimmed;
-use self::gate::CONNECTIONS_MAX as GATE_CONNECTIONS;
 use self::hosts::Hosts;
 pub use self::hosts::place_of;
-use self::rows::{LoadedRows, read_collected, read_dumped, read_listed, read_loaded, read_timestamp};
+use self::rows::{LoadedRows, read_collected, read_dumped, read_listed, read_loaded, read_state, read_timestamp};
 use self::sessions::{Route, SCHEMA, Session, Sessions};
-use super::dump::{page_of, read_position};
-use super::engine_record::{EngineRecord, Purpose, Reading};
+use super::dump::{page_of, position_after, read_position};
+use super::engine_record::{EngineRecord, Reading};
+use super::operation_rows::{Bounds, EXAMINED_MAX, Listing, OperationPage};
 use super::wake_ups::{listen, unpack};
 use super::{
-    APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    LockStore, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, StoreError, Stored, Version, WakeUp,
+    APART_AT_ONCE, Change, address_of, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
+    Store, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, RowState, Rows, StoreError, Stored, Version, WakeUp,
     all_readable,
 };
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
-    let migration = |version, name: &'static str, statements: &'static str| {
-        Migration::new(version, name.into(), MigrationType::Simple, SqlStr::from_static(statements), false)
-    };
-    Migrator::with_migrations(vec![
-        migration(1, "initial", include_str!("../../../../../migrations/postgres/0001_initial.sql")),
-        migration(2, "in transactions", include_str!("../../../../../migrations/postgres/0002_in_transactions.sql")),
-        migration(
-            3,
-            "clear beside readers",
-            include_str!("../../../../../migrations/postgres/0003_clear_beside_readers.sql"),
-        ),
-        migration(4, "fast compression", include_str!("../../../../../migrations/postgres/0004_fast_compression.sql")),
-    ])
+    let statements = SqlStr::from_static(include_str!("../../../../../migrations/postgres/0001_initial.sql"));
+    Migrator::with_migrations(vec![Migration::new(1, "initial".into(), MigrationType::Simple, statements, false)])
 });
 
 /// Connections in addition to those of the committer: for probes, wake-ups, and events without a change.
@@ -97,7 +86,7 @@ impl PostgresStore {
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
         let mut connection = checks::connect(direct.hosts(), config.allow_volatile, &MIGRATIONS).await?;
-        checks::warn_of_few_connections(&mut connection, PostgresConfig::CONNECTIONS_MAX + GATE_CONNECTIONS).await?;
+        checks::warn_of_few_connections(&mut connection, PostgresConfig::CONNECTIONS_MAX).await?;
         // It has a session of its own, because the transaction fails on a server that does not support the functions.
         let mut session = Sessions::new(&direct, 1, true).check_out().await?;
         let knows_timeline = record::knows_timeline(&mut session).await?;
@@ -171,7 +160,7 @@ impl RecordStore for PostgresStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let mut connection = self.connections.check_out_for_record().await?;
-        let reading = record::read(&mut connection, Purpose::Locks).await;
+        let reading = record::read(&mut connection).await;
         let reading = connection.read(reading).await?;
         self.connections.count(&reading);
         Ok(reading)
@@ -179,27 +168,27 @@ impl RecordStore for PostgresStore {
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let mut connection = self.connections.check_out_for_record().await?;
-        let written = record::write(&mut connection, Purpose::Locks, read, next).await;
+        let written = record::write(&mut connection, read, next).await;
         connection.written(written).await
     }
 
     async fn callers_have_ended(&self) -> Result<bool, StoreError> {
         let mut connection = self.connections.check_out_for_record().await?;
-        let have_ended = record::callers_have_ended(&mut connection, Purpose::Locks).await;
+        let have_ended = record::callers_have_ended(&mut connection).await;
         connection.read(have_ended).await
     }
 }
 
 #[async_trait]
-impl LockStore for PostgresStore {
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+impl<S: RowState> Rows<S> for PostgresStore {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         let mut connection = self.connections.check_out().await?;
         let loaded = fetch_loaded(&mut connection, epoch, addresses).await;
         let (states, now) = connection.read(loaded).await?.ok_or(StoreError::EpochOver)?;
         Ok(Loaded { states: all_readable(addresses, states)?, now })
     }
 
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         let mut connection = self.connections.check_out().await?;
         let mut written = commit::write(&mut connection, now, self.row_wait, changes).await;
         if written.as_ref().is_err_and(faults::is_lock_timeout)
@@ -213,7 +202,11 @@ impl LockStore for PostgresStore {
         connection.written(written).await?.ok_or(StoreError::EpochOver)
     }
 
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         let mut connection = self.locking.check_out().await?;
         let loaded = lock_and_load(&mut connection, epoch, addresses).await;
         let states = match loaded {
@@ -231,6 +224,47 @@ impl LockStore for PostgresStore {
         }
     }
 
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        let (app, key) = read_position(from)?;
+        let mut connection = self.upkeep.check_out().await?;
+        let row = connection
+            .query(statements::of::<S>().collect)
+            .bind(app)
+            .bind(key)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .bind(epoch.number().cast_signed())
+            .bind(connection.knows_timeline())
+            .bind(epoch.token_min().cast_signed())
+            .fetch_one(&mut *connection)
+            .await;
+        let collected = row.and_then(|row| read_collected(&row, limit));
+        connection.read(collected).await?.ok_or(StoreError::EpochOver)
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
+        let (app, key) = read_position(from)?;
+        let mut connection = self.reads.check_out().await?;
+        let rows = connection
+            .query(statements::of::<S>().dump)
+            .bind(app)
+            .bind(key)
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .fetch_all(&mut *connection)
+            .await;
+        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
+        let states = connection.read(states).await?;
+        Ok(page_of(states, limit))
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
+        let mut connection = self.connections.check_out().await?;
+        let filled = commit::fill(&mut connection, epoch, states, copied).await;
+        connection.written(filled).await
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let mut connection = self.reads.check_out().await?;
         let mut after = after.map_or("", Key::as_str).to_owned();
@@ -253,28 +287,57 @@ impl LockStore for PostgresStore {
         connection.read(page).await
     }
 
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
+        let Bounds { app, key, last_app } = listing.bounds()?;
+        let Listing { filter, limit, .. } = listing;
+        let mut connection = self.reads.check_out().await?;
+        let page = async {
+            let examined = i64::try_from(EXAMINED_MAX).unwrap_or(i64::MAX);
+            let statement = if filter.suspect { statements::LIST_SUSPECTS } else { statements::LIST_OPERATIONS };
+            let query = connection.query(statement).bind(&app).bind(&key);
+            let query = query.bind(filter.operation.as_ref().map(OperationName::as_str));
+            let query = query.bind(filter.state.map(State::as_str)).bind(i64::try_from(*limit).unwrap_or(i64::MAX));
+            let query = query.bind(examined).bind(CLOCK_BOUND_MS.cast_signed()).bind(&last_app);
+            let rows = query.fetch_all(&mut *connection).await?;
+            let mut page = OperationPage::default();
+            for row in &rows {
+                if let Some(address) = address_of(row.try_get(0)?, row.try_get(1)?) {
+                    page.records.push((address, read_state::<Option<OperationRecord>>(row, 2)?.ok().flatten()));
+                }
+            }
+            page.next = match rows.last() {
+                Some(last) if rows.len() == *limit => Some(position_after(last.try_get(0)?, last.try_get(1)?)),
+                _ if filter.suspect => None,
+                _ => {
+                    let last = connection.query(statements::LAST_EXAMINED).bind(&app).bind(&key);
+                    let last = last.bind(examined).bind(&last_app).fetch_optional(&mut *connection).await?;
+                    last.map(|last| Ok::<_, sqlx::Error>(position_after(last.try_get(0)?, last.try_get(1)?))).transpose()?
+                }
+            };
+            Ok(page)
+        };
+        let page = page.await;
+        connection.read(page).await
+    }
+
+    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+        let loaded: Result<Loaded<Option<OperationRecord>>, _> = self.load(epoch, std::slice::from_ref(address)).await;
+        match loaded {
+            Err(StoreError::Unreadable { .. }) => {}
+            loaded => return loaded.map(|_| false),
+        }
+        let mut connection = self.connections.check_out().await?;
+        let query = connection.query(statements::DISCARD).bind(address.app.as_str()).bind(address.key.as_str());
+        let query = query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
+        let removed = query.execute(&mut *connection).await;
+        Ok(connection.written(removed).await?.rows_affected() > 0)
+    }
+
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
         let mut connection = self.reads.check_out().await?;
         let app = connection.query(statements::APP_AFTER).bind(after).fetch_one(&mut *connection).await;
         let app = app.and_then(|row| row.try_get(0));
         connection.read(app).await
-    }
-
-    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
-        let (app, key) = read_position(from)?;
-        let mut connection = self.upkeep.check_out().await?;
-        let row = connection
-            .query(statements::COLLECT)
-            .bind(app)
-            .bind(key)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .bind(epoch.number().cast_signed())
-            .bind(connection.knows_timeline())
-            .bind(epoch.token_min().cast_signed())
-            .fetch_one(&mut *connection)
-            .await;
-        let collected = row.and_then(|row| read_collected(&row, limit));
-        connection.read(collected).await?.ok_or(StoreError::EpochOver)
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
@@ -321,33 +384,12 @@ impl LockStore for PostgresStore {
         wake_ups.map_err(|error| self.connections.lost(&error, faults::of_read))
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        let (app, key) = read_position(from)?;
-        let mut connection = self.reads.check_out().await?;
-        let rows = connection
-            .query(statements::DUMP)
-            .bind(app)
-            .bind(key)
-            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
-            .fetch_all(&mut *connection)
-            .await;
-        let states = rows.and_then(|rows| rows.iter().map(read_dumped).collect::<Result<Vec<_>, _>>());
-        let states = connection.read(states).await?;
-        Ok(page_of(states, limit))
-    }
-
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let mut connection = self.patient.check_out().await?;
         let query =
             connection.query(statements::CLEAR).bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
         let cleared = query.fetch_one(&mut *connection).await.and_then(|row| row.try_get(0));
         connection.written(cleared).await
-    }
-
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        let mut connection = self.connections.check_out().await?;
-        let filled = commit::fill(&mut connection, epoch, states, copied).await;
-        connection.written(filled).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
@@ -367,11 +409,11 @@ impl LockStore for PostgresStore {
 
 /// Begins a transaction, locks the rows and loads them. Until the transaction ends, the engine record cannot change. Returns
 /// `None` if the store is not in the epoch.
-async fn lock_and_load(
+async fn lock_and_load<S: RowState>(
     connection: &mut Session,
     epoch: Epoch,
     addresses: &[Address],
-) -> Result<LoadedRows, sqlx::Error> {
+) -> Result<LoadedRows<S>, sqlx::Error> {
     loop {
         connection.begin().await?;
         // The fence comes before the row locks: a commit that has the fence may be waiting for one of the rows.
@@ -379,14 +421,14 @@ async fn lock_and_load(
         if !is_in_force {
             return Ok(None);
         }
-        let query = addresses_of(connection.query(statements::LOCK), addresses);
+        let query = addresses_of(connection.query(statements::of::<S>().lock), addresses);
         let locked = query.fetch_all(&mut **connection).await?;
         // The rows are read in a separate statement, because one that waits for a row lock answers from an older snapshot.
         let Some((states, now)) = fetch_loaded(connection, epoch, addresses).await? else {
             return Ok(None);
         };
         // A state that cannot be decoded has a row.
-        let is_there = |state: &Result<Stored, _>| !state.as_ref().is_ok_and(|state| state.version == Version::ABSENT);
+        let is_there = |state: &Result<Stored<S>, _>| !state.as_ref().is_ok_and(|state| state.version == Version::ABSENT);
         let there = addresses.iter().zip(&states).filter(|(_, state)| is_there(state)).map(|(address, _)| address);
         if there.collect::<HashSet<_>>().len() == locked.len() {
             return Ok(Some((states, now)));
@@ -398,12 +440,12 @@ async fn lock_and_load(
 }
 
 /// Loads the states; `None` if the store is not in the epoch.
-async fn fetch_loaded(
+async fn fetch_loaded<S: RowState>(
     connection: &mut Session,
     epoch: Epoch,
     addresses: &[Address],
-) -> Result<LoadedRows, sqlx::Error> {
-    let query = addresses_of(connection.query(statements::LOAD), addresses);
+) -> Result<LoadedRows<S>, sqlx::Error> {
+    let query = addresses_of(connection.query(statements::of::<S>().load), addresses);
     let query = query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
     read_loaded(&query.fetch_all(&mut **connection).await?)
 }

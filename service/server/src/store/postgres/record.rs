@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::rows::read_timestamp;
 use super::sessions::Session;
-use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Purpose, Reading, Risk};
+use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
 use crate::store::{Version, random_number};
 
 /// Fails on a server that does not know its timeline, and on a standby.
@@ -36,9 +36,9 @@ pub(in crate::store) async fn knows_timeline(connection: &mut Session) -> Result
     Err(error)
 }
 
-pub(in crate::store) async fn read(connection: &mut Session, purpose: Purpose) -> Result<Reading, sqlx::Error> {
+pub(in crate::store) async fn read(connection: &mut Session) -> Result<Reading, sqlx::Error> {
     let before = connection.marks().counter();
-    let query = connection.query(READ).bind(purpose.as_str()).bind(connection.knows_timeline());
+    let query = connection.query(READ).bind("locks").bind(connection.knows_timeline());
     let row = query.bind(connection.marks().node()).fetch_one(&mut **connection).await?;
     let mut reading = read_row(&row)?;
     let lost = reading.record.as_ref().map_or(Epoch::NONE, |record| record.lost);
@@ -82,14 +82,13 @@ fn is_same_database(recorded: &str, here: &str) -> bool {
 /// One statement, which on the server itself is its own transaction.
 pub(in crate::store) async fn write(
     connection: &mut Session,
-    purpose: Purpose,
     read: &Reading,
     next: &EngineRecord,
 ) -> Result<bool, sqlx::Error> {
     let body = serde_json::to_string(next).map_err(|error| sqlx::Error::Encode(error.into()))?;
     let query = connection
         .query(WRITE)
-        .bind(purpose.as_str())
+        .bind("locks")
         .bind(read.revision.cast_signed())
         .bind(read.server.clone())
         .bind(connection.knows_timeline())
@@ -107,15 +106,14 @@ pub(in crate::store) async fn write(
 /// See [`RecordStore::callers_have_ended`](crate::store::RecordStore::callers_have_ended).
 pub(in crate::store) async fn callers_have_ended(
     connection: &mut Session,
-    purpose: Purpose,
 ) -> Result<bool, sqlx::Error> {
-    let query = connection.query(CALLERS).bind(purpose.as_str());
+    let query = connection.query(CALLERS).bind("locks");
     query.fetch_one(&mut **connection).await?.try_get(0)
 }
 
 /// Whether the store is active in this epoch. Within a transaction it stays so until that ends.
 pub(super) async fn fence(connection: &mut Session, epoch: Epoch) -> Result<(Timestamp, bool), sqlx::Error> {
-    let query = connection.query(FENCE).bind(Purpose::Locks.as_str()).bind(EngineState::Active.as_str());
+    let query = connection.query(FENCE).bind("locks").bind(EngineState::Active.as_str());
     let row =
         query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline()).fetch_one(&mut **connection).await?;
     Ok((read_timestamp(&row, 0)?, row.try_get(1)?))

@@ -10,7 +10,8 @@ use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgRow, PgTypeInfo};
 use sqlx::{Encode, Postgres, Row, Type};
 
 use crate::store::{
-    Collected, CopiedState, Stored, UnreadableState, Version, address_of, decode_state, position_after,
+    Collected, CopiedState, RowKind, RowState, Stored, UnreadableState, Version, address_of, decode_state,
+    position_after,
 };
 
 /// A buffer for texts is not kept if it has grown longer than this.
@@ -55,9 +56,9 @@ impl<W> PgHasArrayType for Text<W> {
 }
 
 /// The states of a load, and the clock; `None` if the store is not in the epoch.
-pub(super) type LoadedRows = Option<(Vec<Result<Stored, UnreadableState>>, Timestamp)>;
+pub(super) type LoadedRows<S> = Option<(Vec<Result<Stored<S>, UnreadableState>>, Timestamp)>;
 
-pub(super) fn read_loaded(rows: &[PgRow]) -> Result<LoadedRows, sqlx::Error> {
+pub(super) fn read_loaded<S: RowState>(rows: &[PgRow]) -> Result<LoadedRows<S>, sqlx::Error> {
     let mut states = Vec::with_capacity(rows.len());
     let mut now = Timestamp::default();
     for row in rows {
@@ -69,25 +70,40 @@ pub(super) fn read_loaded(rows: &[PgRow]) -> Result<LoadedRows, sqlx::Error> {
             None => Ok(Stored::default()),
             Some(version) => {
                 let version = Version::from_number(version.cast_unsigned());
-                decode_state(row.try_get::<&str, _>(3)?.as_bytes()).map(|state| Stored { version, state })
+                read_state(row, 3)?.map(|state| Stored { version, state })
             }
         });
     }
     Ok(Some((states, now)))
 }
 
+/// The body and, where this kind has them, the payload and what a caller has posted.
+pub(super) fn read_state<S: RowState>(row: &PgRow, index: usize) -> Result<Result<S, UnreadableState>, sqlx::Error> {
+    let body = row.try_get::<&str, _>(index)?.as_bytes();
+    if S::KIND == RowKind::Lock {
+        return Ok(decode_state(body, None));
+    }
+    let payload = row.try_get::<Option<&str>, _>(index + 1)?.map(str::as_bytes);
+    let posted = row.try_get::<Option<&str>, _>(index + 2)?;
+    let state = decode_state::<S>(body, payload);
+    Ok(match posted {
+        Some(posted) => state.and_then(|state| state.after_post(posted).map_err(|error| UnreadableState(error.to_string()))),
+        None => state,
+    })
+}
+
 pub(super) fn read_listed(row: &PgRow) -> Option<(Key, Option<LockState>)> {
     let state = row.try_get::<&str, _>(1).ok();
-    Some((read_key(row, 0).ok()?, state.and_then(|state| decode_state(state.as_bytes()).ok())))
+    Some((read_key(row, 0).ok()?, state.and_then(|state| decode_state(state.as_bytes(), None).ok())))
 }
 
 /// The error within the result is the position after a row that cannot be decoded.
-pub(super) fn read_dumped(row: &PgRow) -> Result<Result<CopiedState, String>, sqlx::Error> {
+pub(super) fn read_dumped<S: RowState>(row: &PgRow) -> Result<Result<CopiedState<S>, String>, sqlx::Error> {
     let timestamp = |ms: i64| Timestamp::from_ms(ms.cast_unsigned());
     let (app, key): (&str, &str) = (row.try_get(0)?, row.try_get(1)?);
     let notice_at = row.try_get::<Option<i64>, _>(2)?.map(timestamp);
     let keep_until = timestamp(row.try_get(3)?);
-    let state = decode_state(row.try_get::<&str, _>(4)?.as_bytes());
+    let state = read_state(row, 4)?;
     Ok(match (address_of(app, key), state) {
         (Some(address), Ok(state)) => Ok(CopiedState { address, state, notice_at, keep_until }),
         _ => Err(position_after(app, key)),

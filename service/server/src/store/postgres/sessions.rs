@@ -160,15 +160,6 @@ impl Sessions {
         Self { pool: Arc::new(pool), marks }
     }
 
-    /// The same connections for another engine record, which has losses of its own.
-    pub(in crate::store) fn for_another_record(&self) -> Self {
-        Self { pool: Arc::clone(&self.pool), marks: Marks::default() }
-    }
-
-    pub(super) fn knows_timeline(&self) -> bool {
-        self.pool.knows_timeline
-    }
-
     /// # Errors
     /// When a connection cannot be opened.
     pub(super) async fn check(&self) -> anyhow::Result<()> {

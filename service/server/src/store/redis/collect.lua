@@ -2,7 +2,7 @@
 -- how many entries it has removed, the highest token that is not lower, and the positions of the states that are due.
 -- The number of the last event of a removed key stays as long as histories are kept.
 -- KEYS: the index; the engine record; the states; the number of the last event of each of their keys. ARGV: 1 how the record must begin,
--- before the run id of this server; 2 the lowest new token; the address of each state; how long histories are kept, in ms; the run id.
+-- before the run id of this server; 2 the lowest new token, or '' for states that have no tokens; the address of each state; how long histories are kept, in ms; the run id.
 local required = ARGV[1] .. ARGV[#ARGV] .. ' '
 if redis.call('GETRANGE', KEYS[2], 0, #required - 1) ~= required then
     return redis.error_reply('EPOCHOVER this epoch is over')
@@ -16,12 +16,13 @@ for i = 3, count + 2 do
     if type(value) == 'table' then value = value.err end
     local keep, notice, locked_until, token
     if value then
-        keep, notice, locked_until, token = string.match(value, '^%d+ (%d+) (%S+) (%d+):%S* {"token":(%d+)')
+        local pattern = ARGV[2] == '' and '^%d+ (%d+) (%S+) (%d+):%S* ' or '^%d+ (%d+) (%S+) (%d+):%S* {"token":(%d+)'
+        keep, notice, locked_until, token = string.match(value, pattern)
     end
     if notice and notice ~= '-' then
         if tonumber(notice) < now then due[#due + 1] = i - 2 end
     elseif not value or (keep and tonumber(keep) < now and tonumber(locked_until) <= now) then
-        if value and tonumber(token) >= tonumber(ARGV[2]) then
+        if value and token and tonumber(token) >= tonumber(ARGV[2]) then
             token_kept = math.max(token_kept or 0, tonumber(token))
         else
             redis.call('DEL', KEYS[i])

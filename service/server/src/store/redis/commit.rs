@@ -14,7 +14,9 @@ use super::layout::beginning;
 use super::scripts::{COMMIT, Call, Entry, LOCK, Made, PROBE, made, read};
 use super::{Shared, loaded};
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{Change, CommitResult, Committed, Loaded, LockedStates, Rule, StoreError, Version};
+use crate::store::{
+    Change, CommitResult, Committed, Loaded, LockedStates, RowKind, RowState, Rule, StoreError, Version,
+};
 
 /// After this time a lock of states expires, in ms. A node holds one only for two round trips.
 const LOCK_MS: u64 = 2_000;
@@ -28,17 +30,17 @@ pub(super) struct Locker<'a> {
     addresses: &'a [Address],
 }
 
-pub(super) async fn write(
+pub(super) async fn write<S: RowState>(
     shared: &Shared,
     now: Timestamp,
-    changes: &[Change],
+    changes: &[Change<S>],
     rule: Rule,
     locker: Locker<'_>,
 ) -> Result<Committed, StoreError> {
     let entries = changes.iter().map(|change| Entry::of_change(change, now)).collect::<Result<Vec<_>, _>>()?;
     let epoch = changes.first().map(|change| change.epoch);
-    let (now, made) = put(shared, Some(now), epoch, &entries, rule, locker).await?;
-    let version = |(entry, made): (&Entry<'_>, bool)| entry.write.filter(|_| made).map(|(_, version)| version);
+    let (now, made) = put(shared, S::KIND, Some(now), epoch, &entries, rule, locker).await?;
+    let version = |(entry, made): (&Entry<'_>, bool)| entry.write.as_ref().filter(|_| made).map(|write| write.next);
     let result = match made {
         None => CommitResult::ClockOff,
         Some(made) => CommitResult::Checked(entries.iter().zip(made).map(version).collect()),
@@ -49,13 +51,14 @@ pub(super) async fn write(
 /// Passes entries to the script.
 pub(super) async fn put(
     shared: &Shared,
+    kind: RowKind,
     now: Option<Timestamp>,
     epoch: Option<Epoch>,
     entries: &[Entry<'_>],
     rule: Rule,
     Locker { name: locker, addresses: locked }: Locker<'_>,
 ) -> Result<Made, StoreError> {
-    let call = Call { now, epoch, rule, locker, locked, history_ms: shared.history_ms };
+    let call = Call { kind, now, epoch, rule, locker, locked, history_ms: shared.history_ms };
     let add = |command: &mut Cmd| call.add_to(command, &shared.layout, entries);
     shared.link.write_with(&COMMIT, add).await.map(made)
 }
@@ -63,7 +66,7 @@ pub(super) async fn put(
 /// Commits a grant of a lock that no client uses, and removes it in the same call.
 pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
     // The server has the script of commits, or takes it: the next commit may need that.
-    put(shared, None, None, &[], Rule::Each, Locker::default()).await?;
+    put(shared, RowKind::Lock, None, None, &[], Rule::Each, Locker::default()).await?;
     // What a probe leaves that fails half-way does not disturb the next one.
     let unnamed = |error: InvalidName| StoreError::Unavailable(error.to_string());
     let app = App::parse("latchgate:probe").map_err(unnamed)?;
@@ -79,7 +82,7 @@ pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
     };
     let entries = [Entry::of_change(&change, Timestamp::default())?];
     let call =
-        Call { now: None, epoch: None, rule: Rule::Each, locker: "", locked: &[], history_ms: shared.history_ms };
+        Call { kind: RowKind::Lock, now: None, epoch: None, rule: Rule::Each, locker: "", locked: &[], history_ms: shared.history_ms };
     let add = |command: &mut Cmd| call.add_to(command, &shared.layout, &entries);
     let (now, made) = shared.link.write_with(&PROBE, add).await.map(made)?;
     let is_made = made.is_some_and(|made| made == [true]);
@@ -87,15 +90,15 @@ pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
 }
 
 /// Locks those of the states that exist. Waits while another call has locked one of them.
-pub(super) async fn lock(
+pub(super) async fn lock<S: RowState>(
     shared: &Arc<Shared>,
     epoch: Epoch,
     addresses: &[Address],
-) -> Result<(Loaded, Locked), StoreError> {
+) -> Result<(Loaded<S>, Locked), StoreError> {
     let name = format!("{:016x}", rand::random::<u64>());
     let arguments = [name.clone(), LOCK_MS.to_string(), beginning(EngineState::Active, epoch)];
-    let locked = Locked { shared: Arc::clone(shared), name, addresses: addresses.to_vec() };
-    let states = addresses.iter().map(|address| shared.layout.state(address));
+    let locked = Locked { shared: Arc::clone(shared), kind: S::KIND, name, addresses: addresses.to_vec() };
+    let states = addresses.iter().map(|address| shared.layout.state(S::KIND, address));
     let keys: Vec<String> = std::iter::once(shared.layout.engine()).chain(states).collect();
     loop {
         let (now, values): (u64, Option<Value>) = shared.link.read(&LOCK, &keys, &arguments).await?;
@@ -108,25 +111,26 @@ pub(super) async fn lock(
     }
 }
 
-async fn unlock(shared: &Shared, locker: Locker<'_>) -> Result<(), StoreError> {
-    put(shared, None, None, &[], Rule::Each, locker).await?;
+async fn unlock(shared: &Shared, kind: RowKind, locker: Locker<'_>) -> Result<(), StoreError> {
+    put(shared, kind, None, None, &[], Rule::Each, locker).await?;
     Ok(())
 }
 
 /// States that are locked, or are being locked. Dropping this unlocks them.
 pub(super) struct Locked {
     shared: Arc<Shared>,
+    kind: RowKind,
     name: String,
     /// Empty if no state is locked any more.
     addresses: Vec<Address>,
 }
 
 #[async_trait]
-impl LockedStates for Locked {
+impl<S: RowState> LockedStates<S> for Locked {
     async fn commit(
         mut self: Box<Self>,
         now: Timestamp,
-        changes: &[Change],
+        changes: &[Change<S>],
         rule: Rule,
     ) -> Result<Committed, StoreError> {
         let locker = Locker { name: &self.name, addresses: &self.addresses };
@@ -137,7 +141,7 @@ impl LockedStates for Locked {
     }
 
     async fn give_up(mut self: Box<Self>) -> Result<(), StoreError> {
-        unlock(&self.shared, Locker { name: &self.name, addresses: &self.addresses }).await?;
+        unlock(&self.shared, self.kind, Locker { name: &self.name, addresses: &self.addresses }).await?;
         self.addresses.clear();
         Ok(())
     }
@@ -149,11 +153,11 @@ impl Drop for Locked {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let (shared, name) = (Arc::clone(&self.shared), std::mem::take(&mut self.name));
+        let (shared, kind, name) = (Arc::clone(&self.shared), self.kind, std::mem::take(&mut self.name));
         let addresses = std::mem::take(&mut self.addresses);
         let mut unlocking = Box::pin(async move {
             // If this fails, the lock expires.
-            let _ = unlock(&shared, Locker { name: &name, addresses: &addresses }).await;
+            let _ = unlock(&shared, kind, Locker { name: &name, addresses: &addresses }).await;
         });
         // It is polled once here, so that it is sent before the next command of the caller.
         if unlocking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {

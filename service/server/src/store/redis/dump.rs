@@ -4,24 +4,24 @@ use latchgate_core::Address;
 use redis::Cmd;
 
 use super::Shared;
-use super::layout::{Layout, add_indexed, add_value, beginning, decode_copied, indexed, json_of, read_indexed};
+use super::layout::{Layout, add_indexed, add_value, beginning, decode_copied, indexed, read_indexed, text_of_state};
 use super::listing::along_index;
 use super::scripts::FILL;
 use crate::store::dump::{position_after, read_position};
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{CopiedState, DumpPage, StoreError, Version};
+use crate::store::{CopiedState, DumpPage, RowKind, RowState, StoreError, Version};
 
 /// How many states one call removes.
 const CLEAR_MAX: usize = 1_000;
 
-pub(super) async fn dump(
+pub(super) async fn dump<S: RowState>(
     shared: &Shared,
     from: Option<&str>,
     limit: usize,
-) -> Result<DumpPage<CopiedState>, StoreError> {
+) -> Result<DumpPage<CopiedState<S>>, StoreError> {
     let (app, key) = read_position(from)?;
     let from = if from.is_some() { format!("({app}\0{key}") } else { "-".to_owned() };
-    let found = along_index(shared, &from, "+", limit).await?;
+    let found = along_index(shared, S::KIND, &from, "+", limit).await?;
     let position = |text: &String| {
         let (app, key) = text.split_once('\0').unwrap_or((text, ""));
         position_after(app, key)
@@ -30,7 +30,7 @@ pub(super) async fn dump(
     let (named, unnamed): (Vec<_>, Vec<_>) =
         found.iter().map(|text| read_indexed(text).ok_or_else(|| position(text))).partition(Result::is_ok);
     let addresses: Vec<Address> = named.into_iter().flatten().collect();
-    let values = shared.values(&addresses).await?;
+    let values = shared.values(S::KIND, &addresses).await?;
     let there = addresses.into_iter().zip(values).filter_map(|(address, value)| Some((address, value?)));
     let states = there.map(|(address, value)| {
         let name = position(&indexed(&address));
@@ -42,14 +42,20 @@ pub(super) async fn dump(
 }
 
 pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreError> {
+    // The stream of events goes with the last call.
+    Ok(clear_kind(shared, RowKind::Operation, epoch).await? && clear_kind(shared, RowKind::Lock, epoch).await?)
+}
+
+async fn clear_kind(shared: &Shared, kind: RowKind, epoch: Epoch) -> Result<bool, StoreError> {
     loop {
-        let found = along_index(shared, "-", "+", CLEAR_MAX).await?;
+        let found = along_index(shared, kind, "-", "+", CLEAR_MAX).await?;
         // Nothing of this program is at the name of an entry that names no key.
         let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
         let add = |command: &mut Cmd| {
             let histories = addresses.iter().map(|address| shared.layout.last_event(address));
-            let states = addresses.iter().map(|address| shared.layout.state(address));
-            add_keys(command, &shared.layout, states.chain(histories).collect());
+            let states = addresses.iter().map(|address| shared.layout.state(kind, address));
+            let histories = histories.filter(|_| kind == RowKind::Lock);
+            add_keys(command, &shared.layout, kind, states.chain(histories).collect());
             command.arg(beginning(EngineState::Filling, epoch)).arg("").arg(&found);
         };
         if !shared.link.write_with(&FILL, add).await? {
@@ -61,15 +67,16 @@ pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreEr
     }
 }
 
-pub(super) async fn fill(
+pub(super) async fn fill<S: RowState>(
     shared: &Shared,
     epoch: Epoch,
-    states: &[CopiedState],
+    states: &[CopiedState<S>],
     copied: u64,
 ) -> Result<bool, StoreError> {
-    let texts = states.iter().map(|copied| json_of(&copied.state)).collect::<Result<Vec<String>, _>>()?;
+    let texts = states.iter().map(|copied| text_of_state(&copied.state)).collect::<Result<Vec<String>, _>>()?;
     let add = |command: &mut Cmd| {
-        add_keys(command, &shared.layout, states.iter().map(|copied| shared.layout.state(&copied.address)).collect());
+        let keys = states.iter().map(|copied| shared.layout.state(S::KIND, &copied.address)).collect();
+        add_keys(command, &shared.layout, S::KIND, keys);
         command.arg(beginning(EngineState::Filling, epoch)).arg(copied);
         for (CopiedState { address, notice_at, keep_until, .. }, text) in states.iter().zip(&texts) {
             add_indexed(command, address);
@@ -80,7 +87,7 @@ pub(super) async fn fill(
 }
 
 /// Adds how many keys there are: those that all calls have, and `keys`.
-fn add_keys(command: &mut Cmd, layout: &Layout, keys: Vec<String>) {
-    let shared = [layout.engine(), layout.index(), layout.tail()];
+fn add_keys(command: &mut Cmd, layout: &Layout, kind: RowKind, keys: Vec<String>) {
+    let shared = [layout.engine(), layout.index(kind), layout.tail()];
     command.arg(shared.len() + keys.len()).arg(&shared[..]).arg(keys);
 }

@@ -1,14 +1,14 @@
 //! What a Redis answers, for the fuzz targets: each reader takes any bytes, and either reads them or refuses them.
 
-use super::{Target, gate, layout};
+use latchgate_core::gate::OperationRecord;
+use latchgate_core::lock::LockState;
+
+use super::{Target, layout};
 
 pub fn redis_state(input: &[u8]) {
-    let _ = layout::decode(Some(input));
+    let _ = layout::decode::<LockState>(Some(input));
+    let _ = layout::decode::<Option<OperationRecord>>(Some(input));
     let _ = std::str::from_utf8(input).ok().and_then(layout::read_indexed);
-}
-
-pub fn redis_record(input: &[u8]) {
-    let _ = gate::decode(input);
 }
 
 /// No error shows the password.

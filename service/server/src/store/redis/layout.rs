@@ -2,15 +2,21 @@
 
 use std::io::Write as _;
 
-use latchgate_core::lock::{LockState, NodeId};
+use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App, Key, Timestamp};
 use redis::{Cmd, RedisWrite as _};
 
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{CopiedState, StoreError, Stored, UnreadableState, Version, decode_state};
+use crate::store::{
+    CopiedState, RowKind, RowState, StoreError, Stored, UnreadableState, Version, decode_state,
+};
 
 /// The latest expiry that Latchgate gives to a key, in ms.
 pub(super) const KEEP_UNTIL_MAX: u64 = 9_000_000_000_000_000;
+
+/// What comes before the address in the key of a state.
+const LOCK: &str = ":l:";
+const OPERATION: &str = ":o:";
 
 pub(super) struct Layout {
     prefix: String,
@@ -21,13 +27,13 @@ impl Layout {
         Self { prefix: prefix.to_owned() }
     }
 
-    pub(super) fn state(&self, address: &Address) -> String {
-        format!("{}:l:{}", self.prefix, text_of(address))
+    pub(super) fn state(&self, kind: RowKind, address: &Address) -> String {
+        format!("{}{}{}", self.prefix, kind.pick(LOCK, OPERATION), text_of(address))
     }
 
     /// Adds the key of the state, and that of [`Layout::last_event`].
-    pub(super) fn add_state_and_last_event(&self, command: &mut Cmd, Address { app, key }: &Address) {
-        for kind in [":l:", ":e:"] {
+    pub(super) fn add_state_and_last_event(&self, command: &mut Cmd, kind: RowKind, Address { app, key }: &Address) {
+        for kind in [kind.pick(LOCK, OPERATION), ":e:"] {
             let mut digits = itoa::Buffer::new();
             let app_bytes = digits.format(app.as_str().len());
             add(command, &[&self.prefix, kind, app_bytes, ":", app.as_str(), ":", key.as_str()]);
@@ -39,9 +45,9 @@ impl Layout {
         format!("{}:e:{}", self.prefix, text_of(address))
     }
 
-    /// A sorted set of all addresses. All have the same score, so it is sorted by their bytes.
-    pub(super) fn index(&self) -> String {
-        format!("{}:index", self.prefix)
+    /// A sorted set of all addresses of a kind. All have the same score, so it is sorted by their bytes.
+    pub(super) fn index(&self, kind: RowKind) -> String {
+        format!("{}:{}", self.prefix, kind.pick("index", "operations"))
     }
 
     /// The stream of all events.
@@ -105,10 +111,31 @@ pub(super) fn add_value(
     add(command, &[version, " ", keep_until, " ", notice, " 0: ", state]);
 }
 
+/// The body of the state; where this kind has payloads, the length of the body comes first, and the payload behind it.
+///
 /// # Errors
 /// None that is known.
-pub(super) fn json_of(state: &LockState) -> Result<String, StoreError> {
-    state.to_json().map_err(|error| StoreError::Unavailable(error.to_string()))
+pub(super) fn text_of_state<S: RowState>(state: &S) -> Result<String, StoreError> {
+    let text = || {
+        if S::KIND == RowKind::Lock {
+            return state.body();
+        }
+        let (body, payload) = (state.body()?, state.payload()?.unwrap_or_default());
+        Ok(format!("{} {body}{payload}", body.len()))
+    };
+    text().map_err(|error: serde_json::Error| StoreError::Unavailable(error.to_string()))
+}
+
+/// Reads what [`text_of_state`] has written. A listing has the text without the payload.
+fn read_state<S: RowState>(text: &[u8]) -> Result<S, UnreadableState> {
+    if S::KIND == RowKind::Lock {
+        return decode_state(text, None);
+    }
+    let mut parts = text.splitn(2, |byte| *byte == b' ');
+    let length = parts.next().and_then(number).and_then(|length| usize::try_from(length).ok());
+    let both = length.and_then(|length| parts.next()?.split_at_checked(length));
+    let (body, payload) = both.ok_or_else(foreign)?;
+    decode_state(body, Some(payload).filter(|payload| !payload.is_empty()))
 }
 
 /// Adds one argument.
@@ -121,16 +148,16 @@ fn add(command: &mut Cmd, parts: &[&str]) {
 
 /// # Errors
 /// When another program has written to the key.
-pub(super) fn decode(value: Option<&[u8]>) -> Result<Stored, UnreadableState> {
+pub(super) fn decode<S: RowState>(value: Option<&[u8]>) -> Result<Stored<S>, UnreadableState> {
     let Some(value) = value else { return Ok(Stored::default()) };
     let mut fields = value.splitn(5, |byte| *byte == b' ');
     let version = fields.next().and_then(number).ok_or_else(foreign)?;
     let state = fields.nth(3).ok_or_else(foreign)?;
-    Ok(Stored { version: Version::from_number(version), state: decode_state(state)? })
+    Ok(Stored { version: Version::from_number(version), state: read_state(state)? })
 }
 
 /// As [`decode`], for a copy of a state that exists.
-pub(super) fn decode_copied(address: Address, value: &[u8]) -> Result<CopiedState, StoreError> {
+pub(super) fn decode_copied<S: RowState>(address: Address, value: &[u8]) -> Result<CopiedState<S>, StoreError> {
     let unreadable = |unreadable: UnreadableState| unreadable.of(&address);
     let Stored { state, .. } = decode(Some(value)).map_err(unreadable)?;
     let mut times = value.split(|byte| *byte == b' ').skip(1).map(|field| number(field).map(Timestamp::from_ms));
@@ -158,19 +185,6 @@ pub(in crate::store) fn timestamp((seconds, micros): Time) -> Timestamp {
     Timestamp::from_ms(seconds * 1_000 + micros / 1_000)
 }
 
-/// A pattern for `SCAN` that matches all keys that begin with `text`.
-pub(in crate::store) fn begins_with(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len() + 1);
-    for character in text.chars() {
-        if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^' | '-') {
-            pattern.push('\\');
-        }
-        pattern.push(character);
-    }
-    pattern.push('*');
-    pattern
-}
-
 /// A version that no earlier state of the key has had. It contains the time, so it also differs from the versions of states
 /// that a fail-over or a restart has lost.
 pub(super) fn version_after(expected: Version, now: Timestamp) -> Version {
@@ -192,7 +206,7 @@ mod tests {
         let layout = Layout::new("test");
         let texts = ["a", "b", "a:b", "1:a", ":", "a:", ":a", "{a}", "%7D", "%", "🔒{é}"];
         let addresses: Vec<Address> = texts.iter().flat_map(|app| texts.iter().map(|key| at(app, key))).collect();
-        let keys: std::collections::HashSet<String> = addresses.iter().map(|address| layout.state(address)).collect();
+        let keys: std::collections::HashSet<String> = addresses.iter().map(|address| layout.state(RowKind::Lock, address)).collect();
         assert_eq!(keys.len(), addresses.len());
     }
 }

@@ -6,7 +6,6 @@ mod commit;
 mod documents;
 mod dump;
 mod events;
-pub mod gate;
 #[doc(hidden)]
 pub mod hostile;
 mod info;
@@ -29,7 +28,7 @@ use tokio::sync::mpsc;
 
 use self::commit::Locker;
 use self::layout::{Layout, decode};
-pub(in crate::store) use self::layout::{Time, begins_with, timestamp};
+pub(in crate::store) use self::layout::{Time, timestamp};
 use self::link::Link;
 use self::scripts::Entry;
 pub(in crate::store) use self::url::Target;
@@ -37,8 +36,8 @@ pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::wake_ups::{listen, pack, unpack};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Loaded, LockStore, LockedStates,
-    LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Listing, Loaded, OperationPage, Store, LockedStates,
+    LoggedEvent, Page, RecordStore, RowKind, RowState, Rows, Rule, StoreError, WakeUp, all_readable,
 };
 
 /// Settings of a Redis store.
@@ -96,13 +95,13 @@ impl RedisStore {
 type Values = Vec<Option<Vec<u8>>>;
 
 impl Shared {
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+    async fn load<S: RowState>(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         if addresses.is_empty() {
             return loaded(&[], &[], self.clock().await?);
         }
         let mut both = redis::pipe();
         // The record is read last. An epoch never returns: if it is in force then, it was in force when the states were read.
-        both.add_command(self.get_all(addresses));
+        both.add_command(self.get_all(S::KIND, addresses));
         both.cmd("GETRANGE").arg(self.layout.engine()).arg(record::HEAD).cmd("TIME");
         let ((values, head, time), run_id): ((Values, String, Time), _) = self.link.get_all(&both).await?;
         if !record::is_in_force((EngineState::Active, epoch), &run_id, &head) {
@@ -111,23 +110,27 @@ impl Shared {
         loaded(addresses, &values, timestamp(time))
     }
 
-    async fn values(&self, addresses: &[Address]) -> Result<Values, StoreError> {
+    async fn values(&self, kind: RowKind, addresses: &[Address]) -> Result<Values, StoreError> {
         if addresses.is_empty() {
             return Ok(Vec::new());
         }
-        self.link.get(&self.get_all(addresses)).await
+        self.link.get(&self.get_all(kind, addresses)).await
     }
 
-    fn get_all(&self, addresses: &[Address]) -> Cmd {
+    fn get_all(&self, kind: RowKind, addresses: &[Address]) -> Cmd {
         let mut get = redis::cmd("MGET");
         for address in addresses {
-            get.arg(self.layout.state(address));
+            get.arg(self.layout.state(kind, address));
         }
         get
     }
 }
 
-fn loaded(addresses: &[Address], values: &[Option<Vec<u8>>], now: Timestamp) -> Result<Loaded, StoreError> {
+fn loaded<S: RowState>(
+    addresses: &[Address],
+    values: &[Option<Vec<u8>>],
+    now: Timestamp,
+) -> Result<Loaded<S>, StoreError> {
     let states = values.iter().map(|value| decode(value.as_deref())).collect();
     Ok(Loaded { states: all_readable(addresses, states)?, now })
 }
@@ -156,39 +159,62 @@ impl RecordStore for RedisStore {
 }
 
 #[async_trait]
-impl LockStore for RedisStore {
-    fn is_volatile(&self) -> bool {
-        true
-    }
-
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+impl<S: RowState> Rows<S> for RedisStore {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         self.shared.load(epoch, addresses).await
     }
 
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         commit::write(&self.shared, now, changes, Rule::Each, Locker::default()).await
     }
 
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         let (loaded, locked) = commit::lock(&self.shared, epoch, addresses).await?;
         Ok((loaded, Box::new(locked)))
+    }
+
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        listing::collect::<S>(&self.shared, epoch, from, limit).await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
+        dump::dump(&self.shared, from, limit).await
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
+        dump::fill(&self.shared, epoch, states, copied).await
+    }
+}
+
+#[async_trait]
+impl Store for RedisStore {
+    fn is_volatile(&self) -> bool {
+        true
     }
 
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         listing::list(&self.shared, app, prefix, after, limit).await
     }
 
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
+        listing::list_operations(&self.shared, listing).await
+    }
+
+    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+        listing::discard(&self.shared, epoch, address).await
+    }
+
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
         listing::app_after(&self.shared, after).await
     }
 
-    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
-        listing::collect(&self.shared, epoch, from, limit).await
-    }
-
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let entries: Vec<Entry<'_>> = events.iter().map(|(address, event)| Entry::of_event(address, event)).collect();
-        commit::put(&self.shared, None, Some(epoch), &entries, Rule::Each, Locker::default()).await?;
+        commit::put(&self.shared, RowKind::Lock, None, Some(epoch), &entries, Rule::Each, Locker::default()).await?;
         Ok(())
     }
 
@@ -228,16 +254,8 @@ impl LockStore for RedisStore {
         wake_ups.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        dump::dump(&self.shared, from, limit).await
-    }
-
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         dump::clear(&self.shared, epoch).await
-    }
-
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        dump::fill(&self.shared, epoch, states, copied).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisWrite as _, Script, Value};
 use super::layout::{self, Layout, beginning};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::events::{EVENT_BYTES, push_event};
-use crate::store::{Change, Rule, StoreError, Version};
+use crate::store::{Change, RowKind, RowState, Rule, StoreError, Version};
 
 /// What an entry has beside its state, about.
 const ENTRY_BYTES: usize = 512;
@@ -25,7 +25,6 @@ macro_rules! program {
         std::sync::LazyLock::new(|| crate::store::redis::scripts::Program::of(include_str!($file)))
     };
 }
-pub(super) use program;
 
 impl Program {
     pub(super) fn of(text: &'static str) -> Self {
@@ -46,31 +45,46 @@ pub(super) static PROBE: LazyLock<Program> = LazyLock::new(|| {
 });
 pub(super) static DOCUMENT: LazyLock<Program> = program!("document.lua");
 pub(super) static COLLECT: LazyLock<Program> = program!("collect.lua");
+pub(super) static BODIES: LazyLock<Program> = program!("bodies.lua");
+pub(super) static DISCARD: LazyLock<Program> = program!("discard.lua");
 
 /// A change of one key, or only events of one key, as the script takes it.
 pub(super) struct Entry<'a> {
     pub address: &'a Address,
-    /// The change, and its new version.
-    pub write: Option<(&'a Change, Version)>,
-    /// The state in JSON; empty without a change.
-    state: String,
+    pub write: Option<EntryWrite>,
     events: &'a [Event],
 }
 
+/// The change of an entry.
+pub(super) struct EntryWrite {
+    expected: Version,
+    pub next: Version,
+    keep_until: Timestamp,
+    notice_at: Option<Timestamp>,
+    state: String,
+}
+
 impl<'a> Entry<'a> {
-    pub(super) fn of_change(change: &'a Change, now: Timestamp) -> Result<Self, StoreError> {
-        let version = layout::version_after(change.expected, now);
-        let state = layout::json_of(&change.state)?;
-        Ok(Self { address: &change.address, write: Some((change, version)), state, events: &change.events })
+    pub(super) fn of_change<S: RowState>(change: &'a Change<S>, now: Timestamp) -> Result<Self, StoreError> {
+        let Change { address, expected, state, events, notice_at, keep_until, .. } = change;
+        let write = EntryWrite {
+            expected: *expected,
+            next: layout::version_after(*expected, now),
+            keep_until: *keep_until,
+            notice_at: *notice_at,
+            state: layout::text_of_state(state)?,
+        };
+        Ok(Self { address, write: Some(write), events })
     }
 
     pub(super) fn of_event(address: &'a Address, event: &'a Event) -> Self {
-        Self { address, write: None, state: String::new(), events: std::slice::from_ref(event) }
+        Self { address, write: None, events: std::slice::from_ref(event) }
     }
 }
 
 /// A call of [`COMMIT`].
 pub(super) struct Call<'a> {
+    pub kind: RowKind,
     /// The caller's estimate of the clock; `None` if the script need not check it.
     pub now: Option<Timestamp>,
     /// The epoch of the changes; `None` if the script need not check it.
@@ -86,13 +100,14 @@ pub(super) struct Call<'a> {
 impl Call<'_> {
     /// Adds to a command how many keys there are, the keys and the arguments.
     pub(super) fn add_to(&self, command: &mut Cmd, layout: &Layout, entries: &[Entry<'_>]) {
-        command.reserve_space_for_args(entries.iter().map(|entry| entry.state.len() + ENTRY_BYTES));
-        let shared = [layout.index(), layout.tail(), layout.counter(), layout.engine()];
+        let bytes = |entry: &Entry<'_>| entry.write.as_ref().map_or(0, |write| write.state.len()) + ENTRY_BYTES;
+        command.reserve_space_for_args(entries.iter().map(bytes));
+        let shared = [layout.index(self.kind), layout.tail(), layout.counter(), layout.engine()];
         command.arg(shared.len() + 2 * entries.len() + self.locked.len()).arg(&shared[..]);
         for entry in entries {
-            layout.add_state_and_last_event(command, entry.address);
+            layout.add_state_and_last_event(command, self.kind, entry.address);
         }
-        self.locked.iter().for_each(|address| command.write_arg(layout.state(address).as_bytes()));
+        self.locked.iter().for_each(|address| command.write_arg(layout.state(self.kind, address).as_bytes()));
         match self.now {
             Some(now) => command.arg(now.as_ms()),
             None => command.arg(""),
@@ -101,12 +116,12 @@ impl Call<'_> {
         command.arg(self.locker).arg(self.history_ms);
         command.arg(self.epoch.map_or_else(String::new, |epoch| beginning(EngineState::Active, epoch)));
         let mut text = String::with_capacity(EVENT_BYTES);
-        for Entry { address, write, state, events } in entries {
+        for Entry { address, write, events } in entries {
             layout::add_indexed(command, address);
             match write {
-                Some((change, version)) => {
-                    command.arg(change.expected.number());
-                    layout::add_value(command, *version, change.keep_until, change.notice_at, state);
+                Some(EntryWrite { expected, next, keep_until, notice_at, state }) => {
+                    command.arg(expected.number());
+                    layout::add_value(command, *next, *keep_until, *notice_at, state);
                 }
                 None => {
                     command.arg("").arg("");

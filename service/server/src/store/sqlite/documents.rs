@@ -6,7 +6,7 @@ use rusqlite::{OptionalExtension, params};
 use super::{SqliteStore, record};
 use crate::store::StoreError;
 use crate::store::documents::{DocumentStore, StoredDocument};
-use crate::store::engine_record::{EngineState, Epoch, Purpose};
+use crate::store::engine_record::{EngineState, Epoch};
 
 const READ: &str = "select version, case when version <> ?2 then body end from documents where name = ?1";
 
@@ -37,7 +37,7 @@ impl DocumentStore for SqliteStore {
     ) -> Result<bool, StoreError> {
         let (name, text) = (name.to_owned(), text.to_owned());
         let write = self.database.write(move |connection| {
-            fence.map_or(Ok(()), |fence| record::check(connection, Purpose::Locks, fence))?;
+            fence.map_or(Ok(()), |fence| record::check(connection, fence))?;
             let statement = if expected == 0 { INSERT } else { REPLACE };
             let params = params![name, version.cast_signed(), text, expected.cast_signed()];
             Ok(connection.prepare_cached(statement)?.execute(params)? > 0)

@@ -5,7 +5,6 @@ mod documents;
 mod event_rows;
 mod events;
 mod file;
-pub mod gate;
 mod record;
 mod states;
 
@@ -15,20 +14,20 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
+use rusqlite::Connection;
 use tokio::sync::{mpsc, oneshot};
 
 use self::database::{Database, Held};
 use self::event_rows::EventRow;
-use self::gate::SqliteGateStore;
 use self::states::StateRow;
 use super::dump::{page_of, read_position};
-use super::engine_record::{EngineRecord, EngineState, Purpose, Reading};
+use super::engine_record::{EngineRecord, EngineState, Reading};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded, LockStore,
-    LockedStates, LoggedEvent, Page, RecordStore, Rule, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded, Store,
+    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, RowKind, RowState, Rows, Rule, StoreError, WakeUp, all_readable,
 };
 
-const CLEAR: &str = "delete from locks; delete from lock_events; delete from lock_event_keys";
+const CLEAR: &str = "delete from locks; delete from operations; delete from lock_events; delete from lock_event_keys";
 
 pub struct SqliteStore {
     database: Arc<Database>,
@@ -42,11 +41,6 @@ impl SqliteStore {
     pub async fn open(path: &Path, migrate: bool) -> anyhow::Result<Self> {
         Ok(Self { database: Database::open(path, migrate).await? })
     }
-
-    /// The gate in the same file.
-    pub fn gate(&self) -> SqliteGateStore {
-        SqliteGateStore::on(Arc::clone(&self.database), Purpose::Gate)
-    }
 }
 
 #[async_trait]
@@ -57,52 +51,52 @@ impl RecordStore for SqliteStore {
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
         let clock = self.database.clock;
-        self.database.read(move |connection| record::read(connection, Purpose::Locks, clock.now())).await
+        self.database.read(move |connection| record::read(connection, clock.now())).await
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
         let (read, next) = (read.clone(), next.clone());
-        self.database.write(move |connection| record::write(connection, Purpose::Locks, &read, &next)).await
+        self.database.write(move |connection| record::write(connection, &read, &next)).await
     }
 }
 
 #[async_trait]
-impl LockStore for SqliteStore {
-    fn is_of_one_node(&self) -> bool {
-        true
-    }
-
-    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded, StoreError> {
+impl<S: RowState> Rows<S> for SqliteStore {
+    async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         let (clock, wanted) = (self.database.clock, addresses.to_vec());
         let read = self.database.read(move |connection| {
             let states = states::load(connection, &wanted)?;
             // An epoch never returns. If it is in force now, it was in force when the states were read.
-            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
+            record::check(connection, (EngineState::Active, epoch))?;
             Ok((states, clock.now()))
         });
         let (states, now) = read.await?;
         Ok(Loaded { states: all_readable(addresses, states)?, now })
     }
 
-    async fn commit(&self, now: Timestamp, changes: &[Change]) -> Result<Committed, StoreError> {
+    async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
         let (clock, rows) = (self.database.clock, states::rows_of(now, changes)?);
         let write = self.database.write(move |connection| {
-            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
-            states::write(connection, clock, now, &rows)
+            record::check(connection, (EngineState::Active, epoch))?;
+            states::write::<S>(connection, clock, now, &rows)
         });
         write.await
     }
 
-    async fn lock(&self, epoch: Epoch, addresses: &[Address]) -> Result<(Loaded, Box<dyn LockedStates>), StoreError> {
+    async fn lock(
+        &self,
+        epoch: Epoch,
+        addresses: &[Address],
+    ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         let (clock, addresses) = (self.database.clock, addresses.to_vec());
         let load = move |connection: &rusqlite::Connection| {
-            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
+            record::check(connection, (EngineState::Active, epoch))?;
             let states = all_readable(&addresses, states::load(connection, &addresses)?)?;
             Ok(Loaded { states, now: clock.now() })
         };
         let hold = self.database.hold(load, move |connection, file, Commit { now, rows, rule, answer }| {
-            let written = states::write(connection, clock, now, &rows).and_then(|mut committed| {
+            let written = states::write::<S>(connection, clock, now, &rows).and_then(|mut committed| {
                 if rule == Rule::AllOrNone && !committed.result.is_complete() {
                     committed.result = committed.result.undone();
                 } else {
@@ -116,9 +110,60 @@ impl LockStore for SqliteStore {
         Ok((loaded, Box::new(Locked { held, _database: Arc::clone(&self.database) })))
     }
 
+    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
+        let (after, clock) = (read_position(from)?, self.database.clock);
+        let collect = self.database.write(move |connection| {
+            record::check(connection, (EngineState::Active, epoch))?;
+            Ok(match S::KIND {
+                RowKind::Lock => states::collect::<S>(connection, epoch, &after, limit, clock.now())?,
+                RowKind::Operation => states::collect_operations(connection, limit, clock.now())?,
+            })
+        });
+        collect.await
+    }
+
+    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
+        let after = read_position(from)?;
+        let states = self.database.list(move |connection| Ok(states::dump(connection, &after, limit)?)).await?;
+        Ok(page_of(states, limit))
+    }
+
+    async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
+        let rows = states::rows_of_copied(states)?;
+        let fill = self.database.write(move |connection| {
+            record::check(connection, (EngineState::Filling, epoch))?;
+            states::fill::<S>(connection, &rows)?;
+            record::count(connection, copied)?;
+            Ok(true)
+        });
+        false_if_over(fill.await)
+    }
+}
+
+#[async_trait]
+impl Store for SqliteStore {
+    fn is_of_one_node(&self) -> bool {
+        true
+    }
+
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
         self.database.list(move |connection| Ok(states::list(connection, &app, &prefix, after.as_ref(), limit)?)).await
+    }
+
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
+        let (listing, bounds, now) = (listing.clone(), listing.bounds()?, self.database.clock.now());
+        let list = move |connection: &Connection| Ok(states::list_operations(connection, &listing, &bounds, now)?);
+        self.database.list(list).await
+    }
+
+    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+        let address = address.clone();
+        let discard = self.database.write(move |connection| {
+            record::check(connection, (EngineState::Active, epoch))?;
+            Ok(states::discard(connection, &address)?)
+        });
+        discard.await
     }
 
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
@@ -126,19 +171,10 @@ impl LockStore for SqliteStore {
         self.database.list(move |connection| Ok(states::app_after(connection, &after)?)).await
     }
 
-    async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
-        let (after, clock) = (read_position(from)?, self.database.clock);
-        let collect = self.database.write(move |connection| {
-            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
-            Ok(states::collect(connection, epoch, &after, limit, clock.now())?)
-        });
-        collect.await
-    }
-
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
         let row = EventRow::of(events);
         let log = self.database.write(move |connection| {
-            record::check(connection, Purpose::Locks, (EngineState::Active, epoch))?;
+            record::check(connection, (EngineState::Active, epoch))?;
             Ok(events::log(connection, row)?)
         });
         log.await
@@ -175,36 +211,17 @@ impl LockStore for SqliteStore {
         Ok(mpsc::channel(1).1)
     }
 
-    async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState>, StoreError> {
-        let after = read_position(from)?;
-        let states = self.database.list(move |connection| Ok(states::dump(connection, &after, limit)?)).await?;
-        Ok(page_of(states, limit))
-    }
-
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
         let clock = self.database.clock;
         let clear = self.database.write(move |connection| {
-            record::check(connection, Purpose::Locks, (EngineState::Filling, epoch))?;
-            let is_empty = record::read(connection, Purpose::Locks, clock.now())?.copied == 0;
+            record::check(connection, (EngineState::Filling, epoch))?;
+            let is_empty = record::read(connection, clock.now())?.copied == 0;
             if is_empty {
                 connection.execute_batch(CLEAR)?;
             }
             Ok(is_empty)
         });
         false_if_over(clear.await)
-    }
-
-    async fn fill(&self, epoch: Epoch, states: &[CopiedState], copied: u64) -> Result<bool, StoreError> {
-        let texts = states.iter().map(|copied| Ok((copied.clone(), copied.state.to_json()?)));
-        let texts = texts.collect::<Result<Vec<_>, serde_json::Error>>();
-        let texts = texts.map_err(|error| StoreError::Unavailable(error.to_string()))?;
-        let fill = self.database.write(move |connection| {
-            record::check(connection, Purpose::Locks, (EngineState::Filling, epoch))?;
-            states::fill(connection, &texts)?;
-            record::count(connection, Purpose::Locks, copied)?;
-            Ok(true)
-        });
-        false_if_over(fill.await)
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
@@ -233,8 +250,13 @@ struct Commit {
 }
 
 #[async_trait]
-impl LockedStates for Locked {
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change], rule: Rule) -> Result<Committed, StoreError> {
+impl<S: RowState> LockedStates<S> for Locked {
+    async fn commit(
+        self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change<S>],
+        rule: Rule,
+    ) -> Result<Committed, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.held.end_with(Commit { now, rows: states::rows_of(now, changes)?, rule, answer })?;
         answered.await.map_err(|_| database::ended())?

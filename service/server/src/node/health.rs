@@ -47,56 +47,56 @@ impl Health {
         })
     }
 
-    pub(super) fn set_down(&self, why: String) {
+    pub(crate) fn set_down(&self, why: String) {
         self.trouble.send_replace(Some(why));
     }
 
-    pub(super) fn set_up(&self) {
+    pub(crate) fn set_up(&self) {
         self.trouble.send_replace(None);
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<Option<String>> {
+    pub(crate) fn watch(&self) -> watch::Receiver<Option<String>> {
         self.trouble.subscribe()
     }
 
     /// The store has taken a commit of a probe.
-    pub(super) fn probed(&self) {
+    pub(crate) fn probed(&self) {
         self.known.lock().committed = Some(Instant::now());
     }
 
     /// The store has taken a commit.
-    pub(super) fn committed(&self) {
+    pub(crate) fn committed(&self) {
         let mut known = self.known.lock();
         known.committed = Some(Instant::now());
         known.refused = None;
     }
 
     /// The store has refused a commit, and written nothing.
-    pub(super) fn refused(&self, why: &str) {
+    pub(crate) fn refused(&self, why: &str) {
         self.known.lock().refused = Some((Instant::now(), why.to_owned()));
     }
 
-    pub(super) fn has_committed_since(&self, at: Instant) -> bool {
+    pub(crate) fn has_committed_since(&self, at: Instant) -> bool {
         self.known.lock().committed.is_some_and(|committed| committed > at)
     }
 
     /// Whether the store has taken a commit within this time.
-    pub(super) fn has_committed_within(&self, time: Duration) -> bool {
+    pub(crate) fn has_committed_within(&self, time: Duration) -> bool {
         self.known.lock().committed.is_some_and(|committed| committed.elapsed() < time)
     }
 
     /// A call has failed, so the store is to be probed.
-    pub(super) fn suspect(&self, why: &str) {
+    pub(crate) fn suspect(&self, why: &str) {
         self.known.lock().suspicion.get_or_insert_with(|| why.to_owned());
         self.suspected.notify_one();
     }
 
     /// Waits until a call has failed.
-    pub(super) async fn suspected(&self) {
+    pub(crate) async fn suspected(&self) {
         self.suspected.notified().await;
     }
 
-    pub(super) fn take_suspicion(&self) -> Option<String> {
+    pub(crate) fn take_suspicion(&self) -> Option<String> {
         self.known.lock().suspicion.take()
     }
 }

@@ -2,19 +2,16 @@
 
 use std::sync::Arc;
 
-use latchgate_core::lock::{
-    self, Command, Evaluation, Event, Grant, GrantId, Lease, LockState, Outcome, Rank, Terms, evaluate,
-};
 use latchgate_core::{Address, Timestamp};
-use smallvec::SmallVec;
 use tokio::time::{Instant, timeout_at};
 
-use super::call::Failure;
-use super::key_queue::WaitQueue;
-use super::node::Node;
-use crate::engines::UsedLocks;
-use crate::observe::metrics::{Retry, Uncounted};
-use crate::store::{Change, CommitResult, Committed, Epoch, Loaded, Rule, StoreError, Stored, Version};
+use super::machine::Node;
+use crate::engines::UsedStore;
+use crate::failure::Failure;
+use crate::observe::metrics::Retry;
+use crate::store::{
+    Change, CommitResult, Committed, Epoch, Loaded, RowState, Rows, Rule, Store, StoreError, Stored, Version,
+};
 
 /// After this many lost races a key is served apart.
 const LOSSES_MAX: u32 = 2;
@@ -25,19 +22,64 @@ const LOADED_MAX: usize = 128;
 /// How long the states are that one statement writes, in bytes: about, because an evaluation may make them longer.
 const WRITTEN_BYTES_MAX: usize = 2 << 20;
 
+/// What a kind of state brings to the machine: how a batch is evaluated, and what follows its commit.
+pub(crate) trait Kind: Sized + 'static {
+    type State: RowState;
+    /// What a batch brings to one key.
+    type Input: Send + Sync;
+    /// What came of it, with the state until that is moved out.
+    type Evaluation: Send + Sync;
+    /// What callers may have got by a commit of unknown outcome.
+    type Unknown: Default + Send;
+    /// What evaluations need beside state and input.
+    type Context<'a>: Copy + Send + Sync;
+
+    fn evaluate(
+        context: Self::Context<'_>,
+        address: &Address,
+        input: &Self::Input,
+        state: &Self::State,
+        round: Round<'_>,
+    ) -> Self::Evaluation;
+
+    fn has_changed(evaluation: &Self::Evaluation) -> bool;
+
+    /// Moves the state out.
+    fn take_state(evaluation: &mut Self::Evaluation) -> Self::State;
+
+    fn change(
+        context: Self::Context<'_>,
+        address: &Address,
+        expected: Version,
+        evaluation: &mut Self::Evaluation,
+        round: Round<'_>,
+    ) -> Change<Self::State>;
+
+    /// The change is in the store.
+    fn committed(
+        context: Self::Context<'_>,
+        change: &Change<Self::State>,
+        before: &Self::State,
+        evaluation: &mut Self::Evaluation,
+        now: Timestamp,
+    );
+
+    /// A commit had events.
+    fn has_events(context: Self::Context<'_>);
+
+    fn unknown(evaluation: Self::Evaluation) -> Self::Unknown;
+
+    /// By how much the input may make the state longer, in bytes.
+    fn bytes(input: &Self::Input) -> usize;
+}
+
 /// One key of a batch.
-pub(super) struct Work {
+pub(crate) struct Work<K: Kind> {
     pub address: Address,
-    pub commands: Vec<Command>,
-    /// Waiters that joined the queue with this batch.
-    pub arrived: SmallVec<[Rank; 1]>,
-    /// Waiters whose wait ends with this batch.
-    pub ended: Vec<Rank>,
-    /// Waiters that an earlier commit may have granted the lock, with those grants.
-    pub uncertain: Vec<(Rank, GrantId)>,
+    pub input: K::Input,
     /// A state that was current recently, or the guess that there is none. It is good enough for a change, whose commit checks its
     /// version, but not for an answer without a change.
-    pub base: Option<Arc<Stored>>,
+    pub base: Option<Arc<Stored<K::State>>>,
     /// The epoch of the base.
     pub epoch: Epoch,
     /// The base was loaded in this batch, so an answer may be given from it.
@@ -47,58 +89,57 @@ pub(super) struct Work {
 }
 
 /// What a batch came to for one key.
-pub(super) struct Done {
-    pub work: Box<Work>,
+pub(crate) struct Done<K: Kind> {
+    pub work: Box<Work<K>>,
     /// On success the state as it is in the store, and the evaluation without its state.
-    pub result: Result<(Stored, Evaluation), Failed>,
+    pub result: Result<(Stored<K::State>, K::Evaluation), Failed<K>>,
 }
 
 /// What a batch came to.
-#[derive(Default)]
-pub(super) struct Served {
-    pub done: Vec<Done>,
+pub(crate) struct Served<K: Kind> {
+    pub done: Vec<Done<K>>,
     /// Keys that would hold up the others: they are to be served apart.
-    pub apart: Vec<Apart>,
+    pub apart: Vec<Apart<K>>,
     /// A key that was taken to have no state has one.
     pub has_guessed_wrong: bool,
 }
 
 /// A key that is to be served apart, with all that it was given.
-pub(super) struct Apart {
-    pub work: Box<Work>,
+pub(crate) struct Apart<K: Kind> {
+    pub work: Box<Work<K>>,
     /// Another session keeps its row locked: it is not only changed often.
     pub is_busy: bool,
 }
 
-pub(super) struct Failed {
+pub(crate) struct Failed<K: Kind> {
     pub failure: Failure,
-    /// New grants in an evaluation whose commit has an unknown outcome.
-    pub unknown: Vec<(Rank, Lease)>,
+    /// Of an evaluation whose commit has an unknown outcome.
+    pub unknown: K::Unknown,
 }
 
 /// What all evaluations of one commit are made with: taken once, before the states are loaded. The store refuses the commit if the
 /// epoch is over by then, and with it the hold-off of that.
 #[derive(Clone, Copy)]
-pub(super) struct Round<'a> {
-    pub used: &'a UsedLocks,
+pub(crate) struct Round<'a> {
+    pub used: &'a UsedStore,
     pub now: Timestamp,
 }
 
 /// Boxed: each round moves them.
-type Works = Vec<Box<Work>>;
+type Works<K> = Vec<Box<Work<K>>>;
 
-/// An evaluation that is not committed yet, and what it grants and ends.
-type Pending = (Box<Work>, Evaluation, Uncounted);
+/// An evaluation that is not committed yet.
+type Pending<K> = (Box<Work<K>>, <K as Kind>::Evaluation);
 
-impl Work {
-    pub(super) fn fail(self: Box<Self>, failure: Failure, unknown: Vec<(Rank, Lease)>) -> Done {
+impl<K: Kind> Work<K> {
+    pub(crate) fn fail(self: Box<Self>, failure: Failure, unknown: K::Unknown) -> Done<K> {
         Done { work: self, result: Err(Failed { failure, unknown }) }
     }
 
     /// Concludes with the state as it was loaded.
-    fn unchanged(self: Box<Self>, mut evaluation: Evaluation) -> Done {
+    fn unchanged(self: Box<Self>, mut evaluation: K::Evaluation) -> Done<K> {
         let version = self.version();
-        let state = std::mem::take(&mut evaluation.state);
+        let state = K::take_state(&mut evaluation);
         Done { work: self, result: Ok((Stored { version, state }, evaluation)) }
     }
 
@@ -118,8 +159,11 @@ const TOO_SLOW: Failure = Failure::Overloaded("other nodes keep changing this ke
 
 /// Takes every key to its end: an evaluation that is committed or was made on a state loaded here, or a failure; except keys that
 /// would hold up the others.
-pub(super) async fn run<'a>(node: &Node, mut open: Works, queue_of: impl Fn(&Address) -> &'a WaitQueue) -> Served {
-    let mut run = Run::new(node, queue_of, Instant::now() + node.limits.store_timeout);
+pub(crate) async fn run<'a, K: Kind>(node: &'a Node, context: K::Context<'a>, mut open: Works<K>) -> Served<K>
+where
+    dyn Store: Rows<K::State>,
+{
+    let mut run = Run::<K>::new(node, context, Instant::now() + node.limits.store_timeout);
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
             break;
@@ -131,8 +175,16 @@ pub(super) async fn run<'a>(node: &Node, mut open: Works, queue_of: impl Fn(&Add
 }
 
 /// Takes one key to its end, with its state locked in the store, so that no other node can change it meanwhile.
-pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, deadline: Instant) -> Done {
-    let mut run = Run::new(node, |_: &Address| queue, deadline);
+pub(crate) async fn run_locked<'a, K: Kind>(
+    node: &'a Node,
+    context: K::Context<'a>,
+    work: Box<Work<K>>,
+    deadline: Instant,
+) -> Done<K>
+where
+    dyn Store: Rows<K::State>,
+{
+    let mut run = Run::<K>::new(node, context, deadline);
     let mut open = vec![work];
     for _ in 0..ROUNDS_MAX {
         if open.is_empty() {
@@ -145,43 +197,26 @@ pub(super) async fn run_locked(node: &Node, work: Box<Work>, queue: &WaitQueue, 
     run.served.done.pop().expect("a key comes to its end")
 }
 
-impl Node {
-    pub(super) fn terms(&self, Round { used, now }: Round<'_>) -> Terms {
-        Terms { hold_off: used.hold_off(now), token_min: used.epoch.token_min(), late_ms: used.late_ms(now) }
-    }
-
-    /// The change of a state with this version. Without a history it has neither events nor a notice.
-    pub(super) fn change(&self, address: &Address, changed: Stored, events: Vec<Event>, round: Round<'_>) -> Change {
-        let Round { used, now } = round;
-        let Stored { version: expected, state } = changed;
-        Change {
-            address: address.clone(),
-            expected,
-            events: if self.history.is_kept() { events } else { Vec::new() },
-            notice_at: state.next_notice().filter(|_| self.history.is_kept()),
-            keep_until: state.idle_from().max(now).plus_ms(self.limits.idle_retention_ms()),
-            state,
-            epoch: used.epoch,
-        }
-    }
-}
-
-struct Run<'n, F> {
+struct Run<'n, K: Kind> {
     node: &'n Node,
-    queue_of: F,
+    context: K::Context<'n>,
     deadline: Instant,
     /// A statement was not answered in time: the rest of the batch is not sent.
     is_too_slow: bool,
-    served: Served,
+    served: Served<K>,
 }
 
-impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
-    fn new(node: &'n Node, queue_of: F, deadline: Instant) -> Self {
-        Self { node, queue_of, deadline, is_too_slow: false, served: Served::default() }
+impl<'n, K: Kind> Run<'n, K>
+where
+    dyn Store: Rows<K::State>,
+{
+    fn new(node: &'n Node, context: K::Context<'n>, deadline: Instant) -> Self {
+        let served = Served { done: Vec::new(), apart: Vec::new(), has_guessed_wrong: false };
+        Self { node, context, deadline, is_too_slow: false, served }
     }
 
     /// Returns the keys that need another round.
-    async fn round(&mut self, open: Works) -> Works {
+    async fn round(&mut self, open: Works<K>) -> Works<K> {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let mut again = Vec::new();
         let mut groups = groups(self.load_missing(open, &used, &mut again).await).into_iter();
@@ -199,9 +234,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 return self.after_jump(group.into_iter().chain(groups.flatten()).collect(), again).await;
             }
             let mut changed = Vec::with_capacity(group.len());
-            for (work, evaluation, uncounted) in self.evaluate_all(group, round) {
-                if evaluation.changed {
-                    changed.push((work, evaluation, uncounted));
+            for (work, evaluation) in self.evaluate_all(group, round) {
+                if K::has_changed(&evaluation) {
+                    changed.push((work, evaluation));
                 } else if work.is_fresh {
                     self.served.done.push(work.unchanged(evaluation));
                 } else {
@@ -220,15 +255,15 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         again
     }
 
-    fn set_apart(&mut self, works: Works, is_busy: bool) {
+    fn set_apart(&mut self, works: Works<K>, is_busy: bool) {
         self.served.apart.extend(works.into_iter().map(|work| Apart { work, is_busy }));
     }
 
-    async fn load_missing(&mut self, open: Works, used: &UsedLocks, again: &mut Works) -> Works {
+    async fn load_missing(&mut self, open: Works<K>, used: &UsedStore, again: &mut Works<K>) -> Works<K> {
         let epoch = used.epoch;
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
-        let is_missing = |work: &Work| work.base.is_none() || work.epoch != epoch || !has_time;
+        let is_missing = |work: &Work<K>| work.base.is_none() || work.epoch != epoch || !has_time;
         if !open.iter().any(|work| is_missing(work)) {
             return open;
         }
@@ -236,7 +271,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         let mut missing = missing.into_iter().peekable();
         let mut is_first = true;
         while missing.peek().is_some() {
-            let group: Works = missing.by_ref().take(LOADED_MAX).collect();
+            let group: Works<K> = missing.by_ref().take(LOADED_MAX).collect();
             if self.is_too_slow {
                 self.fail(group, &TOO_SLOW);
                 continue;
@@ -249,7 +284,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// Loads states with one statement.
-    async fn load(&mut self, missing: Works, used: &UsedLocks, ready: &mut Works, again: &mut Works) {
+    async fn load(&mut self, missing: Works<K>, used: &UsedStore, ready: &mut Works<K>, again: &mut Works<K>) {
         let epoch = used.epoch;
         let addresses: Vec<Address> = missing.iter().map(|work| work.address.clone()).collect();
         let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
@@ -267,7 +302,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                         true => {
                             let keys = vec![work.address.clone()];
                             let failure = StoreError::Unreadable { keys, reason: reason.clone() }.into();
-                            self.served.done.push(work.fail(failure, Vec::new()));
+                            self.served.done.push(work.fail(failure, K::Unknown::default()));
                         }
                         false => again.push(work),
                     }
@@ -288,7 +323,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// As [`Run::round`], with the states locked in the store.
-    async fn locked_round(&mut self, open: Works) -> Works {
+    async fn locked_round(&mut self, open: Works<K>) -> Works<K> {
         let Some((used, open)) = self.used(open) else { return Vec::new() };
         let addresses: Vec<Address> = open.iter().map(|work| work.address.clone()).collect();
         let (Loaded { states, .. }, locked) = match self.node.lock(&used, &addresses, self.deadline).await {
@@ -307,8 +342,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         }
         let evaluated = self.evaluate_all(loaded(open, states, used.epoch).collect(), round);
         let (mut changed, unchanged): (Vec<_>, Vec<_>) =
-            evaluated.into_iter().partition(|(_, evaluation, _)| evaluation.changed);
-        let unchanged = unchanged.into_iter().map(|(work, evaluation, _)| work.unchanged(evaluation));
+            evaluated.into_iter().partition(|(_, evaluation)| K::has_changed(evaluation));
+        let unchanged = unchanged.into_iter().map(|(work, evaluation)| work.unchanged(evaluation));
         self.served.done.extend(unchanged);
         if changed.is_empty() {
             self.node.give_up(locked, self.deadline).await;
@@ -321,7 +356,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The engine in use. Without one the keys fail, and nothing is evaluated: whether a hold-off is in force is not known.
-    fn used(&mut self, open: Works) -> Option<(UsedLocks, Works)> {
+    fn used(&mut self, open: Works<K>) -> Option<(UsedStore, Works<K>)> {
         match self.node.store.used() {
             Ok(used) => Some((used, open)),
             Err(error) => {
@@ -333,8 +368,8 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     }
 
     /// The store's clock has jumped ahead: leases may seem to have ended that have not. A hold-off begins before anything is granted.
-    async fn after_jump(&mut self, open: Works, again: Works) -> Works {
-        let again: Works = open.into_iter().chain(again).map(|work| work.again(0)).collect();
+    async fn after_jump(&mut self, open: Works<K>, again: Works<K>) -> Works<K> {
+        let again: Works<K> = open.into_iter().chain(again).map(|work| work.again(0)).collect();
         match self.node.hold_off_after_jump().await {
             Ok(()) => again,
             Err(error) => {
@@ -345,40 +380,34 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         }
     }
 
-    fn round_of<'u>(&self, used: &'u UsedLocks) -> Round<'u> {
+    fn round_of<'u>(&self, used: &'u UsedStore) -> Round<'u> {
         Round { used, now: self.node.clock.now().unwrap_or_default() }
     }
 
-    fn evaluate_all(&self, works: Works, round: Round<'_>) -> Vec<Pending> {
-        let terms = self.node.terms(round);
-        let evaluate = |work: Box<Work>| {
-            let Work { address, commands, arrived, ended, uncertain, base, .. } = &*work;
-            let absent = Stored::default();
-            let state = &base.as_deref().unwrap_or(&absent).state;
-            let batch = lock::Batch { commands, arrived, uncertain, ended };
-            let evaluation = evaluate(state, batch, (self.queue_of)(address), &self.node.id, round.now, terms);
-            let uncounted = Uncounted::of(&evaluation.events);
-            (work, evaluation, uncounted)
+    fn evaluate_all(&self, works: Works<K>, round: Round<'_>) -> Vec<Pending<K>> {
+        let absent = K::State::default();
+        let evaluate = |work: Box<Work<K>>| {
+            let state = work.base.as_deref().map_or(&absent, |base| &base.state);
+            let evaluation = K::evaluate(self.context, &work.address, &work.input, state, round);
+            (work, evaluation)
         };
         works.into_iter().map(evaluate).collect()
     }
 
     /// The states of the evaluations move into the changes, and from there into the cache.
-    fn changes(&self, changed: &mut [Pending], round: Round<'_>) -> Vec<Change> {
-        let change = |(work, evaluation, _): &mut Pending| {
-            let stored = Stored { version: work.version(), state: std::mem::take(&mut evaluation.state) };
-            self.node.change(&work.address, stored, std::mem::take(&mut evaluation.events), round)
-        };
+    fn changes(&self, changed: &mut [Pending<K>], round: Round<'_>) -> Vec<Change<K::State>> {
+        let change =
+            |(work, evaluation): &mut Pending<K>| K::change(self.context, &work.address, work.version(), evaluation, round);
         changed.iter_mut().map(change).collect()
     }
 
     /// Sorts the keys of a commit into those that are done and those that need another round.
     fn conclude(
         &mut self,
-        changed: Vec<Pending>,
-        changes: Vec<Change>,
+        changed: Vec<Pending<K>>,
+        changes: Vec<Change<K::State>>,
         committed: Result<Committed, StoreError>,
-    ) -> Works {
+    ) -> Works<K> {
         let is_off = matches!(&committed, Ok(Committed { result: CommitResult::ClockOff, .. }));
         let (now, versions, busy) = match committed {
             Ok(Committed { now, result: CommitResult::Checked(versions), busy }) => (now, versions, busy),
@@ -396,7 +425,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
         self.served.done.reserve(changed.len());
         let mut lost = Vec::new();
         let mut has_events = false;
-        for (index, (((work, evaluation, uncounted), change), version)) in
+        for (index, (((work, mut evaluation), change), version)) in
             changed.into_iter().zip(changes).zip(versions).enumerate()
         {
             let Some(version) = version else {
@@ -413,10 +442,9 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
                 }
                 continue;
             };
-            let absent = LockState::default();
+            let absent = K::State::default();
             let before = work.base.as_ref().map_or(&absent, |base| &base.state);
-            self.node.metrics.committed(uncounted, before, &change.state, now);
-            self.node.notify_next(&change.address, &change.state, now);
+            K::committed(self.context, &change, before, &mut evaluation, now);
             has_events |= !change.events.is_empty();
             let result = Ok((Stored { version, state: change.state }, evaluation));
             self.served.done.push(Done { work, result });
@@ -425,39 +453,35 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
             self.node.metrics.lost_races.inc_by(lost.len() as u64);
         }
         if has_events {
-            self.node.history.has_events();
+            K::has_events(self.context);
         }
         lost
     }
 
     /// As [`Run::conclude`], of a commit without an answer.
-    fn conclude_failed(&mut self, changed: Vec<Pending>, error: &StoreError) -> Works {
+    fn conclude_failed(&mut self, changed: Vec<Pending<K>>, error: &StoreError) -> Works<K> {
         // The next round names the epoch that is in force by then, or others are out of the way by then.
         if let StoreError::EpochOver | StoreError::Contended(_) = error {
             let why = if matches!(error, StoreError::EpochOver) { Retry::Epoch } else { Retry::Contended };
             self.node.metrics.retried(why, changed.len());
-            return changed.into_iter().map(|(work, ..)| work.again(0)).collect();
+            return changed.into_iter().map(|(work, _)| work.again(0)).collect();
         }
         let failure = self.node.commit_failure(error);
         let is_unknown = matches!(failure, Failure::OutcomeUnknown(_));
-        for (work, evaluation, _) in changed {
-            let answered = evaluation.answered.into_iter().filter(|_| is_unknown);
-            let unknown = answered.filter_map(|(rank, outcome)| match outcome {
-                Outcome::Granted(Grant { lease, repeated: false, .. }) => Some((rank, lease)),
-                _ => None,
-            });
-            self.served.done.push(work.fail(failure.clone(), unknown.collect()));
+        for (work, evaluation) in changed {
+            let unknown = if is_unknown { K::unknown(evaluation) } else { K::Unknown::default() };
+            self.served.done.push(work.fail(failure.clone(), unknown));
         }
         Vec::new()
     }
 
-    fn fail(&mut self, works: Works, failure: &Failure) {
-        self.served.done.extend(works.into_iter().map(|work| work.fail(failure.clone(), Vec::new())));
+    fn fail(&mut self, works: Works<K>, failure: &Failure) {
+        self.served.done.extend(works.into_iter().map(|work| work.fail(failure.clone(), K::Unknown::default())));
     }
 
     async fn timed_commit(
         &mut self,
-        used: &UsedLocks,
+        used: &UsedStore,
         commit: impl Future<Output = Result<Committed, StoreError>>,
     ) -> Result<Committed, StoreError> {
         let sent = Instant::now();
@@ -469,7 +493,7 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.
     async fn timed<T>(
         &mut self,
-        used: &UsedLocks,
+        used: &UsedStore,
         answer: impl Future<Output = Result<T, StoreError>>,
         time_of: fn(&T) -> Timestamp,
     ) -> Result<T, StoreError> {
@@ -485,10 +509,10 @@ impl<'n, 'a, F: Fn(&Address) -> &'a WaitQueue> Run<'n, F> {
 }
 
 /// The works in groups that one statement each can write.
-fn groups(works: Works) -> Vec<Works> {
+fn groups<K: Kind>(works: Works<K>) -> Vec<Works<K>> {
     let (mut groups, mut bytes) = (Vec::new(), 0);
     for work in works {
-        let own = work.base.as_ref().map_or(0, |base| base.state.bytes());
+        let own = work.base.as_ref().map_or(0, |base| base.state.bytes()) + K::bytes(&work.input);
         bytes += own;
         if groups.is_empty() || bytes > WRITTEN_BYTES_MAX {
             groups.push(Vec::new());
@@ -501,7 +525,11 @@ fn groups(works: Works) -> Vec<Works> {
     groups
 }
 
-fn loaded(works: Works, states: Vec<Stored>, epoch: Epoch) -> impl Iterator<Item = Box<Work>> {
+fn loaded<K: Kind>(
+    works: Works<K>,
+    states: Vec<Stored<K::State>>,
+    epoch: Epoch,
+) -> impl Iterator<Item = Box<Work<K>>> {
     works.into_iter().zip(states).map(move |(mut work, stored)| {
         (work.base, work.epoch, work.is_fresh) = (Some(Arc::new(stored)), epoch, true);
         work

@@ -1,4 +1,4 @@
-//! The states that the committer has loaded or committed last.
+//! The states that a committer has loaded or committed last.
 //!
 //! A cached state decides changes, because the commit checks its version. No answer is given from it alone. The same holds for the
 //! guess that a key has no state.
@@ -8,21 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::Address;
-use latchgate_core::lock::{LockState, NodeId};
 use lru::LruCache;
 use tokio::time::Instant;
 
-use crate::store::{Epoch, Stored};
+use crate::store::{Epoch, RowState, Stored};
 
 /// An older state is loaded again. Idle rows are kept for much longer.
-pub(super) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
+pub(crate) const CACHE_MAX_AGE: Duration = Duration::from_secs(30);
 
 /// After a wrong guess, so many keys that are not here are loaded. Then keys that others use, or that are more than there is room
 /// for, cost few commits in vain.
 const GUESS_PAUSE: u32 = 16;
 
-pub(super) struct Cache {
-    states: LruCache<Address, Cached>,
+pub(crate) struct Cache<S> {
+    states: LruCache<Address, Cached<S>>,
     /// How long the states are together, and at most.
     bytes: usize,
     bytes_max: usize,
@@ -30,27 +29,27 @@ pub(super) struct Cache {
     guess_pause: u32,
 }
 
-struct Cached {
-    stored: Arc<Stored>,
+struct Cached<S> {
+    stored: Arc<Stored<S>>,
     /// The epoch in which it was loaded or committed.
     epoch: Epoch,
     at: Instant,
     bytes: usize,
 }
 
-impl Cached {
+impl<S> Cached<S> {
     fn is_recent(&self) -> bool {
         self.at.elapsed() < CACHE_MAX_AGE
     }
 }
 
-impl Cache {
-    pub(super) fn new(keys_max: usize, bytes_max: usize) -> Self {
+impl<S: RowState> Cache<S> {
+    pub(crate) fn new(keys_max: usize, bytes_max: usize) -> Self {
         let states = LruCache::new(NonZeroUsize::new(keys_max).unwrap_or(NonZeroUsize::MIN));
         Self { states, bytes: 0, bytes_max, guess_pause: 0 }
     }
 
-    pub(super) fn put(&mut self, address: Address, stored: Stored, epoch: Epoch) {
+    pub(crate) fn put(&mut self, address: Address, stored: Stored<S>, epoch: Epoch) {
         let bytes = stored.state.bytes();
         self.bytes += bytes;
         let stored = Arc::new(stored);
@@ -62,25 +61,23 @@ impl Cache {
         }
     }
 
-    pub(super) fn remove(&mut self, address: &Address) {
+    pub(crate) fn remove(&mut self, address: &Address) {
         self.bytes -= self.states.pop(address).map_or(0, |cached| cached.bytes);
     }
 
     /// The state that was last known, however old.
-    pub(super) fn last_known(&self, address: &Address) -> Option<&LockState> {
+    pub(crate) fn last_known(&self, address: &Address) -> Option<&S> {
         self.states.peek(address).map(|cached| &cached.stored.state)
     }
 
-    /// A state to begin a change with. There is none if other nodes wait for the key: they have most likely changed it.
-    pub(super) fn base(&mut self, address: &Address, node: &NodeId, epoch: Epoch) -> Option<Arc<Stored>> {
+    /// A state to begin a change with.
+    pub(crate) fn base(&mut self, address: &Address, epoch: Epoch) -> Option<Arc<Stored<S>>> {
         let cached = self.states.get(address)?;
-        let is_shared = cached.stored.state.turns().iter().any(|turn| turn.node != *node);
-        let is_usable = cached.is_recent() && !is_shared && cached.epoch == epoch;
-        is_usable.then(|| Arc::clone(&cached.stored))
+        (cached.is_recent() && cached.epoch == epoch).then(|| Arc::clone(&cached.stored))
     }
 
     /// Whether to take the key to have no state, without a load: this node has not met it. Its commit finds out.
-    pub(super) fn may_guess_absent(&mut self, address: &Address) -> bool {
+    pub(crate) fn may_guess_absent(&mut self, address: &Address) -> bool {
         if self.states.contains(address) {
             return false;
         }
@@ -89,12 +86,12 @@ impl Cache {
         may_guess
     }
 
-    pub(super) fn guessed_wrong(&mut self) {
+    pub(crate) fn guessed_wrong(&mut self) {
         self.guess_pause = GUESS_PAUSE;
     }
 
     /// The state that was last known in this epoch, however old.
-    pub(super) fn last_known_in(&self, address: &Address, epoch: Epoch) -> Option<&LockState> {
+    pub(crate) fn last_known_in(&self, address: &Address, epoch: Epoch) -> Option<&S> {
         let cached = self.states.peek(address).filter(|cached| cached.epoch == epoch);
         cached.map(|cached| &cached.stored.state)
     }
@@ -102,6 +99,7 @@ impl Cache {
 
 #[cfg(test)]
 mod tests {
+    use latchgate_core::lock::LockState;
     use latchgate_core::{App, Key};
 
     use super::*;
@@ -109,7 +107,7 @@ mod tests {
     #[test]
     fn an_unknown_key_is_guessed_to_be_absent_and_some_are_loaded_after_a_wrong_guess() {
         let address = |number: u32| Address { app: App::default(), key: Key::parse(&number.to_string()).unwrap() };
-        let mut cache = Cache::new(100, usize::MAX);
+        let mut cache = Cache::<LockState>::new(100, usize::MAX);
         assert!(cache.may_guess_absent(&address(0)) && cache.may_guess_absent(&address(0)));
         cache.put(address(0), Stored::default(), Epoch::default());
         assert!(!cache.may_guess_absent(&address(0)));
@@ -123,7 +121,7 @@ mod tests {
         let address = |number: u32| Address { app: App::default(), key: Key::parse(&number.to_string()).unwrap() };
         let one = LockState::default().bytes();
         for (keys_max, bytes_max, kept) in [(3, usize::MAX, 3), (100, 5 * one, 5), (100, 0, 1)] {
-            let mut cache = Cache::new(keys_max, bytes_max);
+            let mut cache = Cache::<LockState>::new(keys_max, bytes_max);
             for number in 0..10 {
                 cache.put(address(number), Stored::default(), Epoch::default());
                 cache.put(address(number), Stored::default(), Epoch::default());

@@ -1,19 +1,16 @@
 //! Walks the rows, a page of the primary key at a time. It removes the rows of idle keys, has keys evaluated whose leases
-//! have expired without a waiter, and deletes events past their retention. A state may be the only memory of the key's last token, so it
+//! have expired without a waiter. A state may be the only memory of the key's last token, so it
 //! goes only when all new tokens are higher: see [`Epoch::token_min`](crate::store::Epoch::token_min).
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate_core::Timestamp;
-use latchgate_core::lock::Command;
-use tokio::sync::mpsc;
+use latchgate_core::Address;
 use tokio::time::{Instant, timeout};
 
-use super::call::{Call, Envelope, Reply};
 use super::limits::Limits;
-use super::node::Node;
-use crate::store::{Collected, StoreError};
+use super::machine::Node;
+use crate::store::{Collected, RowState, Rows, Store, StoreError};
 
 /// A step or a walk that removes at least one in so many of its rows is productive.
 const PRODUCTIVE: u64 = 4;
@@ -22,31 +19,30 @@ const PRODUCTIVE: u64 = 4;
 const WAITED: u32 = 19;
 const WAITED_IF_PRODUCTIVE: u32 = 1;
 
-pub(super) async fn run(node: Arc<Node>, calls: mpsc::Sender<Envelope>) {
+/// Collects rows of one kind for ever. `notice` is told of keys that are due.
+pub(crate) async fn collect<S: RowState>(node: Arc<Node>, notice: impl Fn(Address) + Send)
+where
+    dyn Store: Rows<S>,
+{
     // Where the next step begins in the engine with this index.
     let mut from: Option<(usize, String)> = None;
     let (mut unnamed, mut reported) = (0, 0);
     let mut walk = Walk::default();
     let mut pause = node.limits.collect_interval;
-    let mut trimmed = Instant::now();
     loop {
         tokio::time::sleep(pause).await;
         pause = node.limits.collect_interval;
         let Some(used) = node.store.standing().filter(|_| node.health.is_up()) else { continue };
         let began = Instant::now();
         let position = from.as_ref().filter(|(index, _)| *index == used.index).map(|(_, position)| position.as_str());
-        let step = used.store.collect(used.epoch, position, node.limits.collect_rows);
+        let step = Rows::<S>::collect(&*used.store, used.epoch, position, node.limits.collect_rows);
         match timeout(node.limits.store_timeout, node.store.checked(used.epoch, step)).await {
             Ok(Ok(collected)) => {
                 if collected.removed > 0 {
                     tracing::debug!(removed = collected.removed, "idle keys were collected");
                 }
                 pause = walk.pause_after(&collected, began.elapsed(), &node.limits);
-                for address in collected.due {
-                    // If the committer's queue is full, the next walk finds the key again.
-                    let look = Call::Command { command: Command::Tick, reply: Reply::None };
-                    let _ = calls.try_send(Envelope::new(address, look));
-                }
+                collected.due.into_iter().for_each(&notice);
                 unnamed += collected.unnamed;
                 if collected.next.is_none() {
                     if unnamed != reported {
@@ -66,10 +62,6 @@ pub(super) async fn run(node: Arc<Node>, calls: mpsc::Sender<Envelope>) {
             Ok(Err(StoreError::EpochOver)) => {}
             Ok(Err(error)) => tracing::warn!(%error, "a step of the collection failed"),
             Err(_) => tracing::warn!("a step of the collection took too long"),
-        }
-        if node.history.is_kept() && trimmed.elapsed() >= node.limits.collect_interval {
-            trim(&node).await;
-            trimmed = Instant::now();
         }
     }
 }
@@ -113,25 +105,9 @@ impl Walk {
     }
 }
 
-/// Deletes old events in steps, for no longer than one interval of the collection.
-async fn trim(node: &Node) {
-    let (Some(now), Some(used)) = (node.clock.now(), node.store.standing()) else { return };
-    let older_than = Timestamp::from_ms(now.as_ms().saturating_sub(node.limits.history_retention_ms()));
-    let started = Instant::now();
-    while started.elapsed() < node.limits.collect_interval {
-        let step = used.store.trim(older_than, node.limits.collect_rows);
-        match timeout(node.limits.store_timeout, step).await {
-            Ok(Ok(deleted)) if deleted >= node.limits.collect_rows as u64 => {}
-            Ok(Ok(_)) => return,
-            Ok(Err(error)) => return tracing::warn!(%error, "old events could not be deleted"),
-            Err(_) => return tracing::warn!("deleting old events took too long"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use latchgate_core::{Address, App, Key};
+    use latchgate_core::{App, Key};
 
     use super::*;
 

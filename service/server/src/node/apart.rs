@@ -10,11 +10,9 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, timeout};
 
-use super::batch::{Apart, Done, Failed, run_locked};
-use super::batch_input::BatchInput;
-use super::call::{Call, Failure};
-use super::key_queue::KeyQueue;
-use super::node::Node;
+use super::batch::{Apart, Done, Failed, Kind, Work};
+use super::machine::Node;
+use crate::failure::Failure;
 use crate::store::APART_AT_ONCE;
 
 /// For how long a key that was busy goes apart at once.
@@ -22,10 +20,10 @@ const BUSY_FOR: Duration = Duration::from_secs(10);
 /// How many busy keys the committer remembers.
 const BUSY_MAX: usize = 1_024;
 
-/// The keys that are apart, and those that are to go apart at once.
-pub(super) struct ApartKeys {
-    keys: HashMap<Address, Arrived>,
-    tasks: JoinSet<Returned>,
+/// The keys that are apart, and those that are to go apart at once. `C` are calls; `L` is what a key takes along.
+pub(crate) struct ApartKeys<C, K: Kind, L> {
+    keys: HashMap<Address, Arrived<C>>,
+    tasks: JoinSet<Returned<K, L>>,
     /// Until when each key counts as busy.
     busy: HashMap<Address, Instant>,
     /// Busy keys have permits of their own, so that those that are only contended do not wait behind them.
@@ -34,24 +32,27 @@ pub(super) struct ApartKeys {
 }
 
 /// What has arrived for a key since it went apart.
-#[derive(Default)]
-pub(super) struct Arrived {
-    pub calls: Vec<Call>,
+pub(crate) struct Arrived<C> {
+    pub calls: Vec<C>,
     /// It was notified that the state has changed.
     pub is_woken: bool,
 }
 
 /// A key that comes back.
-pub(super) struct Returned {
-    pub address: Address,
-    pub queue: KeyQueue,
-    pub input: BatchInput,
-    pub done: Done,
+pub(crate) struct Returned<K: Kind, L> {
+    pub done: Done<K>,
+    pub luggage: L,
     /// Its state could not be locked in time.
     pub is_busy: bool,
 }
 
-impl Default for ApartKeys {
+impl<C> Default for Arrived<C> {
+    fn default() -> Self {
+        Self { calls: Vec::new(), is_woken: false }
+    }
+}
+
+impl<C, K: Kind, L: 'static> Default for ApartKeys<C, K, L> {
     fn default() -> Self {
         let permits = || Arc::new(Semaphore::new(APART_AT_ONCE / 2));
         Self {
@@ -64,28 +65,28 @@ impl Default for ApartKeys {
     }
 }
 
-impl ApartKeys {
-    pub(super) fn is_empty(&self) -> bool {
+impl<C, K: Kind, L: Send + 'static> ApartKeys<C, K, L> {
+    pub(crate) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
     /// Where to put what arrives for the key, if it is apart.
-    pub(super) fn arrived(&mut self, address: &Address) -> Option<&mut Arrived> {
+    pub(crate) fn arrived(&mut self, address: &Address) -> Option<&mut Arrived<C>> {
         self.keys.get_mut(address)
     }
 
     /// What waits for any key that is apart.
-    pub(super) fn all_arrived(&mut self) -> impl Iterator<Item = &mut Arrived> {
+    pub(crate) fn all_arrived(&mut self) -> impl Iterator<Item = &mut Arrived<C>> {
         self.keys.values_mut()
     }
 
     /// Whether the key is to go apart at once.
-    pub(super) fn is_busy(&self, address: &Address) -> bool {
+    pub(crate) fn is_busy(&self, address: &Address) -> bool {
         self.busy.get(address).is_some_and(|until| *until > Instant::now())
     }
 
     /// Remembers that the key would hold up the others.
-    pub(super) fn set_busy(&mut self, address: &Address, why: &str) {
+    pub(crate) fn set_busy(&mut self, address: &Address, why: &str) {
         let now = Instant::now();
         if self.busy.len() >= BUSY_MAX {
             self.busy.retain(|_, until| *until > now);
@@ -99,11 +100,17 @@ impl ApartKeys {
         }
     }
 
-    /// Serves the key in a task of its own.
-    pub(super) fn begin(&mut self, node: Arc<Node>, apart: Apart, queue: KeyQueue, input: BatchInput) {
-        let Apart { work, is_busy } = apart;
-        let address = work.address.clone();
-        self.keys.insert(address.clone(), Arrived::default());
+    /// Serves the key in a task of its own: `serve` takes it to its end before a deadline.
+    pub(crate) fn begin<F>(
+        &mut self,
+        node: Arc<Node>,
+        Apart { work, is_busy }: Apart<K>,
+        luggage: L,
+        serve: impl FnOnce(Box<Work<K>>, L, Instant) -> F + Send + 'static,
+    ) where
+        F: Future<Output = (Done<K>, L)> + Send,
+    {
+        self.keys.insert(work.address.clone(), Arrived::default());
         let permits = Arc::clone(if is_busy { &self.for_busy } else { &self.for_contended });
         self.tasks.spawn(async move {
             let permit = timeout(node.limits.store_timeout, permits.acquire()).await;
@@ -111,30 +118,30 @@ impl ApartKeys {
             let deadline = Instant::now() + node.limits.store_timeout;
             let Ok(Ok(_permit)) = permit else {
                 let failure = Failure::Overloaded("too many keys are held up by other sessions of the store");
-                return Returned { address, queue, input, done: work.fail(failure, Vec::new()), is_busy: false };
+                return Returned { luggage, done: work.fail(failure, K::Unknown::default()), is_busy: false };
             };
-            let done = run_locked(&node, work, &queue.queue, deadline).await;
+            let (done, luggage) = serve(work, luggage, deadline).await;
             let is_busy = matches!(&done.result, Err(Failed { failure: Failure::Overloaded(_), .. }));
-            Returned { address, queue, input, done, is_busy }
+            Returned { luggage, done, is_busy }
         });
     }
 
     /// Waits for the next key that comes back.
-    pub(super) async fn next(&mut self) -> Option<(Returned, Arrived)> {
+    pub(crate) async fn next(&mut self) -> Option<(Returned<K, L>, Arrived<C>)> {
         let returned = self.tasks.join_next().await?;
         Some(self.take(returned))
     }
 
     /// A key that has come back, if there is one.
-    pub(super) fn try_next(&mut self) -> Option<(Returned, Arrived)> {
+    pub(crate) fn try_next(&mut self) -> Option<(Returned<K, L>, Arrived<C>)> {
         let returned = self.tasks.try_join_next()?;
         Some(self.take(returned))
     }
 
-    fn take(&mut self, returned: Result<Returned, tokio::task::JoinError>) -> (Returned, Arrived) {
+    fn take(&mut self, returned: Result<Returned<K, L>, tokio::task::JoinError>) -> (Returned<K, L>, Arrived<C>) {
         match returned {
             Ok(returned) => {
-                let arrived = self.keys.remove(&returned.address).unwrap_or_default();
+                let arrived = self.keys.remove(&returned.done.work.address).unwrap_or_default();
                 (returned, arrived)
             }
             // The committer panics too: its key is lost.

@@ -7,7 +7,7 @@ use latchgate_core::gate::{Command, OperationRecord, Post, Report, Retention, St
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-pub(super) struct Posted {
+pub(crate) struct Posted {
     stamp: Stamp,
     report: Report,
     result: Option<Arc<str>>,
@@ -17,7 +17,7 @@ pub(super) struct Posted {
 
 impl Posted {
     /// The record after the report.
-    pub(super) fn applied_to(self, record: OperationRecord) -> OperationRecord {
+    pub(crate) fn applied_to(self, record: OperationRecord) -> OperationRecord {
         let Self { stamp, report, result, retention_ms, at } = self;
         // Postgres takes some JSON that not every reader can read.
         let is_kept = result.as_ref().is_none_or(|result| check_result("result", result.as_bytes()).is_ok());

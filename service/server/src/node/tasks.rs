@@ -6,8 +6,8 @@ use std::time::Duration;
 use latchgate_core::Timestamp;
 use tokio::time::Instant;
 
-use super::node::Node;
-use crate::engines::UsedLocks;
+use super::machine::Node;
+use crate::engines::UsedStore;
 use crate::store::StoreError;
 
 /// How often a store is asked for its clock that is up and takes no commits.
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
 /// Ends the process if the committer panics: without it the node would refuse all calls until it is restarted.
-pub(super) fn exit_if_it_panics(committer: tokio::task::JoinHandle<()>) {
+pub(crate) fn exit_if_it_panics(committer: tokio::task::JoinHandle<()>) {
     tokio::spawn(async move {
         if let Err(error) = committer.await
             && error.is_panic()
@@ -33,7 +33,7 @@ pub(super) fn exit_if_it_panics(committer: tokio::task::JoinHandle<()>) {
 
 /// Finds out whether the store is up: at intervals unless it takes commits anyway, at once when a call has failed, and all the time
 /// while it is down.
-pub(super) async fn probe(node: Arc<Node>) {
+pub(crate) async fn probe(node: Arc<Node>) {
     let health = &node.health;
     let mut reported: Option<Instant> = None;
     loop {
@@ -98,7 +98,7 @@ async fn probe_once(node: &Node) -> Result<(), String> {
 }
 
 /// Learns the store's time from a call. Returns `false` if other sessions are in its way, so the store takes commits.
-async fn answer<F>(node: &Node, call: impl FnOnce(UsedLocks) -> F) -> Result<bool, String>
+async fn answer<F>(node: &Node, call: impl FnOnce(UsedStore) -> F) -> Result<bool, String>
 where
     F: Future<Output = Result<Timestamp, StoreError>>,
 {

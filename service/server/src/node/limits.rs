@@ -39,11 +39,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    pub(super) fn history_retention_ms(&self) -> u64 {
+    pub(crate) fn history_retention_ms(&self) -> u64 {
         u64::try_from(self.history_retention.as_millis()).unwrap_or(u64::MAX)
     }
 
-    pub(super) fn idle_retention_ms(&self) -> u64 {
+    pub(crate) fn idle_retention_ms(&self) -> u64 {
         // The versions of a new row start at the clock. By then no node may use a state that it cached from the old row.
         let floor = CACHE_MAX_AGE * 2;
         u64::try_from(self.idle_retention.max(floor).as_millis()).unwrap_or(u64::MAX)

@@ -7,21 +7,21 @@ use latchgate_core::Address;
 use latchgate_core::lock::NodeId;
 use tokio::sync::mpsc;
 
-use crate::engines::LockEngines;
+use crate::engines::EngineSet;
 use crate::observe::metrics::LockMetrics;
 
 /// More wake-ups than this at once are dropped. The refresh of turns makes up for them.
 const PENDING_MAX: usize = 10_000;
 const BATCH_MAX: usize = 512;
 
-pub(super) struct Waker {
+pub(crate) struct Waker {
     wake_ups: mpsc::Sender<(NodeId, Address)>,
     metrics: Arc<LockMetrics>,
 }
 
 impl Waker {
     /// Sends until it is dropped.
-    pub(super) fn start(store: LockEngines, time_out: Duration, metrics: Arc<LockMetrics>) -> Self {
+    pub(crate) fn start(store: EngineSet, time_out: Duration, metrics: Arc<LockMetrics>) -> Self {
         let (wake_ups, mut pending) = mpsc::channel(PENDING_MAX);
         let counted = Arc::clone(&metrics);
         tokio::spawn(async move {
@@ -42,7 +42,7 @@ impl Waker {
         Self { wake_ups, metrics }
     }
 
-    pub(super) fn wake(&self, node: NodeId, address: Address) {
+    pub(crate) fn wake(&self, node: NodeId, address: Address) {
         if self.wake_ups.try_send((node, address)).is_err() {
             self.metrics.wake_ups_lost.inc();
         }

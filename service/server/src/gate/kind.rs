@@ -1,0 +1,113 @@
+//! Operations as a kind of state in the machine.
+
+use latchgate_core::gate::{Claim, Command, OperationRecord, Outcome, step};
+use latchgate_core::{Address, Timestamp};
+
+use super::waits::Waits;
+use crate::node::{Kind, Node, Round};
+use crate::store::{Change, Version};
+
+/// The state of an operation: its record, if there is one.
+pub(super) type State = Option<OperationRecord>;
+
+pub(super) struct Gating;
+
+/// What follows a commit needs these.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub node: &'a Node,
+    pub waits: &'a Waits,
+}
+
+pub(super) struct Evaluation {
+    state: State,
+    /// What each command came to, in order, and the record then.
+    pub applied: Vec<(Outcome, State)>,
+    has_changed: bool,
+    /// Callers wait for what has happened.
+    wakes: bool,
+}
+
+/// When a row may be removed whose record is kept for ever.
+const NEVER: Timestamp = Timestamp::from_ms(1 << 52);
+
+impl Kind for Gating {
+    type State = State;
+    type Input = Vec<Command>;
+    type Evaluation = Evaluation;
+    type Unknown = ();
+    type Context<'a> = Context<'a>;
+
+    fn evaluate(
+        _: Context<'_>,
+        _: &Address,
+        commands: &Vec<Command>,
+        state: &State,
+        Round { used, now }: Round<'_>,
+    ) -> Evaluation {
+        let hold_off = used.hold_off_of_operations();
+        let mut evaluation =
+            Evaluation { state: state.clone(), applied: Vec::new(), has_changed: false, wakes: false };
+        for command in commands {
+            let command = match command.clone() {
+                Command::Pre(claim) => Command::Pre(Claim { hold_off, ..claim }),
+                other => other,
+            };
+            let step = step(evaluation.state.take(), command, now);
+            evaluation.has_changed |= step.changed;
+            evaluation.wakes |= step.wakes;
+            evaluation.applied.push((step.outcome, step.record.clone()));
+            evaluation.state = step.record;
+        }
+        evaluation
+    }
+
+    fn has_changed(evaluation: &Evaluation) -> bool {
+        evaluation.has_changed
+    }
+
+    fn take_state(evaluation: &mut Evaluation) -> State {
+        evaluation.state.take()
+    }
+
+    fn change(
+        _: Context<'_>,
+        address: &Address,
+        expected: Version,
+        evaluation: &mut Evaluation,
+        Round { used, now }: Round<'_>,
+    ) -> Change<State> {
+        let state = evaluation.state.take();
+        Change {
+            address: address.clone(),
+            expected,
+            events: Vec::new(),
+            notice_at: None,
+            // A row without a record need not be kept.
+            keep_until: state.as_ref().map_or(now, |record| record.goes_at().unwrap_or(NEVER)),
+            state,
+            epoch: used.epoch,
+        }
+    }
+
+    fn committed(
+        Context { node, waits }: Context<'_>,
+        change: &Change<State>,
+        _: &State,
+        evaluation: &mut Evaluation,
+        _: Timestamp,
+    ) {
+        if evaluation.wakes {
+            waits.wake(&change.address);
+            node.waker.wake(Waits::node(), change.address.clone());
+        }
+    }
+
+    fn has_events(_: Context<'_>) {}
+
+    fn unknown(_: Evaluation) {}
+
+    fn bytes(commands: &Vec<Command>) -> usize {
+        commands.iter().map(Command::bytes).sum()
+    }
+}
