@@ -369,7 +369,7 @@ run_target() {
     [[ -z $UPGRADE ]] || run_faults "old binary"
     shuffle "${TO_DO[@]}" && alone=("${SHUFFLED[@]}")
     for name in "${TO_DO[@]}"; do
-        # A node on SQLite that is started while its clock is ahead takes live leases for ended (docs/RELIABILITY.md).
+        # A node on SQLite that is started while its clock is ahead takes live leases for ended (docs/GUARANTEES.md).
         [[ -n ${SINGLE[$name]-} || ($TARGET == sqlite && $name == @(clock|drift)*) ]] || several+=("$name")
     done
     while ((SECONDS < end && ${#TO_DO[@]} > 0)); do

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from urllib.parse import urlsplit
 
+import helm_python
 import yaml
 
 BINARY = sys.argv[1]
@@ -247,8 +248,8 @@ def check_embedded(source, path, copied):
 
 
 def check_kubernetes():
-    documents = list(yaml.safe_load_all(read("deploy/kubernetes/latchgate.yaml")))
-    [deployment] = [document for document in documents if document["kind"] == "Deployment"]
+    documents = documents_of("deploy/kubernetes/latchgate.yaml")
+    deployment = documents["Deployment"]
     pod = deployment["spec"]["template"]["spec"]
     [node] = pod["containers"]
     env = {entry["name"]: entry.get("value", "a-namespace") for entry in node["env"]}
@@ -267,14 +268,39 @@ def check_kubernetes():
         expect(f'row("GET", "{path}"' in routes, f"a node has no {path}")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     monitor = yaml.safe_load(read("deploy/kubernetes/prometheus-operator/podmonitor.yaml"))
-    for document in (*documents, monitor):
+    for document in (*documents.values(), monitor):
         selector = document["spec"].get("selector", document["spec"].get("podSelector"))
         expect(selector.get("matchLabels", selector) == labels, f"the {document['kind']} selects other pods")
-    [policy] = [document for document in documents if document["kind"] == "NetworkPolicy"]
+    policy = documents["NetworkPolicy"]
     [port] = node["ports"]
     opened = [entry["port"] for rule in policy["spec"]["ingress"] for entry in rule["ports"]]
     scraped = [(entry["port"], entry.get("path", "/metrics")) for entry in monitor["spec"]["podMetricsEndpoints"]]
     expect(opened == [port["name"]] and scraped == [(port["name"], "/metrics")], "a port or a path is not the node's")
+
+
+def check_helm():
+    """What Helm makes of the chart: the documents of deploy/kubernetes, but for what its values change."""
+    findings = helm_python.lint("deploy/helm", namespace="latchgate", strict=True)
+    expect(not findings["errors"], f"helm lint: {findings}")
+    plain = documents_of("deploy/kubernetes/latchgate.yaml")
+    monitor = documents_of("deploy/kubernetes/prometheus-operator/podmonitor.yaml")
+    expect(rendered({}) == plain, "deploy/helm and deploy/kubernetes/latchgate.yaml differ")
+    expect(rendered({"podMonitor": {"enabled": True}}) == plain | monitor, "deploy/helm has another PodMonitor")
+    expect(plain.keys() - rendered({"networkPolicy": {"enabled": False}}) == {"NetworkPolicy"}, "networkPolicy.enabled does nothing")
+    changed = rendered({"allowedHosts": ["locks.example.com"], "env": {"LATCHGATE_TTL_MAX": "10m"}})["Deployment"]
+    env = {entry["name"]: entry.get("value") for entry in changed["spec"]["template"]["spec"]["containers"][0]["env"]}
+    expect(env["LATCHGATE_ALLOWED_HOSTS"].endswith(",locks.example.com"), "allowedHosts are not allowed hosts")
+    expect(env["LATCHGATE_TTL_MAX"] == "10m", "env does nothing")
+
+
+def documents_of(path):
+    return {document["kind"]: document for document in yaml.safe_load_all(read(path))}
+
+
+def rendered(values):
+    with helm_python.Chart.load("deploy/helm") as chart:
+        texts = chart.render(values, name="latchgate", namespace="latchgate").values()
+    return {document["kind"]: document for text in texts for document in yaml.safe_load_all(text)}
 
 
 def check_systemd():
@@ -303,6 +329,7 @@ def main():
     check_nginx(nodes)
     check_dockerfile(dockerfile)
     check_kubernetes()
+    check_helm()
     check_systemd()
     for complaint in WRONG:
         print(f"error: {complaint}", file=sys.stderr)

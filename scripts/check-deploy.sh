@@ -5,14 +5,16 @@
 #   scripts/check-deploy.sh [BINARY]   if absent, cargo builds it
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages cc envsubst nginx python3-venv python3-yaml systemd-analyze
+ensure_packages cc envsubst nginx systemd-analyze
+# shellcheck disable=SC2046 # words
+python_tools deploy $(<service/testkit/deploy/requirements.txt)
 binary=${1-}
 if [[ -z $binary ]]; then
     cargo build --locked --quiet -p latchgate
     binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
 fi
 
-python3 -B scripts/check-deploy.py "$binary" >"$SCRATCH/variables" || die "the files for Docker do not fit"
+"$TOOLS/python" -B scripts/check-deploy.py "$binary" >"$SCRATCH/variables" || die "the files for Docker do not fit"
 while read -r variable; do export "${variable?}"; done <"$SCRATCH/variables"
 
 # Even the test opens the port.
@@ -33,9 +35,6 @@ verify=(systemd-analyze verify)
 log=$("${verify[@]}" "$SCRATCH/systemd/latchgate.service" 2>&1) || die "deploy/latchgate.service: $log"
 [[ $log != *latchgate.service* ]] || die "deploy/latchgate.service: $log"
 
-python3 -m venv "$SCRATCH/python"
-"$SCRATCH/python/bin/pip" install --quiet --disable-pip-version-check --requirement service/testkit/deploy/requirements.txt \
-    >"$SCRATCH/pip.log" 2>&1 || die "pip: $(cat "$SCRATCH/pip.log")"
-log=$("$SCRATCH/python/bin/kubernetes-validate" --strict deploy/kubernetes/*.yaml 2>&1) ||
+log=$("$TOOLS/kubernetes-validate" --strict deploy/kubernetes/*.yaml 2>&1) ||
     die "deploy/kubernetes: $log"
 say "docker-compose.yml, deploy/ and .env.example fit each other and the binary"

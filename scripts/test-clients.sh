@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
 # service/clients/SCENARIOS.md, each language in its own test runner, and the types of those for Python and TypeScript; tooz's and Verrou's own
-# tests of our drivers; and the programs of docs/EXACT.md, in four languages. What lacks its toolchain or its packages, and cannot be given them
+# tests of our drivers; and the programs of docs/GATE.md, in four languages. What lacks its toolchain or its packages, and cannot be given them
 # here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages node pgbouncer postgres python3
+ensure_packages node openssl pgbouncer postgres python3
 missing=()
 (ensure_packages go) || missing+=("the client for Go")
 (ensure_packages java javac) || missing+=("the client for Java")
@@ -42,7 +42,7 @@ tsc=${NODE_MODULES:+$NODE_MODULES/.bin/tsc}
 node_tools verrou-node @verrou/core@0.5.2 @japa/runner@4.5.0 @japa/assert@4.1.1
 verrou=$NODE_MODULES
 [[ -z $verrou ]] || ln -sfn "$PWD/service/clients/typescript" "$verrou/latchgate"
-# What the programs to which docs/EXACT.md leads need.
+# What the programs to which docs/GATE.md leads need.
 node_tools guard-node pg@8.16.3
 PROGRAM_NODE_MODULES=$NODE_MODULES
 [[ -z $PROGRAM_NODE_MODULES ]] || ln -sfn "$PWD/service/clients/typescript" "$PROGRAM_NODE_MODULES/latchgate"
@@ -51,6 +51,11 @@ PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
 PROGRAM_RUST=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/guarded" 2>/dev/null || true)
 export PROGRAM_NODE_MODULES PROGRAM_JDBC PROGRAM_RUST
 start_postgres
+# As docs/OPERATIONS.md makes them, for this machine.
+mkdir "$SCRATCH/tls"
+grep '^openssl ' docs/OPERATIONS.md | sed 's/subjectAltName=[^ ]*/subjectAltName=DNS:localhost,IP:127.0.0.1/' >"$SCRATCH/tls/make"
+(cd "$SCRATCH/tls" && bash -e make 2>log) || die "the commands of docs/OPERATIONS.md make no certificate: $(cat "$SCRATCH/tls/log")"
+export CLIENT_TLS=$SCRATCH/tls LATCHGATE_CA=$SCRATCH/tls/ca.pem
 CLIENT_BINARY=$(realpath "$binary")
 export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
 

@@ -13,6 +13,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"log"
@@ -51,7 +52,8 @@ type Config struct {
 	// Timeout: how long one node may take to answer, beyond the time that a call waits there (5 s); a third of the time that the call
 	// has left if that is less.
 	Timeout time.Duration
-	// HTTPClient is for TLS settings and proxies of your own.
+	// HTTPClient is for TLS settings and proxies of your own. Without one, the authorities in the file that LATCHGATE_CA names are
+	// trusted, or those of the system.
 	HTTPClient *http.Client
 }
 
@@ -95,7 +97,12 @@ func New(config Config) (*Client, error) {
 		return nil, invalid("no URL of a node (example: http://127.0.0.1:7070)")
 	}
 	if n.http == nil {
+		authorities, err := readAuthorities(strings.TrimSpace(os.Getenv("LATCHGATE_CA")))
+		if err != nil {
+			return nil, err
+		}
 		n.http = &http.Client{Transport: &http.Transport{
+			TLSClientConfig:     &tls.Config{RootCAs: authorities},
 			Proxy:               http.ProxyFromEnvironment,
 			MaxIdleConnsPerHost: 16,
 			IdleConnTimeout:     10 * time.Second, // nodes close idle connections after 15 s
@@ -104,6 +111,21 @@ func New(config Config) (*Client, error) {
 		}}
 	}
 	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
+}
+
+func readAuthorities(path string) (*x509.CertPool, error) {
+	if path == "" {
+		return nil, nil // those of the system
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, invalid("LATCHGATE_CA: " + err.Error())
+	}
+	authorities := x509.NewCertPool()
+	if !authorities.AppendCertsFromPEM(text) {
+		return nil, invalid(path + " (LATCHGATE_CA) has no certificate in PEM")
+	}
+	return authorities, nil
 }
 
 // Close waits until what calls without an answer may have been granted is given back, and until runs without a claim are entered, for 5 s at

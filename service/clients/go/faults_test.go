@@ -121,6 +121,24 @@ func Test20AnAPIKeyIsNeededWhereThereIsOne(t *testing.T) {
 	freed(t, held(t, client(Config{APIKey: apiKey}, n.url), "key/ü %2F?#\U0001F600", Options{}))
 }
 
+func Test43TheAuthoritiesInLatchgateCAAreTrusted(t *testing.T) {
+	files := os.Getenv("CLIENT_TLS")
+	n := startNode(nil, "--tls-cert", files+"/cert.pem", "--tls-key", files+"/key.pem")
+	t.Cleanup(n.kill)
+	lease, err := client(Config{}, n.url).Lock(ctx, freshKey(), Options{})
+	check(t, err == nil && lease.Release() == nil, err)
+	_, err = client(Config{}, strings.Replace(n.url, "https:", "http:", 1)).Lock(ctx, freshKey(), Options{})
+	check(t, errors.Is(err, ErrRefused) && strings.Contains(err.Error(), "serves HTTPS"), err)
+	for _, file := range []string{"absent.pem", "key.pem"} {
+		t.Setenv("LATCHGATE_CA", files+"/"+file)
+		_, err = New(Config{})
+		check(t, err != nil && strings.Contains(err.Error(), "LATCHGATE_CA"), err)
+	}
+	t.Setenv("LATCHGATE_CA", "") // those of the system do not know it
+	_, err = client(Config{RetryFor: time.Second / 2}, n.url).Lock(ctx, freshKey(), Options{})
+	check(t, errors.Is(err, ErrUnavailable), err)
+}
+
 func Test21NoNodeAnswers(t *testing.T) {
 	t.Parallel()
 	a, b := pair(t)

@@ -46,7 +46,7 @@ impl Key {
         Self(format!("{number:032x}").into())
     }
 
-    /// In place of a key that cannot be decoded, or where there is none. It is no key of a lock.
+    /// For rows whose key cannot be decoded, or that have none. No lock has this key.
     pub fn of_no_lock() -> Self {
         Self(OF_NO_LOCK.into())
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use latchgate_core::Timestamp;
 
-use crate::config::{LocksSource, StoreArgs};
+use crate::config::StoreArgs;
 use crate::engines::open::{NamedEngine, StoreKind};
 use crate::format::rfc3339;
 use crate::store::postgres::place_of;
@@ -54,13 +54,7 @@ pub fn text(
 
 /// Where the locks live, and which setting says so.
 pub fn locks_places(args: &StoreArgs, engines: &[NamedEngine]) -> String {
-    let source = match args.locks_source() {
-        LocksSource::Flag => "from --locks",
-        LocksSource::Environment => "from LATCHGATE_LOCKS",
-        LocksSource::DatabaseUrl => "from DATABASE_URL; --locks overrides it",
-        LocksSource::Default => "the default; --locks names another store",
-    };
-    format!("{} ({source})", places(engines))
+    format!("{} ({})", places(engines), args.locks_source())
 }
 
 pub fn places(engines: &[NamedEngine]) -> String {

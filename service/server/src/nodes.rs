@@ -19,9 +19,9 @@ use crate::store::StoreError;
 use crate::store::documents::{NODES, StoredDocument};
 
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// A node that has nothing new to say says it again after so long, in ms.
+/// Heartbeat interval of an unchanged node, in ms.
 const SAY_EVERY_MS: u64 = 10_000;
-/// A node that has said nothing for so long is not listed any more, in ms.
+/// A node without a heartbeat for this long is not listed any more, in ms.
 const GONE_MS: u64 = 60_000;
 /// Tries against other nodes that change the list too.
 const TRIES: usize = 4;

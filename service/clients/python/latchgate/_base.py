@@ -48,6 +48,13 @@ class Key:
     group_limit: int | None = None
 
 
+def _authorities(path: str) -> ssl.SSLContext | None:
+    try:
+        return ssl.create_default_context(cafile=path) if path else None
+    except OSError as error:
+        raise ValueError(f"cannot read certificates from {path} (LATCHGATE_CA): {error}") from error
+
+
 class ClientBase(Generic[Held, Taken]):
     """A client of the nodes with these base URLs. All durations are in seconds.
 
@@ -59,6 +66,7 @@ class ClientBase(Generic[Held, Taken]):
     - `timeout`: how long one node may take to answer, beyond the time that a call waits there; a third of the time that the call has
       left if that is less.
     - `wait_per_call`: how long one call waits at a node. Longer waits go on with tickets.
+    - `ssl_context`: if absent, the authorities in the file that the variable LATCHGATE_CA names are trusted, or those of the system.
     """
 
     def __init__(
@@ -77,6 +85,7 @@ class ClientBase(Generic[Held, Taken]):
             raise TypeError("api_key must be of the type str")
         urls = [url.strip() for url in (urls.split(",") if isinstance(urls, str) else urls)]
         api_key = (api_key or os.environ.get("LATCHGATE_API_KEY") or "").strip() or None
+        ssl_context = ssl_context or _authorities((os.environ.get("LATCHGATE_CA") or "").strip())
         seconds(timeout=timeout, retry_for=retry_for, wait_per_call=wait_per_call)
         self._core = Core([url for url in urls if url], api_key, timeout, retry_for, wait_per_call, ssl_context)
         self._begin()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import subprocess
 import time
 import unittest
 from pathlib import Path
+from unittest import mock
 
 import latchgate
 from latchgate import Refused
@@ -38,6 +40,22 @@ class Errors(Scenario):
         self.assertEqual((raised.exception.status, raised.exception.code), (401, "unauthorized"))
         with self.client(node, api_key=key).lock(self.key) as lease:
             self.assertGreater(lease.remaining(), 0)
+
+    def test_43_the_authorities_in_LATCHGATE_CA_are_trusted(self) -> None:
+        tls = os.environ["CLIENT_TLS"]
+        node = Node("--tls-cert", f"{tls}/cert.pem", "--tls-key", f"{tls}/key.pem")
+        self.addCleanup(node.stop)
+        with self.client(node).lock(self.key) as lease:
+            self.assertGreater(lease.remaining(), 0)
+        # Those of the system do not know it.
+        with self.assertRaises(latchgate.Unavailable):
+            self.hasty_client(node, retry_for=0.5, ssl_context=ssl.create_default_context()).lock(self.key)
+        node.url = node.url.replace("https:", "http:")
+        with self.assertRaisesRegex(Refused, "serves HTTPS"):
+            self.client(node).lock(self.key)
+        for file in ("absent.pem", "key.pem"):
+            with mock.patch.dict(os.environ, LATCHGATE_CA=f"{tls}/{file}"), self.assertRaisesRegex(ValueError, "LATCHGATE_CA"):
+                self.client(node)
 
     def test_22_a_node_that_is_busy_is_called_again_after_its_time(self) -> None:
         proxy = self.proxy(self.a)

@@ -365,7 +365,8 @@ async fn read(response: Response) -> Result<Value, Failure> {
     }
 }
 
-/// The error with its causes, without the URL. An answer without TLS is the usual one to `https://` at the wrong port.
+/// The error with its causes, without the URL. Two mistakes are usual with `https://`: the wrong port, whose answer is not TLS, and one
+/// self-signed certificate both for the node and for its authority, as `openssl req -x509` makes it.
 fn reason_of(error: &reqwest::Error) -> String {
     let mut reason = if error.is_timeout() { "no answer in time".to_owned() } else { String::new() };
     let mut cause = std::error::Error::source(error);
@@ -380,6 +381,11 @@ fn reason_of(error: &reqwest::Error) -> String {
         reason if reason.is_empty() => "the request failed".to_owned(),
         reason if reason.contains("InvalidContentType") => {
             format!("the answer is not TLS: is it http:// there? ({reason})")
+        }
+        reason if reason.contains("CaUsedAsEndEntity") => {
+            format!(
+                "the node's certificate is that of an authority (CA:TRUE): with that one, sign another one for the node ({reason})"
+            )
         }
         reason => reason,
     }

@@ -49,6 +49,8 @@ export class Nodes {
   #urls;
   /** @type {Record<string, string>} */
   #headers;
+  /** What `fetch` needs to trust other authorities than Node does. */
+  #trust;
   #waitPerCallMs;
   /** The node that is tried first. Another one takes its place when it does not answer. */
   #first = 0;
@@ -70,6 +72,7 @@ export class Nodes {
     // No message shows it: most of it may be an API key.
     if (!/^(lgk_[A-Za-z0-9_]+)?$/.test(apiKey)) throw new TypeError("the API key has the wrong form: it is one line, and begins with lgk_");
     if (apiKey) this.#headers.Authorization = `Bearer ${apiKey}`;
+    this.#trust = trustIn(env.LATCHGATE_CA?.trim());
     this.timeoutMs = timeoutMs;
     this.#waitPerCallMs = waitPerCallMs;
     this.retryForMs = retryForMs;
@@ -205,7 +208,7 @@ export class Nodes {
       signal?.removeEventListener("abort", end);
     };
     try {
-      const response = await fetch(this.#urls[index] + path, { headers, redirect: "error", signal: ended.signal });
+      const response = await fetch(this.#urls[index] + path, { ...this.#trust, headers, redirect: "error", signal: ended.signal });
       if (response.status !== 200 || !response.body) {
         const problem = parse(await response.text());
         if (problem && typeof problem.code === "string") throw ofProblem(response.status, problem);
@@ -264,6 +267,7 @@ export class Nodes {
     signal?.addEventListener("abort", end);
     try {
       const response = await fetch(url + path, {
+        ...this.#trust,
         method: body ? "POST" : "GET",
         headers: this.#headers,
         body: text,
@@ -298,6 +302,27 @@ function checkKeys(keys, { status, body }) {
   const said = (status < 300 && body.locks ? body.locks : [body]).map((/** @type {any} */ lock) => lock.key);
   if (status < 300 ? keys.every((key, index) => key === said[index]) : said[0] === undefined || keys.includes(said[0])) return;
   throw otherKey(said, keys);
+}
+
+/**
+ * @param {string | undefined} ca a PEM file
+ * @returns {any}
+ */
+function trustIn(ca) {
+  if (!ca) return undefined;
+  const runtime = /** @type {any} */ (globalThis);
+  let pem;
+  try {
+    pem = runtime.process.getBuiltinModule("node:fs").readFileSync(ca, "utf8");
+  } catch (error) {
+    throw new TypeError(`cannot read certificates from ${ca} (LATCHGATE_CA): ${error}`);
+  }
+  if (!pem.includes("-----BEGIN CERTIFICATE-----")) throw new TypeError(`${ca} (LATCHGATE_CA) has no certificate in PEM`);
+  // Node has its class of dispatchers once this is loaded.
+  new Headers();
+  const Dispatcher = runtime[Symbol.for("undici.globalDispatcher.1")]?.constructor;
+  if (!Dispatcher) throw new TypeError("the fetch of this runtime cannot be given LATCHGATE_CA: use its own setting");
+  return { dispatcher: new Dispatcher({ connect: { ca: pem } }) };
 }
 
 /** @param {string} url */

@@ -39,6 +39,25 @@ test("20: an API key is needed where there is one", async () => {
   assert.ok(left > 0);
 });
 
+test("43: the authorities in LATCHGATE_CA are trusted", async () => {
+  const { CLIENT_TLS: tls, LATCHGATE_CA: ca } = process.env;
+  const key = freshKey();
+  const node = await startNode(["--tls-cert", `${tls}/cert.pem`, "--tls-key", `${tls}/key.pem`]);
+  await (await clientOf(node).lock(key)).release();
+  await assert.rejects(clientOf({ url: node.url.replace("https:", "http:") }).lock(key), (error) => error instanceof Refused && error.detail.includes("serves HTTPS"));
+  try {
+    for (const file of ["absent.pem", "key.pem"]) {
+      process.env.LATCHGATE_CA = `${tls}/${file}`;
+      assert.throws(() => clientOf(node), { name: "TypeError", message: /LATCHGATE_CA/ });
+    }
+    // Those of the system do not know it.
+    delete process.env.LATCHGATE_CA;
+    await assert.rejects(clientOf(node, { retryForMs: 500 }).lock(key), { name: "Unavailable" });
+  } finally {
+    process.env.LATCHGATE_CA = ca;
+  }
+});
+
 test("22: a node that is busy is called again after its time", async () => {
   const proxy = await startProxy(nodes.a);
   proxy.refuse(2);

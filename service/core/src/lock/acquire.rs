@@ -22,7 +22,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
     if state.closing(now).is_some() {
         return Step::unchanged(Outcome::Refused(Refusal::Closed));
     }
-    // Whatever else keeps the lock: a request that its group keeps from it does not stop the waiters of other groups.
+    // Checked before access: a request over its group limit must not block other groups.
     if state.is_at_group_limit(&request.lease) {
         return Step::unchanged(Outcome::Refused(Refusal::GroupAtLimit));
     }

@@ -54,8 +54,7 @@ pub(super) struct Held {
     pub served: Timestamp,
 }
 
-/// A group waits since so long after its last grant, in ms: so it comes behind each request that arrived before the grant, whatever the
-/// clocks of the nodes say within their bound.
+/// After a grant, a group rejoins the order this many ms later, so that clocks that differ within their bound cannot put it first again.
 pub const SERVED_MARGIN_MS: u64 = 2 * CLOCK_BOUND_MS + 1;
 
 /// The order of groups: the smaller comes first, and among equals that with the smaller name.

@@ -45,7 +45,7 @@ pub struct LockState {
 }
 
 /// The version of the JSON. Functions in Postgres read it too (`read_state` in the migrations), and refuse one that they do not know.
-/// It rises when a reader of the version before would be wrong about who holds the lock. Without one it is the first.
+/// It rises when a reader of the version before would be wrong about who holds the lock. Absent means version 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Format;
 

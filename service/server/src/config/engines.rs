@@ -42,7 +42,7 @@ impl StoreArgs {
     /// The values of `--locks`, or the default.
     fn given_locks(&self) -> Vec<String> {
         if self.locks.is_empty() {
-            return vec![self.postgres_by_default().unwrap_or(DEFAULT_LOCKS).to_owned()];
+            return vec![DEFAULT_LOCKS.to_owned()];
         }
         self.locks.clone()
     }

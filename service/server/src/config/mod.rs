@@ -39,7 +39,7 @@ pub use self::log::LogArgs;
 pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
-pub use self::store::{LocksSource, StoreArgs};
+pub use self::store::StoreArgs;
 use crate::format::ms;
 use crate::http::{Hosts, RequestLimits};
 use crate::listen::Listen;
@@ -52,8 +52,7 @@ const VARIABLES: &str = "Each flag is also read from a variable: --ttl-max from 
 
 /// Distributed locks and an idempotency gate over HTTP/JSON.
 ///
-/// `latchgate serve` needs no configuration: it keeps its data in one SQLite file and listens on loopback. If DATABASE_URL
-/// is a Postgres URL and --locks is absent, the data lives in that database.
+/// `latchgate serve` needs no configuration: it keeps its data in one SQLite file and listens on loopback.
 #[derive(Debug, Parser)]
 #[command(name = "latchgate", version, max_term_width = 110)]
 pub struct Cli {

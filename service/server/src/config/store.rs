@@ -11,25 +11,19 @@ use crate::engines::open::{NamedEngine, StoreKind};
 /// Longest time that a commit in Postgres waits for a row that another session has locked. Then the row's key is served apart from the
 /// other keys, until --store-timeout.
 const ROW_WAIT: Duration = Duration::from_millis(50);
-/// Many platforms set it for the programs they run; a URL of another database is ignored.
-const DATABASE_URL: &str = "DATABASE_URL";
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Stores")]
 pub struct StoreArgs {
     /// Where locks live: `sqlite:PATH`, `postgres://USER:PASSWORD@HOST/DATABASE`, or `redis://HOST` and
     /// `redis+sentinel://SENTINEL,SENTINEL/SERVICE`, which may lose held locks. Twice: a pair of engines, the first is active.
-    /// `NAME=URL` names one [default: DATABASE_URL if that is a Postgres URL, else sqlite:latchgate.db]
+    /// `NAME=URL` names one [default: sqlite:latchgate.db]
     #[arg(long, value_name = "[NAME=]URL", value_delimiter = ' ')]
     pub locks: Vec<String>,
 
     /// Whether LATCHGATE_LOCKS, and not the flag, has set `locks`.
     #[arg(skip)]
     pub locks_from_environment: bool,
-
-    /// Where locks live if --locks is absent and this is a Postgres URL.
-    #[arg(skip = std::env::var(DATABASE_URL).ok())]
-    pub database_url: Option<String>,
 
     /// If --locks leads through a transaction-pooling proxy (PgBouncer): a URL of the server itself, for LISTEN and migrations
     #[arg(long, value_name = "[NAME=]URL", value_delimiter = ' ')]
@@ -78,15 +72,6 @@ pub struct StoreArgs {
     pub store_timeout: Duration,
 }
 
-/// Where the store of the locks was named.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LocksSource {
-    Flag,
-    Environment,
-    DatabaseUrl,
-    Default,
-}
-
 impl StoreArgs {
     /// # Errors
     /// Names the flag that is out of range, or whose URL no engine has.
@@ -95,13 +80,6 @@ impl StoreArgs {
             self.secret.as_ref().is_none_or(|secret| secret.len() >= 16),
             "--secret must be at least 16 bytes long"
         );
-        if let Some(url) = self.database_url.as_deref().filter(|url| self.locks.is_empty() && !is_postgres(url)) {
-            // The URL is not repeated: it may have a password.
-            ensure!(
-                !seems_postgres(url),
-                "DATABASE_URL names a Postgres in a form of other programs: begin it with postgres://, or name the store with --locks"
-            );
-        }
         self.gate_engines()?;
         self.engines(Duration::ZERO)?;
         Ok(())
@@ -116,20 +94,18 @@ impl StoreArgs {
         Ok(!self.engines(Duration::ZERO)?.into_iter().all(is_missing))
     }
 
-    /// The URL in DATABASE_URL, if it is used.
-    pub fn postgres_by_default(&self) -> Option<&str> {
-        self.database_url.as_deref().filter(|url| self.locks.is_empty() && is_postgres(url))
-    }
-
-    pub fn locks_source(&self) -> LocksSource {
-        if self.postgres_by_default().is_some() {
-            LocksSource::DatabaseUrl
-        } else if self.locks.is_empty() {
-            LocksSource::Default
-        } else if self.locks_from_environment {
-            LocksSource::Environment
+    /// Which setting names the store of the locks, for people.
+    pub fn locks_source(&self) -> &'static str {
+        // Many platforms set it for the programs they run, with the database of an application.
+        let has_database_url = || std::env::var_os("DATABASE_URL").is_some_and(|url| !url.is_empty());
+        if self.locks_from_environment {
+            "from LATCHGATE_LOCKS"
+        } else if !self.locks.is_empty() {
+            "from --locks"
+        } else if has_database_url() {
+            "the default; DATABASE_URL is not read: name a database with --locks or LATCHGATE_LOCKS"
         } else {
-            LocksSource::Flag
+            "the default; --locks names another store"
         }
     }
 
@@ -138,29 +114,6 @@ impl StoreArgs {
     }
 }
 
-/// Whether a person would read the URL as one of Postgres: `POSTGRES://`, `postgresql+psycopg2://`, or with a blank before it.
-fn seems_postgres(url: &str) -> bool {
-    let start = url.trim_start_matches(|first: char| !first.is_ascii_alphabetic()).as_bytes();
-    start.get(..8).is_some_and(|start| start.eq_ignore_ascii_case(b"postgres"))
-}
-
 pub fn is_postgres(url: &str) -> bool {
     url.starts_with("postgres://") || url.starts_with("postgresql://")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_a_url_that_a_person_reads_as_postgres_is_one() {
-        for url in
-            ["POSTGRES://h/d", "postgresql+psycopg2://h/d", " postgres://h/d", "\"postgres://h/d\"", "Postgres:h"]
-        {
-            assert!(seems_postgres(url) && !is_postgres(url), "{url}");
-        }
-        for url in ["", "mysql://h/d", "sqlite:postgres.db", "jdbc:postgresql://h", "post"] {
-            assert!(!seems_postgres(url), "{url}");
-        }
-    }
 }

@@ -21,7 +21,7 @@ pub fn ok(body: &impl Serialize) -> Response {
     json(200, body)
 }
 
-/// A status that is none becomes 500: never a 2xx, with which a client would proceed.
+/// An invalid status number becomes 500: never a 2xx, with which a client would proceed.
 pub fn json(status: u16, body: &impl Serialize) -> Response {
     let mut response = Response::new(Body::from(json_line(body)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

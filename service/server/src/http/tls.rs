@@ -1,11 +1,16 @@
 //! TLS for clients: the certificate and its key, read again on SIGHUP.
 
+use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use axum::response::IntoResponse;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
 use parking_lot::RwLock;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
@@ -16,6 +21,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
+use super::problem::{Code, Problem};
 use crate::files;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,9 +58,27 @@ impl Tls {
     /// When the client does not complete the handshake in time, or does not speak TLS.
     pub(super) async fn accept(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
         let config = Arc::clone(&self.config.read());
-        let accepted = timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream));
-        accepted.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        let accepted = async {
+            let mut first = [0];
+            stream.peek(&mut first).await?;
+            // A method of HTTP; a handshake begins with another byte.
+            if first[0].is_ascii_uppercase() {
+                refuse(stream).await;
+                return Err(io::Error::other("HTTP without TLS"));
+            }
+            TlsAcceptor::from(config).accept(stream).await
+        };
+        timeout(HANDSHAKE_TIMEOUT, accepted).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
+}
+
+/// Without an answer, all that the client would see is a broken connection.
+async fn refuse(stream: TcpStream) {
+    let refused = service_fn(|_| async {
+        let detail = "This node serves HTTPS: its URL begins with https://.";
+        Ok::<_, Infallible>(Problem::new(Code::InvalidRequest, detail).into_response())
+    });
+    let _ = http1::Builder::new().keep_alive(false).serve_connection(TokioIo::new(stream), refused).await;
 }
 
 async fn read(cert: &Path, key: &Path) -> anyhow::Result<ServerConfig> {

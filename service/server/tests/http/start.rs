@@ -123,23 +123,19 @@ async fn an_unreachable_database_is_an_error_that_keeps_the_password() {
 #[tokio::test]
 async fn settings_come_from_the_environment_too() {
     let database = shared_database().await;
-    let env = [("LATCHGATE_TTL_MAX", "40s"), ("DATABASE_URL", database.as_str())];
+    let env = [("LATCHGATE_TTL_MAX", "40s"), ("LATCHGATE_LOCKS", database.as_str())];
     let node = Node::start_with(BIN, &[], &env).await;
     let place = greeting(&node);
     assert!(place.contains("Postgres, database ") && place.contains(" on 127.0.0.1:"), "{place}");
-    assert!(place.contains("(from DATABASE_URL; --locks overrides it)"), "{place}");
+    assert!(place.contains("(from LATCHGATE_LOCKS)"), "{place}");
     crate::client::acquire(&node, "k", json!({ "ttl_ms": 40_001 })).await.assert_problem(400, "invalid-request");
 }
 
 #[tokio::test]
-async fn a_database_url_of_another_program_is_refused_and_makes_no_file() {
-    let dir = tempfile::tempdir().unwrap();
-    for url in ["postgresql+psycopg2://u:s3cret@h/d", "POSTGRES://u:s3cret@h/d", " postgres://u:s3cret@h/d"] {
-        let started = command(BIN).arg("serve").env("DATABASE_URL", url).current_dir(dir.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&started.stderr);
-        assert!(!started.status.success() && said.contains("DATABASE_URL") && !said.contains("s3cret"), "{said}");
-        assert_eq!(dir.path().read_dir().unwrap().count(), 0, "{url}");
-    }
+async fn the_database_of_an_application_is_left_alone_and_a_node_says_so() {
+    let node = Node::start_with(BIN, &[], &[("DATABASE_URL", "postgres://u:s3cret@127.0.0.1:1/d")]).await;
+    let place = greeting(&node);
+    assert!(place.contains("latchgate.db (the default; DATABASE_URL is not read"), "{place}");
 }
 
 #[tokio::test]

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::access::world::{ADMIN, LONG, OPERATOR};
-use crate::client::{BIN, granted};
+use crate::client::{BIN, acquire, granted};
 
 /// A certificate authority, and a server's certificate for `localhost` that it has signed, in files.
 struct Authority {
@@ -35,9 +35,10 @@ impl Authority {
         let dir = tempfile::tempdir().unwrap();
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let authority = Self { dir };
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().unwrap();
+        fs::write(authority.path("ca.key"), key.serialize_pem()).unwrap();
         fs::write(authority.path("ca.pem"), params.self_signed(&key).unwrap().pem()).unwrap();
         let issuer = Issuer::new(params, key);
         let key = KeyPair::generate().unwrap();
@@ -104,9 +105,9 @@ async fn a_node_takes_a_new_certificate_on_sighup_and_keeps_the_old_one_if_the_n
     let (first, second) = (Authority::new(), Authority::new());
     let mut node = secure(&first, &[]).await;
     assert!(first.acquires(&node).await && !second.acquires(&node).await);
-    // Without TLS there is no answer.
-    let plain = reqwest::get(format!("{}/readyz", node.base_url())).await;
-    assert!(plain.is_err(), "{plain:?}");
+    let plain = acquire(&node, "k", json!({})).await;
+    assert!(plain.status == 400 && plain.code() == "invalid-request", "{}", plain.body);
+    assert!(plain.text("detail").contains("https://"), "{}", plain.body);
 
     fs::write(first.path("cert.pem"), "-----BEGIN CERTIFICATE-----\nbroken\n").unwrap();
     node.hang_up();
@@ -151,13 +152,27 @@ async fn commands_call_a_node_over_tls_and_verify_its_certificate() {
     let (authority, other) = (Authority::new(), Authority::new());
     let (cert, key) = (authority.text("cert.pem"), authority.text("key.pem"));
     let node = Node::start_with(BIN, &["--tls-cert", &cert, "--tls-key", &key], OPERATOR).await;
-    for (ca, is_trusted) in [(&authority, true), (&other, false)] {
-        let mut list = command(BIN);
-        list.args(["app", "list"]).env("LATCHGATE_URL", format!("https://localhost:{}", node.port()));
-        list.env("LATCHGATE_API_KEY", ADMIN).env("LATCHGATE_CA", ca.path("ca.pem"));
-        let listed = tokio::task::spawn_blocking(move || list.output().unwrap()).await.unwrap();
-        assert_eq!(listed.status.success(), is_trusted, "{}", String::from_utf8_lossy(&listed.stderr));
-    }
+    let https = format!("https://localhost:{}", node.port());
+    assert_eq!(listed(&https, authority.path("ca.pem")).await, "");
+    let said = listed(&https, other.path("ca.pem")).await;
+    assert!(said.contains("invalid peer certificate"), "{said}");
+    let said = listed(&https.replace("https", "http"), authority.path("ca.pem")).await;
+    assert!(said.contains("This node serves HTTPS"), "{said}");
+
+    // One certificate for both, as `openssl req -x509` makes it.
+    fs::copy(authority.path("ca.pem"), authority.path("cert.pem")).unwrap();
+    fs::copy(authority.path("ca.key"), authority.path("key.pem")).unwrap();
+    let node = Node::start_with(BIN, &["--tls-cert", &cert, "--tls-key", &key], OPERATOR).await;
+    let said = listed(&format!("https://localhost:{}", node.port()), authority.path("ca.pem")).await;
+    assert!(said.contains("that of an authority (CA:TRUE)"), "{said}");
+}
+
+/// What `latchgate app list` says if it fails.
+async fn listed(url: &str, ca: PathBuf) -> String {
+    let mut list = command(BIN);
+    list.args(["app", "list"]).env("LATCHGATE_URL", url).env("LATCHGATE_API_KEY", ADMIN).env("LATCHGATE_CA", ca);
+    let output = tokio::task::spawn_blocking(move || list.output().unwrap()).await.unwrap();
+    if output.status.success() { String::new() } else { String::from_utf8_lossy(&output.stderr).into_owned() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

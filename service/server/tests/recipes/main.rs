@@ -9,6 +9,7 @@ mod forwarding;
 mod handing_over;
 mod links;
 mod pages;
+mod quick;
 mod shown;
 mod terminal;
 mod world;

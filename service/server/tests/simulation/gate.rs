@@ -179,7 +179,7 @@ impl Site {
             self.log.saw("gate switched without the other engine");
         }
         sleep(Duration::from_secs(4)).await;
-        // It stays stopped until every node reaches the other one, as docs/ENGINES.md says.
+        // It stays stopped until every node reaches the other one, as docs/DEPLOYMENT.md says.
         let used = |node: &Node| node.operations.engines().standing().map(|standing| standing.index);
         while self.nodes.iter().any(|node| used(node) != used(&self.nodes[0])) {
             sleep(Duration::from_millis(100)).await;

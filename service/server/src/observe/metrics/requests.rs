@@ -82,7 +82,7 @@ impl Requests {
                 }
             }
         }
-        let help = "Time from the head of a request to its answer, including waits in queues.";
+        let help = "Time from the head of a request to its answer, without requests that may wait.";
         let mut seconds = page.histograms("latchgate_request_seconds", help);
         for app in all() {
             for (route, histogram) in self.routes.iter().zip(&app.seconds) {

@@ -26,19 +26,23 @@ enum Needs {
 /// The table “Each endpoint” of the document.
 fn endpoints() -> Vec<Endpoint> {
     let document = include_str!("../../../../../docs/ACCESS.md");
-    let table = document.split("| endpoint | needs |").nth(1).expect("the table");
+    let table = document.split("| needs | other apps | endpoints |").nth(1).expect("the table");
     let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let endpoints = rows.map(|row| {
-        let words: Vec<&str> = row.split('`').collect();
-        let (method, path) = words[1].split_once(' ').expect("method and path");
-        let needs = match words.get(3).copied() {
-            Some(scope) if words.len() > 5 => Needs::ScopeOfDefault(scope.to_owned()),
-            Some(scope) => Needs::Scope(scope.to_owned()),
-            None if row.contains("nothing") => Needs::Nothing,
-            None => Needs::AnyKey,
-        };
-        let path = path.replace("{key}", "some-key").replace("{id}", "some-id").replace("{app}", "some-app");
-        Endpoint { method: method.parse().unwrap(), path: path.replace("{*path}", "index.html"), needs }
+    let endpoints = rows.flat_map(|row| {
+        let columns: Vec<&str> = row.split('|').collect();
+        let (needs, endpoints) = (columns[1], columns[3]);
+        endpoints.split('`').filter(|text| text.contains('/')).map(move |endpoint| {
+            let (method, path) = endpoint.split_once(' ').expect("method and path");
+            let words: Vec<&str> = needs.split('`').collect();
+            let needs = match words.get(1).copied() {
+                Some(scope) if words.len() > 3 => Needs::ScopeOfDefault(scope.to_owned()),
+                Some(scope) => Needs::Scope(scope.to_owned()),
+                None if needs.contains("nothing") => Needs::Nothing,
+                None => Needs::AnyKey,
+            };
+            let path = path.replace("{key}", "some-key").replace("{id}", "some-id").replace("{app}", "some-app");
+            Endpoint { method: method.parse().unwrap(), path: path.replace("{*path}", "index.html"), needs }
+        })
     });
     endpoints.collect()
 }

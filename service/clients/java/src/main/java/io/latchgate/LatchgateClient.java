@@ -35,6 +35,7 @@ public final class LatchgateClient {
         List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070"));
         String apiKey = env("LATCHGATE_API_KEY", null);
         Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5);
+        String ca = env("LATCHGATE_CA", "");
         HttpClient http;
 
         /** Each may be several with commas in between; if absent, those in LATCHGATE_URL. If a node does not answer, the next one is called. */
@@ -51,7 +52,8 @@ public final class LatchgateClient {
          * if that is less. */
         public Config timeout(Duration timeout) { this.timeout = timeout; return this; }
 
-        /** For TLS settings of your own. */
+        /** For TLS settings of your own. Without it, the authorities in the file that LATCHGATE_CA names are trusted, or those of the
+         * system. */
         public Config http(HttpClient http) { this.http = http; return this; }
 
         public LatchgateClient connect() { return new LatchgateClient(this); }

@@ -1,10 +1,19 @@
 package io.latchgate;
 
+import java.io.IOException;
+import java.io.InputStream;
 import java.net.ConnectException;
 import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.security.GeneralSecurityException;
+import java.security.KeyStore;
+import java.security.cert.Certificate;
+import java.security.cert.CertificateException;
+import java.security.cert.CertificateFactory;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.LinkedHashMap;
@@ -16,6 +25,8 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import javax.net.ssl.SSLContext;
+import javax.net.ssl.TrustManagerFactory;
 
 /** Requests to any of the nodes. Nearly every request can be repeated, so a call goes on until a node has answered it. */
 final class Nodes {
@@ -92,9 +103,29 @@ final class Nodes {
             // The message shows nothing of it.
             throw new IllegalArgumentException("the API key has the wrong form: it is one line of letters, digits and _, and begins with lgk_");
         }
-        http = config.http != null ? config.http : HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1).build();
+        http = config.http != null ? config.http : client(config.ca.strip());
         timeout = config.timeout.toNanos();
         retryFor = config.retryFor.toNanos();
+    }
+
+    private static HttpClient client(String ca) {
+        HttpClient.Builder builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1);
+        if (ca.isEmpty()) return builder.build();
+        try (InputStream file = Files.newInputStream(Path.of(ca))) {
+            KeyStore authorities = KeyStore.getInstance(KeyStore.getDefaultType());
+            authorities.load(null, null);
+            for (Certificate one : CertificateFactory.getInstance("X.509").generateCertificates(file)) {
+                authorities.setCertificateEntry("authority " + authorities.size(), one);
+            }
+            if (authorities.size() == 0) throw new CertificateException("there is none");
+            TrustManagerFactory trust = TrustManagerFactory.getInstance("PKIX");
+            trust.init(authorities);
+            SSLContext tls = SSLContext.getInstance("TLS");
+            tls.init(null, trust.getTrustManagers(), null);
+            return builder.sslContext(tls).build();
+        } catch (IOException | GeneralSecurityException failure) {
+            throw new IllegalArgumentException("cannot read certificates from " + ca + " (LATCHGATE_CA): " + failure, failure);
+        }
     }
 
     /** A call that ends in time when no node answers. */

@@ -816,6 +816,24 @@ final class Scenarios extends World {
         }
     }
 
+    void test43_the_authorities_in_latchgate_ca_are_trusted() throws Exception {
+        String files = System.getenv("CLIENT_TLS");
+        Node node = new Node(Map.of(), "--tls-cert", files + "/cert.pem", "--tls-key", files + "/key.pem");
+        client(node.url).acquire(key).release();
+        String said = raises(Refused.class, () -> client(node.url.replace("https:", "http:")).acquire(key)).getMessage();
+        check(said.contains("serves HTTPS"), said);
+        for (String file : List.of("/absent.pem", "/key.pem")) {
+            LatchgateClient.Config wrong = config(node.url);
+            wrong.ca = files + file;
+            said = raises(IllegalArgumentException.class, wrong::connect).getMessage();
+            check(said.contains("LATCHGATE_CA"), said);
+        }
+        LatchgateClient.Config ofSystem = config(node.url).retryFor(Duration.ofMillis(500));
+        ofSystem.ca = "";
+        raises(Unavailable.class, () -> ofSystem.connect().acquire(key)); // whose authorities do not know it
+        node.kill();
+    }
+
     void test33_an_answer_about_another_key_grants_nothing() throws Exception {
         for (List<String> keys : List.of(List.of("a//b", "a/b"), List.of("a/../b", "b"), List.of("a b", "a+b"), List.of("\u00fc", "u\u0308"), List.of("a/", "a"))) {
             String asked = key + keys.get(0), merged = key + "'" + keys.get(1);

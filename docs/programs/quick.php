@@ -1,0 +1,32 @@
+<?php
+function call(string $path, array $body): array
+{
+    $request = ['method' => 'POST', 'content' => json_encode($body, JSON_THROW_ON_ERROR), 'header' => 'Content-Type: application/json'];
+    $context = stream_context_create(['http' => $request + ['ignore_errors' => true, 'follow_location' => 0, 'timeout' => 60]]);
+    $answer = @file_get_contents((getenv('LATCHGATE_URL') ?: 'http://127.0.0.1:7070') . $path, false, $context);
+    return [preg_match('/^\S+ 2/', $http_response_header[0] ?? '') === 1, json_decode($answer ?: '', true) ?? []];
+}
+
+$lock = '/v1/locks/' . rawurlencode('orders/42');
+$lease = ['lease_id' => bin2hex(random_bytes(16))];
+$holder = getmypid();
+register_shutdown_function(function () use ($lock, $lease, $holder) {
+    if (getmypid() === $holder) {
+        call("$lock/release", $lease);
+    }
+});
+[$mine, $grant] = call("$lock/acquire", $lease + ['ttl_ms' => 30000, 'wait_ms' => 20000]);
+if (!$mine) {
+    exit('could not get the lock: ' . ($grant['code'] ?? 'no answer') . "\n");
+}
+echo "working with token {$grant['token']}\n";
+
+[$mine, $go] = call('/v1/operations/pre', ['operation' => 'charge', 'contents' => ['order' => 42, 'from' => 'php']]);
+if ($mine) {
+    call("/v1/operations/{$go['id']}/post", ['stamp' => $go['stamp'], 'outcome' => 'success', 'result' => ['receipt' => 7]]);
+    echo "done now\n";
+} elseif (($go['code'] ?? '') === 'operation-duplicate') {
+    echo json_encode($go['result']), " done earlier\n";
+} else {
+    exit('not now: ' . ($go['code'] ?? 'no answer') . "\n");
+}
