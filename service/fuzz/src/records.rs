@@ -19,7 +19,7 @@ pub fn record(input: &[u8]) {
             break;
         }
         now = now.plus_ms(bytes.number() % 100_000);
-        let command = command(&mut bytes, record.as_ref());
+        let command = command(&mut bytes);
         let (before, shown) = (record.clone(), format!("{command:?}"));
         let done = step(record, command.clone(), now);
         let is_done = |record: &OperationRecord| matches!(record.phase, Phase::Succeeded(_)) && !record.is_gone(now);
@@ -39,7 +39,7 @@ fn stamp(bytes: &mut Bytes<'_>) -> Stamp {
     Stamp::from_bits(u128::from(bytes.byte() % 4))
 }
 
-fn command(bytes: &mut Bytes<'_>, record: Option<&OperationRecord>) -> Command {
+fn command(bytes: &mut Bytes<'_>) -> Command {
     match bytes.byte() % 8 {
         0 | 1 => Command::Pre(claim(bytes)),
         2 => Command::Await { until: bytes.chance().then(|| Timestamp::from_ms(bytes.number())) },

@@ -61,8 +61,7 @@ pub fn places(engines: &[NamedEngine]) -> String {
     match engines {
         [engine] => place(engine),
         pair => {
-            let places: Vec<String> =
-                pair.iter().map(|engine| format!("{}: {}", engine.name, place(engine))).collect();
+            let places: Vec<String> = pair.iter().map(|engine| format!("{}: {}", engine.name, place(engine))).collect();
             format!("a pair of engines, {}", places.join("; "))
         }
     }

@@ -4,10 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{
-    AttemptId, Description, Durability, OnExpiry, OperationName, Resolution, Retention, Sha256Digest,
-    Stamp,
-};
+use super::{AttemptId, Description, Durability, OnExpiry, OperationName, Resolution, Retention, Sha256Digest, Stamp};
 use crate::time::Timestamp;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

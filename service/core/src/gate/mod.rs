@@ -46,8 +46,8 @@ pub use idempotency_key::{IDEMPOTENCY_KEY_MAX_BYTES, idempotency_key};
 pub use names::{
     ATTEMPT_ID_MAX_BYTES, AttemptId, LABEL_MAX_BYTES, Label, OPERATION_MAX_BYTES, OperationAddress, OperationName,
 };
-pub use payload::Payload;
 pub use outcome::{Duplicate, Go, Outcome, Posted, UnknownCause};
+pub use payload::Payload;
 pub use record::{
     Durability, EARLIER_MAX, Earlier, Ending, OnExpiry, OperationRecord, Phase, RESULT_MAX_BYTES, RETENTION_MS_DEFAULT,
     Replaced, Resolution, Retention, Started, State, Succeeded,

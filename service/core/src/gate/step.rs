@@ -1,8 +1,7 @@
 //! The one function that changes a record.
 
 use super::{
-    Command, OperationRecord, Outcome, Phase, await_end, enter, forget, give_back, heartbeat, post, pre,
-    resolve,
+    Command, OperationRecord, Outcome, Phase, await_end, enter, forget, give_back, heartbeat, post, pre, resolve,
 };
 use crate::time::Timestamp;
 

@@ -8,7 +8,7 @@ use latchgate_core::Address;
 use super::locks::{EngineSet, UsedStore};
 use super::slot::Slot;
 use crate::store::engine_record::{EngineRecord, EngineState};
-use crate::store::{EventCursor, EventQuery, Store, LoggedEvent, StoreError};
+use crate::store::{EventCursor, EventQuery, LoggedEvent, Store, StoreError};
 
 pub struct EventPage {
     pub events: Vec<LoggedEvent>,

@@ -64,13 +64,7 @@ impl Engine for dyn Store {
         Ok(true)
     }
 
-    async fn write_page(
-        &self,
-        epoch: Epoch,
-        items: Vec<Copied>,
-        by_ms: i64,
-        copied: u64,
-    ) -> Result<bool, StoreError> {
+    async fn write_page(&self, epoch: Epoch, items: Vec<Copied>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
         let (mut locks, mut operations) = (Vec::new(), Vec::new());
         for item in items {
             match item {

@@ -75,12 +75,7 @@ impl Drop for Unanswered {
 }
 
 impl Inner {
-    async fn try_to_give_back(
-        &self,
-        durability: Durability,
-        address: &OperationAddress,
-        claim: &Claim,
-    ) -> Answer<()> {
+    async fn try_to_give_back(&self, durability: Durability, address: &OperationAddress, claim: &Claim) -> Answer<()> {
         let home: &Machine = if durability == Durability::Durable { &self.main } else { self.fast() };
         home.apply(address, &Command::GiveBack(Box::new(claim.clone()))).await.map(drop)
     }

@@ -46,8 +46,7 @@ impl Kind for Gating {
         Round { used, now }: Round<'_>,
     ) -> Evaluation {
         let hold_off = used.hold_off_of_operations();
-        let mut evaluation =
-            Evaluation { state: state.clone(), applied: Vec::new(), has_changed: false, wakes: false };
+        let mut evaluation = Evaluation { state: state.clone(), applied: Vec::new(), has_changed: false, wakes: false };
         for command in commands {
             let command = match command.clone() {
                 Command::Pre(claim) => Command::Pre(Claim { hold_off, ..claim }),

@@ -217,7 +217,9 @@ fn refused(failure: &OrderFailure) -> Problem {
 fn answer(context: &Context) -> EnginesAnswer {
     EnginesAnswer {
         locks: in_use(context.locks.engines(), context.locks.now(), |used| used.hold_off_until),
-        gate: in_use(context.operations.engines(), context.operations.now(), |used| used.hold_off_of_operations().until),
+        gate: in_use(context.operations.engines(), context.operations.now(), |used| {
+            used.hold_off_of_operations().until
+        }),
         nodes: context.nodes.list().into_iter().map(node).collect(),
     }
 }

@@ -75,10 +75,7 @@ fn write(context: &Context, page: &mut Page<'_>) {
     let help = "Connections to stores.";
     let mut connections = page.gauges("latchgate_pool_connections", help);
     let pools = |set: Option<&EngineSet>| set.and_then(|set| Some(set.standing()?.store.pools())).unwrap_or_default();
-    let pools = [
-        ("locks", pools(Some(locks.engines()))),
-        ("gate", pools(operations.own_engines())),
-    ];
+    let pools = [("locks", pools(Some(locks.engines()))), ("gate", pools(operations.own_engines()))];
     for (of, pool) in pools.iter().flat_map(|(of, pools)| pools.iter().map(move |pool| (*of, pool))) {
         for (state, count) in [("used", pool.used), ("idle", pool.idle), ("max", pool.max)] {
             connections.show(&[("of", of), ("pool", pool.name), ("state", state)], count);

@@ -19,9 +19,7 @@ use super::key_queue::{KeyQueue, WaitQueue};
 use super::kind::{Context, LockInput, Locking, Waiting};
 use super::node::LockNode;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
-use crate::node::{
-    Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Returned, Work, gather, run, run_locked,
-};
+use crate::node::{Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Returned, Work, gather, run, run_locked};
 use crate::store::{Epoch, WakeUp};
 
 /// With a hasher that is four times as fast as the standard one, and has a random seed too.

@@ -15,8 +15,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::call::Answer;
+use crate::engines::{EngineSet, EventPage};
 use crate::node::{Limits, read};
-use crate::engines::{EventPage, EngineSet};
 use crate::observe::metrics::LockMetrics;
 use crate::store::{EventCursor, EventQuery, LoggedEvent, Watched};
 

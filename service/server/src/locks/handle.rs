@@ -180,9 +180,8 @@ impl Locks {
     /// When the store does not answer.
     pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
         let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
-        let list = |engines: EngineSet| async move {
-            engines.used()?.store.list(&app, &prefix, after.as_ref(), limit).await
-        };
+        let list =
+            |engines: EngineSet| async move { engines.used()?.store.list(&app, &prefix, after.as_ref(), limit).await };
         let page = self.read(list).await?;
         Ok((page, self.node.clock.now().unwrap_or_default()))
     }

@@ -396,8 +396,9 @@ where
 
     /// The states of the evaluations move into the changes, and from there into the cache.
     fn changes(&self, changed: &mut [Pending<K>], round: Round<'_>) -> Vec<Change<K::State>> {
-        let change =
-            |(work, evaluation): &mut Pending<K>| K::change(self.context, &work.address, work.version(), evaluation, round);
+        let change = |(work, evaluation): &mut Pending<K>| {
+            K::change(self.context, &work.address, work.version(), evaluation, round)
+        };
         changed.iter_mut().map(change).collect()
     }
 
@@ -525,11 +526,7 @@ fn groups<K: Kind>(works: Works<K>) -> Vec<Works<K>> {
     groups
 }
 
-fn loaded<K: Kind>(
-    works: Works<K>,
-    states: Vec<Stored<K::State>>,
-    epoch: Epoch,
-) -> impl Iterator<Item = Box<Work<K>>> {
+fn loaded<K: Kind>(works: Works<K>, states: Vec<Stored<K::State>>, epoch: Epoch) -> impl Iterator<Item = Box<Work<K>>> {
     works.into_iter().zip(states).map(move |(mut work, stored)| {
         (work.base, work.epoch, work.is_fresh) = (Some(Arc::new(stored)), epoch, true);
         work

@@ -357,8 +357,12 @@ pub trait Store: RecordStore + DocumentStore + Rows<LockState> + Rows<Option<Ope
 #[async_trait]
 pub trait LockedStates<S = LockState>: Send {
     /// As [`Rows::commit`]. A key without a row could not be locked, so its change may lose a race.
-    async fn commit(self: Box<Self>, now: Timestamp, changes: &[Change<S>], rule: Rule)
-    -> Result<Committed, StoreError>;
+    async fn commit(
+        self: Box<Self>,
+        now: Timestamp,
+        changes: &[Change<S>],
+        rule: Rule,
+    ) -> Result<Committed, StoreError>;
 
     /// Unlocks the states and writes nothing. Dropping them has the same effect, but may close a connection.
     async fn give_up(self: Box<Self>) -> Result<(), StoreError>;

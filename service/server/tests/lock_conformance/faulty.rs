@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Loaded, Store,
-    LockedStates, LoggedEvent, Page, RecordStore, Rows, Rule, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Listing, Loaded,
+    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
 };
 use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
@@ -210,6 +210,14 @@ impl<S: InMemory> Rows<S> for Faulty {
 impl Store for Faulty {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         self.memory.list(app, prefix, after, limit).await
+    }
+
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
+        self.memory.list_operations(listing).await
+    }
+
+    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+        self.memory.discard(epoch, address).await
     }
 
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {

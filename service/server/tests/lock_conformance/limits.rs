@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest};
-use latchgate::store::{Change, CommitResult, Store, Stored, Version};
+use latchgate::store::{Change, CommitResult, Loaded, Store, Stored, Version};
 use latchgate_core::lock::{LockState, Metadata, Outcome, Refusal, STATE_BYTES_MAX};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
@@ -76,7 +76,7 @@ pub async fn idle_keys_behind_many_others_are_collected_without_an_interval_for_
 async fn outdate(store: &dyn Store) -> bool {
     let address = key();
     let epoch = store.read_record().await.unwrap().epoch();
-    let loaded = store.load(epoch, std::slice::from_ref(&address)).await.unwrap();
+    let loaded: Loaded = store.load(epoch, std::slice::from_ref(&address)).await.unwrap();
     let stored = loaded.states[0].clone();
     let keep_until = Timestamp::from_ms(1);
     let Stored { version, state } = stored;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSpec, EngineSet, Opener, SwitchOrder};
+use latchgate::engines::{EngineSet, EngineSpec, Opener, SwitchOrder};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::{EventCursor, EventQuery, Store, RecordStore, Watched};
+use latchgate::store::{EventCursor, EventQuery, RecordStore, Store, Watched};
 use latchgate_core::lock::{Event, Mode};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::memory::MemoryStore;

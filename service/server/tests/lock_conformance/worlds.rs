@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSpec, EngineSet};
+use latchgate::engines::{EngineSet, EngineSpec};
 use latchgate::locks::{Limits, Locks};
 use latchgate::store::Store;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSpec, EngineSet};
+use latchgate::engines::{EngineSet, EngineSpec};
 use latchgate::store::engine_record::{EngineRecord, EngineState};
 use latchgate::store::{CopiedState, Epoch, Store};
 use latchgate_core::lock::{LeaseId, LockState};

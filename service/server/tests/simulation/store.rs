@@ -9,12 +9,12 @@ use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    Store, LockedStates, LoggedEvent, Page, RecordStore, Rows, Rule, StoreError, WakeUp,
+    LockedStates, LoggedEvent, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
 };
 use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::{Event, LockState, NodeId};
-use latchgate_testkit::memory::InMemory;
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_testkit::memory::InMemory;
 use tokio::sync::mpsc;
 use tokio::time::sleep;
 

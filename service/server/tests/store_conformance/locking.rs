@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
-use latchgate::store::{Change, CommitResult, Store, Rule, Stored, Version};
+use latchgate::store::{Change, CommitResult, Rule, Store, Stored, Version};
 use latchgate_core::{Address, CLOCK_BOUND_MS};
 use latchgate_testkit::eventually;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::{Change, CommitResult, Store, RecordStore, Rule, StoreError, Stored, Version, WakeUp};
+use latchgate::store::{Change, CommitResult, RecordStore, Rule, Store, StoreError, Stored, Version, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 use latchgate_testkit::proxy::Proxy;

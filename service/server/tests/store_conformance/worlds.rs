@@ -9,7 +9,7 @@ use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{
-    Change, CommitResult, EventCursor, EventQuery, Store, LoggedEvent, Rule, Stored, Version, Watched,
+    Change, CommitResult, EventCursor, EventQuery, LoggedEvent, Rule, Store, Stored, Version, Watched,
 };
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,

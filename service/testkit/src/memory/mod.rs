@@ -17,8 +17,8 @@ use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::operation_rows::Bounds;
 use latchgate::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
-    OperationPage, Store, LockedStates, LoggedEvent, Page, RecordStore, RowState, Rows, Rule, StoreError, Stored, Version, WAKE_UPS_MAX, WakeUp,
-    page_of, position_after, read_position,
+    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, RowState, Rows, Rule, Store, StoreError, Stored,
+    Version, WAKE_UPS_MAX, WakeUp, page_of, position_after, read_position,
 };
 use tokio::time::Instant;
 
@@ -391,7 +391,8 @@ impl<S: InMemory> Rows<S> for MemoryStore {
 impl Store for MemoryStore {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         let tables = self.shared.tables();
-        let listed = |(address, row): (&Address, &Row<LockState>)| (address.key.clone(), Some(row.stored.state.clone()));
+        let listed =
+            |(address, row): (&Address, &Row<LockState>)| (address.key.clone(), Some(row.stored.state.clone()));
         let of_app =
             tables.locks.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
         Ok(of_app

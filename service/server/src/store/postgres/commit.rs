@@ -181,7 +181,8 @@ async fn find_busy<S: RowState>(
     let unlocked = read_keys(&row, 1)?;
     let unlocked: HashSet<(&str, &str)> =
         unlocked.0.iter().zip(&unlocked.1).map(|(app, key)| (app.as_str(), key.as_str())).collect();
-    let is_unlocked = |change: &Change<S>| unlocked.contains(&(change.address.app.as_str(), change.address.key.as_str()));
+    let is_unlocked =
+        |change: &Change<S>| unlocked.contains(&(change.address.app.as_str(), change.address.key.as_str()));
     let indexes = |is_selected: &dyn Fn(&Change<S>) -> bool| -> Vec<usize> {
         (0..changes.len()).filter(|index| is_selected(&changes[*index])).collect()
     };

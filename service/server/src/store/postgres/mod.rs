@@ -42,9 +42,9 @@ use super::engine_record::{EngineRecord, Reading};
 use super::operation_rows::{Bounds, EXAMINED_MAX, Listing, OperationPage};
 use super::wake_ups::{listen, unpack};
 use super::{
-    APART_AT_ONCE, Change, address_of, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    Store, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, RowState, Rows, StoreError, Stored, Version, WakeUp,
-    all_readable,
+    APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
+    LockedStates, LoggedEvent, Page, PoolUse, RecordStore, RowState, Rows, Store, StoreError, Stored, Version, WakeUp,
+    address_of, all_readable,
 };
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -311,7 +311,8 @@ impl Store for PostgresStore {
                 _ => {
                     let last = connection.query(statements::LAST_EXAMINED).bind(&app).bind(&key);
                     let last = last.bind(examined).bind(&last_app).fetch_optional(&mut *connection).await?;
-                    last.map(|last| Ok::<_, sqlx::Error>(position_after(last.try_get(0)?, last.try_get(1)?))).transpose()?
+                    last.map(|last| Ok::<_, sqlx::Error>(position_after(last.try_get(0)?, last.try_get(1)?)))
+                        .transpose()?
                 }
             };
             Ok(page)
@@ -428,7 +429,8 @@ async fn lock_and_load<S: RowState>(
             return Ok(None);
         };
         // A state that cannot be decoded has a row.
-        let is_there = |state: &Result<Stored<S>, _>| !state.as_ref().is_ok_and(|state| state.version == Version::ABSENT);
+        let is_there =
+            |state: &Result<Stored<S>, _>| !state.as_ref().is_ok_and(|state| state.version == Version::ABSENT);
         let there = addresses.iter().zip(&states).filter(|(_, state)| is_there(state)).map(|(address, _)| address);
         if there.collect::<HashSet<_>>().len() == locked.len() {
             return Ok(Some((states, now)));

@@ -104,9 +104,7 @@ pub(in crate::store) async fn write(
 }
 
 /// See [`RecordStore::callers_have_ended`](crate::store::RecordStore::callers_have_ended).
-pub(in crate::store) async fn callers_have_ended(
-    connection: &mut Session,
-) -> Result<bool, sqlx::Error> {
+pub(in crate::store) async fn callers_have_ended(connection: &mut Session) -> Result<bool, sqlx::Error> {
     let query = connection.query(CALLERS).bind("locks");
     query.fetch_one(&mut **connection).await?.try_get(0)
 }

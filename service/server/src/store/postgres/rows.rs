@@ -87,7 +87,9 @@ pub(super) fn read_state<S: RowState>(row: &PgRow, index: usize) -> Result<Resul
     let posted = row.try_get::<Option<&str>, _>(index + 2)?;
     let state = decode_state::<S>(body, payload);
     Ok(match posted {
-        Some(posted) => state.and_then(|state| state.after_post(posted).map_err(|error| UnreadableState(error.to_string()))),
+        Some(posted) => {
+            state.and_then(|state| state.after_post(posted).map_err(|error| UnreadableState(error.to_string())))
+        }
         None => state,
     })
 }

@@ -81,8 +81,15 @@ pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
         epoch: Epoch::NONE,
     };
     let entries = [Entry::of_change(&change, Timestamp::default())?];
-    let call =
-        Call { kind: RowKind::Lock, now: None, epoch: None, rule: Rule::Each, locker: "", locked: &[], history_ms: shared.history_ms };
+    let call = Call {
+        kind: RowKind::Lock,
+        now: None,
+        epoch: None,
+        rule: Rule::Each,
+        locker: "",
+        locked: &[],
+        history_ms: shared.history_ms,
+    };
     let add = |command: &mut Cmd| call.add_to(command, &shared.layout, &entries);
     let (now, made) = shared.link.write_with(&PROBE, add).await.map(made)?;
     let is_made = made.is_some_and(|made| made == [true]);

@@ -7,9 +7,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use redis::{Cmd, RedisWrite as _};
 
 use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{
-    CopiedState, RowKind, RowState, StoreError, Stored, UnreadableState, Version, decode_state,
-};
+use crate::store::{CopiedState, RowKind, RowState, StoreError, Stored, UnreadableState, Version, decode_state};
 
 /// The latest expiry that Latchgate gives to a key, in ms.
 pub(super) const KEEP_UNTIL_MAX: u64 = 9_000_000_000_000_000;
@@ -206,7 +204,8 @@ mod tests {
         let layout = Layout::new("test");
         let texts = ["a", "b", "a:b", "1:a", ":", "a:", ":a", "{a}", "%7D", "%", "🔒{é}"];
         let addresses: Vec<Address> = texts.iter().flat_map(|app| texts.iter().map(|key| at(app, key))).collect();
-        let keys: std::collections::HashSet<String> = addresses.iter().map(|address| layout.state(RowKind::Lock, address)).collect();
+        let keys: std::collections::HashSet<String> =
+            addresses.iter().map(|address| layout.state(RowKind::Lock, address)).collect();
         assert_eq!(keys.len(), addresses.len());
     }
 }

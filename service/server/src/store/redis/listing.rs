@@ -90,7 +90,8 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
     for _ in 0..operation_rows::EXAMINED_MAX / OPERATIONS_AT_ONCE {
         let found = along_index(shared, RowKind::Operation, &from, &end, OPERATIONS_AT_ONCE).await?;
         let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
-        let keys: Vec<String> = addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
+        let keys: Vec<String> =
+            addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
         let (time, bodies): (Time, Vec<Option<Vec<u8>>>) = match keys.is_empty() {
             true => return Ok(page),
             false => shared.link.read(&BODIES, &keys, &[]).await?,
@@ -116,7 +117,8 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
         let Some(last) = found.last().filter(|_| found.len() == OPERATIONS_AT_ONCE) else { return Ok(page) };
         from = format!("({last}");
     }
-    page.next = from.strip_prefix('(').and_then(|last| last.split_once('\0')).map(|(app, key)| position_after(app, key));
+    page.next =
+        from.strip_prefix('(').and_then(|last| last.split_once('\0')).map(|(app, key)| position_after(app, key));
     Ok(page)
 }
 
@@ -126,8 +128,11 @@ pub(super) async fn discard(shared: &Shared, epoch: Epoch, address: &Address) ->
         Err(StoreError::Unreadable { .. }) => {}
         loaded => return loaded.map(|_| false),
     }
-    let keys =
-        [shared.layout.engine(), shared.layout.state(RowKind::Operation, address), shared.layout.index(RowKind::Operation)];
+    let keys = [
+        shared.layout.engine(),
+        shared.layout.state(RowKind::Operation, address),
+        shared.layout.index(RowKind::Operation),
+    ];
     let arguments = [beginning(EngineState::Active, epoch), indexed(address)];
     shared.link.read(&DISCARD, &keys, &arguments).await
 }

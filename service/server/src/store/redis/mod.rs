@@ -36,8 +36,9 @@ pub use self::url::is_redis;
 use super::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use super::wake_ups::{listen, pack, unpack};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Listing, Loaded, OperationPage, Store, LockedStates,
-    LoggedEvent, Page, RecordStore, RowKind, RowState, Rows, Rule, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Listing, Loaded, LockedStates,
+    LoggedEvent, OperationPage, Page, RecordStore, RowKind, RowState, Rows, Rule, Store, StoreError, WakeUp,
+    all_readable,
 };
 
 /// Settings of a Redis store.

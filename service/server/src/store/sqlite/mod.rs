@@ -23,8 +23,9 @@ use self::states::StateRow;
 use super::dump::{page_of, read_position};
 use super::engine_record::{EngineRecord, EngineState, Reading};
 use super::{
-    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded, Store,
-    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, RowKind, RowState, Rows, Rule, StoreError, WakeUp, all_readable,
+    Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded, LockedStates,
+    LoggedEvent, OperationPage, Page, RecordStore, RowKind, RowState, Rows, Rule, Store, StoreError, WakeUp,
+    all_readable,
 };
 
 const CLEAR: &str = "delete from locks; delete from operations; delete from lock_events; delete from lock_event_keys";

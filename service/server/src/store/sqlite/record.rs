@@ -12,17 +12,13 @@ const READ: &str = "select revision, copied, body from engine_records";
 const WRITE: &str = "
 insert or replace into engine_records (purpose, revision, state, epoch, copied, body) values ('locks', ?1, ?2, ?3, 0, ?4)";
 
-const IS_IN_FORCE: &str =
-    "select exists (select 1 from engine_records where state = ?1 and epoch = ?2)";
+const IS_IN_FORCE: &str = "select exists (select 1 from engine_records where state = ?1 and epoch = ?2)";
 
 const COUNT: &str = "update engine_records set copied = max(copied, ?1)";
 
 /// # Errors
 /// `EpochOver` unless the record has this state and epoch.
-pub(super) fn check(
-    connection: &Connection,
-    (state, epoch): (EngineState, Epoch),
-) -> Result<(), StoreError> {
+pub(super) fn check(connection: &Connection, (state, epoch): (EngineState, Epoch)) -> Result<(), StoreError> {
     let params = params![state.as_str(), epoch.number().cast_signed()];
     let is_in_force = connection.prepare_cached(IS_IN_FORCE)?.query_row(params, |row| row.get(0))?;
     if is_in_force { Ok(()) } else { Err(StoreError::EpochOver) }
@@ -38,11 +34,7 @@ pub(super) fn read(connection: &Connection, now: Timestamp) -> Result<Reading, S
     Ok(Reading { record: Some(record), revision, copied, now, ..Reading::default() })
 }
 
-pub(super) fn write(
-    connection: &Connection,
-    read: &Reading,
-    next: &EngineRecord,
-) -> Result<bool, StoreError> {
+pub(super) fn write(connection: &Connection, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
     if self::read(connection, read.now)?.revision != read.revision {
         return Ok(false);
     }

@@ -12,8 +12,8 @@ use super::events;
 use crate::store::operation_rows::{Bounds, EXAMINED_MAX, gone_before};
 use crate::store::process_clock::ProcessClock;
 use crate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, Epoch, Filters, Listing, OperationPage, Page, RowState, StoreError, Stored,
-    UnreadableState, Version, address_of, decode_state, end_of_prefix, position_after,
+    Change, Collected, CommitResult, Committed, CopiedState, Epoch, Filters, Listing, OperationPage, Page, RowState,
+    StoreError, Stored, UnreadableState, Version, address_of, decode_state, end_of_prefix, position_after,
 };
 
 /// The statements for the rows of one kind. The tables have the same columns; those of locks have no filters and no payload.
@@ -117,10 +117,11 @@ impl StateRow {
         let Self { address, expected, next, keep_until, notice_at, state, payload, filters, .. } = self;
         let (app, key) = (address.app.as_str(), address.key.as_str());
         let (expected, next) = (expected.number().cast_signed(), next.number().cast_signed());
-        let (operation, phase, suspect) = filters.as_ref().map_or((None, None, None), |(operation, phase, suspect)| {
-            (Some(operation), Some(phase), Some(suspect))
-        });
-        let values = params![app, key, next, expected, keep_until, notice_at, state, payload, operation, phase, suspect];
+        let (operation, phase, suspect) = filters
+            .as_ref()
+            .map_or((None, None, None), |(operation, phase, suspect)| (Some(operation), Some(phase), Some(suspect)));
+        let values =
+            params![app, key, next, expected, keep_until, notice_at, state, payload, operation, phase, suspect];
         Ok(statement.execute(values)? > 0)
     }
 }
