@@ -12,7 +12,7 @@ use tokio::time::{Duration, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use utoipa::ToSchema;
 
-use crate::engines::{Engine, Engines};
+use crate::engines::EngineSet;
 use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::store::StoreError;
@@ -155,7 +155,7 @@ impl Inner {
     }
 }
 
-fn used<E: ?Sized + Engine>(engines: &Engines<E>) -> Option<EngineUsed> {
+fn used(engines: &EngineSet) -> Option<EngineUsed> {
     let standing = engines.standing()?;
     let engine = engines.view().engines.get(standing.index)?.name.clone();
     Some(EngineUsed { engine, epoch: standing.epoch.number() })

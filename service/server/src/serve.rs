@@ -20,7 +20,6 @@ use crate::http::{self, Context, Threads, Tls};
 use crate::locks::Locks;
 use crate::observe::logs;
 use crate::observe::traces::Exporter;
-use crate::store::Store;
 use crate::store::documents::{self, StoredDocument};
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
@@ -185,7 +184,7 @@ async fn open(args: &ServeArgs) -> anyhow::Result<EngineSet> {
 ///
 /// # Errors
 /// Says why a file or a database cannot be used.
-pub async fn specs(engines: &[NamedEngine], migrate: bool) -> anyhow::Result<Vec<EngineSpec<dyn Store>>> {
+pub async fn specs(engines: &[NamedEngine], migrate: bool) -> anyhow::Result<Vec<EngineSpec>> {
     if let [NamedEngine { kind: StoreKind::Postgres(config), .. }] = engines
         && migrate
     {

@@ -9,8 +9,8 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::copying::{Copying, Own};
-use super::engine::Engine;
 use super::pair::{Inner, Looks};
+use super::rows::{copy_documents, dump_page, write_page};
 use super::slot::no_answer;
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
@@ -24,7 +24,7 @@ const CALLERS_PAUSE: Duration = Duration::from_millis(50);
 /// A page is more work than a call of a client.
 const PAGE_PATIENCE: Duration = Duration::from_secs(10);
 
-impl<E: ?Sized + Engine> Inner<E> {
+impl Inner {
     /// Takes note of the progress of a copy. One that has ended is aborted here.
     pub(super) fn follow_copy(looks: &mut Looks, readings: &[Result<Reading, StoreError>]) {
         let moving = readings.iter().position(|reading| reading.as_ref().is_ok_and(|it| it.is(EngineState::Moving)));
@@ -113,22 +113,22 @@ impl<E: ?Sized + Engine> Inner<E> {
         let before = bounded(source.read_record()).await?.now;
         let after = bounded(target.read_record()).await?.now.plus_ms(1);
         let by_ms = after.as_ms().cast_signed() - before.as_ms().cast_signed();
-        if !bounded(target.copy_documents(&source, epoch)).await? {
+        if !bounded(copy_documents(&*target, &*source, epoch)).await? {
             return Ok(None);
         }
         let (mut copied, mut unreadable) = (0, 0);
-        let mut page = bounded(source.dump_page(None, PAGE)).await?;
+        let mut page = bounded(dump_page(&*source, None, PAGE)).await?;
         loop {
             copied += page.items.len() as u64;
             unreadable += page.unreadable.len() as u64;
             for name in &page.unreadable {
                 tracing::error!(engine = %self.slots[from].spec.name, name, "it cannot be decoded, and is not copied");
             }
-            let write = bounded(target.write_page(epoch, page.items, by_ms, copied));
+            let write = bounded(write_page(&*target, epoch, page.items, by_ms, copied));
             let Some(position) = page.next else {
                 return Ok(write.await?.then_some((copied, unreadable)));
             };
-            let (is_written, following) = join(write, bounded(source.dump_page(Some(&position), PAGE))).await;
+            let (is_written, following) = join(write, bounded(dump_page(&*source, Some(&position), PAGE))).await;
             if !is_written? {
                 return Ok(None);
             }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use latchgate_core::Address;
 
-use super::locks::{EngineSet, UsedStore};
+use super::locks::UsedStore;
+use super::pair::EngineSet;
 use super::slot::Slot;
 use crate::store::engine_record::{EngineRecord, EngineState};
 use crate::store::{EventCursor, EventQuery, LoggedEvent, Store, StoreError};

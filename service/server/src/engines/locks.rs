@@ -2,85 +2,20 @@
 
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use latchgate_core::Address;
-use latchgate_core::gate::OperationRecord;
-use latchgate_core::lock::{Event, LockState, NodeId};
+use latchgate_core::lock::{Event, NodeId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep};
 
-use super::engine::Engine;
-use super::pair::{Engines, Standing};
-use crate::store::documents::{ACCESS, GATE, GATE_BEGUN, SECRET, bring};
-use crate::store::engine_record::{EngineState, Epoch};
-use crate::store::{CopiedState, DumpPage, Rows, Store, StoreError, WAKE_UPS_MAX, WakeUp};
-
-/// One store of locks, or a pair.
-pub type EngineSet = Engines<dyn Store>;
+use super::pair::{EngineSet, Standing};
+use crate::store::engine_record::Epoch;
+use crate::store::{StoreError, WAKE_UPS_MAX, WakeUp};
 
 /// Before the notifications of an engine that does not answer are requested again.
 const LISTEN_PAUSE: Duration = Duration::from_millis(200);
 
-/// What a switch copies.
-pub enum Copied {
-    Lock(CopiedState),
-    Operation(CopiedState<Option<OperationRecord>>),
-}
-
-/// The position of a page of operations begins with it; one of locks never does.
-const OPERATIONS: char = '!';
-/// Records have results, so a page has fewer of them.
-const OPERATIONS_MAX: usize = 100;
-
-#[async_trait]
-impl Engine for dyn Store {
-    type Item = Copied;
-
-    async fn dump_page(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<Copied>, StoreError> {
-        let of_operations = |next: &str| format!("{OPERATIONS}{next}");
-        if let Some(from) = from.and_then(|from| from.strip_prefix(OPERATIONS)) {
-            let from = Some(from).filter(|from| !from.is_empty());
-            let page = Rows::<Option<OperationRecord>>::dump(self, from, limit.min(OPERATIONS_MAX)).await?;
-            let items = page.items.into_iter().filter(|copied| copied.state.is_some()).map(Copied::Operation).collect();
-            return Ok(DumpPage { items, unreadable: page.unreadable, next: page.next.as_deref().map(of_operations) });
-        }
-        let page = Rows::<LockState>::dump(self, from, limit).await?;
-        let items = page.items.into_iter().map(Copied::Lock).collect();
-        let next = page.next.or_else(|| Some(of_operations("")));
-        Ok(DumpPage { items, unreadable: page.unreadable, next })
-    }
-
-    async fn clear_for(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        self.clear(epoch).await
-    }
-
-    async fn copy_documents(&self, source: &Self, epoch: Epoch) -> Result<bool, StoreError> {
-        let fence = Some((EngineState::Filling, epoch));
-        for name in [SECRET, ACCESS, GATE, GATE_BEGUN] {
-            if !bring(source, self, name, fence).await? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    async fn write_page(&self, epoch: Epoch, items: Vec<Copied>, by_ms: i64, copied: u64) -> Result<bool, StoreError> {
-        let (mut locks, mut operations) = (Vec::new(), Vec::new());
-        for item in items {
-            match item {
-                Copied::Lock(state) => locks.push(state.moved(by_ms)),
-                Copied::Operation(state) => operations.push(state.moved(by_ms)),
-            }
-        }
-        match operations.is_empty() {
-            true => self.fill(epoch, &locks, copied).await,
-            false => self.fill(epoch, &operations, copied).await,
-        }
-    }
-}
-
 /// The engine of the locks in use. A round of calls takes it once: its epoch, and the hold-off of that.
-pub type UsedStore = Arc<Standing<dyn Store>>;
+pub type UsedStore = Arc<Standing>;
 
 impl EngineSet {
     /// The kind of the engine in use.

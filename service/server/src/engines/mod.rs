@@ -7,17 +7,16 @@
 mod copy;
 mod copying;
 pub mod decide;
-mod engine;
 mod events;
 mod locks;
 pub mod open;
 mod order;
 mod pair;
+mod rows;
 mod slot;
 
-pub use self::engine::Engine;
 pub use self::events::EventPage;
-pub use self::locks::{EngineSet, UsedStore};
+pub use self::locks::UsedStore;
 pub use self::order::{EnginesOf, OrderFailure, SwitchOrder};
-pub use self::pair::{EngineView, Engines, Other, Standing, View};
+pub use self::pair::{EngineSet, EngineView, Other, Standing, View};
 pub use self::slot::{EngineSpec, Opener};

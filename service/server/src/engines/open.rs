@@ -52,13 +52,13 @@ impl NamedEngine {
     ///
     /// # Errors
     /// Says why a file cannot be used.
-    pub async fn spec(&self, migrate: bool) -> anyhow::Result<EngineSpec<dyn Store>> {
+    pub async fn spec(&self, migrate: bool) -> anyhow::Result<EngineSpec> {
         if let StoreKind::Sqlite(path) = &self.kind {
             let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, migrate).await?);
             return Ok(EngineSpec::opened(&self.name, store));
         }
         let kind = self.kind.clone();
-        let open: Opener<dyn Store> = Arc::new(move || {
+        let open: Opener = Arc::new(move || {
             let kind = kind.clone();
             apart(move || async move { kind.open(migrate).await })
         });

@@ -11,8 +11,7 @@ use utoipa::ToSchema;
 use super::copy::bounded;
 use super::copying::Copying;
 use super::decide::{emptied, given_up, last_of, may_be_given_up};
-use super::engine::Engine;
-use super::pair::{CALLERS, Engines, Inner, LOOK_SOON, Looks};
+use super::pair::{CALLERS, EngineSet, Inner, LOOK_SOON, Looks};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use crate::store::store_clock::{JUMP_MS_MIN, Jump};
@@ -83,7 +82,7 @@ const TRIES: usize = 20;
 /// How long an order waits for the transactions of callers. A copy would wait for them too, with the engine frozen, and be given up.
 const CALLERS_MAX: Duration = Duration::from_secs(5);
 
-impl<E: ?Sized + Engine> Engines<E> {
+impl EngineSet {
     /// Makes all nodes use another engine. Returns when this node uses it.
     ///
     /// # Errors
@@ -207,7 +206,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     }
 }
 
-impl<E: ?Sized + Engine> Inner<E> {
+impl Inner {
     /// Writes the records that begin the switch. Returns the engine to wait for, and from which epoch on.
     async fn give(self: &Arc<Self>, order: &SwitchOrder) -> Result<(Option<usize>, Epoch), OrderFailure> {
         let mut ordered = match &order.to {
@@ -426,7 +425,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             return Ok(false);
         }
         let store = self.slots[to].store().await.map_err(failed)?;
-        bounded(store.clear_for(epoch)).await.map_err(failed)
+        bounded(store.clear(epoch)).await.map_err(failed)
     }
 
     /// Makes an emptied engine active, with a hold-off.

@@ -12,11 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::copying::Copying;
 use super::decide::{self, Candidate, Change, Known, Next};
-use super::engine::Engine;
 use super::slot::{EngineSpec, Slot, no_answer};
-use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
 use crate::store::store_clock::suspended_ms;
+use crate::store::{Store, StoreError};
 
 /// How often a node reads the records while one engine serves, and while none does.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -31,8 +30,8 @@ const SLEPT_MIN: Duration = Duration::from_secs(3);
 const START_MAX: Duration = Duration::from_secs(15);
 
 /// The engine in use, as this node knows it. The engine itself refuses what names another epoch.
-pub struct Standing<E: ?Sized> {
-    pub store: Arc<E>,
+pub struct Standing {
+    pub store: Arc<dyn Store>,
     pub index: usize,
     pub epoch: Epoch,
     pub hold_off_until: Timestamp,
@@ -47,7 +46,7 @@ pub struct Standing<E: ?Sized> {
     pub(crate) era: u64,
 }
 
-impl<E: ?Sized> Standing<E> {
+impl Standing {
     /// The end of the hold-off, if it is still to come.
     pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.hold_off_until).filter(|until| *until > now)
@@ -71,9 +70,9 @@ impl<E: ?Sized> Standing<E> {
 }
 
 /// An open engine that is not in use.
-pub struct Other<E: ?Sized> {
+pub struct Other {
     pub name: String,
-    pub store: Arc<E>,
+    pub store: Arc<dyn Store>,
     /// What this node read last in its record.
     pub record: Option<(EngineState, Epoch)>,
 }
@@ -96,20 +95,20 @@ pub struct View {
 }
 
 /// One store, or a pair of which one is active. Clones share it.
-pub struct Engines<E: ?Sized> {
-    pub(super) inner: Arc<Inner<E>>,
+pub struct EngineSet {
+    pub(super) inner: Arc<Inner>,
     /// Ends the looks with the last handle.
     _running: Arc<DropGuard>,
 }
 
-impl<E: ?Sized> Clone for Engines<E> {
+impl Clone for EngineSet {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner), _running: Arc::clone(&self._running) }
     }
 }
 
-pub(super) struct Inner<E: ?Sized> {
-    pub(super) slots: Vec<Slot<E>>,
+pub(super) struct Inner {
+    pub(super) slots: Vec<Slot>,
     /// The names in alphabetical order; empty for one store.
     pub(super) pair: Vec<String>,
     /// Longest time for an engine's answer.
@@ -118,7 +117,7 @@ pub(super) struct Inner<E: ?Sized> {
     pub(super) ttl_ms_max: u64,
     /// By how much operations may have longer leases, in ms.
     operations_more_ms: u64,
-    standing: watch::Sender<Option<Arc<Standing<E>>>>,
+    standing: watch::Sender<Option<Arc<Standing>>>,
     view: watch::Sender<View>,
     /// One look at a time.
     pub(super) looking: tokio::sync::Mutex<Looks>,
@@ -147,21 +146,21 @@ pub(super) struct Looks {
     chore: Option<(Change, AbortOnDropHandle<()>)>,
 }
 
-impl<E: ?Sized + Engine> Engines<E> {
+impl EngineSet {
     /// Finds out which engine is active, and keeps looking. `patience` is the longest time for an engine's answer.
     ///
     /// # Errors
     /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
-    pub async fn start(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
+    pub async fn start(specs: Vec<EngineSpec>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
         Self::start_both(specs, patience, ttl_ms_max, ttl_ms_max).await
     }
 
-    /// As [`Engines::start`], with another length of the longest lease of an operation.
+    /// As [`EngineSet::start`], with another length of the longest lease of an operation.
     ///
     /// # Errors
-    /// See [`Engines::start`].
+    /// See [`EngineSet::start`].
     pub async fn start_both(
-        specs: Vec<EngineSpec<E>>,
+        specs: Vec<EngineSpec>,
         patience: Duration,
         ttl_ms_max: u64,
         operation_ttl_ms_max: u64,
@@ -196,14 +195,14 @@ impl<E: ?Sized + Engine> Engines<E> {
         Ok(engines)
     }
 
-    /// As [`Engines::start`], for a process that grants no leases, without waiting for an engine to serve. Unless the records say how long
+    /// As [`EngineSet::start`], for a process that grants no leases, without waiting for an engine to serve. Unless the records say how long
     /// leases are, `ttl_ms_max` is the longest.
-    pub fn join(specs: Vec<EngineSpec<E>>, patience: Duration, ttl_ms_max: u64) -> Self {
+    pub fn join(specs: Vec<EngineSpec>, patience: Duration, ttl_ms_max: u64) -> Self {
         Self::new(specs, patience, (0, 0), Looks { ttl_ms_seen: ttl_ms_max, ..Looks::default() })
     }
 
     fn new(
-        specs: Vec<EngineSpec<E>>,
+        specs: Vec<EngineSpec>,
         patience: Duration,
         (ttl_ms_max, operations_more_ms): (u64, u64),
         looks: Looks,
@@ -237,16 +236,16 @@ impl<E: ?Sized + Engine> Engines<E> {
     ///
     /// # Errors
     /// `Unavailable` while none is.
-    pub fn used(&self) -> Result<Arc<Standing<E>>, StoreError> {
+    pub fn used(&self) -> Result<Arc<Standing>, StoreError> {
         self.standing().ok_or_else(|| self.unavailable())
     }
 
     /// The engine in use; `None` while none is.
-    pub fn standing(&self) -> Option<Arc<Standing<E>>> {
+    pub fn standing(&self) -> Option<Arc<Standing>> {
         self.inner.standing.borrow().clone()
     }
 
-    pub fn watch(&self) -> watch::Receiver<Option<Arc<Standing<E>>>> {
+    pub fn watch(&self) -> watch::Receiver<Option<Arc<Standing>>> {
         self.inner.standing.subscribe()
     }
 
@@ -266,7 +265,7 @@ impl<E: ?Sized + Engine> Engines<E> {
             // Another task is at it.
             let mut standing = self.inner.standing.subscribe();
             let is_fresh =
-                |standing: &Option<Arc<Standing<E>>>| standing.as_ref().is_none_or(|standing| standing.epoch != stale);
+                |standing: &Option<Arc<Standing>>| standing.as_ref().is_none_or(|standing| standing.epoch != stale);
             let _ = timeout(self.inner.patience, standing.wait_for(is_fresh)).await;
             return;
         };
@@ -276,7 +275,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     }
 
     /// The engines that are open and not in use.
-    pub fn others(&self) -> Vec<Other<E>> {
+    pub fn others(&self) -> Vec<Other> {
         let used = self.standing().map(|used| used.index);
         let view = self.inner.view.borrow();
         let slots = self.inner.slots.iter().enumerate().filter(|(index, _)| Some(*index) != used);
@@ -314,7 +313,7 @@ impl<E: ?Sized + Engine> Engines<E> {
     }
 }
 
-impl<E: ?Sized + Engine> Inner<E> {
+impl Inner {
     /// Reads the records and does what they ask for, until an engine serves or nothing more can be done.
     pub(super) fn look<'a>(self: &'a Arc<Self>, looks: &'a mut Looks) -> BoxFuture<'a, ()> {
         // Boxed: the compiler cannot tell otherwise that callers' futures can move between threads.
@@ -496,7 +495,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             errors.map(|(slot, error)| format!("{}: {}", slot.spec.name, error.reason())).collect();
         let trouble = if errors.is_empty() { trouble } else { format!("{trouble} ({})", errors.join("; ")) };
         // An engine that does not answer stays in use: it refuses this node itself if it is left meanwhile.
-        let is_away = |standing: &Standing<E>| readings.get(standing.index).is_some_and(Result::is_err);
+        let is_away = |standing: &Standing| readings.get(standing.index).is_some_and(Result::is_err);
         if self.standing.borrow().as_ref().is_some_and(|standing| !is_away(standing)) {
             tracing::warn!(trouble, "no engine is in use");
             self.standing.send_replace(None);
@@ -509,7 +508,7 @@ impl<E: ?Sized + Engine> Inner<E> {
             let known = self.view.borrow().engines.get(index).map(|engine| engine.reading.clone());
             slot.report_risk(known.as_ref().and_then(|known| known.as_ref().ok()), readings[index].as_ref().ok());
         }
-        let engine = |(slot, reading): (&Slot<E>, Result<Reading, StoreError>)| EngineView {
+        let engine = |(slot, reading): (&Slot, Result<Reading, StoreError>)| EngineView {
             name: slot.spec.name.clone(),
             kind: slot.spec.kind,
             reading: reading.map_err(|error| error.to_string()),

@@ -6,25 +6,24 @@ use futures::future::{BoxFuture, FutureExt as _, Shared};
 use parking_lot::Mutex;
 use tokio::time::{Duration, timeout};
 
-use super::engine::Engine;
-use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, Reading};
+use crate::store::{Store, StoreError};
 
 /// Opens a store; called again until it succeeds.
-pub type Opener<E> = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Arc<E>>> + Send + Sync>;
+pub type Opener = Arc<dyn Fn() -> BoxFuture<'static, anyhow::Result<Arc<dyn Store>>> + Send + Sync>;
 
 /// An attempt to open it, which several callers may wait for.
-type Opening<E> = Shared<BoxFuture<'static, Result<Arc<E>, String>>>;
+type Opening = Shared<BoxFuture<'static, Result<Arc<dyn Store>, String>>>;
 
 /// Longest time that opening a store takes.
 const OPEN_MAX: Duration = Duration::from_secs(10);
 
 /// An engine as the operator names it.
-pub struct EngineSpec<E: ?Sized> {
+pub struct EngineSpec {
     pub name: String,
     /// `sqlite`, `postgres` or `redis`.
     pub kind: &'static str,
-    pub open: Opener<E>,
+    pub open: Opener,
     /// See [`super::decide::Candidate::is_trusted`].
     pub is_trusted: bool,
     /// See [`super::decide::Candidate::is_new`].
@@ -33,11 +32,11 @@ pub struct EngineSpec<E: ?Sized> {
     pub is_left_out: bool,
 }
 
-impl<E: ?Sized + Engine> EngineSpec<E> {
+impl EngineSpec {
     /// An engine that is open already, and is new if it has no record.
-    pub fn opened(name: &str, store: Arc<E>) -> Self {
+    pub fn opened(name: &str, store: Arc<dyn Store>) -> Self {
         let kind = store.kind();
-        let open: Opener<E> = Arc::new(move || {
+        let open: Opener = Arc::new(move || {
             let store = Arc::clone(&store);
             Box::pin(async move { Ok(store) })
         });
@@ -45,14 +44,14 @@ impl<E: ?Sized + Engine> EngineSpec<E> {
     }
 }
 
-pub(super) struct Slot<E: ?Sized> {
-    pub spec: EngineSpec<E>,
-    store: OnceLock<Arc<E>>,
-    opening: Mutex<Option<Opening<E>>>,
+pub(super) struct Slot {
+    pub spec: EngineSpec,
+    store: OnceLock<Arc<dyn Store>>,
+    opening: Mutex<Option<Opening>>,
 }
 
-impl<E: ?Sized + Engine> Slot<E> {
-    pub(super) fn new(spec: EngineSpec<E>) -> Self {
+impl Slot {
+    pub(super) fn new(spec: EngineSpec) -> Self {
         Self { spec, store: OnceLock::new(), opening: Mutex::default() }
     }
 
@@ -60,7 +59,7 @@ impl<E: ?Sized + Engine> Slot<E> {
     ///
     /// # Errors
     /// Says why it cannot be opened.
-    pub(super) async fn store(&self) -> Result<Arc<E>, StoreError> {
+    pub(super) async fn store(&self) -> Result<Arc<dyn Store>, StoreError> {
         if let Some(store) = self.store.get() {
             return Ok(Arc::clone(store));
         }
@@ -85,7 +84,7 @@ impl<E: ?Sized + Engine> Slot<E> {
         }
     }
 
-    fn open(&self) -> Opening<E> {
+    fn open(&self) -> Opening {
         let open = (self.spec.open)();
         async move {
             let opened = timeout(OPEN_MAX, open).await.map_err(|_| "it took too long to open".to_owned())?;
@@ -95,7 +94,7 @@ impl<E: ?Sized + Engine> Slot<E> {
         .shared()
     }
 
-    pub(super) fn if_open(&self) -> Option<&Arc<E>> {
+    pub(super) fn if_open(&self) -> Option<&Arc<dyn Store>> {
         self.store.get()
     }
 

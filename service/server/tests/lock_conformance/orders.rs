@@ -161,7 +161,7 @@ async fn a_reader_of_events_that_misses_a_switch_that_was_given_up_gets_no_event
 
 /// A node that was started without the other engine, which is stopped.
 fn beside_a_stopped(one: &MemoryStore) -> EngineSet {
-    let gone: Opener<dyn Store> = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
+    let gone: Opener = Arc::new(|| Box::pin(async { anyhow::bail!("it is stopped") }));
     let (name, kind) = ("other".to_owned(), "memory");
     let stopped = EngineSpec { name, kind, open: gone, is_trusted: false, is_new: false, is_left_out: true };
     let specs = vec![EngineSpec::opened("one", Arc::new(one.clone()) as Arc<dyn Store>), stopped];

@@ -123,8 +123,7 @@ async fn a_record_that_cannot_be_decoded_does_not_stop_a_switch_and_begins_a_hol
     let [one, other] = [&nodes[0].node, &nodes[1].node];
     switched(&nodes, "postgres").await;
     let (good, bad) = (begun(one, charge_once("good")).await, begun(one, charge_once("bad")).await);
-    let damage =
-        format!("update latchgate.operations set record = '{{}}' where id = decode('{}', 'hex')", bad.text("id"));
+    let damage = format!("update latchgate.operations set state = '{{}}' where key = '{}'", bad.text("id"));
     world.postgres.query(world.database_name(), &damage).await;
     switched(&nodes, "redis").await;
     pre(other, charge_once("good")).await.assert_problem(409, "operation-in-progress");

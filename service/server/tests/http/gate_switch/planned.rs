@@ -114,7 +114,11 @@ async fn an_order_for_an_engine_that_is_unknown_or_away_is_refused() {
 /// Many copies of the record of one operation, under other ids.
 const COPIES: u32 = 10_000;
 const COPY: &str = "local value = redis.call('GET', KEYS[1])
-    for i = 1, tonumber(ARGV[1]) do redis.call('SET', 'latchgate:g:7:default:' .. string.format('%032x', i), value) end";
+    for i = 1, tonumber(ARGV[1]) do
+        local id = string.format('%032x', i)
+        redis.call('SET', 'latchgate-gate:o:7:default:' .. id, value)
+        redis.call('ZADD', KEYS[2], 0, 'default\\0' .. id)
+    end";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn when_the_copying_node_is_killed_another_goes_on() {
@@ -122,14 +126,13 @@ async fn when_the_copying_node_is_killed_another_goes_on() {
     let mut nodes = world.two().await;
     let go = begun(&nodes[0].node, charge("one of many")).await;
     assert_eq!(report(&nodes[0].node, &go, json!({ "outcome": "success", "permanent": false })).await.status, 200);
-    let key = format!("latchgate:g:7:default:{}", go.text("id"));
-    world.redis.ask(&["EVAL", COPY, "1", &key, &COPIES.to_string()]);
+    let key = format!("latchgate-gate:o:7:default:{}", go.text("id"));
+    world.redis.ask(&["EVAL", COPY, "2", &key, "latchgate-gate:operations", &COPIES.to_string()]);
     // A row of another transaction is in the way of the record that is copied last, until the copying node is killed.
-    let all = world.redis.ask(&["--scan", "--pattern", "latchgate:g:7:default:*"]);
-    let (_, last) = all.trim().rsplit_once(':').unwrap();
+    let last = go.text("id");
     let mut other = sqlx::PgConnection::connect(&world.database()).await.unwrap();
-    let in_the_way = "insert into latchgate.operations (app, id, version, operation, state, suspect, record)
-        values ('default', decode($1, 'hex'), 0, '', '', false, '{}')";
+    let in_the_way = "insert into latchgate.operations (app, key, version, replaces, keep_until, state, suspect)
+        values ('default', $1, 0, 0, 0, 'null', false)";
     sqlx::query("begin").execute(&mut other).await.unwrap();
     sqlx::query(in_the_way).bind(last).execute(&mut other).await.unwrap();
     let began = Instant::now();

@@ -18,7 +18,8 @@ pub const LONG: Duration = Duration::from_secs(60);
 pub struct World {
     pub redis: Redis,
     pub postgres: Postgres,
-    database: String,
+    /// Of the locks, and of the gate.
+    databases: [String; 2],
 }
 
 /// A node, and the proxies between it and the stores.
@@ -31,9 +32,9 @@ pub struct Wired {
 impl World {
     pub async fn start() -> Self {
         let postgres = Postgres::start().await;
-        let url = postgres.create_database().await;
-        let database = url.rsplit_once('/').unwrap().1.to_owned();
-        Self { redis: Redis::start().await, postgres, database }
+        let name = async || postgres.create_database().await.rsplit_once('/').unwrap().1.to_owned();
+        let databases = [name().await, name().await];
+        Self { redis: Redis::start().await, postgres, databases }
     }
 
     pub async fn node(&self) -> Wired {
@@ -42,19 +43,21 @@ impl World {
 
     pub async fn node_with(&self, more: &[&str]) -> Wired {
         let (redis, postgres) = (Proxy::start(self.redis.port()).await, Proxy::start(self.postgres.port()).await);
-        let locks = format!("postgres://postgres@127.0.0.1:{}/{}", postgres.port(), self.database);
-        let gate = format!("redis://127.0.0.1:{}", redis.port());
-        let args = [&["--locks", &locks, "--gate", &gate], more].concat();
+        let [locks, gate] = self.databases.each_ref();
+        let locks = format!("postgres://postgres@127.0.0.1:{}/{locks}", postgres.port());
+        let gate = format!("postgres://postgres@127.0.0.1:{}/{gate}", postgres.port());
+        let first = format!("redis://127.0.0.1:{}", redis.port());
+        let args = [&["--locks", &locks, "--gate", &first, "--gate", &gate], more].concat();
         Wired { node: Node::start(BIN, &args).await, postgres, _redis: redis }
     }
 
     pub fn database_name(&self) -> &str {
-        &self.database
+        &self.databases[1]
     }
 
-    /// The URL of the database, without a proxy.
+    /// The URL of the gate's database, without a proxy.
     pub fn database(&self) -> String {
-        self.postgres.url(&self.database)
+        self.postgres.url(&self.databases[1])
     }
 
     pub async fn two(&self) -> [Wired; 2] {
