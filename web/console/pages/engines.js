@@ -5,7 +5,7 @@ import { h, replace } from "../dom.js";
 import { duration, time } from "../format.js";
 import { ask, badge, button, countdown, empty, facts, head, panel, table, toast } from "../widgets.js";
 
-const USES = [["locks", "Locks"], ["gate", "Gate"], ["durable", "Durable operations"]];
+const USES = [["locks", "Locks"], ["gate", "Gate"]];
 const STATES = { active: "good", standby: "", filling: "warn", moving: "warn", retired: "" };
 /** A switch copies all states before it answers. */
 const SWITCH_MS = 60_000;
@@ -24,9 +24,9 @@ export function engines(view) {
 function usePanel(name, title, use, refresh) {
   const others = use.engines.filter((engine) => engine.name !== use.active);
   const actions = h("div", { class: "actions" },
-    name !== "durable" && others.map((engine) => button(`Switch to ${engine.name}…`, () => switchTo(name, engine, refresh), { "data-focus": `${name}-${engine.name}` })),
-    name !== "durable" && use.hold_off_ms > 0 && button("End the hold-off…", () => endHoldOff(name, refresh), { class: "danger", "data-focus": `${name}-end` }),
-    name !== "durable" && use.hold_off_ms === 0 && button("Begin a hold-off…", () => beginHoldOff(name, refresh), { "data-focus": `${name}-begin` }));
+    others.map((engine) => button(`Switch to ${engine.name}…`, () => switchTo(name, engine, refresh), { "data-focus": `${name}-${engine.name}` })),
+    use.hold_off_ms > 0 && button("End the hold-off…", () => endHoldOff(name, refresh), { class: "danger", "data-focus": `${name}-end` }),
+    use.hold_off_ms === 0 && button("Begin a hold-off…", () => beginHoldOff(name, refresh), { "data-focus": `${name}-begin` }));
   return h("section", { class: "panel" }, h("div", { class: "head" }, h("h2", {}, title), actions),
     use.trouble && h("p", { class: "problem" }, use.trouble),
     facts(

@@ -116,8 +116,8 @@ function showEngines(view, parent) {
 }
 
 function enginesInShort(answer) {
-  const parts = [["Locks", answer.locks], ["Gate", answer.gate], ["Durable operations", answer.durable]];
-  return parts.filter(([, use]) => use).map(([name, use]) => {
+  const parts = [["Locks", answer.locks], ["Gate", answer.gate]];
+  return parts.map(([name, use]) => {
     const silent = use.engines.filter((engine) => !engine.answers).map((engine) => engine.name);
     return facts(
       [name, h("span", {}, use.active ?? "none", " ", stateOf(use))],

@@ -53,10 +53,14 @@ impl StoreArgs {
     /// See [`StoreArgs::engines`].
     pub fn gate_engines(&self) -> anyhow::Result<Vec<NamedEngine>> {
         let url_of = |text: &String| split_name(text).1.to_owned();
-        if self.gate.is_empty() || self.gate.iter().map(url_of).eq(self.given_locks().iter().map(url_of)) {
+        let (locks, gate): (Vec<_>, Vec<_>) =
+            (self.given_locks().iter().map(url_of).collect(), self.gate.iter().map(url_of).collect());
+        if gate.is_empty() || gate == locks {
             return Ok(Vec::new());
         }
-        // A Redis that has the locks too has two records, and rows of each.
+        // In a Redis, names begin with another prefix.
+        let is_of_locks = |url: &String| locks.contains(url) && !is_redis(url);
+        ensure!(!gate.iter().any(is_of_locks), "--gate names a store of --locks: operations live there without --gate");
         self.engines_of("--gate", &self.gate, &format!("{}-gate", self.redis_prefix), Duration::ZERO)
     }
 

@@ -201,11 +201,11 @@ async fn after_an_asynchronous_fail_over_an_operation_whose_record_may_be_lost_g
 #[tokio::test]
 async fn after_an_asynchronous_fail_over_durable_operations_beside_a_redis_are_held_off() {
     let redis = Redis::start().await;
-    operations_are_held_off(World::start().await, "durable", &["--gate", &redis.url()]).await;
+    operations_are_held_off(World::start().await, "locks", &["--gate", &redis.url()]).await;
 }
 
-/// `part`: which engine of the gate has failed over.
-async fn operations_are_held_off(mut world: World, part: &str, args: &[&str]) {
+/// `of`: whose engine has failed over.
+async fn operations_are_held_off(mut world: World, of: &str, args: &[&str]) {
     let (one, other) = (world.node(args).await, world.node(args).await);
     let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "durability": "durable", "on_expiry": on_expiry });
     let mut long = charge("long", "block");
@@ -223,7 +223,7 @@ async fn operations_are_held_off(mut world: World, part: &str, args: &[&str]) {
             refused.body["why"] == "record_may_be_lost"
         };
         assert!(eventually(LONG, is_unknown).await, "{}", node.log());
-        let held_off = get(node, "/v1/admin/engines").await.body[part]["hold_off_ms"].as_u64().unwrap();
+        let held_off = pre(node, charge("lost", "block")).await.body["hold_off_ms"].as_u64().unwrap();
         assert!((3_500_000..3_700_000).contains(&held_off), "as long as the longest lease, not {held_off}");
     }
     // Of an operation that has a record, nothing is in doubt.
@@ -234,7 +234,7 @@ async fn operations_are_held_off(mut world: World, part: &str, args: &[&str]) {
     assert_eq!((&repeated.body["possibly_repeated"], &repeated.body["forced_ms"]), (&json!(true), &Value::Null));
 
     let hold_off = async |for_ms: u64| {
-        let body = json!({ "of": "gate", "for_ms": for_ms });
+        let body = json!({ "of": of, "for_ms": for_ms });
         post(format!("{}/v1/admin/hold-off", one.base_url()), body.to_string()).await
     };
     let shortened = hold_off(300_000).await;

@@ -38,7 +38,7 @@ async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
     order.assert_problem(409, "engine-unreachable");
     let why = order.text("detail");
     assert!(why.contains("engine record of one cannot be changed") && why.contains("OOM"), "{why}");
-    let alone = world.node(&["pg", "one"], &["--without", "one", "--gate", &world.database()]).await;
+    let alone = world.node(&["pg", "one"], &["--without", "one"]).await;
     until_granting(&alone).await;
     take_writes(&world.redis[0]);
     let is_retired = || async { status(&nodes[0]).await["engines"][0]["state"] == "retired" };
@@ -117,11 +117,12 @@ async fn a_redis_that_no_running_node_remembers_is_held_off_unless_the_operator_
 async fn nodes_that_would_keep_operations_elsewhere_do_not_start() {
     let world = World::start(1).await;
     let wired = world.node(&["pg", "one"], &[]).await;
-    for _ in 0..2 {
-        let said = world.refused(&["one", "pg"]).await;
-        assert!(said.contains("operations live beside the engine pg"), "{said}");
-        // A switch of the locks does not move them.
-        switched(&wired, "one").await;
+    for engine in ["one", "pg"] {
+        let said = world.refused(&["pg", "one"], &["--gate", "sqlite:elsewhere.db"]).await;
+        assert!(said.contains("operations live beside the locks"), "{said}");
+        let said = world.refused(&["pg", "one"], &["--gate", &world.database()]).await;
+        assert!(said.contains("--gate names a store of --locks"), "{said}");
+        // A switch of the locks moves them.
+        switched(&wired, engine).await;
     }
-    world.node(&["pg", "one"], &[]).await;
 }

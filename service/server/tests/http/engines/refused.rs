@@ -53,10 +53,7 @@ async fn an_engine_of_a_pair_is_used_alone_only_if_it_is_active_and_the_other_is
     assert!(message.contains("one of the pair one, pg"), "{message}");
     let message = refusal(&["--locks", &database, "--without", "one"]).await;
     assert!(message.contains("one of the pair one, pg"), "{message}");
-    // Operations live beside the other one.
-    let message = refusal(&["--locks", &format!("one={url}"), "--without", "pg"]).await;
-    assert!(message.contains("operations live beside the engine pg"), "{message}");
-    Node::start(BIN, &["--locks", &url, "--without", "pg", "--gate", &database]).await;
+    Node::start(BIN, &["--locks", &format!("one={url}"), "--without", "pg"]).await;
 }
 
 #[tokio::test]

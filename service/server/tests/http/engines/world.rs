@@ -119,9 +119,9 @@ impl World {
     }
 
     /// What a node says that does not start.
-    pub async fn refused(&self, engines: &[&'static str]) -> String {
+    pub async fn refused(&self, engines: &[&'static str], args: &[&str]) -> String {
         let mut command = tokio::process::Command::from(command(BIN));
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(TIMES).kill_on_drop(true);
+        command.args(["serve", "--listen", "127.0.0.1:0"]).args(TIMES).args(args).kill_on_drop(true);
         for engine in engines {
             command.args(["--locks", &self.url(engine, self.port(engine))]);
         }
