@@ -14,7 +14,7 @@ use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::client::{BIN, acquire, begun, get, granted, post, pre, release, renew, report, try_send};
+use crate::client::{BIN, acquire, begun, granted, post, pre, release, renew, report, try_send};
 use crate::recorded::Recording;
 
 const LONG: Duration = Duration::from_secs(30);

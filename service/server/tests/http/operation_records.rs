@@ -135,8 +135,9 @@ async fn the_api_key_that_claimed_is_shown_without_its_secret_and_only_to_its_ap
 #[tokio::test]
 async fn the_description_goes_along_with_a_switch() {
     let redis = Redis::start().await;
-    let database = shared_database().await;
-    let node = Node::start(BIN, &["--locks", &database, "--gate", &redis.url(), "--no-hold-off"]).await;
+    let (database, other) = (shared_database().await, shared_database().await);
+    let gate = ["--gate", &redis.url(), "--gate", &other];
+    let node = Node::start(BIN, &[&["--locks", &database, "--no-hold-off"], &gate[..]].concat()).await;
     let go = begun(&node, described("x")).await;
     let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/gate", json!({})).await;
     assert_eq!(switched.status, 200, "{}", switched.body);
@@ -148,7 +149,7 @@ async fn the_description_goes_along_with_a_switch() {
 /// Until a request waits for the outcome: the record says so.
 async fn until_awaited(database: &str, go: &Answer) {
     let mut connection = sqlx::PgConnection::connect(database).await.unwrap();
-    let query = "select record ? 'awaited_until' from latchgate.operations where encode(id, 'hex') = $1";
+    let query = "select state::jsonb ? 'awaited_until' from latchgate.operations where key = $1";
     let deadline = tokio::time::Instant::now() + LONG;
     while !sqlx::query_scalar::<_, bool>(query).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {
         assert!(tokio::time::Instant::now() < deadline, "no request waits");

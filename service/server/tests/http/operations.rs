@@ -532,7 +532,7 @@ async fn an_operation_whose_record_cannot_be_read_is_listed_apart_and_can_be_del
     let (good, bad) = (begun(&node, request("good")).await, begun(&node, request("bad")).await);
     let id = bad.text("id");
     let file = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
-    file.execute("update operations set record = '{damaged' where lower(hex(id)) = ?1", [&id]).unwrap();
+    file.execute("update operations set state = '{damaged' where key = ?1", [&id]).unwrap();
     let listed = get(&node, "/v1/operations").await;
     assert_eq!(listed.status, 200, "{}", listed.body);
     assert_eq!(listed.body["operations"].as_array().unwrap().len(), 1);

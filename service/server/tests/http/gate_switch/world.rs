@@ -55,6 +55,11 @@ impl World {
         &self.databases[1]
     }
 
+    /// The URL of the locks' database, without a proxy.
+    pub fn locks(&self) -> String {
+        self.postgres.url(&self.databases[0])
+    }
+
     /// The URL of the gate's database, without a proxy.
     pub fn database(&self) -> String {
         self.postgres.url(&self.databases[1])

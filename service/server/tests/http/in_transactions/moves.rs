@@ -181,7 +181,7 @@ async fn a_switch_of_the_gate_waits_for_a_post_and_takes_it_along() {
         tokio::spawn(crate::client::post(url, json!({ "engine": "redis" }).to_string()))
     };
     let mut observer = Caller::connect(&world.database()).await;
-    assert_eq!(observer.number("select latchgate.has_no_callers('gate')::int").await, Ok(0));
+    assert_eq!(observer.number("select latchgate.has_no_callers('locks')::int").await, Ok(0));
     assert!(!switching.is_finished());
     caller.run("commit").await;
     let switched = switching.await.unwrap();
@@ -197,7 +197,7 @@ async fn a_switch_of_the_gate_waits_for_a_post_and_takes_it_along() {
 async fn beside_a_redis_only_durable_operations_can_be_posted() {
     let world = gate_switch::world::World::start().await;
     let wired = world.node().await;
-    let mut caller = Caller::connect(&world.database()).await;
+    let mut caller = Caller::connect(&world.locks()).await;
     let go = begun(&wired.node, gate_switch::world::durable("x")).await;
     assert_eq!(caller.number("select count(*) from latchgate.running").await, Ok(1));
     let post = format!("select latchgate.post('{}', '{}')", go.text("id"), go.text("stamp"));
@@ -206,5 +206,5 @@ async fn beside_a_redis_only_durable_operations_can_be_posted() {
     assert_eq!(caller.number("select count(*) from latchgate.running").await, Ok(0));
     let fast = begun(&wired.node, json!({ "operation": "charge", "contents": "fast" })).await;
     let post = format!("select latchgate.post('{}', '{}')", fast.text("id"), fast.text("stamp"));
-    assert_eq!(code_of(caller.number(&post).await).0, "LG002");
+    assert_eq!(code_of(caller.number(&post).await).0, "LG004");
 }

@@ -166,7 +166,7 @@ async fn a_pre_that_waits_is_answered_when_a_post_is_committed() {
         let url = format!("{}/v1/operations/pre", other.base_url());
         tokio::spawn(crate::client::post(url, body.to_string()))
     };
-    let awaited = "select count(*) from latchgate.operations where record ? 'awaited_until'";
+    let awaited = "select count(*) from latchgate.operations where state::jsonb ? 'awaited_until'";
     while caller.number(awaited).await == Ok(0) {}
     post(&mut caller, &go, ", '[1]'").await.unwrap();
     let answer = waiting.await.unwrap();
@@ -186,7 +186,7 @@ async fn a_post_in_a_prepared_transaction_succeeds_while_a_pre_waits() {
         body["wait_ms"] = json!(30_000);
         crate::client::post(format!("{}/v1/operations/pre", node.base_url()), body.to_string())
     });
-    let awaited = "select count(*) from latchgate.operations where record ? 'awaited_until'";
+    let awaited = "select count(*) from latchgate.operations where state::jsonb ? 'awaited_until'";
     while caller.number(awaited).await == Ok(0) {}
     caller.run("begin").await;
     post(&mut caller, &go, "").await.unwrap();
@@ -286,7 +286,7 @@ async fn until_done(node: &Node, caller: &mut Caller, contents: &str) {
 async fn each_was_done_once(caller: &mut Caller, count: i64) {
     assert_eq!(caller.number("select count(*) from charges").await, Ok(count));
     assert_eq!(caller.number("select count(distinct id) from charges").await, Ok(count));
-    assert_eq!(caller.number("select count(*) from latchgate.operations where state <> 'succeeded'").await, Ok(0));
+    assert_eq!(caller.number("select count(*) from latchgate.operations where phase <> 'succeeded'").await, Ok(0));
 }
 
 /// A worker crashes before each statement of its transaction, and after its commit; or only its session does.
