@@ -107,14 +107,14 @@ impl Machine {
         self.in_time(applied)
     }
 
-    /// Applies a command that changes nothing, without the committer: also to a record that another session keeps locked.
+    /// What a command comes to without the committer, also if another session keeps the record locked; `None` if it would change the record.
     ///
     /// # Errors
     /// When the store does not answer.
-    pub(super) async fn look(&self, address: &OperationAddress, command: Command) -> Answer<Reply> {
+    pub(super) async fn look(&self, address: &OperationAddress, command: &Command) -> Answer<Option<Reply>> {
         let record = self.load(address).await?;
-        let step = step(record, command, self.now());
-        self.in_time((step.outcome, step.record))
+        let step = step(record, command.clone(), self.now());
+        if step.changed { Ok(None) } else { self.in_time((step.outcome, step.record)).map(Some) }
     }
 
     /// A go counts for what is left of its lease when it is answered, not when it was stored.

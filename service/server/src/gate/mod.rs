@@ -71,7 +71,7 @@ impl Operations {
         let own = match own {
             Some(set) => {
                 let id = set.node_id();
-                let node = Node::start(set, id, limits).await?;
+                let node = Node::start(set, id, limits, Arc::clone(&locks.node().metrics)).await?;
                 tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
                 Some(Machine::start(node, &running))
             }

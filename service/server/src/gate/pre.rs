@@ -98,9 +98,14 @@ impl Inner {
             }
             mark(&mut command, (!left.is_zero()).then(|| home.now().plus_ms(ms(left))));
             let mut reply = home.apply(address, &command).await;
-            if matches!((&reply, &command), (Err(Failure::Overloaded(_)), Command::Await { .. })) {
+            if matches!(reply, Err(Failure::Overloaded(_)))
+                && (place.is_some() || matches!(command, Command::Await { .. }))
+            {
                 // The record is locked: the caller waits without a mark, and looks again.
-                reply = home.look(address, Command::Await { until: None }).await;
+                mark(&mut command, None);
+                if let Some(seen) = home.look(address, &command).await? {
+                    reply = Ok(seen);
+                }
             }
             let reply = Reply { waited: wait.began.elapsed(), ..reply? };
             let remaining_ms = match &reply.outcome {

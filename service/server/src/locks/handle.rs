@@ -54,7 +54,7 @@ impl Locks {
     /// # Errors
     /// When no engine is in use, or it cannot be reached.
     pub async fn start(store: EngineSet, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
-        let node = Node::start(store, id, limits).await?;
+        let node = Node::start(store, id, limits, Arc::default()).await?;
         let wake_ups = node.store.wake_ups(&node.id);
         let (rechecks, to_recheck) = mpsc::channel(node.limits.calls_max);
         let (calls, received) = mpsc::channel(node.limits.calls_max);

@@ -31,7 +31,12 @@ pub(crate) struct Node {
 impl Node {
     /// # Errors
     /// When the engine in use cannot be reached.
-    pub(crate) async fn start(store: EngineSet, id: NodeId, limits: Limits) -> anyhow::Result<Arc<Self>> {
+    pub(crate) async fn start(
+        store: EngineSet,
+        id: NodeId,
+        limits: Limits,
+        metrics: Arc<LockMetrics>,
+    ) -> anyhow::Result<Arc<Self>> {
         let clock = StoreClock::default();
         let sent = Instant::now();
         match store.used() {
@@ -39,7 +44,6 @@ impl Node {
             // The node was started without one engine, and the operator has to switch to one.
             Err(error) => tracing::warn!(%error, "no engine is in use yet"),
         }
-        let metrics = Arc::new(LockMetrics::default());
         Ok(Arc::new(Self {
             id,
             clock,

@@ -59,8 +59,8 @@ impl PostgresConfig {
         SessionTerms { statement_timeout, lock_timeout, allow_volatile: self.allow_volatile }
     }
 
-    /// The most connections that one node opens for locks: for the committer, reads of clients, upkeep, locked states, LISTEN, and
-    /// emptying the table before a switch.
+    /// The most connections that one node opens: for two committers and what they serve apart, two LISTENs, reads of clients, upkeep, locked
+    /// states, and emptying the table before a switch.
     pub(super) const CONNECTIONS_MAX: usize =
-        1 + APART_AT_ONCE + SPARE_CONNECTIONS + LOCKING_CONNECTIONS + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 2;
+        2 * (2 + APART_AT_ONCE) + SPARE_CONNECTIONS + LOCKING_CONNECTIONS + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1;
 }

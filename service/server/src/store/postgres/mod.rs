@@ -52,7 +52,7 @@ pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
     Migrator::with_migrations(vec![Migration::new(1, "initial".into(), MigrationType::Simple, statements, false)])
 });
 
-/// Connections in addition to those of the committer: for probes, wake-ups, and events without a change.
+/// Connections in addition to those of the two committers: for probes, wake-ups, and events without a change.
 const SPARE_CONNECTIONS: usize = 3;
 /// Connections for reads of clients. They are separate so that renewals never wait for a read.
 const READ_CONNECTIONS: usize = 4;
@@ -95,13 +95,13 @@ impl PostgresStore {
             "this Postgres does not report its timeline, so a fail-over that loses leases would not be noticed: if none can, \
              as with storage that all servers share, pass --trust-promotion"
         );
-        let connections = Sessions::new(&route, 1 + SPARE_CONNECTIONS, knows_timeline);
+        let connections = Sessions::new(&route, 2 + SPARE_CONNECTIONS, knows_timeline);
         connections.check().await?;
         Ok(Self {
             reads: connections.beside(&route, READ_CONNECTIONS),
             upkeep: connections.beside(&route, UPKEEP_CONNECTIONS),
             patient: connections.beside(&config.patient_route()?, 1),
-            locking: connections.beside(&config.locking_route()?, APART_AT_ONCE + LOCKING_CONNECTIONS),
+            locking: connections.beside(&config.locking_route()?, 2 * APART_AT_ONCE + LOCKING_CONNECTIONS),
             connections,
             direct,
             row_wait: config.row_wait,
