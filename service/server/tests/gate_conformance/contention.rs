@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use latchgate_core::gate::{AttemptId, Command, Go, OnExpiry, Outcome, Report, Stamp};
+use latchgate::gate::PreCall;
+use latchgate_core::gate::{AttemptId, Go, OnExpiry, Outcome, Report, Stamp};
 use tokio::task::JoinSet;
 
 use crate::on_every_store;
@@ -20,12 +21,12 @@ on_every_store! {
 const CALLERS: usize = 64;
 const ROUNDS: usize = 1_000;
 
-/// The same command from 64 callers at once, every other one on the other node.
-async fn all_at_once(world: &Arc<World>, operation: &Operation, command: impl Fn() -> Command) -> Vec<Outcome> {
+/// The same pre from 64 callers at once, every other one on the other node.
+async fn all_at_once(world: &Arc<World>, operation: &Operation, change: fn(&mut PreCall)) -> Vec<Outcome> {
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
-        let (world, operation, command) = (Arc::clone(world), operation.clone(), command());
-        callers.spawn(async move { world.tell(caller % 2, &operation, &command).await });
+        let (world, operation) = (Arc::clone(world), operation.clone());
+        callers.spawn(async move { world.pre_with(caller % 2, &operation, change).await });
     }
     callers.join_all().await
 }
@@ -35,18 +36,18 @@ fn goes(outcomes: &[Outcome]) -> Vec<Go> {
     outcomes.iter().filter_map(go).collect()
 }
 
-fn exactly_one_goes(outcomes: &[Outcome]) -> Go {
-    let going = goes(outcomes);
-    let told = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::InProgress { .. })).count();
-    assert_eq!((going.len(), told), (1, CALLERS - 1), "{outcomes:?}");
+async fn exactly_one_goes(world: &Arc<World>, operation: &Operation) -> Go {
+    let outcomes = all_at_once(world, operation, |_| {}).await;
+    let going = goes(&outcomes);
+    let in_progress = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::InProgress { .. })).count();
+    assert_eq!((going.len(), in_progress), (1, CALLERS - 1), "{outcomes:?}");
     going[0]
 }
 
 async fn of_64_concurrent_pres_exactly_one_goes(world: World) {
     let world = Arc::new(world);
     for _ in 0..ROUNDS {
-        let operation = world.operation();
-        exactly_one_goes(&all_at_once(&world, &operation, || Command::Pre(operation.claim())).await);
+        exactly_one_goes(&world, &world.operation()).await;
     }
 }
 
@@ -55,7 +56,7 @@ async fn a_passed_lease_is_re_entered_by_exactly_one_of_many(world: World) {
     for _ in 0..5 {
         let operation = world.operation();
         world.passed(&operation, OnExpiry::Retry).await;
-        let go = exactly_one_goes(&all_at_once(&world, &operation, || Command::Pre(operation.claim())).await);
+        let go = exactly_one_goes(&world, &operation).await;
         assert_eq!((go.attempt, go.reentry), (2, true));
     }
 }
@@ -66,7 +67,7 @@ async fn after_a_failure_exactly_one_of_many_goes(world: World) {
         let operation = world.operation();
         let first = world.go(0, &operation).await;
         world.post(0, &operation, first.stamp, Report::Failure).await;
-        let go = exactly_one_goes(&all_at_once(&world, &operation, || Command::Pre(operation.claim())).await);
+        let go = exactly_one_goes(&world, &operation).await;
         assert_eq!((go.attempt, go.reentry), (1, false));
     }
 }
@@ -75,9 +76,13 @@ async fn of_many_repeated_posts_one_is_the_first(world: World) {
     let world = Arc::new(world);
     for _ in 0..5 {
         let operation = world.operation();
-        let go = world.go(0, &operation).await;
-        let post = || Command::Post(crate::world::post(go.stamp, Report::Success));
-        let outcomes = all_at_once(&world, &operation, post).await;
+        let stamp = world.go(0, &operation).await.stamp;
+        let mut callers = JoinSet::new();
+        for caller in 0..CALLERS {
+            let (world, operation) = (Arc::clone(&world), operation.clone());
+            callers.spawn(async move { world.post(caller % 2, &operation, stamp, Report::Success).await });
+        }
+        let outcomes = callers.join_all().await;
         let first = |outcome: &&Outcome| matches!(outcome, Outcome::Posted(posted) if !posted.replayed);
         let replayed = |outcome: &&Outcome| matches!(outcome, Outcome::Posted(posted) if posted.replayed);
         let counts = (outcomes.iter().filter(first).count(), outcomes.iter().filter(replayed).count());
@@ -88,12 +93,12 @@ async fn of_many_repeated_posts_one_is_the_first(world: World) {
 async fn a_caller_that_dies_between_pre_and_post_is_found_again_by_its_attempt_id(world: World) {
     let world = Arc::new(world);
     let operation = world.operation();
-    let named = || operation.claim_with(|claim| claim.attempt_id = Some(AttemptId::parse("job-1").unwrap()));
+    let named = |call: &mut PreCall| call.attempt_id = Some(AttemptId::parse("job-1").unwrap());
     let (sender, told) = tokio::sync::oneshot::channel::<Stamp>();
     let caller = {
-        let (world, operation, claim) = (Arc::clone(&world), operation.clone(), named());
+        let (world, operation) = (Arc::clone(&world), operation.clone());
         tokio::spawn(async move {
-            let Outcome::Go(go) = world.tell(0, &operation, &claim).await else { panic!("no go") };
+            let Outcome::Go(go) = world.pre_with(0, &operation, named).await else { panic!("no go") };
             sender.send(go.stamp).unwrap();
             std::future::pending::<()>().await;
         })
@@ -121,11 +126,11 @@ async fn callers_that_vanish_in_mid_call_leave_a_store_that_works(world: World) 
         }
         callers.abort_all();
         while callers.join_next().await.is_some() {}
-        // Whoever asks now gets an answer that fits: at most one go was given before.
-        let told = world.pre(1, &operation).await;
+        // A caller that comes now gets an answer that fits: at most one go was given before.
+        let outcome = world.pre(1, &operation).await;
         assert!(
-            matches!(told, Outcome::InProgress { attempt: 1, .. } | Outcome::Go(Go { attempt: 1, .. })),
-            "{told:?}"
+            matches!(outcome, Outcome::InProgress { attempt: 1, .. } | Outcome::Go(Go { attempt: 1, .. })),
+            "{outcome:?}"
         );
     }
 }

@@ -1,15 +1,15 @@
-//! One suite for every store of the gate: what a store promises, and what the rules make of it through the driver.
-//! `make test` starts the servers it needs.
+//! The promises of `latchgate::gate::Operations`, tested with two nodes on each store. What is promised of the stores alone is in
+//! `store_conformance`. `make test` starts the servers it needs.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
+mod calls;
 mod contention;
-mod fencing;
+mod listing;
 mod outages;
 mod sharing;
 mod table;
 mod unreadable;
-mod verbs;
 mod world;
 
 /// Makes each promise a test of each store.

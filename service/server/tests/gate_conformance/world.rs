@@ -1,41 +1,53 @@
-//! A store with two nodes on it, and records to put there.
+//! A store with two nodes on it, and operations to request there.
 
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate::gate::apply::{Gate, fresh_stamp};
-use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::gate::{Change, Fence, GateStore, Write, Written};
-use latchgate::store::postgres::gate::PostgresGateStore;
+use latchgate::engines::{EngineSet, EngineSpec};
+use latchgate::gate::{Operations, PreCall, fresh_stamp};
+use latchgate::locks::{Limits, Locks};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::redis::gate::{RedisGateConfig, RedisGateStore};
-use latchgate::store::sqlite::gate::SqliteGateStore;
+use latchgate::store::redis::{RedisConfig, RedisStore};
+use latchgate::store::sqlite::SqliteStore;
+use latchgate::store::{Change, CommitResult, Rows, Store, Version};
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
-    OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp, step,
+    OperationRecord, Outcome, Post, Report, Retention, Stamp, step,
 };
-use latchgate_core::{App, Timestamp};
-use latchgate_testkit::memory::gate::MemoryGateStore;
+use latchgate_core::{Address, App, Timestamp};
+use latchgate_testkit::memory::MemoryStore;
 use sqlx::Connection as _;
+use tempfile::TempDir;
 
 pub const LEASE_MS: u64 = 60_000;
 /// How long a test waits for a shared server on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const HOUR_MS: u64 = 3_600_000;
 
 pub struct World {
-    /// Two handles on one store, as two nodes have; the same one twice where a store serves one process.
-    pub stores: [Arc<dyn GateStore>; 2],
-    pub gates: [Gate; 2],
-    /// Whether the store drops what is over without being asked.
-    pub expires_by_itself: bool,
-    /// Whether a record may be on two pages of a listing.
-    pub lists_twice: bool,
+    /// The same one twice where a store serves one node.
+    pub nodes: [Arc<Node>; 2],
+    pub store: Arc<dyn Store>,
     place: Place,
     ids: AtomicU64,
-    _directory: Option<tempfile::TempDir>,
+    _directory: Option<TempDir>,
+}
+
+/// A node's operations, beside its locks.
+pub struct Node {
+    operations: Operations,
+    _locks: Locks,
+}
+
+impl Deref for Node {
+    type Target = Operations;
+
+    fn deref(&self) -> &Operations {
+        &self.operations
+    }
 }
 
 /// Where the records of a store are, for a test that damages one.
@@ -44,87 +56,73 @@ enum Place {
     Memory,
     Sqlite(PathBuf),
     Postgres(String),
-    Redis(RedisGateConfig),
+    Redis(RedisConfig),
 }
 
-/// In which the stores are active.
-pub const EPOCH: Epoch = Epoch::from_number(1_000);
-pub const FENCE: Fence = Fence::Active(EPOCH);
-
-/// Changes the engine record.
-pub async fn turn(store: &dyn GateStore, state: EngineState, epoch: Epoch) {
-    let read = store.read_record().await.unwrap();
-    assert!(store.write_record(&read, &EngineRecord::new(state, epoch, &[], 60_000)).await.unwrap());
+pub async fn start(store: Arc<dyn Store>, store_timeout: Duration) -> Node {
+    let spec = EngineSpec::opened(store.kind(), store);
+    let engines = EngineSet::start(vec![spec], Duration::from_secs(2), HOUR_MS).await.unwrap();
+    let (id, limits) = (engines.node_id(), Limits { store_timeout, ..Limits::default() });
+    let locks = Locks::start(engines, id, limits.clone()).await.unwrap();
+    Node { operations: Operations::start(&locks, None, limits).await.unwrap(), _locks: locks }
 }
 
 impl World {
-    async fn on(stores: [Arc<dyn GateStore>; 2]) -> Self {
-        turn(&*stores[0], EngineState::Active, EPOCH).await;
-        // What is promised of a store that answers slowly is tested elsewhere.
-        let gates = [Gate::new(Arc::clone(&stores[0]), PATIENCE), Gate::new(Arc::clone(&stores[1]), PATIENCE)];
-        Self {
-            stores,
-            gates,
-            expires_by_itself: false,
-            lists_twice: false,
-            place: Place::Memory,
-            ids: AtomicU64::new(0),
-            _directory: None,
+    async fn on(stores: Vec<Arc<dyn Store>>, place: Place) -> Self {
+        let store = Arc::clone(&stores[0]);
+        let mut nodes = Vec::new();
+        for store in stores {
+            // What is promised of a store that answers slowly is tested elsewhere.
+            nodes.push(Arc::new(start(store, PATIENCE).await));
         }
+        let nodes = [Arc::clone(&nodes[0]), nodes.pop().unwrap()];
+        Self { nodes, store, place, ids: AtomicU64::new(0), _directory: None }
     }
 
     pub async fn memory() -> Self {
-        let store = MemoryGateStore::default();
-        Self::on([Arc::new(store.clone()), Arc::new(store)]).await
+        let store = MemoryStore::default();
+        Self::on(vec![Arc::new(store.clone()), Arc::new(store)], Place::Memory).await
     }
 
     pub async fn sqlite() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("gate.db");
-        let store: Arc<dyn GateStore> = Arc::new(open_sqlite(&path).await);
-        Self { place: Place::Sqlite(path), _directory: Some(directory), ..Self::on([Arc::clone(&store), store]).await }
+        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path, true).await.unwrap());
+        Self { _directory: Some(directory), ..Self::on(vec![store], Place::Sqlite(path)).await }
     }
 
     pub async fn postgres() -> Self {
         let config = postgres_config(latchgate_testkit::postgres::shared_database().await, PATIENCE);
         PostgresStore::migrate(&config).await.unwrap();
-        let open = async || Arc::new(PostgresGateStore::open(&config).await.unwrap());
-        Self { place: Place::Postgres(config.url.clone()), ..Self::on([open().await, open().await]).await }
+        let open = async || Arc::new(PostgresStore::open(&config).await.unwrap()) as Arc<dyn Store>;
+        Self::on(vec![open().await, open().await], Place::Postgres(config.url.clone())).await
     }
 
     pub async fn redis() -> Self {
         let config = redis_config(latchgate_testkit::redis::shared_url(), PATIENCE);
-        let open = async || Arc::new(RedisGateStore::open(&config).await.unwrap());
-        let stores: [Arc<dyn GateStore>; 2] = [open().await, open().await];
-        let place = Place::Redis(config);
-        Self { expires_by_itself: true, lists_twice: true, place, ..Self::on(stores).await }
+        let open = async || Arc::new(RedisStore::open(&config).await.unwrap()) as Arc<dyn Store>;
+        Self::on(vec![open().await, open().await], Place::Redis(config.clone())).await
     }
 
     /// Makes a record undecodable; returns whether this store's can be.
-    pub async fn damage(&self, address: &OperationAddress) -> bool {
-        let id = address.id.as_bytes().to_vec();
+    pub async fn damage(&self, operation: &Operation) -> bool {
+        let (app, id) = (operation.app.as_str(), operation.address().id.to_string());
         match &self.place {
             Place::Memory => return false,
             Place::Sqlite(path) => {
                 let file = rusqlite::Connection::open(path).unwrap();
-                let damaged = file.execute("update operations set record = '{damaged' where id = ?1", [id]).unwrap();
-                assert_eq!(damaged, 1);
+                let damage = "update operations set state = '{damaged' where key = ?1";
+                assert_eq!(file.execute(damage, [id]).unwrap(), 1);
             }
             Place::Postgres(url) => {
                 let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
-                let damage = "update latchgate.operations set record = '{}' where id = $1";
+                let damage = "update latchgate.operations set state = '{}' where key = $1";
                 let damaged = sqlx::query(damage).bind(id).execute(&mut connection).await.unwrap();
                 assert_eq!(damaged.rows_affected(), 1);
             }
             Place::Redis(config) => {
                 let mut connection = redis::Client::open(&*config.url).unwrap().get_connection().unwrap();
-                let key = format!(
-                    "{}:g:{}:{}:{}",
-                    config.prefix,
-                    address.app.as_str().len(),
-                    address.app.as_str(),
-                    address.id
-                );
+                let key = format!("{}:o:{}:{app}:{id}", config.prefix, app.len());
                 let mut set = redis::cmd("SET");
                 set.arg(key).arg(b"\xffdamaged").arg("XX").exec(&mut connection).unwrap();
             }
@@ -132,59 +130,51 @@ impl World {
         true
     }
 
-    pub fn store(&self) -> &dyn GateStore {
-        &*self.stores[0]
-    }
-
-    /// An operation that nobody has heard of.
+    /// An operation that no node has met.
     pub fn operation(&self) -> Operation {
-        self.operation_of(&App::default())
-    }
-
-    pub fn operation_of(&self, app: &App) -> Operation {
-        Operation::of(app, "charge", &self.ids.fetch_add(1, Ordering::Relaxed).to_string())
-    }
-
-    pub async fn now(&self) -> Timestamp {
-        self.store().ping().await.unwrap()
+        Operation::of("charge", &self.ids.fetch_add(1, Ordering::Relaxed).to_string())
     }
 
     /// Puts a record there, as it is.
-    pub async fn put(&self, operation: &Operation, record: &OperationRecord) {
+    pub async fn put(&self, operation: &Operation, record: OperationRecord) {
+        let mut change = Change {
+            address: row_of(operation),
+            expected: Version::ABSENT,
+            keep_until: Timestamp::from_ms(1 << 52),
+            state: Some(record),
+            events: Vec::new(),
+            notice_at: None,
+            epoch: self.store.read_record().await.unwrap().epoch(),
+        };
+        change.keep_until = change.state.as_ref().unwrap().goes_at().unwrap_or(change.keep_until);
         loop {
-            let claimed = self
-                .store()
-                .write(Write {
-                    fence: Fence::None,
-                    now: self.now().await,
-                    address: &operation.address,
-                    change: Change::claim(record),
-                })
-                .await
-                .unwrap();
-            match claimed.answer {
-                Written::Done(_) => return,
-                // The machine is busy: it took too long from the reading of the clock to the claim.
-                Written::ClockOff => {}
-                other => panic!("{other:?}"),
+            let now = self.store.ping().await.unwrap();
+            let committed = self.store.commit(now, std::slice::from_ref(&change)).await.unwrap();
+            // Otherwise the machine is busy: it took too long from the reading of the clock to the commit.
+            if let CommitResult::Checked(versions) = committed.result {
+                assert!(versions[0].is_some());
+                return;
             }
         }
     }
 
     /// An attempt whose lease has passed long ago, and its stamp.
     pub async fn passed(&self, operation: &Operation, on_expiry: OnExpiry) -> Stamp {
-        let began = Timestamp::from_ms(self.now().await.as_ms() - HOUR_MS);
-        let record = operation.started(began, |claim| claim.on_expiry = on_expiry);
-        self.put(operation, &record).await;
-        record.stamp().unwrap()
-    }
-
-    pub async fn tell(&self, node: usize, operation: &Operation, command: &Command) -> Outcome {
-        self.gates[node].apply(FENCE, &operation.address, command).await.unwrap().outcome
+        let now = self.store.ping().await.unwrap();
+        let record = operation.started(Timestamp::from_ms(now.as_ms() - HOUR_MS), on_expiry);
+        let stamp = record.stamp().unwrap();
+        self.put(operation, record).await;
+        stamp
     }
 
     pub async fn pre(&self, node: usize, operation: &Operation) -> Outcome {
-        self.tell(node, operation, &Command::Pre(operation.claim())).await
+        self.pre_with(node, operation, |_| {}).await
+    }
+
+    pub async fn pre_with(&self, node: usize, operation: &Operation, change: impl FnOnce(&mut PreCall)) -> Outcome {
+        let mut call = operation.call();
+        change(&mut call);
+        self.nodes[node].pre(&operation.app, call).await.unwrap().outcome
     }
 
     pub async fn go(&self, node: usize, operation: &Operation) -> Go {
@@ -195,12 +185,12 @@ impl World {
     }
 
     pub async fn post(&self, node: usize, operation: &Operation, stamp: Stamp, report: Report) -> Outcome {
-        self.tell(node, operation, &Command::Post(post(stamp, report))).await
+        self.nodes[node].post(&operation.address(), post(stamp, report)).await.unwrap().outcome
     }
 }
 
-pub async fn open_sqlite(path: &Path) -> SqliteGateStore {
-    SqliteGateStore::open(path, true).await.unwrap()
+pub fn row_of(operation: &Operation) -> Address {
+    Address { app: operation.app.clone(), key: operation.address().id.into() }
 }
 
 pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConfig {
@@ -214,61 +204,69 @@ pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConf
     }
 }
 
-pub fn redis_config(url: String, timeout: Duration) -> RedisGateConfig {
-    // The server is shared by tests, which must not see each other's records.
-    RedisGateConfig { url, prefix: format!("test-{}", fresh_stamp()), timeout, allow_eviction: false }
+pub fn redis_config(url: String, timeout: Duration) -> RedisConfig {
+    RedisConfig {
+        url,
+        // The server is shared by tests, which must not see each other's records.
+        prefix: format!("test-{}", fresh_stamp()),
+        timeout,
+        history_retention: Duration::from_secs(3_600),
+        allow_eviction: false,
+        no_hold_off: false,
+    }
 }
 
 /// An operation by its fingerprint.
 #[derive(Clone)]
 pub struct Operation {
-    pub address: OperationAddress,
+    pub app: App,
     name: OperationName,
-    sha256: Sha256Digest,
+    fingerprint: Fingerprint,
 }
 
 impl Operation {
-    pub fn of(app: &App, name: &str, contents: &str) -> Self {
-        let name = OperationName::parse(name).unwrap();
-        let contents = Canonical::of_text(contents);
-        let Fingerprint { id, sha256 } = Fingerprint::of(app, &name, &contents);
-        Self { address: OperationAddress { app: app.clone(), id }, name, sha256 }
+    pub fn of(name: &str, contents: &str) -> Self {
+        let (app, name) = (App::default(), OperationName::parse(name).unwrap());
+        let fingerprint = Fingerprint::of(&app, &name, &Canonical::of_text(contents));
+        Self { app, name, fingerprint }
     }
 
-    pub fn claim(&self) -> Claim {
-        Claim {
+    pub fn address(&self) -> OperationAddress {
+        OperationAddress { app: self.app.clone(), id: self.fingerprint.id }
+    }
+
+    pub fn call(&self) -> PreCall {
+        PreCall {
             operation: self.name.clone(),
-            sha256: self.sha256,
+            fingerprint: self.fingerprint,
+            checked: None,
+            attempt_id: None,
+            lease_ms: LEASE_MS,
+            wait: Duration::ZERO,
+            on_expiry: OnExpiry::Retry,
+            durability: Durability::Fast,
+            retention: Retention::default(),
+            description: None,
+        }
+    }
+
+    /// The record that a first pre at `now` makes.
+    pub fn started(&self, now: Timestamp, on_expiry: OnExpiry) -> OperationRecord {
+        let claim = Claim {
+            operation: self.name.clone(),
+            sha256: self.fingerprint.sha256,
             checked: None,
             stamp: fresh_stamp(),
             attempt_id: None,
             lease_ms: LEASE_MS,
-            on_expiry: OnExpiry::Retry,
+            on_expiry,
             durability: Durability::Fast,
             retention: Retention::default(),
             description: None,
             waits_until: None,
             hold_off: HoldOff::default(),
-        }
-    }
-
-    pub fn claim_with(&self, change: impl FnOnce(&mut Claim)) -> Command {
-        let mut claim = self.claim();
-        change(&mut claim);
-        Command::Pre(claim)
-    }
-
-    /// The record that a first pre at `now` makes.
-    pub fn started(&self, now: Timestamp, change: impl FnOnce(&mut Claim)) -> OperationRecord {
-        step(None, self.claim_with(change), now).record.unwrap()
-    }
-
-    /// The record after a pre and a post at `now`.
-    pub fn ended(&self, now: Timestamp, change: impl FnOnce(&mut Post)) -> OperationRecord {
-        let started = self.started(now, |_| {});
-        let mut post = post(started.stamp().unwrap(), Report::Success);
-        change(&mut post);
-        step(Some(started), Command::Post(post), now).record.unwrap()
+        };
+        step(None, Command::Pre(claim), now).record.unwrap()
     }
 }
 

@@ -2,16 +2,14 @@
 
 use std::sync::Arc;
 
-use latchgate::store::RecordStore as _;
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::gate::{Change, Fence, GateStore, Write, Written};
 use latchgate::store::postgres::PostgresStore;
-use latchgate::store::postgres::gate::PostgresGateStore;
+use latchgate::store::{Change, CommitResult, RecordStore as _, Rows as _, Stored, Version};
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OnExpiry, OperationAddress, OperationId, OperationName, OperationRecord,
-    Outcome, Post, Posted, Report, Retention, Sha256Digest, Stamp, step,
+    Claim, Command, Durability, HoldOff, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Post, Posted,
+    Report, Retention, Sha256Digest, Stamp, step,
 };
-use latchgate_core::{App, Timestamp};
+use latchgate_core::{Address, App, Timestamp};
 use rand::RngExt as _;
 use sqlx::{Connection as _, PgConnection};
 
@@ -20,18 +18,21 @@ use crate::config;
 const RECORDS: usize = 400;
 const REPORTS: [Report; 3] = [Report::Success, Report::Failure, Report::Unknown];
 
+/// When a row may be removed whose record is kept for ever.
+const NEVER: Timestamp = Timestamp::from_ms(1 << 52);
+
 /// The columns of a row that the function has written.
 struct Row {
     at: i64,
-    state: String,
-    goes_at: Option<i64>,
+    phase: String,
+    keep_until: i64,
 }
 
 #[tokio::test]
 async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core() {
     let config = config().await;
     PostgresStore::migrate(&config).await.unwrap();
-    let store = PostgresGateStore::open(&config).await.unwrap();
+    let store = PostgresStore::open(&config).await.unwrap();
     let epoch = Epoch::from_number(1_000);
     let record = EngineRecord::new(EngineState::Active, epoch, &[], 60_000);
     assert!(store.write_record(&store.read_record().await.unwrap(), &record).await.unwrap());
@@ -41,32 +42,28 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         let now = store.ping().await.unwrap();
         let (record, stamps) = at_random(now);
         let Some(record) = record else { continue };
-        let address =
-            OperationAddress { app: App::default(), id: OperationId::from_bytes((number as u128).to_be_bytes()) };
-        let change = Change::claim(&record);
-        let fence = Fence::Active(epoch);
-        let written = store.write(Write { fence, now, address: &address, change }).await.unwrap().answer;
-        if written == Written::ClockOff {
-            continue;
-        }
+        let id = OperationId::from_bytes((number as u128).to_be_bytes());
+        let address = Address { app: App::default(), key: id.into() };
+        let change = change_of(&address, Version::ABSENT, &record, epoch);
+        let CommitResult::Checked(written) = store.commit(now, &[change]).await.unwrap().result else { continue };
         let mut random = rand::rng();
         let stamp = stamps[random.random_range(0..stamps.len())];
         let report = REPORTS[random.random_range(0..REPORTS.len())];
         let given = random.random_bool(0.5).then_some(5_000_i64);
         let posted: Result<i32, sqlx::Error> =
             sqlx::query_scalar("select latchgate.post($1, $2, '{\"receipt\":7}', $3, retention_ms => $4)")
-                .bind(address.id.to_string())
+                .bind(address.key.as_str())
                 .bind(stamp.to_string())
                 .bind(serde_json::to_value(report).unwrap().as_str().unwrap())
                 .bind(given)
                 .fetch_one(&mut connection)
                 .await;
-        let columns = "select (posted ->> 'at')::bigint as at, state, goes_at from latchgate.operations where id = $1";
+        let columns = "select (posted ->> 'at')::bigint, phase, keep_until from latchgate.operations where key = $1";
         let at = match &posted {
             Ok(_) => {
-                let query = sqlx::query_as(columns).bind(address.id.as_bytes().to_vec());
-                let (at, state, goes_at) = query.fetch_one(&mut connection).await.unwrap();
-                Some(Row { at, state, goes_at })
+                let query = sqlx::query_as(columns).bind(address.key.as_str());
+                let (at, phase, keep_until) = query.fetch_one(&mut connection).await.unwrap();
+                Some(Row { at, phase, keep_until })
             }
             Err(_) => None,
         };
@@ -84,18 +81,43 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         };
         assert_eq!(code, code_of(&expected.outcome), "{report:?} of {stamp} to {record:?}");
         *seen.entry(code).or_default() += 1;
-        let loaded = store.load(fence, &address).await.unwrap().answer.unwrap().record;
+        let Stored { version, state } = store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
         let Some(row) = at else {
-            assert_eq!(loaded, record, "a refused post changes nothing");
+            assert_eq!((Some(version), state), (written[0], Some(record)), "a refused post changes nothing");
             continue;
         };
         let expected = expected.record.unwrap();
-        assert_eq!(loaded, expected);
-        assert_eq!(row.state, expected.state().as_str());
-        assert_eq!(row.goes_at.map(|at| Timestamp::from_ms(at.cast_unsigned())), expected.goes_at());
+        assert_eq!(state.as_ref(), Some(&expected));
+        assert_eq!(row.phase, expected.state().as_str());
+        assert_eq!(Timestamp::from_ms(row.keep_until.cast_unsigned()), expected.goes_at().unwrap_or(NEVER));
+        // What a node has evaluated before is stale; what it writes next has the report, and counts it once.
+        for (base, is_made) in [(written[0].unwrap(), false), (version, true)] {
+            let committed = loop {
+                let change = change_of(&address, base, &expected, epoch);
+                match store.commit(store.ping().await.unwrap(), &[change]).await.unwrap().result {
+                    CommitResult::Checked(versions) => break versions,
+                    CommitResult::ClockOff => {}
+                }
+            };
+            assert_eq!(committed[0].is_some(), is_made);
+            let loaded = store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
+            assert_eq!(loaded.state.as_ref(), Some(&expected));
+        }
     }
     let codes = ["LG004", "LG005", "LG006", "LG007", "done"];
     assert!(codes.iter().all(|code| seen.get(*code).is_some_and(|count| *count > 2)), "{seen:?}");
+}
+
+fn change_of(address: &Address, expected: Version, record: &OperationRecord, epoch: Epoch) -> Change<Option<OperationRecord>> {
+    Change {
+        address: address.clone(),
+        expected,
+        state: Some(record.clone()),
+        events: Vec::new(),
+        notice_at: None,
+        keep_until: record.goes_at().unwrap_or(NEVER),
+        epoch,
+    }
 }
 
 fn code_of(outcome: &Outcome) -> &'static str {

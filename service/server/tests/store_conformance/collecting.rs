@@ -14,10 +14,10 @@ pub async fn only_rows_past_their_time_are_collected(world: &World) {
     world.write(&soon, state(1), world.now().await.plus_ms(3_600_000)).await;
     world.write(&renewed, state(1), OVER).await;
     world.write(&renewed, state(2), FOREVER).await;
-    let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
+    let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
     assert_eq!((collected.removed, collected.next), (1, None));
     assert_eq!(world.keys("").await, ["kept", "renewed", "soon"]);
-    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().removed, 0);
+    assert_eq!(world.locks().collect(EPOCH, None, 100).await.unwrap().removed, 0);
 }
 
 pub async fn pages_cover_every_row_once(world: &World) {
@@ -37,7 +37,7 @@ pub async fn pages_cover_every_row_once(world: &World) {
     let mut removed = 0;
     for step in 0.. {
         assert!(step < 10, "21 rows, 4 at a time, are 6 steps");
-        let collected = world.store.collect(EPOCH, after.as_deref(), 4).await.unwrap();
+        let collected = world.locks().collect(EPOCH, after.as_deref(), 4).await.unwrap();
         assert!(collected.removed <= 4);
         removed += collected.removed;
         assert!(collected.next > after || collected.next.is_none(), "{:?} after {after:?}", collected.next);
@@ -65,11 +65,11 @@ pub async fn rows_are_due_once_their_notice_has_passed(world: &World) {
     // A change without a notice removes the old notice.
     assert!(world.commit(&[change(settled, versions[4].unwrap(), state(2))]).await[0].is_some());
 
-    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().due, [first.clone(), last.clone()]);
+    assert_eq!(world.locks().collect(EPOCH, None, 100).await.unwrap().due, [first.clone(), last.clone()]);
     // The rows stay due, also when they are read page by page.
-    let page = world.store.collect(EPOCH, None, 1).await.unwrap();
+    let page = world.locks().collect(EPOCH, None, 1).await.unwrap();
     assert_eq!(page.due, std::slice::from_ref(first));
-    assert_eq!(world.store.collect(EPOCH, page.next.as_deref(), 100).await.unwrap().due, std::slice::from_ref(last));
+    assert_eq!(world.locks().collect(EPOCH, page.next.as_deref(), 100).await.unwrap().due, std::slice::from_ref(last));
 }
 
 pub async fn a_row_that_is_due_is_kept_until_a_commit_has_handled_it(world: &World) {
@@ -77,11 +77,11 @@ pub async fn a_row_that_is_due_is_kept_until_a_commit_has_handled_it(world: &Wor
     let over = Change { keep_until: OVER, ..new(&key, state(1)) };
     let version = world.commit(&[Change { notice_at: Some(OVER), ..over.clone() }]).await[0].unwrap();
     for _ in 0..2 {
-        let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
+        let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
         assert_eq!((collected.removed, collected.due), (0, vec![key.clone()]));
     }
     assert!(world.commit(&[Change { expected: version, ..over }]).await[0].is_some());
-    let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
+    let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
     assert_eq!((collected.removed, collected.due), (1, vec![]));
 }
 
@@ -91,18 +91,18 @@ pub async fn a_state_is_collected_only_in_an_epoch_whose_tokens_are_all_higher(w
     }
     let higher = state(EPOCH.number() + 5).token();
     for removed in [1, 0] {
-        let collected = world.store.collect(EPOCH, None, 100).await.unwrap();
+        let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
         assert_eq!((collected.removed, collected.token_kept), (removed, Some(higher)));
         assert_eq!(world.keys("").await, ["equal", "higher"]);
     }
     let above = Epoch::above_token(higher);
-    let collected = world.store.collect(above, None, 100).await;
+    let collected = world.locks().collect(above, None, 100).await;
     assert!(matches!(collected, Err(StoreError::EpochOver)), "{collected:?}");
     assert_eq!(world.keys("").await, ["equal", "higher"]);
     world.turn(EngineState::Active, above).await;
-    let collected = world.store.collect(EPOCH, None, 100).await;
+    let collected = world.locks().collect(EPOCH, None, 100).await;
     assert!(matches!(collected, Err(StoreError::EpochOver)), "{collected:?}");
-    let collected = world.store.collect(above, None, 100).await.unwrap();
+    let collected = world.locks().collect(above, None, 100).await.unwrap();
     assert_eq!((collected.removed, collected.token_kept), (2, None));
     assert!(world.keys("").await.is_empty());
     // What was evaluated before the states were removed, with lower tokens, is refused.
@@ -119,7 +119,7 @@ pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
             assert!(!versions.contains(&version), "{version:?} after {versions:?}");
             versions.push(version);
         }
-        assert_eq!(world.store.collect(EPOCH, None, 10).await.unwrap().removed, 1);
+        assert_eq!(world.locks().collect(EPOCH, None, 10).await.unwrap().removed, 1);
         // Versions are made from the clock, in ms. Nodes keep every row for at least a minute, so they never collide.
         let collected_at = world.now().await;
         assert!(eventually(PATIENCE, || async { world.now().await > collected_at }).await);
@@ -137,7 +137,7 @@ pub async fn rows_that_name_no_lock_are_passed_over(world: &World, unnamed: u64)
         world.write(&at("over"), state(1), OVER).await;
         let (mut from, mut removed, mut passed_over) = (None::<String>, 0, 0);
         loop {
-            let collected = world.store.collect(EPOCH, from.as_deref(), limit).await.unwrap();
+            let collected = world.locks().collect(EPOCH, from.as_deref(), limit).await.unwrap();
             removed += collected.removed;
             passed_over += collected.unnamed;
             from = collected.next;
@@ -151,7 +151,7 @@ pub async fn rows_that_name_no_lock_are_passed_over(world: &World, unnamed: u64)
     for limit in [1, 2, 100] {
         let (mut from, mut items, mut unreadable) = (None::<String>, 0, 0);
         loop {
-            let page = world.store.dump(from.as_deref(), limit).await.unwrap();
+            let page = world.locks().dump(from.as_deref(), limit).await.unwrap();
             items += page.items.len() as u64;
             unreadable += page.unreadable.len() as u64;
             from = page.next;

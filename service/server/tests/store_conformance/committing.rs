@@ -29,7 +29,7 @@ pub async fn a_stale_change_is_refused_and_the_rest_of_its_batch_is_made(world: 
     let expected = |address: &Address| if address == changed { stale } else { Version::ABSENT };
     let batch: Vec<Change> = addresses.iter().map(|address| change(address, expected(address), state(9))).collect();
     let versions = world.commit(&batch).await;
-    let loaded = world.store.load(EPOCH, &addresses).await.unwrap();
+    let loaded = world.locks().load(EPOCH, &addresses).await.unwrap();
     for ((address, version), stored) in addresses.iter().zip(versions).zip(loaded.states) {
         if address == there || address == changed {
             assert_eq!(version, None, "{address:?}");
@@ -112,7 +112,7 @@ pub async fn awkward_keys_and_metadata_come_back_byte_for_byte(world: &World) {
     let batch: Vec<Change> =
         addresses.iter().map(|at| new(at, state_with(1, Some(&metadata(at.key.as_str()))))).collect();
     assert!(world.commit(&batch).await.iter().all(Option::is_some));
-    for (stored, address) in world.store.load(EPOCH, &addresses).await.unwrap().states.into_iter().zip(&addresses) {
+    for (stored, address) in world.locks().load(EPOCH, &addresses).await.unwrap().states.into_iter().zip(&addresses) {
         let read = stored.state.holders()[0].metadata.clone().unwrap();
         assert_eq!(read.as_json_text(), metadata(address.key.as_str()));
         assert_eq!(stored.state, state_with(1, Some(&metadata(address.key.as_str()))));
@@ -138,7 +138,7 @@ pub async fn one_key_in_two_apps_is_two_states(world: &World) {
 pub async fn a_change_of_a_collected_row_is_refused(world: &World) {
     let (key, other) = (at("key"), at("other"));
     let version = world.write(&key, state(1), Timestamp::from_ms(1)).await;
-    assert_eq!(world.store.collect(EPOCH, None, 10).await.unwrap().removed, 1);
+    assert_eq!(world.locks().collect(EPOCH, None, 10).await.unwrap().removed, 1);
     // A batch with new rows is another statement.
     assert_eq!(world.commit(&[change(&key, version, state(2))]).await, [None]);
     let versions = world.commit(&[change(&key, version, state(2)), new(&other, state(3))]).await;

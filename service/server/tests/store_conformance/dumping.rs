@@ -13,7 +13,7 @@ impl World {
         let mut pages = Vec::new();
         let mut from = None;
         loop {
-            let DumpPage { items: page, next, .. } = self.store.dump(from.as_deref(), limit).await.unwrap();
+            let DumpPage { items: page, next, .. } = self.locks().dump(from.as_deref(), limit).await.unwrap();
             pages.push(page);
             assert!(pages.len() < 100_000, "{next:?}");
             from = next;
@@ -49,7 +49,7 @@ pub async fn a_dump_has_every_state_of_every_app_as_it_is_loaded(world: &World) 
     for (address, number) in addresses.iter().zip(1..) {
         world.write(address, state(number), FOREVER).await;
     }
-    let loaded = world.store.load(EPOCH, &addresses).await.unwrap().states;
+    let loaded = world.locks().load(EPOCH, &addresses).await.unwrap().states;
     let expected: HashMap<Address, _> =
         addresses.into_iter().zip(loaded.into_iter().map(|stored| stored.state)).collect();
     for limit in [10, 1_000] {
@@ -77,7 +77,7 @@ pub async fn a_dump_has_no_state_twice_and_no_page_above_its_limit(world: &World
 pub async fn a_dump_from_an_invalid_position_is_refused(world: &World) {
     world.write(&at("key"), state(1), FOREVER).await;
     for position in ["", "key", "[]", "[\"default\"]", "null", "{}"] {
-        let dumped = world.store.dump(Some(position), 10).await;
+        let dumped = world.locks().dump(Some(position), 10).await;
         assert!(matches!(dumped, Err(StoreError::Unavailable(_))), "{position}: {dumped:?}");
     }
 }
@@ -105,7 +105,7 @@ pub async fn a_copied_state_is_loaded_as_it_was_dumped(world: &World) {
     again.sort_by(|a, b| a.address.cmp(&b.address));
     expected.sort_by(|a, b| a.address.cmp(&b.address));
     assert!(again == expected, "the dumped states differ from the loaded ones");
-    let loaded = world.store.load(later, &[expected[0].address.clone()]).await.unwrap().states.remove(0);
+    let loaded = world.locks().load(later, &[expected[0].address.clone()]).await.unwrap().states.remove(0);
     assert!(loaded.version != Version::ABSENT && loaded.state == expected[0].state);
 }
 
@@ -137,9 +137,9 @@ pub async fn a_commit_in_another_epoch_writes_nothing(world: &World) {
             let now = world.now().await;
             let committed = world.store.commit(now, std::slice::from_ref(&change)).await;
             assert!(matches!(committed, Err(StoreError::EpochOver)), "{state:?}: {committed:?}");
-            let loaded = world.store.load(EPOCH, std::slice::from_ref(&key)).await;
+            let loaded = world.locks().load(EPOCH, std::slice::from_ref(&key)).await;
             assert!(matches!(loaded, Err(StoreError::EpochOver)), "{state:?}: {loaded:?}");
-            let locked = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.map(|_| ());
+            let locked = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.map(|_| ());
             assert!(matches!(locked, Err(StoreError::EpochOver)), "{state:?}: {locked:?}");
             let logged = world.store.log(EPOCH, &[(key.clone(), event(EventKind::Waited, 1))]).await;
             assert!(matches!(logged, Err(StoreError::EpochOver)), "{state:?}: {logged:?}");

@@ -12,7 +12,7 @@ pub async fn states_are_loaded_in_the_order_of_the_request(world: &World) {
     let (a, b, c) = (at("a"), at("b"), at("c"));
     world.write(&a, state(1), crate::worlds::FOREVER).await;
     world.write(&c, state(3), crate::worlds::FOREVER).await;
-    let loaded = world.store.load(EPOCH, &[c, b, a]).await.unwrap();
+    let loaded = world.locks().load(EPOCH, &[c, b, a]).await.unwrap();
     let states: Vec<_> = loaded.states.into_iter().map(|stored| stored.state).collect();
     assert_eq!(states, [state(3), Default::default(), state(1)]);
 }
@@ -20,14 +20,14 @@ pub async fn states_are_loaded_in_the_order_of_the_request(world: &World) {
 pub async fn a_key_requested_twice_is_loaded_twice(world: &World) {
     let (a, b) = (at("a"), at("b"));
     world.write(&a, state(1), crate::worlds::FOREVER).await;
-    let loaded = world.store.load(EPOCH, &[a.clone(), b.clone(), a, b]).await.unwrap();
+    let loaded = world.locks().load(EPOCH, &[a.clone(), b.clone(), a, b]).await.unwrap();
     let states: Vec<_> = loaded.states.into_iter().map(|stored| stored.state).collect();
     assert_eq!(states, [state(1), Default::default(), state(1), Default::default()]);
 }
 
 pub async fn a_load_returns_the_clock_of_the_store(world: &World) {
     let before = world.now().await;
-    let shown = world.store.load(EPOCH, &[at("a")]).await.unwrap().now;
+    let shown = world.locks().load(EPOCH, &[at("a")]).await.unwrap().now;
     let after = world.now().await;
     assert!(before <= shown && shown <= after, "{before:?}, {shown:?}, {after:?}");
 }

@@ -12,7 +12,7 @@ pub async fn locked_states_are_loaded_in_the_order_of_the_request(world: &World)
     let version = world.write(&a, state(1), FOREVER).await;
     world.write(&c, state(3), FOREVER).await;
     let before = world.now().await;
-    let (loaded, _locked) = world.store.lock(EPOCH, &[c, b, a]).await.unwrap();
+    let (loaded, _locked) = world.locks().lock(EPOCH, &[c, b, a]).await.unwrap();
     let states: Vec<_> = loaded.states.iter().map(|stored| stored.state.clone()).collect();
     assert_eq!(states, [state(3), Default::default(), state(1)]);
     assert_eq!(loaded.states[2].version, version);
@@ -23,7 +23,7 @@ pub async fn a_locker_of_a_state_never_loses_its_commit(world: &World) {
     let key = at("key");
     world.write(&key, state(1), FOREVER).await;
     for round in 0..20 {
-        let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
+        let (loaded, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
         let seen = loaded.states[0].version;
         let other = tokio::spawn({
             let (store, change) = (Arc::clone(&world.store), change(&key, seen, state(2_000 + round)));
@@ -53,11 +53,11 @@ pub async fn a_locker_of_a_state_never_loses_its_commit(world: &World) {
 pub async fn a_dropped_lock_lets_other_commits_proceed(world: &World) {
     let key = at("key");
     let version = world.write(&key, state(1), FOREVER).await;
-    let (_, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
+    let (_, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
     drop(locked);
     let made = world.commit(&[change(&key, version, state(2))]).await;
     assert!(made[0].is_some());
-    let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
+    let (loaded, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
     assert_eq!(loaded.states[0].state, state(2));
     drop(locked);
 }
@@ -66,9 +66,9 @@ pub async fn giving_up_locked_states_changes_nothing_and_unlocks_them(world: &Wo
     let (there, absent) = (at("there"), at("absent"));
     let mut version = world.write(&there, state(1), FOREVER).await;
     for number in 2..6 {
-        let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), absent.clone()]).await.unwrap();
+        let (loaded, locked) = world.locks().lock(EPOCH, &[there.clone(), absent.clone()]).await.unwrap();
         locked.give_up().await.unwrap();
-        assert_eq!(world.store.load(EPOCH, &[there.clone(), absent.clone()]).await.unwrap().states, loaded.states);
+        assert_eq!(world.locks().load(EPOCH, &[there.clone(), absent.clone()]).await.unwrap().states, loaded.states);
         version = world.commit(&[change(&there, version, state(number))]).await[0].unwrap();
     }
 }
@@ -77,14 +77,14 @@ pub async fn a_locked_commit_with_an_outdated_clock_writes_nothing(world: &World
     let key = at("key");
     let version = world.write(&key, state(1), FOREVER).await;
     let keys = std::slice::from_ref(&key);
-    let (loaded, locked) = world.store.lock(EPOCH, keys).await.unwrap();
+    let (loaded, locked) = world.locks().lock(EPOCH, keys).await.unwrap();
     a_while_after(world, loaded.now).await;
     let outdated = locked.commit(loaded.now, &[change(&key, version, state(2))], Rule::Each).await.unwrap();
     assert_eq!(outdated.result, CommitResult::ClockOff);
     assert_eq!(world.load(&key).await, Stored { version, state: state(1) });
 
     for _ in 0..20 {
-        let (loaded, locked) = world.store.lock(EPOCH, keys).await.unwrap();
+        let (loaded, locked) = world.locks().lock(EPOCH, keys).await.unwrap();
         a_while_after(world, loaded.now).await;
         let now = world.now().await;
         let committed = locked.commit(now, &[change(&key, version, state(3))], Rule::Each).await.unwrap();
@@ -130,7 +130,7 @@ pub async fn commit_all_with_a_wrong_clock_writes_nothing(world: &World) {
     let (there, fresh) = (at("there"), at("fresh"));
     let version = world.write(&there, state(1), FOREVER).await;
     let changes = [change(&there, version, state(2)), new(&fresh, state(2))];
-    let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
+    let (loaded, locked) = world.locks().lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
     let ahead = loaded.now.plus_ms(CLOCK_BOUND_MS + 20_000);
     assert_eq!(locked.commit(ahead, &changes, Rule::AllOrNone).await.unwrap().result, CommitResult::ClockOff);
     assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
@@ -186,7 +186,7 @@ pub async fn batches_that_insert_the_same_rows_never_make_each_other_fail(world:
                 let keys = (0..4).map(|number| at(&format!("{round}-{}", (number + task % 2) % 5)));
                 let mut open: Vec<Address> = keys.collect();
                 while !open.is_empty() {
-                    let loaded = world.store.load(EPOCH, &open).await.unwrap();
+                    let loaded = world.locks().load(EPOCH, &open).await.unwrap();
                     let versions = world.commit(&batch(&open, &loaded.states, 1 + task)).await;
                     let mut versions = versions.into_iter();
                     open.retain(|_| versions.next().flatten().is_none());

@@ -109,7 +109,7 @@ pub async fn locked_commits_write_events(world: &World) {
     // The second row exists by now, so neither change is made and no event is written.
     assert_eq!(world.commit_all(&with_events(version, 20)).await, [None, None]);
     loop {
-        let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&there)).await.unwrap();
+        let (loaded, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&there)).await.unwrap();
         let committed = locked.commit(loaded.now, &with_events(version, 30), Rule::Each).await.unwrap();
         let CommitResult::Checked(versions) = committed.result else { continue };
         assert!(versions[0].is_some() && versions[1].is_none());

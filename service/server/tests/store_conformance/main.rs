@@ -15,6 +15,7 @@ mod only_postgres_events;
 mod only_postgres_records;
 mod only_redis;
 mod only_sqlite;
+mod operations;
 mod remembering;
 mod waking;
 mod watching;
@@ -137,6 +138,23 @@ every_store! {
         only_a_store_that_fills_for_this_epoch_is_emptied_or_filled,
         a_commit_in_another_epoch_writes_nothing,
         exactly_one_of_racing_changes_of_the_record_wins,
+    ];
+    operations: [
+        a_second_claim_loses_and_a_lock_of_that_name_is_another_row,
+        a_record_comes_back_as_it_was_written,
+        a_replacement_needs_the_version_that_was_loaded,
+        a_claim_that_arrives_after_it_was_given_back_does_nothing,
+        a_wrong_clock_writes_nothing,
+        a_locked_record_is_replaced_without_losing_a_race,
+        a_call_in_another_epoch_does_nothing,
+        a_listing_has_each_record_with_its_app,
+        every_visible_record_is_listed_once_over_all_pages,
+        a_rare_record_is_found_behind_more_than_one_page_examines,
+        a_suspicion_is_listed_until_it_is_forgotten,
+        what_stays_is_listed_while_other_records_go,
+        an_unknown_cursor_is_refused,
+        what_is_over_is_collected_a_batch_at_a_time_and_nothing_else,
+        records_are_copied_as_they_are,
     ];
 }
 

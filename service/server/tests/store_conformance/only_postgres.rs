@@ -34,7 +34,7 @@ async fn connections_that_were_cut_off_are_replaced() {
     let version = world.write(&at("key"), state(1), FOREVER).await;
     cut_off(&config.url, "").await;
     let key = at("key");
-    let answers = || async { world.store.load(EPOCH, std::slice::from_ref(&key)).await.is_ok() };
+    let answers = || async { world.locks().load(EPOCH, std::slice::from_ref(&key)).await.is_ok() };
     assert!(eventually(PATIENCE, answers).await);
     assert_eq!(world.load(&key).await.version, version);
 }
@@ -67,7 +67,7 @@ async fn commit_all_makes_no_change_if_another_commit_inserts_one_of_its_rows() 
     let version = world.write(&there, state(1), FOREVER).await;
     for round in 0..20 {
         let fresh = at(&format!("fresh-{round}"));
-        let (loaded, locked) = world.store.lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
+        let (loaded, locked) = world.locks().lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
         let inserted = world.write(&fresh, state(2), FOREVER).await;
         let changes = [change(&there, version, state(3)), new(&fresh, state(3))];
         let committed = locked.commit(loaded.now, &changes, Rule::AllOrNone).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_commit_that_waits_
         let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{key}")));
         let version = world.write(&there, state(1), FOREVER).await;
         let changes = |number| vec![new(&fresh, state(number)), change(&there, version, state(number))];
-        let (_, locked) = world.store.lock(EPOCH, &[fresh.clone(), there.clone()]).await.unwrap();
+        let (_, locked) = world.locks().lock(EPOCH, &[fresh.clone(), there.clone()]).await.unwrap();
         let other = tokio::spawn({
             let (world, changes) = (world.again(), changes(2));
             async move { world.store.commit(world.now().await, &changes).await }
@@ -162,7 +162,7 @@ async fn a_row_inserted_while_locking_waits_is_locked_too() {
     sqlx::query("select from latchgate.locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
     let locking = tokio::spawn({
         let (world, addresses) = (world.again(), [fresh.clone(), there.clone()]);
-        async move { world.store.lock(EPOCH, &addresses).await }
+        async move { world.locks().lock(EPOCH, &addresses).await }
     });
     assert!(until_waiting(&config.url, 1, &locking).await);
     let version = world.write(&fresh, state(2), FOREVER).await;
@@ -325,7 +325,7 @@ async fn burst(world: &World, round: u64) {
         let address = at(&format!("{round}-{number}"));
         world.write(&address, state(1), FOREVER).await;
         world.store.last_event().await.unwrap();
-        let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&address)).await.unwrap();
+        let (loaded, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&address)).await.unwrap();
         assert_eq!(loaded.states[0].state, state(1));
         locked.give_up().await.unwrap();
     };

@@ -19,7 +19,7 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
         let number = 10 * round;
         let version = world.write(&slow, state(1), FOREVER).await;
         // From here on its transaction is open and has its number.
-        let (_, locked) = world.store.lock(EPOCH, std::slice::from_ref(&slow)).await.unwrap();
+        let (_, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&slow)).await.unwrap();
         world.write_events(&quick, &[event(EventKind::Granted, number + 2)]).await;
         let newest = world.history(&quick, None, 1).await;
         assert_eq!(tokens(&newest), [number + 2], "a history does not wait for open transactions");
@@ -64,7 +64,7 @@ async fn events_of_a_commit_that_waited_for_a_row_lock_come_after_those_of_earli
         let locking = {
             let (world, keys) = (world.again(), [a.clone(), b.clone(), c.clone()]);
             tokio::spawn(async move {
-                let (loaded, locked) = world.store.lock(EPOCH, &keys).await.unwrap();
+                let (loaded, locked) = world.locks().lock(EPOCH, &keys).await.unwrap();
                 let events = vec![event(EventKind::Granted, number + 2)];
                 let last = Change { events, ..change(&keys[2], loaded.states[2].version, state(2)) };
                 locked.commit(loaded.now, &[last], Rule::Each).await.unwrap().result

@@ -50,7 +50,7 @@ async fn a_commit_that_waits_for_a_row_lands_before_a_change_of_the_record_or_no
 async fn the_record_does_not_change_while_states_are_locked() {
     let world = crate::worlds::postgres().await;
     let key = at("key");
-    let (loaded, locked) = world.store.lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
+    let (loaded, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
     let turning = world.again();
     let turn = tokio::spawn(async move { turning.turn(EngineState::Moving, Epoch::from_number(9)).await });
     let committed = locked.commit(loaded.now, &[new(&key, state(1))], Rule::AllOrNone).await.unwrap();
@@ -73,7 +73,7 @@ async fn on_another_timeline_nothing_is_read_or_written_until_the_record_says_so
     let key = at("key");
     let refused = world.store.commit(world.now().await, &[new(&key, state(1))]).await;
     assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
-    let refused = world.store.load(EPOCH, std::slice::from_ref(&key)).await;
+    let refused = world.locks().load(EPOCH, std::slice::from_ref(&key)).await;
     assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
     let record = reading.record.clone().unwrap();
     assert!(world.store.write_record(&reading, &record).await.unwrap());

@@ -105,7 +105,7 @@ async fn a_listing_skips_entries_of_expired_states() {
     }
     let page = world.store.list(&App::default(), "", None, 3).await.unwrap();
     assert_eq!(page.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["09", "19", "29"]);
-    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().removed, 27);
+    assert_eq!(world.locks().collect(EPOCH, None, 100).await.unwrap().removed, 27);
     assert_eq!(redis.ask(&["zcard", &format!("{}:index", config.prefix)]).trim(), "3");
 }
 
@@ -187,7 +187,7 @@ async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_
     assert!(redis.master.ask(&["wait", "1", "10000"]).trim() == "1");
     redis.master.kill9();
     // The record names the other server, which may have acknowledged more.
-    let load = || async { one.store.load(EPOCH, std::slice::from_ref(&key)).await };
+    let load = || async { one.locks().load(EPOCH, std::slice::from_ref(&key)).await };
     let is_refused = || async { matches!(load().await, Err(StoreError::EpochOver)) };
     assert!(eventually(PATIENCE, is_refused).await, "{}", redis.log());
     let refused = one.store.commit(one.now().await, &[change(&key, version, state(2))]).await;
@@ -245,7 +245,7 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
     let granted = Change { events: vec![event(EventKind::Granted, 1)], ..new(&key, state(1)) };
     world.commit(&[Change { keep_until: Timestamp::from_ms(1), ..granted }]).await;
     assert_eq!(kept_for("key"), always);
-    assert_eq!(world.store.collect(EPOCH, None, 100).await.unwrap().removed, 1);
+    assert_eq!(world.locks().collect(EPOCH, None, 100).await.unwrap().removed, 1);
     assert!(kept_for("key") > 0);
     assert_eq!(tokens(&world.history(&key, None, 10).await), [1]);
 

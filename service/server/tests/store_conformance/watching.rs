@@ -156,7 +156,7 @@ pub async fn no_event_is_missed_while_many_write(world: &World) {
                 let addresses = [writer, writer + 1 + round % 3].map(|number| at(&format!("key-{}", number % KEYS)));
                 let mut open: Vec<Address> = addresses.to_vec();
                 while !open.is_empty() {
-                    let loaded = world.store.load(EPOCH, &open).await.unwrap();
+                    let loaded = world.locks().load(EPOCH, &open).await.unwrap();
                     let batch: Vec<Change> = open
                         .iter()
                         .zip(loaded.states)

@@ -9,7 +9,7 @@ use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{
-    Change, CommitResult, EventCursor, EventQuery, LoggedEvent, Rule, Store, Stored, Version, Watched,
+    Change, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, Stored, Version, Watched,
 };
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,
@@ -142,6 +142,10 @@ pub async fn activate(store: &dyn Store) {
 }
 
 impl World {
+    pub fn locks(&self) -> &dyn Rows<LockState> {
+        &*self.store
+    }
+
     /// Replaces the engine record, whatever it contains.
     pub async fn turn(&self, state: EngineState, epoch: Epoch) {
         let reading = self.store.read_record().await.unwrap();
@@ -164,7 +168,7 @@ impl World {
     }
 
     pub async fn load(&self, address: &Address) -> Stored {
-        self.store.load(EPOCH, std::slice::from_ref(address)).await.unwrap().states.remove(0)
+        self.locks().load(EPOCH, std::slice::from_ref(address)).await.unwrap().states.remove(0)
     }
 
     /// Commits with the right time. On a busy machine it may have to repeat the commit.
@@ -181,7 +185,7 @@ impl World {
     pub async fn commit_all(&self, changes: &[Change]) -> Vec<Option<Version>> {
         let addresses: Vec<Address> = changes.iter().map(|change| change.address.clone()).collect();
         loop {
-            let (loaded, locked) = self.store.lock(EPOCH, &addresses).await.unwrap();
+            let (loaded, locked) = self.locks().lock(EPOCH, &addresses).await.unwrap();
             let committed = locked.commit(loaded.now, changes, Rule::AllOrNone).await.unwrap();
             if let CommitResult::Checked(versions) = committed.result {
                 return versions;

@@ -322,14 +322,21 @@ impl Store for PostgresStore {
     }
 
     async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+        let (app, key) = (address.app.as_str(), address.key.as_str());
+        // It is read first: a record that replaces this one before the end has another version, and stays.
+        let version = {
+            let mut connection = self.connections.check_out().await?;
+            let row = connection.query(statements::OPERATION_VERSION).bind(app).bind(key).fetch_optional(&mut *connection).await;
+            connection.read(row.and_then(|row| row.map(|row| row.try_get::<i64, _>(0)).transpose())).await?
+        };
         let loaded: Result<Loaded<Option<OperationRecord>>, _> = self.load(epoch, std::slice::from_ref(address)).await;
         match loaded {
             Err(StoreError::Unreadable { .. }) => {}
             loaded => return loaded.map(|_| false),
         }
         let mut connection = self.connections.check_out().await?;
-        let query = connection.query(statements::DISCARD).bind(address.app.as_str()).bind(address.key.as_str());
-        let query = query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline());
+        let query = connection.query(statements::DISCARD).bind(app).bind(key);
+        let query = query.bind(epoch.number().cast_signed()).bind(connection.knows_timeline()).bind(version);
         let removed = query.execute(&mut *connection).await;
         Ok(connection.written(removed).await?.rows_affected() > 0)
     }

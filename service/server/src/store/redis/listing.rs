@@ -123,18 +123,14 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
 }
 
 pub(super) async fn discard(shared: &Shared, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
-    let loaded = shared.load::<Option<OperationRecord>>(epoch, std::slice::from_ref(address)).await;
-    match loaded {
-        Err(StoreError::Unreadable { .. }) => {}
-        loaded => return loaded.map(|_| false),
-    }
-    let keys = [
-        shared.layout.engine(),
-        shared.layout.state(RowKind::Operation, address),
-        shared.layout.index(RowKind::Operation),
-    ];
-    let arguments = [beginning(EngineState::Active, epoch), indexed(address)];
-    shared.link.read(&DISCARD, &keys, &arguments).await
+    let value = shared.values(RowKind::Operation, std::slice::from_ref(address)).await?.pop().flatten();
+    let Some(value) = value.filter(|value| decode::<Option<OperationRecord>>(Some(value)).is_err()) else {
+        return Ok(false);
+    };
+    let keys =
+        [shared.layout.engine(), shared.layout.state(RowKind::Operation, address), shared.layout.index(RowKind::Operation)];
+    let arguments = [beginning(EngineState::Active, epoch).into_bytes(), indexed(address).into_bytes(), value];
+    shared.link.write(&DISCARD, &keys, &arguments).await
 }
 
 pub(super) async fn collect<S: RowState>(
