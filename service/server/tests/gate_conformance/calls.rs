@@ -50,9 +50,8 @@ async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: 
 
 async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: World) {
     let operation = world.operation();
-    let outcome = async |patience: Duration| {
-        world.nodes[1].outcome(&operation.address(), patience).await.unwrap().outcome
-    };
+    let outcome =
+        async |patience: Duration| world.nodes[1].outcome(&operation.address(), patience).await.unwrap().outcome;
     assert_eq!(outcome(PATIENCE).await, Outcome::NotFound);
     let go = world.go(0, &operation).await;
     assert!(matches!(outcome(Duration::ZERO).await, Outcome::InProgress { attempt: 1, .. }));
@@ -66,7 +65,8 @@ async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: World) {
 
 async fn nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other(world: World) {
     let all_nodes = NodeId::new("operations");
-    let mut notified = [world.store.wake_ups(&all_nodes).await.unwrap(), world.store.wake_ups(&all_nodes).await.unwrap()];
+    let mut notified =
+        [world.store.wake_ups(&all_nodes).await.unwrap(), world.store.wake_ups(&all_nodes).await.unwrap()];
     let (unawaited, awaited) = (world.operation(), world.operation());
     let go = world.go(0, &unawaited).await;
     world.post(0, &unawaited, go.stamp, Report::Success).await;

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use latchgate::failure::Answer;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_core::gate::{Outcome, Post, Report};
 use latchgate_testkit::eventually;
@@ -68,11 +70,11 @@ async fn a_row_that_another_session_keeps_locked_delays_no_other_operation() {
     let operation = |number: usize| Operation::of("charge", &number.to_string());
     let pre = |number: usize| {
         let (node, operation) = (Arc::clone(&node), operation(number));
-        async move { node.pre(&operation.app, operation.call()).await.unwrap().outcome }
+        async move { node.pre(&operation.app, operation.call()).await.map(|reply| reply.outcome) }
     };
     let mut stamps = Vec::new();
     for number in 0..50 {
-        let Outcome::Go(go) = pre(number).await else { panic!("no go") };
+        let Ok(Outcome::Go(go)) = pre(number).await else { panic!("no go") };
         stamps.push(go.stamp);
     }
     let database = url.rsplit('/').next().unwrap().to_owned();
@@ -91,25 +93,29 @@ async fn a_row_that_another_session_keeps_locked_delays_no_other_operation() {
             postgres.query(&database, sleeping).await.trim() == "1"
         };
         assert!(eventually(PATIENCE, is_blocked).await);
-        let stuck = tokio::spawn(pre(100));
-        let (mut posts, mut stuck_post) = (JoinSet::new(), None);
+        let mut stuck = vec![tokio::spawn(pre(100))];
+        let mut posts = JoinSet::new();
         for (number, stamp) in stamps.iter().enumerate() {
-            let (node, address, ended) = (Arc::clone(&node), operation(number).address(), post(*stamp, Report::Success));
-            let posting = async move { node.post(&address, ended).await.unwrap().outcome };
+            let (node, address, ended) =
+                (Arc::clone(&node), operation(number).address(), post(*stamp, Report::Success));
+            let posting = async move { node.post(&address, ended).await.map(|reply| reply.outcome) };
             if number == 7 {
-                stuck_post = Some(tokio::spawn(posting));
+                stuck.push(tokio::spawn(posting));
             } else {
                 posts.spawn(posting);
             }
         }
-        for outcome in posts.join_all().await {
-            assert!(matches!(outcome, Outcome::Posted(_)), "{outcome:?}");
+        for answer in posts.join_all().await {
+            assert!(matches!(answer, Ok(Outcome::Posted(_))), "{answer:?}");
         }
-        let pres: JoinSet<Outcome> = (101..121).map(pre).collect();
-        for outcome in pres.join_all().await {
-            assert!(matches!(outcome, Outcome::Go(_)), "{outcome:?}");
+        let pres: JoinSet<Answer<Outcome>> = (101..121).map(pre).collect();
+        for answer in pres.join_all().await {
+            assert!(matches!(answer, Ok(Outcome::Go(_))), "{answer:?}");
         }
-        assert!(!stuck.is_finished() && !stuck_post.unwrap().is_finished());
+        for stuck in stuck {
+            let answer = stuck.now_or_never();
+            assert!(answer.as_ref().is_none_or(|answer| answer.as_ref().unwrap().is_err()), "{answer:?}");
+        }
     };
     tokio::select! {
         _ = blocking => panic!("the transaction ended"),

@@ -122,9 +122,8 @@ async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(
 async fn a_heartbeat_keeps_the_lease(world: World) {
     let operation = world.operation();
     let stamp = world.passed(&operation, OnExpiry::Retry).await;
-    let beat = async |node: usize| {
-        world.nodes[node].heartbeat(&operation.address(), stamp, None).await.unwrap().outcome
-    };
+    let beat =
+        async |node: usize| world.nodes[node].heartbeat(&operation.address(), stamp, None).await.unwrap().outcome;
     let Outcome::Beating { remaining_ms: LEASE_MS, late: true, .. } = beat(0).await else { panic!("it is not late") };
     assert!(matches!(world.pre(1, &operation).await, Outcome::InProgress { attempt: 1, .. }));
     let outcome = beat(1).await;

@@ -81,7 +81,8 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         };
         assert_eq!(code, code_of(&expected.outcome), "{report:?} of {stamp} to {record:?}");
         *seen.entry(code).or_default() += 1;
-        let Stored { version, state } = store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
+        let Stored { version, state } =
+            store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
         let Some(row) = at else {
             assert_eq!((Some(version), state), (written[0], Some(record)), "a refused post changes nothing");
             continue;
@@ -108,7 +109,12 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
     assert!(codes.iter().all(|code| seen.get(*code).is_some_and(|count| *count > 2)), "{seen:?}");
 }
 
-fn change_of(address: &Address, expected: Version, record: &OperationRecord, epoch: Epoch) -> Change<Option<OperationRecord>> {
+fn change_of(
+    address: &Address,
+    expected: Version,
+    record: &OperationRecord,
+    epoch: Epoch,
+) -> Change<Option<OperationRecord>> {
     Change {
         address: address.clone(),
         expected,

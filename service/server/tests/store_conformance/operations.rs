@@ -43,7 +43,12 @@ impl World {
     }
 
     /// All pages of a listing.
-    async fn list_operations(&self, app: Option<&str>, filter: &Filter, limit: usize) -> BTreeMap<Address, OperationRecord> {
+    async fn list_operations(
+        &self,
+        app: Option<&str>,
+        filter: &Filter,
+        limit: usize,
+    ) -> BTreeMap<Address, OperationRecord> {
         let app = app.map(|app| App::parse(app).unwrap());
         let (mut listed, mut cursor) = (BTreeMap::new(), None);
         for _ in 0..3_000 {
@@ -327,7 +332,10 @@ pub async fn every_visible_record_is_listed_once_over_all_pages(world: &World) {
     let by_state = Filter { state: Some(State::Unknown), ..Filter::default() };
     assert_eq!(list(by_state, 4).await, expected(&|record| record.state() == State::Unknown));
     let by_both = Filter { state: Some(State::Unknown), operation: Some(mail.clone()), ..Filter::default() };
-    assert_eq!(list(by_both, 4).await, expected(&|record| record.state() == State::Unknown && record.operation == mail));
+    assert_eq!(
+        list(by_both, 4).await,
+        expected(&|record| record.state() == State::Unknown && record.operation == mail)
+    );
 }
 
 pub async fn a_rare_record_is_found_behind_more_than_one_page_examines(world: &World) {
@@ -400,7 +408,9 @@ pub async fn what_stays_is_listed_while_other_records_go(world: &World) {
 
 pub async fn an_unknown_cursor_is_refused(world: &World) {
     let of_another_app = r#"["another","056c7eac583ac3135a9673fd4e9b8b8e"]"#;
-    for (suspect, cursor) in [false, true].into_iter().flat_map(|suspect| ["unknown", "[]", of_another_app].map(|at| (suspect, at))) {
+    for (suspect, cursor) in
+        [false, true].into_iter().flat_map(|suspect| ["unknown", "[]", of_another_app].map(|at| (suspect, at)))
+    {
         let filter = Filter { suspect, ..Filter::default() };
         let listing = Listing { app: Some(App::default()), filter, cursor: Some(cursor.to_owned()), limit: 10 };
         assert!(!listing.is_valid());

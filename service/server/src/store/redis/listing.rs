@@ -90,9 +90,8 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
     for _ in 0..operation_rows::EXAMINED_MAX / OPERATIONS_AT_ONCE {
         let found = along_index(shared, RowKind::Operation, &from, &end, OPERATIONS_AT_ONCE).await?;
         let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
-        let keys: Vec<String> =
-            addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
-        let (time, bodies): (Time, Vec<Option<Vec<u8>>>) = match keys.is_empty() {
+        let keys: Vec<String> = addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
+        let (time, bodies): (Time, Vec<Option<Vec<u8>>>) = match found.is_empty() {
             true => return Ok(page),
             false => shared.link.read(&BODIES, &keys, &[]).await?,
         };
