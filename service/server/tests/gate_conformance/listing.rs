@@ -55,7 +55,7 @@ async fn what_both_nodes_have_begun_is_listed_over_all_pages_and_nothing_that_wa
             }
         }
     }
-    assert_eq!(all(&world, &Filter::default()).await, running.union(&ended).copied().collect());
+    assert_eq!(all(&world, &Filter::default()).await, running.union(&ended).copied().collect::<BTreeSet<_>>());
     let of_state = |state: State| Filter { state: Some(state), ..Filter::default() };
     assert_eq!(all(&world, &of_state(State::Started)).await, running);
     assert_eq!(all(&world, &of_state(State::Succeeded)).await, ended);

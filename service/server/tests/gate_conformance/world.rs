@@ -12,7 +12,7 @@ use latchgate::locks::{Limits, Locks};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{Change, CommitResult, Rows, Store, Version};
+use latchgate::store::{Change, CommitResult, Store, Version};
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
     OperationRecord, Outcome, Post, Report, Retention, Stamp, step,

@@ -81,7 +81,7 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
         };
         assert_eq!(code, code_of(&expected.outcome), "{report:?} of {stamp} to {record:?}");
         *seen.entry(code).or_default() += 1;
-        let Stored { version, state } =
+        let Stored::<Option<OperationRecord>> { version, state } =
             store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
         let Some(row) = at else {
             assert_eq!((Some(version), state), (written[0], Some(record)), "a refused post changes nothing");
@@ -101,7 +101,8 @@ async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core
                 }
             };
             assert_eq!(committed[0].is_some(), is_made);
-            let loaded = store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
+            let loaded: Stored<Option<OperationRecord>> =
+                store.load(epoch, std::slice::from_ref(&address)).await.unwrap().states.remove(0);
             assert_eq!(loaded.state.as_ref(), Some(&expected));
         }
     }

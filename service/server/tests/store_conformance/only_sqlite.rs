@@ -4,11 +4,12 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{EventQuery, RecordStore, Store};
+use latchgate::store::{EventQuery, RecordStore, Store, Stored};
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;
 
+use crate::operations;
 use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, event, sqlite_file, state, tokens};
 
 #[tokio::test]
@@ -16,11 +17,15 @@ async fn a_file_opened_again_has_its_states_and_versions() {
     let (dir, path) = sqlite_file();
     let key = at("key");
     let store = SqliteStore::open(&path, true).await.unwrap();
-    let version = World::of(store).await.write(&key, state(7), FOREVER).await;
-    let store = open_again(&path).await;
-    store.read_record().await.unwrap();
-    let stored = store.load(EPOCH, std::slice::from_ref(&key)).await.unwrap().states.remove(0);
-    assert_eq!((stored.version, stored.state), (version, state(7)));
+    let world = World::of(store).await;
+    let version = world.write(&key, state(7), FOREVER).await;
+    let (operation, record) = (operations::at(1), operations::ended(world.now().await, |_| {}));
+    let version_of_record = world.put(&operation, &record).await;
+    drop(world);
+    let world = World::of(open_again(&path).await).await;
+    assert_eq!(world.load(&key).await, Stored { version, state: state(7) });
+    let expected = Stored { version: version_of_record, state: Some(record) };
+    assert_eq!(world.load_operation(&operation).await, expected);
     drop(dir);
 }
 

@@ -16,14 +16,14 @@ use crate::worlds::{EPOCH, FOREVER, World, new, state};
 const HOUR_MS: u64 = 3_600_000;
 const OVER: Timestamp = Timestamp::from_ms(1);
 
-type Row = Option<OperationRecord>;
+pub type Row = Option<OperationRecord>;
 
 impl World {
     pub fn operations(&self) -> &dyn Rows<Row> {
         &*self.store
     }
 
-    async fn load_operation(&self, address: &Address) -> Stored<Row> {
+    pub async fn load_operation(&self, address: &Address) -> Stored<Row> {
         self.operations().load(EPOCH, std::slice::from_ref(address)).await.unwrap().states.remove(0)
     }
 
@@ -38,7 +38,7 @@ impl World {
         }
     }
 
-    async fn put(&self, address: &Address, record: &OperationRecord) -> Version {
+    pub async fn put(&self, address: &Address, record: &OperationRecord) -> Version {
         self.replace(address, Version::ABSENT, Some(record.clone())).await.unwrap()
     }
 
@@ -79,7 +79,7 @@ fn of_app(app: &str, number: usize) -> Address {
     Address { app: App::parse(app).unwrap(), key: OperationId::from_bytes(id.to_be_bytes()).into() }
 }
 
-fn at(number: usize) -> Address {
+pub fn at(number: usize) -> Address {
     of_app("default", number)
 }
 
@@ -108,7 +108,7 @@ fn started(now: Timestamp, change: impl FnOnce(&mut Claim)) -> OperationRecord {
 }
 
 /// The record after a pre and a post at `now`.
-fn ended(now: Timestamp, change: impl FnOnce(&mut Post)) -> OperationRecord {
+pub fn ended(now: Timestamp, change: impl FnOnce(&mut Post)) -> OperationRecord {
     let started = started(now, |_| {});
     let result = Some(r#"{"receipt":7}"#.into());
     let mut post = Post { result, ..Post::new(started.stamp().unwrap(), Report::Success) };
@@ -165,7 +165,7 @@ pub async fn a_record_comes_back_as_it_was_written(world: &World) {
     // A listing reads no payload.
     let listed = world.list_operations(Some("default"), &Filter::default(), 3).await;
     let expected = records.iter().enumerate().map(|(number, record)| (at(number), record.without_payload()));
-    assert_eq!(listed, expected.collect());
+    assert_eq!(listed, expected.collect::<BTreeMap<_, _>>());
 }
 
 pub async fn a_replacement_needs_the_version_that_was_loaded(world: &World) {
