@@ -1,6 +1,6 @@
 //! Operations as a kind of state in the machine.
 
-use latchgate_core::gate::{Claim, Command, OperationRecord, Outcome, step};
+use latchgate_core::gate::{Claim, Command, OperationRecord, Outcome, Phase, step};
 use latchgate_core::{Address, Timestamp};
 
 use super::waits::Waits;
@@ -46,12 +46,14 @@ impl Kind for Gating {
         Round { used, now }: Round<'_>,
     ) -> Evaluation {
         let hold_off = used.hold_off_of_operations();
+        let then = Timestamp::from_ms(now.as_ms().saturating_sub(used.late_ms(now)));
         let mut evaluation = Evaluation { state: state.clone(), applied: Vec::new(), has_changed: false, wakes: false };
         for command in commands {
             let command = match command.clone() {
                 Command::Pre(claim) => Command::Pre(Claim { hold_off, ..claim }),
                 other => other,
             };
+            let now = if is_late(evaluation.state.as_ref(), &command, now, then) { then } else { now };
             let step = step(evaluation.state.take(), command, now);
             evaluation.has_changed |= step.changed;
             evaluation.wakes |= step.wakes;
@@ -70,20 +72,21 @@ impl Kind for Gating {
     }
 
     fn change(
-        _: Context<'_>,
+        Context { node, .. }: Context<'_>,
         address: &Address,
         expected: Version,
         evaluation: &mut Evaluation,
         Round { used, now }: Round<'_>,
     ) -> Change<State> {
         let state = evaluation.state.take();
+        let no_record = || now.plus_ms(node.limits.idle_retention_ms());
         Change {
             address: address.clone(),
             expected,
             events: Vec::new(),
             notice_at: None,
-            // A row without a record need not be kept.
-            keep_until: state.as_ref().map_or(now, |record| record.goes_at().unwrap_or(NEVER)),
+            // The versions of a new row start at the clock, so that a row is kept for a while also without a record.
+            keep_until: state.as_ref().map_or_else(no_record, |record| record.goes_at().unwrap_or(NEVER)),
             state,
             epoch: used.epoch,
         }
@@ -109,4 +112,15 @@ impl Kind for Gating {
     fn bytes(commands: &Vec<Command>) -> usize {
         commands.iter().map(Command::bytes).sum()
     }
+}
+
+/// Whether others may not act yet on the end of a lease that seems to have passed, because the store's clock has jumped ahead: `then` is `now` without
+/// the jump.
+fn is_late(record: Option<&OperationRecord>, command: &Command, now: Timestamp, then: Timestamp) -> bool {
+    let is_of_another = matches!(command, Command::Pre(_) | Command::Await { .. });
+    let running = record.and_then(|record| match &record.phase {
+        Phase::Started(started) if is_of_another => Some(started),
+        _ => None,
+    });
+    running.is_some_and(|running| running.has_passed(now) && !running.has_passed(then))
 }

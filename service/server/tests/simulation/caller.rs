@@ -6,22 +6,26 @@ use std::time::Duration;
 
 use latchgate::gate::{PreCall, Reply};
 use latchgate_core::gate::{
-    AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName, Outcome,
-    Post, Report, Retention, Sha256Digest, Stamp,
+    AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName,
+    OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp,
 };
-use latchgate_core::{App, Timestamp};
+use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::gate::{Node, Site};
-use crate::log::Log;
+use crate::check::Checker;
+use crate::database::Records;
 use crate::random::Random;
 use crate::reach;
+use crate::world::{Node, World};
 
 /// Longest time of an answer, besides the wait.
 const PATIENCE: Duration = Duration::from_secs(20);
 const RETENTION_MS: u64 = 3_600_000;
 /// From one round of operations to the next.
 const ROUND: Duration = Duration::from_secs(3);
+
+/// The lease of a caller that hangs up: much longer than a run.
+const LEFT_MS: u64 = 600_000;
 
 /// An attempt that may go, as its caller knows.
 #[derive(Clone, Debug)]
@@ -47,28 +51,38 @@ struct Operation {
 
 /// What must hold of operations, by what callers were answered.
 pub struct Promises {
-    log: Arc<Log>,
-    violations: Mutex<Vec<String>>,
+    checker: Arc<Checker>,
     operations: Mutex<BTreeMap<String, Operation>>,
+    /// Those of which nobody has the answer.
+    left: Mutex<Vec<String>>,
 }
 
 impl Promises {
-    pub fn new(log: Arc<Log>) -> Self {
-        Self { log, violations: Mutex::default(), operations: Mutex::default() }
-    }
-
-    pub fn violations(&self) -> Vec<String> {
-        self.violations.lock().unwrap().clone()
+    pub fn new(checker: &Arc<Checker>) -> Self {
+        Self { checker: Arc::clone(checker), operations: Mutex::default(), left: Mutex::default() }
     }
 
     fn broken(&self, what: String) {
-        self.log.line(|| format!("BROKEN: {what}"));
-        self.violations.lock().unwrap().push(what);
+        self.checker.broken(what);
     }
 
-    /// An engine is left without a copy.
-    pub fn lose(&self) {
-        self.operations.lock().unwrap().values_mut().for_each(|operation| operation.is_wild = true);
+    /// Instead of the first records, the engine in charge has the others.
+    pub fn lose(&self, before: &Records, after: &Records) {
+        let is_lost = |(address, record): &(_, &OperationRecord)| after.get(*address) != Some(*record);
+        let fresh = after.iter().filter(|(address, _)| !before.contains_key(*address));
+        for (_, record) in before.iter().filter(is_lost).chain(fresh) {
+            self.checker.log.saw("operations lost");
+            self.checker.log.line(|| format!("{} is lost", record.operation.as_str()));
+            self.change(record.operation.as_str(), |operation| operation.is_wild = true);
+        }
+    }
+
+    /// A clock has stepped ahead, by which leases end early. What may not go after its lease still may not.
+    pub fn end_leases(&self) {
+        let mut operations = self.operations.lock().unwrap();
+        for last in operations.values_mut().filter_map(|operation| operation.last.as_mut()) {
+            last.until = Instant::now();
+        }
     }
 
     fn know(&self, name: &str) -> Operation {
@@ -79,14 +93,15 @@ impl Promises {
         change(self.operations.lock().unwrap().entry(name.to_owned()).or_default());
     }
 
-    /// An attempt may go. `before` is what was known when its pre was sent.
-    fn goes(&self, name: &str, attempt: Attempt, before: &Operation) {
+    /// An attempt may go. `before` is what was known when its pre was sent; `is_certain`: no records are missing.
+    fn goes(&self, name: &str, attempt: Attempt, before: &Operation, is_certain: bool) {
         let now = self.know(name);
-        if before.is_done && !now.is_wild {
+        let is_certain = is_certain && !now.is_wild;
+        if before.is_done && is_certain {
             self.broken(format!("{name} may go after its success"));
         }
         let others = now.last.iter().filter(|last| last.stamp != attempt.stamp && !last.has_failed);
-        for last in others.filter(|_| !now.is_wild) {
+        for last in others.filter(|_| is_certain) {
             if last.on_expiry == OnExpiry::Block || last.until > Instant::now() {
                 self.broken(format!("{name} may go, and so may another attempt: {last:?}"));
             }
@@ -115,7 +130,7 @@ fn address(id: OperationId) -> OperationAddress {
 }
 
 pub struct Caller {
-    site: Arc<Site>,
+    world: Arc<World>,
     number: u64,
     random: Random,
     began: Instant,
@@ -123,19 +138,21 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn new(site: &Arc<Site>, number: u64) -> Self {
-        let (site, random) = (Arc::clone(site), site.random.stream());
-        Self { site, number, random, began: Instant::now(), requests: 0 }
+    pub fn new(world: &Arc<World>, number: u64) -> Self {
+        let (world, random) = (Arc::clone(world), world.random.stream());
+        Self { world, number, random, began: Instant::now(), requests: 0 }
     }
 
     pub async fn run(mut self, end: Instant) {
         while Instant::now() < end {
-            sleep(self.ms(0, 200)).await;
-            let round = self.began.elapsed().as_secs() / ROUND.as_secs();
+            sleep(self.ms(0, 200) * self.world.plan.pace).await;
+            let round = self.began.elapsed().as_secs() / (ROUND * self.world.plan.pace).as_secs();
             let round = round.saturating_sub(self.random.between(0..=1));
             let name = format!("operation-{round}-{}", self.random.below(3));
             if self.random.percent(3) {
                 self.forget(&name).await;
+            } else if self.random.percent(5) && !self.world.plan.has_hold_offs() {
+                self.hang_up().await;
             } else {
                 self.run_once(&name).await;
             }
@@ -146,16 +163,16 @@ impl Caller {
         Duration::from_millis(self.random.between(from..=to))
     }
 
-    fn any_node(&self) -> &Node {
-        self.site.any_node(&self.random)
+    fn any_node(&self) -> Node {
+        self.world.node(self.random.below(self.world.plan.nodes))
     }
 
     fn saw(&self, what: &'static str) {
-        self.site.log.saw(what);
+        self.world.log.saw(what);
     }
 
     fn line(&self, line: impl FnOnce() -> String) {
-        self.site.log.line(|| format!("caller-{}  {}", self.number, line()));
+        self.world.log.line(|| format!("caller-{}  {}", self.number, line()));
     }
 
     fn call(&mut self, name: &str) -> PreCall {
@@ -167,10 +184,9 @@ impl Caller {
             operation,
             checked: self.random.percent(4).then(|| Sha256Digest::of(b"checked")),
             attempt_id: Some(attempt_id).filter(|_| self.random.percent(60)),
-            lease_ms: self.random.between(200..=1_500),
+            lease_ms: self.random.between(200..=1_500) * u64::from(self.world.plan.pace),
             wait: Duration::from_millis(*self.random.one_of(&[0, 0, 300, 2_000])),
             on_expiry: *self.random.one_of(&[OnExpiry::Retry, OnExpiry::Retry, OnExpiry::Block]),
-            // The same for all calls of an operation, which could run in both stores otherwise.
             durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
             retention: Retention::default(),
             description: None,
@@ -181,13 +197,13 @@ impl Caller {
     async fn run_once(&mut self, name: &str) {
         let call = self.call(name);
         for _ in 0..3 {
-            let before = self.site.promises.know(name);
+            let before = self.world.promises.know(name);
             let node = self.any_node();
             self.line(|| format!("{}: pre {name}, wait {} ms", node.name, call.wait.as_millis()));
             let sent = Instant::now();
             let Ok(answer) = timeout(call.wait + PATIENCE, node.operations.pre(&App::default(), call.clone())).await
             else {
-                return self.site.promises.broken(format!("{}: pre of {name} has no answer", node.name));
+                return self.world.promises.broken(format!("{}: pre of {name} has no answer", node.name));
             };
             answer.iter().for_each(|reply| self.saw(reach::pre(&reply.outcome)));
             match answer {
@@ -201,11 +217,10 @@ impl Caller {
                     ];
                     seen.iter().filter(|(is_so, _)| *is_so).for_each(|(_, what)| self.saw(what));
                     self.line(|| format!("{name} may go for {lease_ms} ms"));
-                    let until = Instant::now() + Duration::from_millis(lease_ms);
+                    let until = self.certain_end(lease_ms);
                     let attempt = Attempt { stamp: go.stamp, on_expiry: call.on_expiry, until, has_failed: false };
-                    if !go.possibly_repeated && go.forced_ms.is_none() {
-                        self.site.promises.goes(name, attempt, &before);
-                    }
+                    let is_certain = !go.possibly_repeated && go.forced_ms.is_none();
+                    self.world.promises.goes(name, attempt, &before, is_certain);
                     return self.work(name, call.fingerprint.id, go.stamp, lease_ms).await;
                 }
                 Ok(Reply { outcome, waited, .. }) => {
@@ -214,7 +229,7 @@ impl Caller {
                         Outcome::Duplicate(_) => self.saw("refused as a duplicate"),
                         Outcome::Unknown { attempt: 1.., .. } => self.saw("blocked after its lease"),
                         Outcome::InProgress { .. } if waited < call.wait => {
-                            self.site
+                            self.world
                                 .promises
                                 .broken(format!("{name}: a pre waited for {waited:?} instead of {:?}", call.wait));
                         }
@@ -246,16 +261,16 @@ impl Caller {
             let app = App::default();
             let entry = node.operations.enter(&app, &call, run.clone(), Timestamp::default());
             let Ok(answer) = timeout(PATIENCE, entry).await else {
-                return self.site.promises.broken(format!("{}: an entry of {name} has no answer", node.name));
+                return self.world.promises.broken(format!("{}: an entry of {name} has no answer", node.name));
             };
             let Ok(reply) = answer else { continue };
             self.saw("entered run");
             return match reply.outcome {
-                Outcome::Posted(_) | Outcome::Superseded { .. } => self.site.promises.change(name, |operation| {
+                Outcome::Posted(_) | Outcome::Superseded { .. } => self.world.promises.change(name, |operation| {
                     operation.is_done = true;
                     operation.earlier.extend(operation.last.take().map(|last| last.stamp));
                 }),
-                other => self.site.promises.broken(format!("{}: an entry of {name} is told {other:?}", node.name)),
+                other => self.world.promises.broken(format!("{}: an entry of {name} is told {other:?}", node.name)),
             };
         }
     }
@@ -287,7 +302,7 @@ impl Caller {
     }
 
     async fn beat(&self, name: &str, id: OperationId, stamp: Stamp) {
-        let (before, node) = (self.site.promises.know(name), self.any_node());
+        let (before, node) = (self.world.promises.know(name), self.any_node());
         self.line(|| format!("{}: heartbeat of {name}", node.name));
         // A renewal that is not answered may have been carried out.
         let answer = timeout(PATIENCE, node.operations.heartbeat(&address(id), stamp, None)).await;
@@ -295,9 +310,9 @@ impl Caller {
         self.saw(reach::reported(&outcome));
         let Outcome::Beating { lease_until, .. } = outcome else { return };
         self.saw("heartbeat");
-        self.site.promises.is_taken(name, stamp, &before);
-        let until = Instant::now() + Duration::from_millis(lease_until.ms_since(now));
-        self.site.promises.change(name, |operation| {
+        self.world.promises.is_taken(name, stamp, &before);
+        let until = self.certain_end(lease_until.ms_since(now));
+        self.world.promises.change(name, |operation| {
             let last = operation.last.as_mut().filter(|last| last.stamp == stamp);
             last.into_iter().for_each(|last| last.until = last.until.max(until));
         });
@@ -305,8 +320,8 @@ impl Caller {
 
     /// Returns whether there was an answer.
     async fn post(&self, name: &str, id: OperationId, stamp: Stamp, report: Report) -> bool {
-        let (before, node) = (self.site.promises.know(name), self.any_node());
-        self.site.promises.change(name, |operation| {
+        let (before, node) = (self.world.promises.know(name), self.any_node());
+        self.world.promises.change(name, |operation| {
             let last = operation.last.as_mut().filter(|last| last.stamp == stamp);
             // Its caller no longer relies on it.
             last.into_iter().for_each(|last| {
@@ -318,7 +333,7 @@ impl Caller {
         let retention = Some(Retention::Ms(RETENTION_MS));
         let post = Post { retention, ..Post::new(stamp, report) };
         let Ok(answer) = timeout(PATIENCE, node.operations.post(&address(id), post)).await else {
-            self.site.promises.broken(format!("{}: post of {name} has no answer", node.name));
+            self.world.promises.broken(format!("{}: post of {name} has no answer", node.name));
             return true;
         };
         let Ok(reply) = answer else { return false };
@@ -335,9 +350,9 @@ impl Caller {
                     self.saw("late post");
                 }
                 if !posted.replayed {
-                    self.site.promises.is_taken(name, stamp, &before);
+                    self.world.promises.is_taken(name, stamp, &before);
                 }
-                self.site.promises.change(name, |operation| {
+                self.world.promises.change(name, |operation| {
                     operation.is_done |= report == Report::Success;
                 });
             }
@@ -347,26 +362,61 @@ impl Caller {
         true
     }
 
+    /// How long a caller relies on a lease. Where clocks are off, others may act on its end by so much earlier.
+    fn certain_end(&self, lease_ms: u64) -> Instant {
+        let early_ms = if self.world.plan.skews { 2 * CLOCK_BOUND_MS } else { 0 };
+        Instant::now() + Duration::from_millis(lease_ms.saturating_sub(early_ms))
+    }
+
+    /// Hangs up before the answer, mostly.
+    async fn hang_up(&mut self) {
+        let name = format!("left-{}-{}", self.number, self.requests);
+        let call = PreCall { lease_ms: LEFT_MS, on_expiry: OnExpiry::Block, checked: None, ..self.call(&name) };
+        let (node, id) = (self.any_node(), call.fingerprint.id);
+        let patience = Duration::from_millis(*self.random.one_of(&[0, 1, 3, 20, 200, 1_500]));
+        let pre = node.operations.pre(&App::default(), call);
+        match timeout(patience, pre).await {
+            Err(_) => {
+                self.saw("caller that hung up");
+                self.line(|| format!("{}: hangs up before the answer to {name}", node.name));
+                self.world.promises.left.lock().unwrap().push(name);
+            }
+            Ok(Ok(Reply { outcome: Outcome::Go(go), .. })) => {
+                self.post(&name, id, go.stamp, Report::Failure).await;
+            }
+            Ok(_) => {}
+        }
+    }
+
     /// As an operator.
     async fn forget(&mut self, name: &str) {
         let id = self.call(name).fingerprint.id;
         self.line(|| format!("forgets {name}"));
-        self.site.promises.change(name, |operation| operation.is_wild = true);
+        self.world.promises.change(name, |operation| operation.is_wild = true);
         let forgotten = timeout(PATIENCE, self.any_node().operations.forget(&address(id), true)).await;
         if let Ok(Ok(Reply { outcome: Outcome::Forgotten { .. }, .. })) = forgotten {
             self.saw("forgotten");
         }
     }
 
-    /// In calm, every operation whose success was acknowledged is refused as a duplicate, wherever it had been claimed.
+    /// In calm, every operation whose success was acknowledged is refused as a duplicate, and one whose callers have gone may go.
     pub async fn finds_successes(mut self) {
-        let operations = self.site.promises.operations.lock().unwrap().clone();
+        let left = std::mem::take(&mut *self.world.promises.left.lock().unwrap());
+        // A node that has died gives no claim back.
+        for name in left.iter().filter(|_| !self.world.plan.deaths) {
+            let call = PreCall { wait: Duration::ZERO, checked: None, ..self.call(name) };
+            match self.any_node().operations.pre(&App::default(), call).await {
+                Ok(Reply { outcome: Outcome::Go(_), .. }) => self.saw("claim given back"),
+                other => self.world.promises.broken(format!("{name} is claimed, and its caller has gone: {other:?}")),
+            }
+        }
+        let operations = self.world.promises.operations.lock().unwrap().clone();
         for (name, _) in operations.iter().filter(|(_, operation)| operation.is_done && !operation.is_wild) {
             let call = PreCall { wait: Duration::from_secs(5), checked: None, ..self.call(name) };
             let node = self.any_node();
             match node.operations.pre(&App::default(), call).await {
                 Ok(Reply { outcome: Outcome::Duplicate(_), .. }) => self.saw("success kept to the end"),
-                other => self.site.promises.broken(format!("{}: {name} had succeeded: {other:?}", node.name)),
+                other => self.world.promises.broken(format!("{}: {name} had succeeded: {other:?}", node.name)),
             }
         }
     }

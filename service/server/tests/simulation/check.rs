@@ -59,7 +59,7 @@ struct Start {
 type Name = (String, LeaseId, u64);
 
 pub struct Checker {
-    log: Arc<Log>,
+    pub log: Arc<Log>,
     /// Whether nodes write events.
     has_history: bool,
     facts: Mutex<Facts>,

@@ -4,12 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
+use futures::FutureExt as _;
 use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore};
+use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore, Rows};
+use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::{EventKind, Group, Lease, LockState, Mode, Turn};
 use latchgate_core::{Address, Timestamp};
 use latchgate_testkit::memory::{self, MemoryStore};
 
+use crate::caller::Promises;
 use crate::check::Checker;
 use crate::log::Log;
 use crate::pair::leases;
@@ -18,10 +21,14 @@ use crate::world::World;
 /// The store's clock at the start of each run.
 pub const EPOCH: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 
+/// Those of all operations.
+pub type Records = BTreeMap<Address, OperationRecord>;
+
 /// What a database had at some time.
 pub struct Saved {
     store: memory::Saved,
     states: BTreeMap<Address, LockState>,
+    operations: Records,
     record: Option<EngineRecord>,
     /// How many events were written by then.
     written: usize,
@@ -33,6 +40,7 @@ pub struct Database {
     /// How much more its clock shows than the true time, in ms.
     ahead_ms: AtomicI64,
     pub checker: Arc<Checker>,
+    pub promises: Arc<Promises>,
     pub log: Arc<Log>,
     pub states: Mutex<BTreeMap<Address, LockState>>,
     /// The engine record that was written last; `None` if the database has lost it.
@@ -42,11 +50,17 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn new(name: &'static str, ahead_ms: i64, checker: Arc<Checker>, log: Arc<Log>) -> Self {
+    pub fn new(
+        name: &'static str,
+        ahead_ms: i64,
+        checker: Arc<Checker>,
+        promises: Arc<Promises>,
+        log: Arc<Log>,
+    ) -> Self {
         let store = MemoryStore::starting_at(Timestamp::from_ms(EPOCH.as_ms().saturating_add_signed(ahead_ms)));
         let (states, record, other) = (Mutex::default(), Mutex::default(), OnceLock::new());
         let ahead_ms = AtomicI64::new(ahead_ms);
-        Self { name, store, ahead_ms, checker, log, states, record, other }
+        Self { name, store, ahead_ms, checker, promises, log, states, record, other }
     }
 
     /// The state that was committed last.
@@ -69,7 +83,7 @@ impl Database {
         }
     }
 
-    fn expect_filling(&self, epoch: Epoch) {
+    pub fn expect_filling(&self, epoch: Epoch) {
         let record = self.record.lock().unwrap();
         if !record.as_ref().is_some_and(|record| record.state == EngineState::Filling && record.epoch == epoch) {
             self.checker.broken(format!("{} takes a copy of epoch {epoch}: {record:?}", self.name));
@@ -90,13 +104,17 @@ impl Database {
     pub fn step_clock(&self, by_ms: i64) {
         self.store.step_clock(by_ms);
         self.ahead_ms.fetch_add(by_ms, Ordering::Relaxed);
-        self.checker.lose(leases(&self.states.lock().unwrap()).map(|(lease, _)| lease).filter(|_| by_ms > 0));
+        if by_ms > 0 {
+            self.checker.lose(leases(&self.states.lock().unwrap()).map(|(lease, _)| lease));
+            self.promises.end_leases();
+        }
     }
 
     /// All that it has now.
     pub fn save(&self) -> Saved {
         let (states, record) = (self.states.lock().unwrap().clone(), self.record.lock().unwrap().clone());
-        Saved { store: self.store.save(), states, record, written: self.checker.written() }
+        let operations = self.operations();
+        Saved { store: self.store.save(), states, operations, record, written: self.checker.written() }
     }
 
     /// Another server takes over, or this one restarts, with what was saved. What came after is lost.
@@ -104,13 +122,22 @@ impl Database {
         // During a switch none is active, and the leases are still here.
         let is_left = self.the_other().is_some_and(|other| other.is_in_charge());
         let kept: Vec<_> = leases(&saved.states).collect();
+        let operations = self.operations();
         let before = std::mem::replace(&mut *self.states.lock().unwrap(), saved.states.clone());
         *self.record.lock().unwrap() = saved.record;
         self.store.fail_over(saved.store);
         self.checker.lose_events(saved.written);
         if !is_left {
             self.checker.lose(leases(&before).filter(|lease| !kept.contains(lease)).map(|(lease, _)| lease));
+            self.promises.lose(&operations, &saved.operations);
         }
+    }
+
+    /// The records of all operations that it has now.
+    pub fn operations(&self) -> Records {
+        let page =
+            Rows::<Option<OperationRecord>>::dump(&self.store, None, usize::MAX).now_or_never().unwrap().unwrap();
+        page.items.into_iter().filter_map(|copied| Some((copied.address, copied.state?))).collect()
     }
 
     /// What its clock shows.

@@ -1,9 +1,9 @@
-//! The locks and the gate of several nodes over simulated stores, in simulated time, from one number.
+//! Locks and operations of several nodes over simulated stores, in simulated time, from one number.
 //!
 //! A seed decides everything: how many nodes and clients there are, what the clients do, which requests and answers are
 //! late, lost or repeated, which nodes freeze or die, how far clocks are off. Real committers, queues and batches run in paused
 //! time, so a minute takes some milliseconds and the same seed gives the same run.
-//! Of a pair and of the gate, a seed does not decide in which order tokio wakes tasks that wait for the same thing.
+//! Of runs with operations, a seed does not decide in which order tokio wakes tasks that wait for the same thing.
 //!
 //! A step is a call of a client, a message or a fault. By default, each of the three kinds takes some 300 000 steps or more, and in all some
 //! 1 300 000, in a minute of one core.
@@ -19,7 +19,6 @@ mod chaos;
 mod check;
 mod client;
 mod database;
-mod gate;
 mod leaver;
 mod link;
 mod log;
@@ -54,7 +53,7 @@ fn every_seed_keeps_the_promises() {
 
 #[test]
 fn every_seed_of_a_pair_keeps_the_promises() {
-    run_seeds(Kind::LocksOnPair, SEEDS_OF_A_PAIR);
+    run_seeds(Kind::Pair, SEEDS_OF_A_PAIR);
 }
 
 #[test]
@@ -83,7 +82,7 @@ fn run_seeds(kind: Kind, seeds: u64) {
             if seed >= end || is_over {
                 return;
             }
-            // A run of a pair or of the gate may not come again.
+            // A run with operations may not come again.
             let report = run(seed, kind, kind != Kind::Locks);
             for (what, count) in &report.seen {
                 *seen.lock().unwrap().entry(*what).or_default() += count;
@@ -106,7 +105,7 @@ fn run_seeds(kind: Kind, seeds: u64) {
     let seeds: Vec<u64> = failed.iter().map(|report| report.seed).collect();
     if let Some(first) = failed.first() {
         match kind {
-            Kind::LocksOnPair | Kind::Gate => print(first, LINES_MAX),
+            Kind::Gate | Kind::Pair => print(first, LINES_MAX),
             Kind::Locks => print(&run(first.seed, kind, true), LINES_MAX),
         }
         panic!(

@@ -7,10 +7,11 @@ use std::time::Duration;
 use latchgate::engines::{EngineSet, EngineSpec};
 use latchgate::store::engine_record::{EngineRecord, EngineState};
 use latchgate::store::{CopiedState, Epoch, Store};
+use latchgate_core::gate::{OperationRecord, Phase};
 use latchgate_core::lock::{LeaseId, LockState};
 use latchgate_core::{Address, Timestamp};
 
-use crate::database::Database;
+use crate::database::{Database, Records};
 
 /// Longest time that a node waits for an engine to answer.
 const PATIENCE: Duration = Duration::from_millis(800);
@@ -73,6 +74,7 @@ impl Database {
                 // In a new epoch, a part of the copy was lost, and a hold-off begins.
                 if next.epoch == before.epoch {
                     self.check_copy(&other).await;
+                    self.check_copied_operations(&other);
                 } else {
                     self.abandon(&other);
                 }
@@ -85,10 +87,12 @@ impl Database {
     pub fn forget(&self) {
         let is_left =
             self.the_other().is_some_and(|other| other.is_in_charge()) || self.record.lock().unwrap().is_none();
+        let operations = self.operations();
         self.store.forget();
         *self.record.lock().unwrap() = None;
         let states = std::mem::take(&mut *self.states.lock().unwrap());
         if !is_left {
+            self.promises.lose(&operations, &Records::new());
             self.checker.lose(leases(&states).map(|(lease, _)| lease));
         }
     }
@@ -108,6 +112,7 @@ impl Database {
         let lost: Vec<_> = leases(&there).map(|(lease, _)| lease).filter(|lease| !known.contains(lease)).collect();
         self.log.line(|| format!("{}: active without a copy, {} leases are lost", self.name, lost.len()));
         self.checker.lose(lost);
+        self.promises.lose(&other.operations(), &self.operations());
     }
 
     /// It has become active after a copy, which must have everything that the other engine has, and nothing else.
@@ -131,6 +136,32 @@ impl Database {
                     self.checker.broken(format!("{lease_id:?} of {key} was not copied to its end: {original:?}"));
                 }
             }
+        }
+    }
+
+    /// As [`Self::check_copy`], of operations.
+    fn check_copied_operations(&self, other: &Self) {
+        let (copied, original) = (self.operations(), other.operations());
+        for address in copied.keys().chain(original.keys()) {
+            self.log.saw("operation copied");
+            let (copied, original) = (copied.get(address), original.get(address));
+            let facts = |record: &OperationRecord| {
+                (record.operation.clone(), record.state(), record.stamp(), record.attempt, record.earlier.clone())
+            };
+            let is_complete = copied.map(facts) == original.map(facts)
+                && copied.map(|record| self.true_end(record)) >= original.map(|record| other.true_end(record));
+            if !is_complete {
+                self.checker.broken(format!("an operation was copied to {}: {original:?}, then {copied:?}", self.name));
+            }
+        }
+    }
+
+    /// Of the lease of an operation, or of the time for which its success is kept.
+    fn true_end(&self, record: &OperationRecord) -> Option<Timestamp> {
+        match &record.phase {
+            Phase::Started(started) => Some(self.true_time(started.lease_until)),
+            Phase::Succeeded(succeeded) => succeeded.keep_until.map(|until| self.true_time(until)),
+            Phase::Unknown { .. } | Phase::Vacant { .. } => None,
         }
     }
 

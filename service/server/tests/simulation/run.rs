@@ -9,9 +9,9 @@ use latchgate::locks::{Acquired, Answer, LockRequest};
 use latchgate_core::lock::{Command, LeaseId, Metadata, Mode, Note, Outcome, Revoke};
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::caller::Caller;
 use crate::chaos::disturb;
 use crate::client::{Client, Flavour};
-use crate::gate;
 use crate::leaver::{Leaver, nothing_is_left};
 use crate::log::Log;
 use crate::operator::Operator;
@@ -74,8 +74,41 @@ pub const SITUATIONS: [&str; 51] = [
     "end that was answered and written",
 ];
 
+/// What a batch of runs with operations must have seen.
+pub const SITUATIONS_OF_THE_GATE: [&str; 25] = [
+    "go",
+    "go after a wait",
+    "repeated go",
+    "re-entry",
+    "entered run",
+    "blocked after its lease",
+    "refused as a duplicate",
+    "heartbeat",
+    "superseded",
+    "success",
+    "failure",
+    "left unknown",
+    "late post",
+    "forgotten",
+    "no answer",
+    "caller that hung up",
+    "claim given back",
+    "frozen node",
+    "dead node",
+    "store that refuses writes",
+    "promotion",
+    "last second lost",
+    "clock stepped ahead",
+    "clock stepped back",
+    "success kept to the end",
+];
+
 /// What a batch of runs of a pair must have seen besides.
-pub const SITUATIONS_OF_A_PAIR: [&str; 45] = [
+pub const SITUATIONS_OF_A_PAIR: [&str; 49] = [
+    "go after a wait",
+    "operations lost",
+    "operation copied",
+    "success kept to the end",
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -143,23 +176,28 @@ pub struct Report {
 /// What is simulated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
+    /// Locks on one database.
     Locks,
-    LocksOnPair,
+    /// Locks and operations on one database.
     Gate,
+    /// Locks and operations on a pair.
+    Pair,
 }
 
 impl Kind {
     /// What a batch of runs must have seen.
     pub fn situations(self) -> impl Iterator<Item = &'static str> {
+        let gate = [reach::PRE, reach::REPORTED];
         let locks = [reach::ACQUIRED, reach::RENEWED, reach::RELEASED, reach::COMMANDED];
         let answers = match self {
-            Self::Locks | Self::LocksOnPair => locks.concat(),
-            Self::Gate => [reach::PRE, reach::REPORTED].concat(),
+            Self::Locks => locks.concat(),
+            Self::Gate => gate.concat(),
+            Self::Pair => [locks.concat(), gate.concat()].concat(),
         };
         let situations = match self {
             Self::Locks => &SITUATIONS[..],
-            Self::LocksOnPair => &SITUATIONS_OF_A_PAIR,
-            Self::Gate => &gate::SITUATIONS,
+            Self::Gate => &SITUATIONS_OF_THE_GATE,
+            Self::Pair => &SITUATIONS_OF_A_PAIR,
         };
         answers.into_iter().chain(situations.iter().copied())
     }
@@ -171,17 +209,11 @@ pub fn run(seed: u64, kind: Kind, has_log: bool) -> Report {
     let (violations, (lines, seen)) = runtime.block_on(async {
         let log = Arc::new(Log::new(has_log));
         reach::count_in(&log);
-        let violations = match kind {
-            Kind::Gate => gate::play(seed, Arc::clone(&log)).await,
-            Kind::Locks | Kind::LocksOnPair => {
-                let world = World::new(seed, kind == Kind::LocksOnPair, Arc::clone(&log)).await;
-                if timeout(RUN_MAX, play(&world)).await.is_err() {
-                    world.checker.broken("the run does not end");
-                }
-                world.checker.violations()
-            }
-        };
-        (violations, log.take())
+        let world = World::new(seed, kind, Arc::clone(&log)).await;
+        if timeout(RUN_MAX, play(&world)).await.is_err() {
+            world.checker.broken("the run does not end");
+        }
+        (world.checker.violations(), log.take())
     });
     Report { seed, violations, lines, seen }
 }
@@ -197,6 +229,7 @@ async fn play(world: &Arc<World>) {
     };
     let clients = (0..world.plan.clients).map(|number| tokio::spawn(Client::new(world, number, keys.clone()).run(end)));
     let mut clients: Vec<_> = clients.collect();
+    clients.extend((0..world.plan.callers).map(|number| tokio::spawn(Caller::new(world, number).run(end))));
     // A hold-off would be as long as the leases of these clients.
     if !world.plan.has_hold_offs() {
         clients.extend((0..2).map(|number| tokio::spawn(Leaver::new(world, number).run(end))));
@@ -221,6 +254,7 @@ async fn play(world: &Arc<World>) {
         }
     }
     nothing_is_left(world).await;
+    Caller::new(world, 99).finds_successes().await;
     hand_over(world).await;
     leave_while_granted(world).await;
     fill_a_key(world).await;

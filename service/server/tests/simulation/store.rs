@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
 use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    LockedStates, LoggedEvent, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
+    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
 };
 use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::{Event, LockState, NodeId};
@@ -123,9 +123,16 @@ impl Checked for LockState {
 }
 
 impl Checked for Option<OperationRecord> {
-    fn executed(_database: &Database, _node: &str, _changes: &[Change<Self>], _committed: &Committed) {}
+    fn executed(database: &Database, node: &str, changes: &[Change<Self>], Committed { result, .. }: &Committed) {
+        for change in changes {
+            let record = change.state.as_ref().map(|record| (&record.operation, record.attempt, &record.phase));
+            database.log.line(|| format!("{node}  {}: {record:?} in {result:?}", database.name));
+        }
+    }
 
-    fn filled(_database: &Database, _epoch: Epoch, _states: &[CopiedState<Self>]) {}
+    fn filled(database: &Database, epoch: Epoch, _states: &[CopiedState<Self>]) {
+        database.expect_filling(epoch);
+    }
 }
 
 #[async_trait]
@@ -211,6 +218,14 @@ impl<S: Checked> Rows<S> for SimulatedStore {
 impl Store for SimulatedStore {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
         self.database.store.list(app, prefix, after, limit).await
+    }
+
+    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
+        self.database.store.list_operations(listing).await
+    }
+
+    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+        self.database.store.discard(epoch, address).await
     }
 
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {

@@ -4,25 +4,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use latchgate::gate::Operations;
 use latchgate::locks::{Limits, Locks};
 use latchgate::store::{Epoch, Store};
 use latchgate_core::lock::{Lease, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::time::sleep;
 
+use crate::caller::Promises;
 use crate::check::{Checker, Claim};
 use crate::database::Database;
 use crate::link::{Cut, Faults, Link};
 use crate::log::Log;
 use crate::pair;
 use crate::random::Random;
+use crate::run::Kind;
 use crate::store::SimulatedStore;
 
-/// A node: real locks, over links to all databases.
+/// A node: real locks and operations, over links to all databases.
 #[derive(Clone)]
 pub struct Node {
     pub name: String,
     pub locks: Locks,
+    pub operations: Operations,
     pub links: Vec<Arc<Link>>,
 }
 
@@ -30,6 +34,7 @@ pub struct World {
     pub random: Random,
     pub log: Arc<Log>,
     pub checker: Arc<Checker>,
+    pub promises: Arc<Promises>,
     pub databases: Vec<Arc<Database>>,
     pub plan: Plan,
     /// The nodes that run now. A node that died is replaced by one with another name.
@@ -46,6 +51,8 @@ pub struct World {
 pub struct Plan {
     pub nodes: usize,
     pub clients: usize,
+    /// Of operations.
+    pub callers: u64,
     pub keys: usize,
     /// For how long clients send new requests and links are faulty.
     pub stormy: Duration,
@@ -70,11 +77,12 @@ pub struct Plan {
 }
 
 impl Plan {
-    fn new(random: &Random, is_pair: bool) -> Self {
+    fn new(random: &Random, kind: Kind) -> Self {
         let faults = Faults::at_random(random);
         let plan = Self {
             nodes: *random.one_of(&[2, 2, 3]),
             clients: usize::try_from(random.between(3..=9)).unwrap(),
+            callers: if kind == Kind::Locks { 0 } else { random.between(3..=9) },
             keys: *random.one_of(&[1, 1, 2, 3]),
             stormy: Duration::from_secs(random.between(8..=20)),
             faults,
@@ -89,7 +97,7 @@ impl Plan {
             stops: false,
             apart_ms: None,
         };
-        if is_pair {
+        if kind == Kind::Pair {
             plan.of_pair(random)
         } else {
             // Clients with long leases, if no hold-off lasts as long: see `Leaver`.
@@ -120,12 +128,15 @@ impl Plan {
 
 impl World {
     /// One database or a pair, and the plan of the seed.
-    pub async fn new(seed: u64, is_pair: bool, log: Arc<Log>) -> Arc<Self> {
+    pub async fn new(seed: u64, kind: Kind, log: Arc<Log>) -> Arc<Self> {
         let random = Random::new(seed);
-        let plan = Plan::new(&random, is_pair);
+        let plan = Plan::new(&random, kind);
         log.line(|| format!("seed {seed}: {plan:?}"));
         let checker = Arc::new(Checker::new(Arc::clone(&log), plan.has_history));
-        let database = |name, ahead_ms| Arc::new(Database::new(name, ahead_ms, Arc::clone(&checker), Arc::clone(&log)));
+        let promises = Arc::new(Promises::new(&checker));
+        let database = |name, ahead_ms| {
+            Arc::new(Database::new(name, ahead_ms, Arc::clone(&checker), Arc::clone(&promises), Arc::clone(&log)))
+        };
         let databases = match plan.apart_ms {
             None => vec![database("memory", 0)],
             Some(apart_ms) => {
@@ -138,6 +149,7 @@ impl World {
             random,
             log,
             checker,
+            promises,
             databases,
             plan,
             nodes: Mutex::default(),
@@ -264,9 +276,10 @@ impl World {
         let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &links));
         let stores = (0..self.databases.len()).map(store).collect();
         let engines = pair::open(stores, left_out, self.plan.lease_ms_max).await.unwrap();
-        let locks = Locks::start(engines, NodeId::new(&name), limits).await.unwrap();
+        let locks = Locks::start(engines, NodeId::new(&name), limits.clone()).await.unwrap();
+        let operations = Operations::start(&locks, None, limits).await.unwrap();
         self.log.line(|| format!("{name}  has started"));
-        Node { name, locks, links }
+        Node { name, locks, operations, links }
     }
 
     /// A store of a node, over its link.
