@@ -401,10 +401,13 @@ impl Caller {
 
     /// In calm, every operation whose success was acknowledged is refused as a duplicate, and one whose callers have gone may go.
     pub async fn finds_successes(mut self) {
-        let left = std::mem::take(&mut *self.world.promises.left.lock().unwrap());
-        // A node that has died gives no claim back.
-        for name in left.iter().filter(|_| !self.world.plan.deaths) {
-            let call = PreCall { wait: Duration::ZERO, checked: None, ..self.call(name) };
+        let mut left = std::mem::take(&mut *self.world.promises.left.lock().unwrap());
+        if self.world.plan.deaths {
+            // A node that has died gives no claim back.
+            left.clear();
+        }
+        for name in left {
+            let call = PreCall { wait: Duration::ZERO, checked: None, ..self.call(&name) };
             match self.any_node().operations.pre(&App::default(), call).await {
                 Ok(Reply { outcome: Outcome::Go(_), .. }) => self.saw("claim given back"),
                 other => self.world.promises.broken(format!("{name} is claimed, and its caller has gone: {other:?}")),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use latchgate::engines::{EngineSet, EngineSpec};
 use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{CopiedState, Epoch, Store};
+use latchgate::store::{CopiedState, Epoch, Rows, Store};
 use latchgate_core::gate::{OperationRecord, Phase};
 use latchgate_core::lock::{LeaseId, LockState};
 use latchgate_core::{Address, Timestamp};
@@ -171,7 +171,7 @@ impl Database {
     }
 
     async fn dump(&self) -> BTreeMap<Address, LockState> {
-        let page = self.store.dump(None, usize::MAX).await.unwrap();
+        let page = Rows::<LockState>::dump(&self.store, None, usize::MAX).await.unwrap();
         page.items.into_iter().map(|CopiedState { address, state, .. }| (address, state)).collect()
     }
 }
