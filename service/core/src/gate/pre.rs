@@ -69,6 +69,11 @@ pub(super) fn pre(record: OperationRecord, claim: Claim, now: Timestamp) -> Step
 }
 
 fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Timestamp) -> Step {
+    let same_claim = claim.stamp == running.stamp;
+    // Nobody has the answer to it, so that nobody has begun.
+    if let Some(replaced) = running.replaced.as_deref().filter(|_| same_claim && !running.is_held(now)) {
+        return go(record, claim, now, replaced.clone());
+    }
     if running.has_passed(now) {
         return match record.on_expiry {
             OnExpiry::Retry => take_over(record, running, claim, now),
@@ -80,7 +85,6 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
         };
     }
     // The same claim, repeated because the store's answer to it was lost.
-    let same_claim = claim.stamp == running.stamp;
     let same_attempt = claim.attempt_id.is_some() && claim.attempt_id == running.attempt_id;
     if (same_claim || same_attempt) && running.is_held(now) {
         let outcome = Outcome::Go(Go {

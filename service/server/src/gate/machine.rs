@@ -87,7 +87,7 @@ impl Machine {
     pub(super) async fn apply(&self, address: &OperationAddress, command: &Command) -> Answer<Reply> {
         match self.try_to_apply(address, command).await {
             // If it was stored, it changes nothing the second time, and is acknowledged.
-            Err(Failure::OutcomeUnknown(_)) => self.try_to_apply(address, command).await,
+            Err(unknown @ Failure::OutcomeUnknown(_)) => self.try_to_apply(address, command).await.map_err(|_| unknown),
             answer => answer,
         }
     }
