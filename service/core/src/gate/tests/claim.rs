@@ -44,6 +44,23 @@ fn the_very_same_claim_is_told_of_its_own_success_as_if_for_the_first_time() {
     assert_eq!(world.run(Command::Pre(claim)), first);
 }
 
+/// The answer was lost, and the lease has passed meanwhile.
+#[test]
+fn the_very_same_claim_goes_once_more_if_nobody_relies_on_it() {
+    for on_expiry in [OnExpiry::Retry, OnExpiry::Block] {
+        for passed_ms in [LEASE_MS, LEASE_MS + CLOCK_BOUND_MS] {
+            let mut world = world();
+            let claim = Claim { on_expiry, ..world.claim() };
+            let first = go(world.run(Command::Pre(claim.clone())));
+            world.pass(passed_ms);
+            let again = go(world.run(Command::Pre(claim.clone())));
+            assert_eq!(again, Go { lease_until: world.now.plus_ms(LEASE_MS), ..first });
+            give_back(&mut world, &claim);
+            assert_eq!(world.record.as_ref().unwrap().state(), State::Vacant);
+        }
+    }
+}
+
 #[test]
 fn a_second_pre_is_told_how_long_the_first_may_take() {
     let mut world = world();
