@@ -308,10 +308,10 @@ impl Caller {
         let answer = timeout(PATIENCE, node.operations.heartbeat(&address(id), stamp, None)).await;
         let Ok(Ok(Reply { outcome, now, .. })) = answer else { return };
         self.saw(reach::reported(&outcome));
-        let Outcome::Beating { lease_until, .. } = outcome else { return };
+        let Outcome::Beating { lease_until, remaining_ms, .. } = outcome else { return };
         self.saw("heartbeat");
         self.world.promises.is_taken(name, stamp, &before);
-        let until = self.certain_end(lease_until.ms_since(now));
+        let until = self.certain_end(lease_until.ms_since(now).min(remaining_ms));
         self.world.promises.change(name, |operation| {
             let last = operation.last.as_mut().filter(|last| last.stamp == stamp);
             last.into_iter().for_each(|last| last.until = last.until.max(until));
