@@ -52,8 +52,16 @@ fuzz: ## Run the fuzz targets under libFuzzer (ARGS="contents state", SECONDS_EA
 	scripts/fuzz.sh $(ARGS)
 .PHONY: fuzz
 
+dist: ## Make the packages in target/packages: .tar.gz, .deb, wheel, npm, clients, image, checksums, parts
+	scripts/dist.py
+.PHONY: dist
+
+test-dist: ## Install each of them in a fresh Debian 12, and take a lock there (as root)
+	scripts/test-dist.sh
+.PHONY: test-dist
+
 sbom: ## List the parts of the released binary as CycloneDX
-	scripts/sbom.sh
+	scripts/dist.py sbom
 .PHONY: sbom
 
 reproduce: ## Build the released binary twice, in two directories, and compare

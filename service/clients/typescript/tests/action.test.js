@@ -10,7 +10,7 @@ import { after, test } from "node:test";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
-import { eventually, freshKey, isFree, world } from "./world.js";
+import { eventually, freshKey, isFree, startNode, world } from "./world.js";
 
 const nodes = world();
 const directories = [];
@@ -117,6 +117,14 @@ test("a runner that dies does not keep the lock", async () => {
   await eventually(first.token, "the lock");
   first.hold.child.kill("SIGKILL");
   await isFree(nodes.a, key);
+});
+
+test("a node at https is trusted for the authorities that ca names", async () => {
+  const { CLIENT_TLS: tls, LATCHGATE_CA: ca } = process.env;
+  const node = await startNode(["--tls-cert", `${tls}/cert.pem`, "--tls-key", `${tls}/key.pem`]);
+  const first = await job("acme/shop", freshKey(), { INPUT_URL: node.url, INPUT_CA: ca, LATCHGATE_CA: "" });
+  assert.deepEqual(await first.hold.ended, { code: 0, said: "" });
+  assert.equal((await first.release()).code, 0);
 });
 
 test("a wrong input is named", async () => {
