@@ -31,6 +31,7 @@ mod tests {
             on_expiry: OnExpiry::Block,
             durability: Durability::Durable,
             retention: Retention::default(),
+            ends_in_ms: None,
             description: None,
             waits_until: None,
             hold_off: HoldOff::default(),

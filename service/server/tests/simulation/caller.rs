@@ -173,6 +173,7 @@ impl Caller {
             // The same for all calls of an operation, which could run in both stores otherwise.
             durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
             retention: Retention::default(),
+            ends_in_ms: None,
             description: None,
         }
     }
