@@ -110,12 +110,10 @@ requests! {
         engine: Option<String>,
         /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
         /// begins.
-        #[serde(default)]
-        stopped: bool,
+        stopped: Option<bool>,
         /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
         /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
-        #[serde(default)]
-        force: bool,
+        force: Option<bool>,
         /// No switch: lower the longest lease that hold-offs last for, in ms, as in `ttl_ms_max` of the engine that is active. You
         /// vouch that no longer lease is live, and that no node allows longer ones. Not beside the other fields.
         #[schema(minimum = 100, maximum = 31_536_000_000_u64)]
@@ -125,8 +123,7 @@ requests! {
     #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
     pub struct HoldOffRequest {
         /// Which hold-off: `locks`, the default, or `gate`, which is that of fast and of durable operations.
-        #[serde(default)]
-        of: EnginesOf,
+        of: Option<EnginesOf>,
         /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease that any node grants.
         #[schema(maximum = 31_536_000_000_u64)]
         for_ms: Option<u64>,
@@ -137,7 +134,8 @@ impl SwitchRequest {
     /// Carries it out.
     async fn carry_out<E: ?Sized + Engine>(self, engines: &Engines<E>, call: &Call) -> Result<(), Problem> {
         let Self { engine, stopped, force, ttl_ms_max } = self;
-        let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+        let order =
+            SwitchOrder { to: engine, is_stopped: stopped.unwrap_or_default(), force: force.unwrap_or_default() };
         let carried_out = match ttl_ms_max {
             None => {
                 call.detail(|| order.to_string());
@@ -192,6 +190,7 @@ pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<Swit
 /// pres go and say `possibly_repeated`.
 #[utoipa::path(post, path = "/v1/admin/hold-off", tag = "admin", responses((status = 200, body = HoldOffAnswer)))]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
+    let of = of.unwrap_or_default();
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(of.as_str());
     call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));

@@ -38,8 +38,7 @@ acquire_body! {
         #[schema(minimum = 1, maximum = 1_000_000_000)]
         group_limit: Option<u32>,
         /// Take a free lock ahead of the queue.
-        #[serde(default)]
-        barge: bool,
+        barge: Option<bool>,
     }
 }
 
@@ -140,7 +139,7 @@ impl AcquireRequest {
             Some(requested) => requested,
             None => self.mode_fields().parse()?,
         };
-        let barge = self.barge;
+        let barge = self.barge.unwrap_or_default();
         let request = self.lock_request(context, &address.app, &[mode], resumed)?;
         Ok(LockRequest { lease: LeaseTerms { mode, limit, share, barge, ..request.lease }, ..request })
     }
