@@ -86,9 +86,10 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
     let acquired = call.context.locks.acquire(&address, request).await;
-    let (Grant { lease, limit, .. }, now) = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
+    let of_key = |problem: Problem| problem.with("key", address.key.as_str());
+    let (Grant { lease, limit, .. }, now) = match acquired.map_err(|failure| of_key(unanswered(&failure, &lease_id)))? {
         Acquired::Outcome(Outcome::Granted(grant), now) => (grant, now),
-        other => return Err(not_acquired(&call.context, &keys, &lease_id, wait, &other)),
+        other => return Err(of_key(not_acquired(&call.context, &keys, &lease_id, wait, &other))),
     };
     Ok(answer::ok(&AcquireAnswer {
         key: address.key.as_str(),
