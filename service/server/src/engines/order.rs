@@ -157,7 +157,8 @@ impl<E: ?Sized + Engine> Engines<E> {
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
                 let forced_until = record.forced_until.max(ended);
-                EngineRecord { forced_until, ..record.held_until(until, now) }
+                let next = EngineRecord { forced_until, ..record.held_until(until, now) };
+                next.held_because(record, "an operator has ordered it")
             })
             .await
             .map(|(record, now)| record.hold_off_until.ms_since(now))

@@ -40,6 +40,8 @@ answers! {
     /// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
     pub struct NodeAnswer {
         node: String,
+        /// Where it listens: with the name of its machine if that is on all of its addresses.
+        address: String,
         version: String,
         started_at: DateTime,
         /// How long ago it said so, in ms.
@@ -57,6 +59,8 @@ answers! {
         epoch?: Option<u64>,
         /// Time until the hold-off ends, in ms.
         hold_off_ms: u64,
+        /// Why the hold-off began.
+        hold_off_why?: Option<String>,
         /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
         forced_ms: u64,
         /// Why this node uses no engine.
@@ -224,8 +228,9 @@ fn answer(context: &Context) -> EnginesAnswer {
 }
 
 fn node(seen: SeenNode) -> NodeAnswer {
-    let NodeReport { version, started_at, locks, gate } = seen.report;
-    NodeAnswer { node: seen.node, version, started_at: rfc3339(started_at), seen_ms_ago: seen.age_ms, locks, gate }
+    let NodeReport { address, version, started_at, locks, gate } = seen.report;
+    let started_at = rfc3339(started_at);
+    NodeAnswer { node: seen.node, address, version, started_at, seen_ms_ago: seen.age_ms, locks, gate }
 }
 
 fn in_use<E: ?Sized + Engine>(engines: &Engines<E>, now: Timestamp) -> EnginesInUse {
@@ -235,13 +240,16 @@ fn in_use<E: ?Sized + Engine>(engines: &Engines<E>, now: Timestamp) -> EnginesIn
     let shown = standing.as_ref().and_then(|standing| view.engines.get(standing.index));
     let shown = shown.and_then(|engine| engine.reading.as_ref().ok());
     let now = shown.map_or(now, |reading| now.max(reading.now));
+    let why = shown.and_then(|reading| reading.record.as_ref()?.hold_off_why.clone());
     let left = |until: fn(&crate::engines::Standing<E>) -> Timestamp| {
         standing.as_ref().map_or(0, |standing| until(standing).ms_since(now))
     };
+    let hold_off_ms = left(|standing| standing.hold_off_until);
     EnginesInUse {
         active: standing.as_ref().and_then(|standing| Some(view.engines.get(standing.index)?.name.clone())),
         epoch: standing.as_ref().map(|standing| standing.epoch.number()),
-        hold_off_ms: left(|standing| standing.hold_off_until),
+        hold_off_ms,
+        hold_off_why: why.filter(|_| hold_off_ms > 0),
         forced_ms: left(|standing| standing.forced_until),
         trouble: view.trouble,
         engines: view.engines.into_iter().map(engine).collect(),
