@@ -24,15 +24,20 @@ start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL" --new
 ON_REDIS=$HTTP_URL
 start_http gate "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/gate.db" --gate "$REDIS_URL"
 GATE=$HTTP_URL
-# With operators, who set quotas and API keys that expire, a certificate for ten days, and few connections.
-openssl req -quiet -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days 10 -keyout "$ROOM/key.pem" -out "$ROOM/cert.pem"
+# An operator sets quotas and makes API keys that expire.
 API_KEY=lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08
 LATCHGATE_ADMIN_API_KEY=$API_KEY start_http guarded "$ALERTS_BINARY" serve --locks "$POSTGRES_URL" --open-metrics \
     --connections-max 40
 GUARDED=$HTTP_URL
+# certificate DAYS: makes one that lasts for so long.
+certificate() {
+    openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days "$1" -keyout "$ROOM/key.pem" -out "$ROOM/cert.pem" 2>/dev/null
+}
+certificate 90
 SECURE_PORT=$(free_port)
 start secure "$ALERTS_BINARY" serve --listen "127.0.0.1:$SECURE_PORT" --locks "sqlite:$ROOM/secure.db" \
     --tls-cert "$ROOM/cert.pem" --tls-key "$ROOM/key.pem"
+SECURE_PID=$STARTED_PID
 
 # In place of a postgres_exporter.
 EXPORTER_PORT=$(free_port)
@@ -161,6 +166,13 @@ an_api_key_expires_soon() {
     guarded "$GUARDED/v1/admin/api-keys" -d '{"scopes": ["read"], "expires_in_ms": 600000}'
 }
 
+a_certificate_expires_soon() {
+    [[ -z ${HAS_CERTIFICATE-} ]] || return 0
+    HAS_CERTIFICATE=yes
+    certificate 10
+    kill -HUP "$SECURE_PID"
+}
+
 an_app_reaches_its_quota() {
     guarded -X PATCH "$GUARDED/v1/admin/apps/default" -d '{"quotas": {"event_streams": 0}}'
     guarded "$GUARDED/v1/events"
@@ -209,9 +221,9 @@ causes LatchgateSlowCommits the_store_is_slow
 causes LatchgateRunEntered a_run_is_entered
 causes LatchgateUndecided an_outcome_is_unknown
 causes LatchgateKeyExpires an_api_key_expires_soon
+causes LatchgateCertificateExpires a_certificate_expires_soon
 causes LatchgateQuota an_app_reaches_its_quota
 causes LatchgateWaiters many_requests_wait
-causes LatchgatePoolFull listings_take_all_connections
 causes LatchgateOldSnapshot a_transaction_stays_open
 kill -STOP "$REDIS_PID"
 causes LatchgateNotReady a_call_needs_the_store
@@ -220,6 +232,7 @@ kill -CONT "$REDIS_PID"
 causes LatchgateHoldOff the_store_loses_its_data
 stop plain
 causes LatchgateDown true
+causes LatchgatePoolFull listings_take_all_connections
 
 for alert in $(sed -nE 's/^ *- alert: //p' deploy/alerts.yml); do
     if [[ -z ${CAUSED[$alert]-} ]]; then

