@@ -36,7 +36,7 @@ async fn locks_are_listed_with_their_times_in_an_order_and_number_of_ones_choice
         .await
         .assert(0, "free is closed. `latchgate locks open` opens it.\n");
     let keys = async |args: &[&str]| {
-        let listed = desk.run(&[&["locks", "list"], args].concat()).ends().await;
+        let listed = desk.run(&[&["locks", "list"][..], args].concat()).ends().await;
         assert_eq!(listed.code, Some(0), "{listed:?}");
         listed.out.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
     };
