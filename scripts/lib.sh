@@ -29,7 +29,7 @@ say() { printf '==> %s\n' "$*" >&2; }
 die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd envsubst etcd go haproxy ip
-# iptables java javac jdbc jq mmdebstrap nginx node npm patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
+# iptables java javac jdbc jq mmdebstrap nginx node npm openssl patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
 # systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install.
 ensure_packages() {
     local tool missing=()

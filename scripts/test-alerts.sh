@@ -5,7 +5,7 @@
 #   ALERTS_BINARY   a built `latchgate`; if absent, cargo builds one
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages curl jq prometheus redis
+ensure_packages curl jq openssl postgres prometheus redis
 if [[ -z ${ALERTS_BINARY-} ]]; then
     ensure_packages cc
     cargo build --locked -p latchgate
@@ -15,6 +15,7 @@ fi
 passed=0 failed=0 skipped=0
 declare -A CAUSED=()
 
+start_postgres
 start_redis
 REDIS_PID=$STARTED_PID
 start_http plain "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/plain.db"
@@ -23,6 +24,20 @@ start_http on-redis "$ALERTS_BINARY" serve --locks "$REDIS_URL" --new
 ON_REDIS=$HTTP_URL
 start_http gate "$ALERTS_BINARY" serve --locks "sqlite:$ROOM/gate.db" --gate "$REDIS_URL"
 GATE=$HTTP_URL
+# An operator sets quotas and makes API keys that expire.
+API_KEY=lgk_0123456789ab_c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee00c0ffee000033df08
+LATCHGATE_ADMIN_API_KEY=$API_KEY start_http guarded "$ALERTS_BINARY" serve --locks "$POSTGRES_URL" --open-metrics \
+    --connections-max 40
+GUARDED=$HTTP_URL
+# certificate DAYS: makes one that lasts for so long.
+certificate() {
+    openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -days "$1" -keyout "$ROOM/key.pem" -out "$ROOM/cert.pem" 2>/dev/null
+}
+certificate 90
+SECURE_PORT=$(free_port)
+start secure "$ALERTS_BINARY" serve --listen "127.0.0.1:$SECURE_PORT" --locks "sqlite:$ROOM/secure.db" \
+    --tls-cert "$ROOM/cert.pem" --tls-key "$ROOM/key.pem"
+SECURE_PID=$STARTED_PID
 
 # In place of a postgres_exporter.
 EXPORTER_PORT=$(free_port)
@@ -47,7 +62,12 @@ rule_files: [$ROOM/alerts.yml]
 scrape_configs:
   - job_name: latchgate
     static_configs:
-      - targets: ["${PLAIN#http://}", "${ON_REDIS#http://}", "${GATE#http://}"]
+      - targets: ["${PLAIN#http://}", "${ON_REDIS#http://}", "${GATE#http://}", "${GUARDED#http://}"]
+  - job_name: secure
+    scheme: https
+    tls_config: { insecure_skip_verify: true }
+    static_configs:
+      - targets: ["127.0.0.1:$SECURE_PORT"]
   - job_name: postgres
     static_configs:
       - targets: ["127.0.0.1:$EXPORTER_PORT"]
@@ -133,8 +153,47 @@ a_run_is_entered() {
         "$GATE/v1/operations/enter"
 }
 
+guarded() { curl -s -m 5 -H "Authorization: Bearer $API_KEY" "$@"; }
+
+an_outcome_is_unknown() {
+    local go
+    KEYS=$((KEYS + 1))
+    go=$(curl -fs -m 5 -d "{\"operation\": \"pay\", \"contents\": $KEYS}" "$PLAIN/v1/operations/pre")
+    curl -s -m 5 -d "$(jq '{stamp, outcome: "unknown"}' <<<"$go")" "$PLAIN/v1/operations/$(jq -r .id <<<"$go")/post"
+}
+
+an_api_key_expires_soon() {
+    guarded "$GUARDED/v1/admin/api-keys" -d '{"scopes": ["read"], "expires_in_ms": 600000}'
+}
+
+a_certificate_expires_soon() {
+    [[ -z ${HAS_CERTIFICATE-} ]] || return 0
+    HAS_CERTIFICATE=yes
+    certificate 10
+    kill -HUP "$SECURE_PID"
+}
+
+an_app_reaches_its_quota() {
+    guarded -X PATCH "$GUARDED/v1/admin/apps/default" -d '{"quotas": {"event_streams": 0}}'
+    guarded "$GUARDED/v1/events"
+}
+
+many_requests_wait() {
+    [[ -z ${HAS_WAITERS-} ]] || return 0
+    HAS_WAITERS=yes
+    guarded "$GUARDED/v1/locks/waited/acquire" -d '{"ttl_ms": 300000}'
+    for _ in {1..30}; do
+        guarded -m 60 "$GUARDED/v1/locks/waited/acquire" -d '{"wait_ms": 50000}' &
+    done
+}
+
+# The exporter says it in place of a node, which holds no connection for long while its server is locked or away.
+a_pool_is_full() {
+    printf 'latchgate_pool_connections{of="locks",pool="reads",state="%s"} 4\n' used max >"$ROOM/exported"
+}
+
 deadline=$((SECONDS + 30))
-until [[ $(query 'latchgate_ready == 1') == 3 ]]; do
+until [[ $(query 'latchgate_ready == 1') == 5 ]]; do
     ((SECONDS < deadline)) || die "Prometheus does not read the nodes: $(curl -s "$PROMETHEUS/api/v1/targets")"
     sleep 0.2
 done
@@ -151,6 +210,11 @@ causes LatchgateLeasesExpire a_holder_dies
 causes LatchgateDoubleRun an_operation_runs_twice
 causes LatchgateSlowCommits the_store_is_slow
 causes LatchgateRunEntered a_run_is_entered
+causes LatchgateUndecided an_outcome_is_unknown
+causes LatchgateKeyExpires an_api_key_expires_soon
+causes LatchgateCertificateExpires a_certificate_expires_soon
+causes LatchgateQuota an_app_reaches_its_quota
+causes LatchgateWaiters many_requests_wait
 causes LatchgateOldSnapshot a_transaction_stays_open
 kill -STOP "$REDIS_PID"
 causes LatchgateNotReady a_call_needs_the_store
@@ -159,6 +223,7 @@ kill -CONT "$REDIS_PID"
 causes LatchgateHoldOff the_store_loses_its_data
 stop plain
 causes LatchgateDown true
+causes LatchgatePoolFull a_pool_is_full
 
 for alert in $(sed -nE 's/^ *- alert: //p' deploy/alerts.yml); do
     if [[ -z ${CAUSED[$alert]-} ]]; then
@@ -166,7 +231,7 @@ for alert in $(sed -nE 's/^ *- alert: //p' deploy/alerts.yml); do
         skipped=$((skipped + 1))
     fi
     anchor=${alert,,}
-    grep -q "runbook: docs/OPERATIONS.md#$anchor\$" deploy/alerts.yml && grep -q "^### $alert\$" docs/OPERATIONS.md || {
+    grep -q "runbook_url: .*/OPERATIONS.md#$anchor\"\$" deploy/alerts.yml && grep -q "^### $alert\$" docs/OPERATIONS.md || {
         say "$alert has no section in docs/OPERATIONS.md"
         failed=$((failed + 1))
     }

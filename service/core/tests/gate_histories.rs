@@ -262,6 +262,7 @@ impl World {
             on_expiry: OnExpiry::default(),
             durability: Durability::Fast,
             retention: Retention::default(),
+            ends_in_ms: None,
             description: described(self.stamps),
             waits_until: None,
             hold_off: HoldOff::default(),

@@ -78,6 +78,7 @@ fn claim(bytes: &mut Bytes<'_>) -> Claim {
         on_expiry: if bytes.chance() { OnExpiry::Block } else { OnExpiry::Retry },
         durability: Durability::Fast,
         retention: retention(bytes),
+        ends_in_ms: None,
         description: None,
         waits_until: bytes.chance().then(|| Timestamp::from_ms(bytes.number())),
         hold_off: HoldOff::default(),

@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeReport {
+    /// Where it listens.
+    pub address: String,
     pub version: String,
     /// By the clock of its store.
     pub started_at: Timestamp,
@@ -77,15 +79,16 @@ pub struct Nodes {
 struct Inner {
     locks: Locks,
     operations: Operations,
+    address: String,
     started_at: Timestamp,
     /// As this node read it last.
     document: Mutex<Document>,
 }
 
 impl Nodes {
-    pub fn start(locks: Locks, operations: Operations) -> Self {
+    pub fn start(locks: Locks, operations: Operations, address: String) -> Self {
         let started_at = locks.now();
-        let inner = Arc::new(Inner { locks, operations, started_at, document: Mutex::default() });
+        let inner = Arc::new(Inner { locks, operations, address, started_at, document: Mutex::default() });
         let running = CancellationToken::new();
         let looking = Arc::clone(&inner);
         tokio::spawn(running.clone().run_until_cancelled_owned(async move {
@@ -121,6 +124,7 @@ impl Inner {
 
     fn report(&self) -> NodeReport {
         NodeReport {
+            address: self.address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started_at: self.started_at,
             locks: used(self.locks.engines()),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use latchgate_client::process_name;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
@@ -52,8 +53,10 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses).await?);
+    let context =
+        Arc::new(context(&args, fixed_key, connections_max, &addresses, (bound.address(), tls.clone())).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
+    tokio::spawn(http::keep_counting(Arc::downgrade(&context)));
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
@@ -91,6 +94,7 @@ pub(crate) async fn context(
     fixed_key: FixedKey,
     connections_max: usize,
     addresses: &[SocketAddr],
+    (address, tls): (SocketAddr, Option<Tls>),
 ) -> anyhow::Result<Context> {
     let store = open(args).await?;
     let limits = args.locks.runtime_limits(args.store.store_timeout);
@@ -110,7 +114,14 @@ pub(crate) async fn context(
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
     let limits = args.request_limits(connections_max, addresses);
-    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits))
+    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits, tls, reachable(address)))
+}
+
+/// Where a node listens, for operators: a node that listens on all addresses of its machine has the name of that.
+fn reachable(address: SocketAddr) -> String {
+    let name = process_name();
+    let host = name.split(':').next().filter(|_| address.ip().is_unspecified());
+    host.map_or_else(|| address.to_string(), |host| format!("{host}:{}", address.port()))
 }
 
 /// Reads the certificate again on each SIGHUP.

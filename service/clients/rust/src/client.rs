@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 
 use crate::background::Background;
 use crate::clock::Moment;
-use crate::error::{Error, Problem};
+use crate::error::Error;
 use crate::events::Events;
 use crate::lock::{LockRequest, Wanted, ms};
 use crate::operation::Operation;
 use crate::renewals::Renewals;
-use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Transport, TransportSettings};
+use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Transport, TransportSettings, is_about};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -258,22 +258,6 @@ pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
-/// Whether the answer is about this key: something between the client and the node may change the path of a request, `a//b` into `a/b` say.
-///
-/// # Errors
-/// [`Error::Refused`] with the code `other-key` if it is not.
-pub fn is_about(key: &str, answer: &Value) -> Result<(), Error> {
-    if answer["key"] == key {
-        return Ok(());
-    }
-    let detail = format!(
-        "The answer is about the key {}, not {key:?}: a proxy in front of the node may change the paths of requests.",
-        answer["key"]
-    );
-    let fields = json!({ "code": "other-key", "detail": detail }).as_object().cloned().unwrap_or_default();
-    Err(Error::Refused(Problem::new(200, fields)))
-}
-
 fn parse(text: &str) -> Result<Url, Error> {
     // A URL may have a password.
     let shown = text.rsplit('@').next().unwrap_or_default();
@@ -321,17 +305,5 @@ mod tests {
             assert!(!format!("{error} {error:?}").contains("0123"), "{error}");
         }
         assert!(!format!("{:?}", client().api_key("lgk_0123456789ab_c0ffee")).contains("c0ffee"));
-    }
-
-    #[test]
-    fn an_answer_about_another_key_is_refused() {
-        let about = |key: &str, answer: &str| is_about(key, &json!({ "key": answer })).is_ok();
-        assert!(about("a//b", "a//b"));
-        for (key, answer) in
-            [("a//b", "a/b"), ("a/../b", "b"), ("a+b", "a b"), ("A", "a"), ("ü", "u\u{308}"), ("a/", "a")]
-        {
-            assert!(!about(key, answer), "{key} {answer}");
-        }
-        assert!(is_about("a", &json!({ "ok": true })).is_err());
     }
 }

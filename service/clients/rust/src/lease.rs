@@ -9,11 +9,11 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use crate::client::{Client, is_about};
+use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Loss};
 use crate::lock::Target;
-use crate::transport::{ANSWER_MAX, ANSWER_MIN};
+use crate::transport::{ANSWER_MAX, ANSWER_MIN, is_about};
 
 /// How long a release goes on after the lease has ended by itself.
 const RELEASE_AFTER_END: Duration = Duration::from_secs(1);

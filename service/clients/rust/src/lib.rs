@@ -42,10 +42,11 @@ mod renewals;
 mod transport;
 
 pub use attempt::{Attempt, AttemptState};
-pub use client::{Client, Revoke, Revoking, encode, is_about};
+pub use client::{Client, Revoke, Revoking, encode};
 pub use error::{Error, Loss, LossReason, Problem};
 pub use events::{Event, Events};
 pub use lease::{Lease, LeaseState, Revocation};
 pub use lock::{LockRequest, Wanted, process_name, program_name};
 pub use operation::{Begun, Done, Duplicate, Failed, OnExpiry, OnOutage, OnceError, Operation};
 pub use reqwest::Method;
+pub use transport::is_about;

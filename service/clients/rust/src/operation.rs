@@ -181,6 +181,12 @@ impl Operation {
         self.field("retention_ms", ms(retention))
     }
 
+    /// For contents that name a period: how long they are in use. Then the operation is forgotten, also if its outcome is unknown.
+    #[must_use]
+    pub fn ends_in(self, time: Duration) -> Self {
+        self.field("ends_in_ms", ms(time))
+    }
+
     /// A success is remembered for ever.
     #[must_use]
     pub fn permanent(mut self) -> Self {

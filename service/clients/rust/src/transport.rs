@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper_util::client::proxy::matcher::Matcher;
+use percent_encoding::percent_decode_str;
 use rand::RngExt;
 use reqwest::{Method, Response, Url, header};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::time::timeout;
 
 use crate::clock::{Moment, sleep_until};
@@ -166,7 +167,7 @@ impl Transport {
             let response = self.send(index, method, path, body, |request| request.timeout(answer_max)).await?;
             read(response).await
         };
-        let answer = called.await;
+        let answer = called.await.map_err(|failure| checked(path, failure));
         if let Err(failure) = &answer {
             if !matches!(failure, Failure::Decided(_)) {
                 self.avoid(index);
@@ -333,6 +334,33 @@ impl Pause {
     }
 }
 
+/// Whether the answer is about this key: something between the client and the node may change the path of a request, `a//b` into `a/b` say.
+///
+/// # Errors
+/// [`Error::Refused`] with the code `other-key` if it is not.
+pub fn is_about(key: &str, answer: &Value) -> Result<(), Error> {
+    if answer["key"] == key {
+        return Ok(());
+    }
+    let detail = format!(
+        "The answer is about the key {}, not {key:?}: a proxy in front of the node may change the paths of requests.",
+        answer["key"]
+    );
+    let fields = json!({ "code": "other-key", "detail": detail }).as_object().cloned().unwrap_or_default();
+    Err(Error::Refused(Problem::new(200, fields)))
+}
+
+/// A refusal about the key of another path than the one that was called.
+fn checked(path: &str, failure: Failure) -> Failure {
+    let Failure::Decided(problem) = &failure else { return failure };
+    let key = path.strip_prefix("/v1/locks/").and_then(|rest| rest.split(['/', '?']).next());
+    let (Some(key), false) = (key, problem.field("key").is_null()) else { return failure };
+    match is_about(&percent_decode_str(key).decode_utf8_lossy(), &json!({ "key": problem.field("key") })) {
+        Err(Error::Refused(other)) => Failure::Decided(other),
+        _ => failure,
+    }
+}
+
 /// Whether the node is on this machine, which no HTTP proxy reaches.
 fn is_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
@@ -410,5 +438,31 @@ mod tests {
             assert!(!failure(status, code).is_outage(), "{code}");
         }
         assert!(!failure(503, "overloaded").may_have_run() && !failure(429, "rate-limited").may_have_run());
+    }
+
+    #[test]
+    fn an_answer_about_another_key_is_refused() {
+        let about = |key: &str, answer: &str| is_about(key, &json!({ "key": answer })).is_ok();
+        assert!(about("a//b", "a//b"));
+        for (key, answer) in
+            [("a//b", "a/b"), ("a/../b", "b"), ("a+b", "a b"), ("A", "a"), ("ü", "u\u{308}"), ("a/", "a")]
+        {
+            assert!(!about(key, answer), "{key} {answer}");
+        }
+        assert!(is_about("a", &json!({ "ok": true })).is_err());
+        let refusal = |said: Value| Failure::Decided(Problem::new(423, Map::from_iter([("key".to_owned(), said)])));
+        let code = |path: &str, said: Value| match checked(path, refusal(said)) {
+            Failure::Decided(problem) => problem.code().to_owned(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(code("/v1/locks/a%2F%2Fb/acquire", json!("a/b")), "other-key");
+        for (path, said) in [
+            ("/v1/locks/a%2F%2Fb/acquire", json!("a//b")),
+            ("/v1/locks/a?app=b", json!("a")),
+            ("/v1/locks/a/renew", json!(null)),
+            ("/v1/multilocks/acquire", json!("a")),
+        ] {
+            assert_eq!(code(path, said), "", "{path}");
+        }
     }
 }

@@ -57,6 +57,8 @@ pub struct Claim {
     pub durability: Durability,
     /// How long a success is kept if its post does not say.
     pub retention: Retention,
+    /// How long from now the contents name the operation, in ms; `None`: for ever.
+    pub ends_in_ms: Option<u64>,
     /// What is kept of the attempt for people.
     pub description: Option<Arc<Description>>,
     /// Until when the caller will wait if another attempt is running. None: not at all.

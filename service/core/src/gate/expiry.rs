@@ -34,16 +34,18 @@ impl Started {
 
 impl OperationRecord {
     /// From when the store may drop the record. None: never by itself, because dropping it would let an operation run
-    /// again that is done for good, or whose outcome is unknown.
+    /// again that is done for good, or whose outcome is unknown and whose contents still name it.
     pub fn goes_at(&self) -> Option<Timestamp> {
         match &self.phase {
-            Phase::Started(_) if self.on_expiry == OnExpiry::Block => None,
+            Phase::Started(started) if self.on_expiry == OnExpiry::Block => {
+                self.ends_at.map(|at| at.max(started.lease_until))
+            }
             Phase::Started(started) => {
                 let end_ms = started.lease_until.plus_ms(STARTED_KEEP_MS).as_ms();
                 Some(Timestamp::from_ms(end_ms.div_ceil(STARTED_GRAIN_MS).saturating_mul(STARTED_GRAIN_MS)))
             }
             Phase::Succeeded(succeeded) => succeeded.keep_until,
-            Phase::Unknown { .. } => None,
+            Phase::Unknown { .. } => self.ends_at,
             Phase::Vacant { until } => Some(*until),
         }
     }

@@ -35,6 +35,7 @@ pub(super) fn vacant(claim: &Claim, now: Timestamp) -> OperationRecord {
         on_expiry: claim.on_expiry,
         durability: claim.durability,
         retention: claim.retention,
+        ends_at: claim.ends_in_ms.map(|ms| now.plus_ms(ms)),
         description: claim.description.clone(),
         awaited_until: None,
         earlier: Vec::new(),

@@ -36,6 +36,9 @@ pub struct OperationRecord {
     /// How long a success is kept if its post does not say.
     #[serde(default, skip_serializing_if = "Retention::is_default")]
     pub retention: Retention,
+    /// From then on the contents name no operation any more, as those of a period that is over: the record goes, whatever became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ends_at: Option<Timestamp>,
     /// What is known of the attempt that holds the record, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<Arc<Description>>,
@@ -266,7 +269,7 @@ impl OperationRecord {
     #[must_use]
     pub fn moved(mut self, by_ms: i64) -> Self {
         let move_on = |at: &mut Timestamp| *at = Timestamp::from_ms(at.as_ms().saturating_add_signed(by_ms));
-        self.awaited_until.iter_mut().for_each(move_on);
+        self.awaited_until.iter_mut().chain(&mut self.ends_at).for_each(move_on);
         match &mut self.phase {
             Phase::Started(started) => {
                 move_on(&mut started.lease_until);

@@ -19,6 +19,7 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
     record.on_expiry = claim.on_expiry;
     record.durability = claim.durability;
     record.retention = claim.retention;
+    record.ends_at = claim.ends_in_ms.map(|ms| now.plus_ms(ms));
     record.description.clone_from(&claim.description);
     go(record, claim, now, replaced)
 }

@@ -10,7 +10,7 @@ pub mod quota;
 mod refresh;
 mod stored;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use latchgate_core::access::{Document, KeyId, Permissions, Quotas, Refusal};
@@ -151,6 +151,17 @@ impl Access {
     /// All apps and API keys, those of the configuration too.
     pub fn document(&self) -> Document {
         self.inner.known().document.clone()
+    }
+
+    /// Of each app: the time until the first of its API keys that expire does, in ms.
+    pub fn expiring_ms(&self) -> BTreeMap<App, u64> {
+        let (known, now, mut first) = (self.inner.known(), self.now(), BTreeMap::new());
+        let live = known.document.keys.values().filter(|entry| known.document.state_of(entry, now).is_ok());
+        for (entry, expires_at) in live.filter_map(|entry| Some((entry, entry.expires_at?))) {
+            let ms = expires_at.ms_since(now);
+            first.entry(entry.permissions.app.clone()).and_modify(|first| *first = ms.min(*first)).or_insert(ms);
+        }
+        first
     }
 
     /// By the store's clock.

@@ -63,9 +63,8 @@ requests! {
         #[schema(value_type = Vec<Scope>, min_items = 1, max_items = 16)]
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all locks of the app if absent. At most 16.
-        #[serde(default)]
         #[schema(max_items = 16)]
-        prefixes: Vec<String>,
+        prefixes: Option<Vec<String>>,
         /// What it is for, as operators see it. 1 to 64 bytes without control characters.
         #[schema(example = "billing workers", min_length = 1, max_length = 64)]
         name: Option<String>,
@@ -253,10 +252,11 @@ impl KeyRequest {
             let rule = "must name at least one of read, locks, operations, admin";
             return Err(OrderRefused::invalid("scopes", rule));
         }
-        if self.prefixes.len() > PREFIXES_MAX {
+        let prefixes = self.prefixes.unwrap_or_default();
+        if prefixes.len() > PREFIXES_MAX {
             return Err(OrderRefused::invalid("prefixes", format!("must be at most {PREFIXES_MAX}")));
         }
-        for prefix in &self.prefixes {
+        for prefix in &prefixes {
             check_name(prefix, PREFIX_MAX_BYTES).map_err(|error| OrderRefused::invalid("prefixes", error))?;
             check_no_api_key("prefixes", prefix)?;
         }
@@ -267,7 +267,7 @@ impl KeyRequest {
         if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
             return Err(OrderRefused::invalid("expires_in_ms", format!("must be from 1 to {MS_MAX}")));
         }
-        Ok((Permissions { app, scopes: self.scopes.into(), prefixes: self.prefixes }, self.expires_in_ms))
+        Ok((Permissions { app, scopes: self.scopes.into(), prefixes }, self.expires_in_ms))
     }
 }
 

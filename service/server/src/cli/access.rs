@@ -36,7 +36,7 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
         }
         AppCommand::List => {
             let answer = call(node, Method::GET, "/v1/admin/apps", None).await?;
-            list(is_json, items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
+            list(is_json, "apps", items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
                 vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), shown(app)]
             });
@@ -72,7 +72,7 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
             let answer = call(node, Method::GET, &format!("/v1/admin/api-keys{of_app}"), None).await?;
             let columns =
                 ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "EXPIRES", "LAST USE (HOUR)", "NAME", "CREATED BY"];
-            list(is_json, items(&answer["api_keys"]), &columns, |key| {
+            list(is_json, "API keys", items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
                 let [id, app, state, name, created_by, expires_at, used_at] =

@@ -1,6 +1,7 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
@@ -10,13 +11,15 @@ use latchgate_core::key::ALL_APPS;
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+use tokio::time::sleep;
 
 use super::beside;
 use super::node::{ORDER_MAX, client};
-use super::print::{list, one_line, out, rough, said, text};
+use super::print::{counted, list, one_line, out, rough, said, text, when};
 use super::progress::shown;
 use crate::config::{
-    EnginesCommand, EventsArgs, LocksCommand, NodeCommand, NoteArgs, OperationsCommand, ShowArgs, YEAR_MS,
+    EnginesCommand, EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, OperationsCommand,
+    ShowArgs, YEAR_MS,
 };
 use crate::engines::{EnginesOf, SwitchOrder};
 use crate::format::ms;
@@ -24,6 +27,10 @@ use crate::format::ms;
 const PAGE: u32 = 1_000;
 const ENGINES: [&str; 3] = ["locks", "gate", "durable"];
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3_600);
+/// The requests of which time a status shows.
+const LATELY: Duration = Duration::from_secs(5 * 60);
+/// Between two lists with --watch.
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How many items of a kind a status shows.
 const STATUS_LINES: usize = 5;
 /// Digits of the id of an operation.
@@ -39,29 +46,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
         Ok::<_, Error>(answer)
     };
     match command {
-        LocksCommand::List { all, prefix, owner, waiters } => {
-            let held = if *all || *waiters { "" } else { "&held=true" };
-            let sort = if *waiters { "&sort=waiters" } else { "" };
-            let owner = owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
-            let path = format!("/v1/locks?prefix={}{owner}{held}{sort}&limit={PAGE}", encode(prefix));
-            let mut locks = pages(&client, &path, "locks").await?;
-            if *waiters {
-                // The order is that of one page.
-                locks.sort_by_key(|lock| Reverse(lock["waiters"].as_u64()));
-            }
-            let columns = ["KEY", "MODE", "HOLDERS", "WAITERS", "TOKEN", "CLOSED"];
-            list_of(show.json, app.as_deref(), &locks, &columns, |lock| {
-                let holders = owners(&lock["holders"]);
-                vec![
-                    text(&lock["key"]),
-                    text(&lock["holders"][0]["mode"]),
-                    holders,
-                    text(&lock["waiters"]),
-                    text(&lock["last_token"]),
-                    text(&lock["closed"]["reason"]),
-                ]
-            });
-        }
+        LocksCommand::List(args) => list_locks(&client, args, app.as_deref(), show.json).await?,
         LocksCommand::Show { key } => {
             show_lock(show.json, &of_lock(Method::GET, key, "", None).await?);
         }
@@ -71,7 +56,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             let answer = client.call(Method::GET, &path, None).await?;
             let events = answer["events"].as_array().cloned().unwrap_or_default();
             events.iter().try_for_each(|event| is_about(key, event))?;
-            list(show.json, &events, &EVENT_COLUMNS, event_cells);
+            list(show.json, "events", &events, &EVENT_COLUMNS, event_cells);
         }
         LocksCommand::Revoke { key, grace, token, note } => {
             let mut body = note_fields(note);
@@ -116,12 +101,64 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             let body = json!({ "limit": limit });
             let answer = of_lock(Method::PUT, key, "/limit", Some(&body)).await?;
             said(show.json, &answer, || match limit {
-                Some(limit) => format!("{key} has {limit} permits; {} are held.", answer["permits_held"]),
+                Some(limit) => {
+                    let permits = counted(&json!(limit), "permit");
+                    format!("{key} has {permits}; held: {}.", answer["permits_held"])
+                }
                 None => format!("The callers of {key} say how many permits it has."),
             });
         }
     }
     Ok(())
+}
+
+async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is_json: bool) -> anyhow::Result<()> {
+    let sort = args.sort.unwrap_or(if args.waiters { LocksSort::Waiters } else { LocksSort::Key });
+    let mut path = format!("/v1/locks?prefix={}&limit={PAGE}", encode(&args.prefix));
+    for (is_asked, parameter) in [
+        (args.closed, "&closed=true"),
+        (!(args.all || args.closed || args.waiters), "&held=true"),
+        (args.waiters, "&sort=waiters"),
+    ] {
+        path += if is_asked { parameter } else { "" };
+    }
+    path += &args.owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
+    loop {
+        let mut locks = pages(client, &path, "locks").await?;
+        // The order of the node is that of one page.
+        match sort {
+            LocksSort::Key => {}
+            LocksSort::Waiters => locks.sort_by_key(|lock| Reverse(lock["waiters"].as_u64())),
+            // Free locks last.
+            LocksSort::HeldSince => locks.sort_by_key(|lock| {
+                let since = lock["holders"][0]["granted_at"].as_str().map(str::to_owned);
+                (since.is_none(), since)
+            }),
+        }
+        locks.truncate(args.limit.unwrap_or(usize::MAX));
+        if args.watch && stdout().is_terminal() {
+            out("\x1b[H\x1b[2J");
+        }
+        let columns = ["KEY", "MODE", "HOLDERS", "HELD", "ENDS", "WAITERS", "TOKEN", "CLOSED"];
+        list_of(is_json, app, "locks", &locks, &columns, |lock| {
+            let (holders, first) = (&lock["holders"], &lock["holders"][0]);
+            let last = holders.as_array().into_iter().flatten().max_by_key(|holder| holder["ttl_ms"].as_u64());
+            vec![
+                one_line(&lock["key"]),
+                text(&first["mode"]),
+                owners(holders),
+                when(&first["granted_at"]),
+                when(last.map_or(&Value::Null, |last| &last["expires_at"])),
+                text(&lock["waiters"]),
+                text(&lock["last_token"]),
+                one_line(&lock["closed"]["reason"]),
+            ]
+        });
+        if !args.watch {
+            return Ok(());
+        }
+        sleep(WATCH_EVERY).await;
+    }
 }
 
 /// # Errors
@@ -145,12 +182,13 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             list_of(
                 show.json,
                 app.as_deref(),
+                "operations",
                 &operations,
                 &["SINCE", "STATE", "OPERATION", "LABEL", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "ID"],
                 |operation| {
                     let fields = ["state", "operation", "label", "attempt", "suspected_double_runs", "id"];
                     let cells = fields.iter().map(|name| one_line(&operation[name]));
-                    [since(operation)].into_iter().chain(cells).collect()
+                    [when(&json!(since(operation)))].into_iter().chain(cells).collect()
                 },
             );
         }
@@ -272,10 +310,6 @@ async fn whole_id(client: &Client, beginning: &str) -> anyhow::Result<String> {
     }
 }
 
-fn counted(count: &Value, what: &str) -> String {
-    if *count == 1 { format!("1 {what} is") } else { format!("{count} {what}s are") }
-}
-
 /// When the present state of an operation began.
 fn since(operation: &Value) -> String {
     let at = ["ended_at", "started_at", "created_at"].iter().find_map(|name| operation[name].as_str());
@@ -299,7 +333,7 @@ fn show_lock(is_json: bool, lock: &Value) {
         lock if !lock["delayed_until"].is_null() => "not held, but not granted yet",
         _ => "free",
     };
-    out(format_args!("{}: {state}, {} waiters", text(&lock["key"]), text(&lock["waiters"])));
+    out(format_args!("{}: {state}, {}", text(&lock["key"]), counted(&lock["waiters"], "waiter")));
     for (name, what) in
         [("delayed_until", "lock-delay or min-hold until"), ("limit", "limit of permits"), ("fence", "fence")]
     {
@@ -315,22 +349,22 @@ fn show_lock(is_json: bool, lock: &Value) {
     if !holders.is_empty() {
         list(
             is_json,
+            "holders",
             &holders,
             &["OWNER", "MODE", "PERMITS", "TOKEN", "SINCE", "EXPIRES", "REVOKED", "SLOTS", "GROUP"],
             |holder| {
-                let fields = ["owner", "mode", "permits", "token", "granted_at", "expires_at"];
-                let mut cells: Vec<String> = fields.iter().map(|name| text(&holder[name])).collect();
-                cells.push(text(&holder["revocation"]["deadline"]));
-                cells.push(text(&holder["slots"]));
-                cells.push(text(&holder["group"]));
-                cells
+                let texts = |names: &[&str]| names.iter().map(|name| text(&holder[name])).collect::<Vec<_>>();
+                let times = [&holder["granted_at"], &holder["expires_at"], &holder["revocation"]["deadline"]];
+                [texts(&["owner", "mode", "permits", "token"]), times.map(when).to_vec(), texts(&["slots", "group"])]
+                    .concat()
             },
         );
     }
     let waiting = lock["waiting"].as_array().cloned().unwrap_or_default();
     if !waiting.is_empty() {
-        list(is_json, &waiting, &["WAITING", "MODE", "PERMITS", "PRIORITY", "SINCE"], |waiter| {
-            ["owner", "mode", "permits", "priority", "since"].iter().map(|name| text(&waiter[name])).collect()
+        list(is_json, "waiters", &waiting, &["WAITING", "MODE", "PERMITS", "PRIORITY", "SINCE"], |waiter| {
+            let fields = ["owner", "mode", "permits", "priority"].iter().map(|name| text(&waiter[name]));
+            fields.chain([when(&waiter["since"])]).collect()
         });
     }
 }
@@ -396,17 +430,18 @@ fn show_engines(is_json: bool, answer: &Value) {
             row["of"] = json!(of);
             if engine["name"] == answer[of]["active"] {
                 row["used"] = json!("used");
-                row["hold_off"] = json!(left(&answer[of]["hold_off_ms"]));
+                row["hold_off"] = json!(hold_off_of(&answer[of]));
             }
             rows.push(row);
         }
     }
-    list(is_json, &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "HOLD-OFF", "TROUBLE"], |row| {
+    list(is_json, "engines", &rows, &["OF", "ENGINE", "IN USE", "STATE", "EPOCH", "HOLD-OFF", "TROUBLE"], |row| {
         ["of", "name", "used", "state", "epoch", "hold_off", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
     let nodes = answer["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    list(is_json, nodes, &["NODE", "VERSION", "STARTED"], |node| {
-        ["node", "version", "started_at"].iter().map(|name| text(&node[name])).collect()
+    list(is_json, "nodes", nodes, &["NODE", "ADDRESS", "VERSION", "STARTED"], |node| {
+        let fields = ["node", "address", "version"].iter().map(|name| one_line(&node[name]));
+        fields.chain([when(&node["started_at"])]).collect()
     });
 }
 
@@ -419,7 +454,7 @@ pub fn wrong_with(answer: &Value) -> Vec<String> {
             wrong.push(format!("{of}: no engine is used: {}", text(&set["trouble"])));
         }
         if set["hold_off_ms"].as_u64().is_some_and(|ms| ms > 0) {
-            wrong.push(format!("{of}: a hold-off is in force, {}", left(&set["hold_off_ms"])));
+            wrong.push(format!("{of}: a hold-off is in force, {}", hold_off_of(set)));
         }
         if set["forced_ms"].as_u64().is_some_and(|ms| ms > 0) {
             wrong.push(format!("{of}: an operator has ended a hold-off early, {} of it", left(&set["forced_ms"])));
@@ -432,6 +467,12 @@ pub fn wrong_with(answer: &Value) -> Vec<String> {
         );
     }
     wrong
+}
+
+/// What is left of the hold-off of an engine set, and why it began.
+fn hold_off_of(set: &Value) -> String {
+    let why = set["hold_off_why"].as_str().map(|why| format!(": {}", why.trim_end_matches(": a hold-off begins")));
+    left(&set["hold_off_ms"]) + &why.unwrap_or_default()
 }
 
 fn left(ms: &Value) -> String {
@@ -460,35 +501,67 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
         key["state"] == "active" && at.is_some_and(|at| at < soon)
     });
     let wrong = wrong_with(&engines);
+    // Metrics may need a scope that the API key lacks.
+    let samples = client.call(Method::GET, "/metrics/samples", None).await.unwrap_or_default();
+    let refused = refused_lately(&samples);
     if show.json {
-        out(json!({ "wrong": wrong, "engines": engines, "undecided": undecided, "api_keys_expiring": expiring }));
+        out(json!({
+            "wrong": wrong,
+            "engines": engines,
+            "undecided": undecided,
+            "api_keys_expiring": expiring,
+            "refused": refused,
+        }));
     } else {
         show_engines(false, &engines);
         out(format_args!("{} to decide", counted(&undecided.len().into(), "operation")));
         for operation in undecided.iter().take(STATUS_LINES) {
             out(format_args!(
-                "  since {}: {} {}",
-                since(operation),
+                "  {}: {} {}",
+                when(&json!(since(operation))),
                 one_line(&operation["operation"]),
                 text(&operation["id"])
             ));
         }
         out(format_args!("{} to expire within a week", counted(&expiring.len().into(), "API key")));
         for key in expiring.iter().take(STATUS_LINES) {
-            out(format_args!("  at {}: {} of {}", text(&key["expires_at"]), text(&key["id"]), one_line(&key["app"])));
+            out(format_args!("  {}: {} of {}", when(&key["expires_at"]), text(&key["id"]), one_line(&key["app"])));
         }
+        let codes: Vec<String> = refused.iter().map(|(code, count)| format!("{code}: {count}")).collect();
+        let codes = if codes.is_empty() { "none".to_owned() } else { codes.join(", ") };
+        out(format_args!("requests that this node has refused in the last minutes: {codes}"));
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(())
 }
 
+/// How many requests the node has refused in the last minutes, by the status of the answer.
+fn refused_lately(samples: &Value) -> BTreeMap<String, i64> {
+    let ages = samples["ages_ms"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let first = ages.iter().position(|age| age.as_u64().is_some_and(|age| age <= ms(LATELY))).unwrap_or(0);
+    let of_series = |(name, values): (&String, &Value)| {
+        let code = name.strip_prefix("latchgate_requests_total{code=\"")?.strip_suffix("\"}")?;
+        let values = values.as_array()?;
+        let count = values.last()?.as_i64()? - values.get(first)?.as_i64()?;
+        (code >= "400" && count > 0).then(|| (code.to_owned(), count))
+    };
+    samples["series"].as_object().into_iter().flatten().filter_map(of_series).collect()
+}
+
 /// A list, with the apps in front if it is that of all apps.
-fn list_of(is_json: bool, app: Option<&str>, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
+fn list_of(
+    is_json: bool,
+    app: Option<&str>,
+    what: &str,
+    items: &[Value],
+    columns: &[&str],
+    cells: impl Fn(&Value) -> Vec<String>,
+) {
     if app != Some(ALL_APPS) {
-        return list(is_json, items, columns, cells);
+        return list(is_json, what, items, columns, cells);
     }
     let columns = [&["APP"], columns].concat();
-    list(is_json, items, &columns, |item| [vec![one_line(&item["app"])], cells(item)].concat());
+    list(is_json, what, items, &columns, |item| [vec![one_line(&item["app"])], cells(item)].concat());
 }
 
 /// All pages of a list.

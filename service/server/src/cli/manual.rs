@@ -3,14 +3,41 @@
 use std::fs;
 use std::io::{Write as _, stdout};
 
+use clap_complete::Shell;
+
 use super::print::not_printed;
 use crate::config::{CompletionsArgs, ManArgs, command};
+
+/// Keys and apps, which a node knows: behind what clap completes.
+const BASH_NAMES: &str = r#"
+_latchgate_names() {
+    local cur=${COMP_WORDS[COMP_CWORD]} names=()
+    if [[ ${COMP_WORDS[COMP_CWORD - 1]} == --app ]]; then
+        mapfile -t names < <(latchgate app list 2>/dev/null </dev/null | cut -f 1)
+    elif [[ $cur != -* && (${COMP_WORDS[1]} == lock && $COMP_CWORD == 2 ||
+        ${COMP_WORDS[1]} == locks && ${COMP_WORDS[2]} != list && $COMP_CWORD == 3) ]]; then
+        mapfile -t names < <(latchgate locks list --all --prefix "$cur" --limit 100 2>/dev/null </dev/null | cut -f 1)
+    else
+        _latchgate "$@"
+        return
+    fi
+    local name
+    COMPREPLY=()
+    for name in "${names[@]}"; do
+        [[ $name != "$cur"* ]] || COMPREPLY+=("$(printf %q "$name")")
+    done
+}
+complete -F _latchgate_names -o bashdefault -o default latchgate
+"#;
 
 /// # Errors
 /// When the output cannot be written.
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "latchgate", &mut script);
+    if args.shell == Shell::Bash {
+        script.extend_from_slice(BASH_NAMES.as_bytes());
+    }
     print(&script);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use jiff::{Timestamp, ZonedDateTime};
+use jiff::Timestamp;
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use latchgate_core::gate::says_nothing;
 use serde_json::{Value, json};
@@ -48,7 +48,7 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
             if let Error::OutcomeUnknown(problem) = &error
                 && problem.field("why") != "record_may_be_lost"
             {
-                eprintln!("latchgate: {}", resolving(problem.field("id").as_str().unwrap_or("ID")));
+                eprintln!("latchgate: {}", resolving(args, problem.field("id").as_str().unwrap_or("ID")));
             }
             let may_block = !give_back(&client, args, &mut signals).await && args.on_expiry == OnExpiryChoice::Block;
             return Ok(if may_block { UNKNOWN } else { code }.into());
@@ -162,12 +162,12 @@ async fn report(
         }
         Ok(_) if code == 0 || may_repeat || !is_claimed => Ok(code.into()),
         Ok(_) => {
-            eprintln!("latchgate: CMD has failed, and may be half done: {}", resolving(&id));
+            eprintln!("latchgate: CMD has failed, and may be half done: {}", resolving(args, &id));
             Ok(code.into())
         }
         Err(error) if code == 0 => {
             failed(&error);
-            let then = if may_repeat { String::new() } else { format!(": {}", resolving(&id)) };
+            let then = if may_repeat { String::new() } else { format!(": {}", resolving(args, &id)) };
             eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
             Ok(UNKNOWN.into())
         }
@@ -179,9 +179,10 @@ async fn report(
 }
 
 /// What a person does about an operation whose outcome is unknown.
-fn resolving(id: &str) -> String {
+fn resolving(args: &OnceArgs, id: &str) -> String {
+    let of_period = if args.every.is_some() { " in this period" } else { "" };
     format!(
-        "no run begins until someone checks, then runs `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`"
+        "no run begins{of_period} until someone checks, then runs `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`"
     )
 }
 
@@ -201,6 +202,10 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
             OnOutageChoice::Closed => OnOutage::Closed,
             OnOutageChoice::Proceed => OnOutage::Proceed,
         });
+    let ends_in = args.every.map(|every| every.ends_in(&args.now())).filter(|ends_in| *ends_in <= RETENTION_MAX);
+    if let Some(ends_in) = ends_in {
+        operation = operation.ends_in(ends_in);
+    }
     operation = if args.permanent { operation.permanent() } else { operation.retention(retention) };
     if let Some(checked) = &args.checked {
         operation = operation.checked(checked.as_str());
@@ -228,11 +233,7 @@ fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
     );
     Ok(match args.every {
         // That of the machine whose crontab has started the run.
-        Some(every) => {
-            let now = ZonedDateTime::now();
-            let now = args.tz.clone().map_or(now.clone(), |zone| now.with_time_zone(zone));
-            json!({ "contents": contents, "period": every.period(&now) })
-        }
+        Some(every) => json!({ "contents": contents, "period": every.period(&args.now()) }),
         None => contents,
     })
 }

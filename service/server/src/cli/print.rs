@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use comfy_table::{Table, presets};
 use serde_json::Value;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 /// The exit code when standard output takes nothing.
 pub const NOT_PRINTED: u8 = 74;
@@ -33,12 +35,16 @@ pub fn not_printed(error: &io::Error) -> ! {
     std::process::exit(NOT_PRINTED.into())
 }
 
-/// A table on a terminal, values between tabs otherwise; JSON, an item a line, if it is asked for.
-pub fn list(is_json: bool, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
+/// A table on a terminal, values between tabs otherwise; JSON, an item a line, if it is asked for. `what` they are, for an empty list.
+pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
     if is_json {
         for item in items {
             out(item);
         }
+        return;
+    }
+    if items.is_empty() {
+        eprintln!("There are no {what}.");
         return;
     }
     if !stdout().is_terminal() {
@@ -52,7 +58,29 @@ pub fn list(is_json: bool, items: &[Value], columns: &[&str], cells: impl Fn(&Va
     for item in items {
         table.add_row(cells(item));
     }
-    out(&table);
+    let mut lines = table.lines();
+    lines.next().iter().for_each(|header| out(bold(header)));
+    lines.for_each(|line| out(line.trim_end()));
+}
+
+/// On a terminal, unless NO_COLOR is set (https://no-color.org).
+fn bold(text: &str) -> String {
+    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
+}
+
+/// A time; on a terminal how long ago it was, or how long it is until then, by this machine's clock.
+pub fn when(at: &Value) -> String {
+    let time = at.as_str().and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
+    let Some(time) = time.filter(|_| stdout().is_terminal()) else { return text(at) };
+    let ago = OffsetDateTime::now_utc() - time;
+    let shown = rough(ago.unsigned_abs());
+    if ago.is_negative() { format!("in {shown}") } else { format!("{shown} ago") }
+}
+
+/// A number of things: `1 waiter`, `2 waiters`.
+pub fn counted(count: &Value, what: &str) -> String {
+    if *count == 1 { format!("1 {what}") } else { format!("{} {what}s", text(count)) }
 }
 
 /// One answer: in words, or as JSON if it is asked for.

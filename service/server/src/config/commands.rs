@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
+use jiff::ZonedDateTime;
 use jiff::tz::TimeZone;
 
 use super::Every;
@@ -285,6 +286,12 @@ pub struct OnceArgs {
 }
 
 impl OnceArgs {
+    /// The time in the zone whose calendar --every means.
+    pub fn now(&self) -> ZonedDateTime {
+        let now = ZonedDateTime::now();
+        self.tz.clone().map_or(now.clone(), |zone| now.with_time_zone(zone))
+    }
+
     /// # Errors
     /// When --grace does not fit into --lease.
     pub fn grace(&self) -> anyhow::Result<Duration> {

@@ -1,6 +1,6 @@
 //! Notices misspelt `LATCHGATE_…` variables: an unknown one would silently leave a setting at its default.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 use anyhow::bail;
 use clap::error::{ContextKind, ContextValue};
@@ -8,6 +8,26 @@ use clap::error::{ContextKind, ContextValue};
 const PREFIX: &str = "LATCHGATE_";
 /// What `latchgate lock` sets for the program that it runs. No setting reads them.
 const OF_LOCK: [&str; 3] = ["LATCHGATE_TOKEN", "LATCHGATE_LEASE", "LATCHGATE_SLOT"];
+
+/// Without a value in these, other stores or another service would be used, or what protects the service would be missing: an empty one is
+/// refused. Every other empty variable counts as absent.
+const NEVER_EMPTY: [&str; 9] = [
+    "LATCHGATE_URL",
+    "LATCHGATE_CA",
+    "LATCHGATE_LOCKS",
+    "LATCHGATE_LOCKS_DIRECT",
+    "LATCHGATE_GATE",
+    "LATCHGATE_REDIS_PREFIX",
+    "LATCHGATE_SECRET",
+    "LATCHGATE_TLS_CERT",
+    "LATCHGATE_TLS_KEY",
+];
+
+/// Whether the variable is set and empty, and counts as absent: `${NAME:-}` in a compose file, say.
+pub fn is_absent(name: &OsStr) -> bool {
+    let is_empty = std::env::var_os(name).is_some_and(|value| value.is_empty());
+    is_empty && !NEVER_EMPTY.iter().any(|never| name == *never)
+}
 
 /// The variable of a flag.
 pub fn variable(flag: &str) -> String {

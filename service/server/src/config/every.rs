@@ -12,6 +12,8 @@ use super::duration::duration;
 const DAY: i64 = 24 * 3_600;
 /// How far ahead of a period's begin a run may count for it.
 const EARLY_MAX: i64 = 60;
+/// How far behind the clock of another machine may be, whose run counts for a period that is over here.
+const BEHIND_MAX: Duration = Duration::from_secs(3_600);
 const MONDAY: Date = date(1970, 1, 5);
 
 /// A period of the calendar, as the clock on the wall of a time zone shows it.
@@ -63,6 +65,18 @@ impl Every {
             Self::Months(months) => months * 31 * DAY,
         };
         Duration::from_secs(seconds.unsigned_abs())
+    }
+
+    /// How long it is to the end of the period of `now`, also for a machine whose clock is an hour behind, or a whole short period.
+    pub fn ends_in(self, now: &ZonedDateTime) -> Duration {
+        let longest = i64::try_from(self.longest().as_secs()).unwrap_or(0);
+        let (period, mut before, mut after) = (self.period(now), 0, longest.saturating_mul(2));
+        while after - before > 1 {
+            let middle = before.midpoint(after);
+            let is_over = self.period(&now.saturating_add(middle.seconds())) != period;
+            (before, after) = if is_over { (before, middle) } else { (middle, after) };
+        }
+        Duration::from_secs(after.unsigned_abs()) + self.longest().min(BEHIND_MAX)
     }
 
     /// The period of `now`; shortly before its end, the next one. The name of a period is its begin on the wall. Where summer time makes an hour
@@ -128,6 +142,22 @@ mod tests {
         assert_ne!(hour("00:58:20"), hour("01:00:00"));
         assert_eq!(at("2026-11-28T23:59:30Z", "UTC", "1d"), "2026-11-29");
         assert_eq!(at("2026-11-30T23:59:30Z", "UTC", "1month"), "2026-12");
+    }
+
+    #[test]
+    fn a_period_ends_when_the_next_one_begins_and_no_clock_is_behind_any_more() {
+        for (now, every, seconds) in [
+            ("2026-11-28T01:10:00Z", "1h", 50 * 60 - 60 + 3_600),
+            ("2026-11-28T01:10:00Z", "10m", 600 - 60 + 600),
+            ("2026-11-28T01:10:00Z", "1d", 22 * 3_600 - 600 - 60 + 3_600),
+            ("2026-10-24T22:30:00Z", "1d", 24 * 3_600 + 1_800 - 60 + 3_600),
+            ("2026-02-01T12:00:00Z", "1month", 27 * 86_400 + 11 * 3_600 - 60 + 3_600),
+        ] {
+            let zone = TimeZone::get("Europe/Berlin").unwrap();
+            let now = now.parse::<Timestamp>().unwrap().to_zoned_datetime(zone);
+            let ends_in = every.parse::<Every>().unwrap().ends_in(&now);
+            assert_eq!(ends_in, Duration::from_secs(seconds), "{now} {every}");
+        }
     }
 
     /// Runs at this time on the wall of each day of a year.

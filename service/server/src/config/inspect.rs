@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use super::duration::{duration, duration_ms};
@@ -37,20 +37,7 @@ pub struct NodeCommand<C: Subcommand> {
 #[derive(Debug, Subcommand)]
 pub enum LocksCommand {
     /// List the locks that are held. All pages are fetched.
-    List {
-        /// Also those that were held a while ago.
-        #[arg(long)]
-        all: bool,
-        /// Only keys that begin with this.
-        #[arg(long, default_value = "")]
-        prefix: String,
-        /// Only locks that this owner holds.
-        #[arg(long)]
-        owner: Option<String>,
-        /// Only locks that requests wait for, those with the most first.
-        #[arg(long)]
-        waiters: bool,
-    },
+    List(LocksListArgs),
     /// Show a lock with its holders and waiters.
     Show { key: String },
     /// Print each event of a lock as it happens, until Ctrl-C.
@@ -105,6 +92,41 @@ pub enum LocksCommand {
         #[arg(value_parser = number_or_none)]
         limit: std::option::Option<u32>,
     },
+}
+
+#[derive(Debug, Args)]
+pub struct LocksListArgs {
+    /// Also those that were held a while ago.
+    #[arg(long)]
+    pub all: bool,
+    /// Only keys that an operator has closed, held or not.
+    #[arg(long)]
+    pub closed: bool,
+    /// Only keys that begin with this.
+    #[arg(long, default_value = "")]
+    pub prefix: String,
+    /// Only locks that this owner holds.
+    #[arg(long)]
+    pub owner: Option<String>,
+    /// Only locks that requests wait for, those with the most first.
+    #[arg(long)]
+    pub waiters: bool,
+    /// In this order: by key, those with the most waiters first, or those that are held longest first.
+    #[arg(long, value_enum)]
+    pub sort: Option<LocksSort>,
+    /// Only so many, the first.
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Print the list again every two seconds, until Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum LocksSort {
+    Key,
+    Waiters,
+    HeldSince,
 }
 
 /// Why, for the holders and the history.

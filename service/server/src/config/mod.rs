@@ -17,9 +17,11 @@ mod operations;
 mod proxy;
 mod store;
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -31,8 +33,8 @@ use self::duration::some_duration;
 pub use self::every::Every;
 pub use self::http::{CLIENT_TIMEOUT, HttpArgs};
 pub use self::inspect::{
-    CompletionsArgs, EnginesCommand, EventsArgs, LocksCommand, ManArgs, NodeCommand, NoteArgs, OperationsCommand,
-    ShowArgs,
+    CompletionsArgs, EnginesCommand, EventsArgs, LocksCommand, LocksListArgs, LocksSort, ManArgs, NodeCommand,
+    NoteArgs, OperationsCommand, ShowArgs,
 };
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
@@ -157,7 +159,8 @@ impl Cli {
     /// For `serve`, names a `LATCHGATE_…` variable that is nearly one of a setting.
     pub fn read() -> anyhow::Result<Self> {
         let command = command();
-        let matches = command.clone().try_get_matches().unwrap_or_else(|error| end(&error));
+        let read = without_variables(command.clone(), &environment::is_absent);
+        let matches = read.try_get_matches().unwrap_or_else(|error| end(error));
         let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         if let Some((_, matches)) = matches.subcommand()
             && let Command::Serve(args) = &mut cli.command
@@ -172,7 +175,10 @@ impl Cli {
 }
 
 /// Ends the process: after `--help` too. A program that stands behind a key without `--` is what beginners try first.
-fn end(error: &clap::Error) -> ! {
+fn end(error: clap::Error) -> ! {
+    // The usage would name each flag whose variable is set, as if it were required.
+    let without = without_variables(command(), &|_| true).try_get_matches().err();
+    let error = without.filter(|without| error.use_stderr() && without.kind() == error.kind()).unwrap_or(error);
     let command = std::env::args().nth(1).filter(|command| ["lock", "once"].contains(&command.as_str()));
     let is_misread = matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::UnknownArgument);
     let _ = error.print();
@@ -204,6 +210,14 @@ fn with_variables(command: clap::Command, flags: &[String]) -> clap::Command {
             _ => argument,
         });
     command.mut_subcommands(|command| with_variables(command, flags))
+}
+
+fn without_variables(command: clap::Command, is_left_out: &dyn Fn(&OsStr) -> bool) -> clap::Command {
+    let command = command.mut_args(|argument| match argument.get_env() {
+        Some(variable) if is_left_out(variable) => argument.env(Resettable::Reset),
+        _ => argument,
+    });
+    command.mut_subcommands(|command| without_variables(command, is_left_out))
 }
 
 impl ServeArgs {

@@ -157,7 +157,8 @@ impl EngineSet {
                 let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
                 let forced_until = record.forced_until.max(ended);
                 let operations_extra_ms = if for_ms.is_none() { record.operations_more_ms } else { 0 };
-                EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) }
+                let next = EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) };
+                next.held_because(record, "an operator has ordered it")
             })
             .await
             .map(|(record, now)| record.hold_off_until.ms_since(now))

@@ -360,7 +360,8 @@ impl Inner {
         read: &Reading,
     ) -> Result<(), StoreError> {
         let slot = &self.slots[*engine];
-        if slot.write(self.patience, read, record).await? {
+        let record = record.clone().held_because(&read.record.clone().unwrap_or_default(), why);
+        if slot.write(self.patience, read, &record).await? {
             let (engine, state, epoch) = (&slot.spec.name, record.state.as_str(), record.epoch.number());
             if decide::EXPECTED.contains(why) {
                 tracing::info!(%engine, state, epoch, why, "the engine record was written");

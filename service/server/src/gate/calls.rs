@@ -27,6 +27,8 @@ pub struct PreCall {
     pub durability: Durability,
     /// How long a success is kept if its post does not say.
     pub retention: Retention,
+    /// How long from now the contents name the operation, in ms.
+    pub ends_in_ms: Option<u64>,
     /// What is kept of the attempt for people.
     pub description: Option<Arc<Description>>,
 }

@@ -69,6 +69,7 @@ impl PreCall {
             on_expiry: self.on_expiry,
             durability: self.durability,
             retention: self.retention,
+            ends_in_ms: self.ends_in_ms,
             description: self.description.clone(),
             waits_until: None,
             hold_off: HoldOff::default(),

@@ -39,6 +39,8 @@ answers! {
     /// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
     pub struct NodeAnswer {
         node: String,
+        /// Where it listens: with the name of its machine if that is on all of its addresses.
+        address: String,
         version: String,
         started_at: DateTime,
         /// How long ago it said so, in ms.
@@ -56,6 +58,8 @@ answers! {
         epoch?: Option<u64>,
         /// Time until the hold-off ends, in ms.
         hold_off_ms: u64,
+        /// Why the hold-off began.
+        hold_off_why?: Option<String>,
         /// After a hold-off that an operator has ended: for how long leases or records may be missing, in ms.
         forced_ms: u64,
         /// Why this node uses no engine.
@@ -109,12 +113,10 @@ requests! {
         engine: Option<String>,
         /// The active engine is stopped, and stays so until every node reaches the other one. Its leases are lost, so a hold-off
         /// begins.
-        #[serde(default)]
-        stopped: bool,
+        stopped: Option<bool>,
         /// Skip the hold-off, now or at any later time: another caller may be granted a lock whose holder has not noticed yet that
         /// its lease was lost. Grants and renewals say so in `forced_ms` until the hold-off would have ended.
-        #[serde(default)]
-        force: bool,
+        force: Option<bool>,
         /// No switch: lower the longest lease that hold-offs last for, in ms, as in `ttl_ms_max` of the engine that is active. You
         /// vouch that no longer lease is live, and that no node allows longer ones. Not beside the other fields.
         #[schema(minimum = 100, maximum = 31_536_000_000_u64)]
@@ -124,8 +126,7 @@ requests! {
     #[schema(example = json!({"of": "locks", "for_ms": 60_000}))]
     pub struct HoldOffRequest {
         /// Which hold-off: `locks`, the default, or `gate`, that of the store of fast operations.
-        #[serde(default)]
-        of: EnginesOf,
+        of: Option<EnginesOf>,
         /// How long from now, in ms; 0 ends a hold-off. If absent: as long as the longest lease that any node grants.
         #[schema(maximum = 31_536_000_000_u64)]
         for_ms: Option<u64>,
@@ -136,7 +137,8 @@ impl SwitchRequest {
     /// Carries it out.
     async fn carry_out(self, engines: &EngineSet, call: &Call) -> Result<(), Problem> {
         let Self { engine, stopped, force, ttl_ms_max } = self;
-        let order = SwitchOrder { to: engine, is_stopped: stopped, force };
+        let order =
+            SwitchOrder { to: engine, is_stopped: stopped.unwrap_or_default(), force: force.unwrap_or_default() };
         let carried_out = match ttl_ms_max {
             None => {
                 call.detail(|| order.to_string());
@@ -191,6 +193,7 @@ pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<Swit
 /// pres go and say `possibly_repeated`.
 #[utoipa::path(post, path = "/v1/admin/hold-off", tag = "admin", responses((status = 200, body = HoldOffAnswer)))]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
+    let of = of.unwrap_or_default();
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(of.as_str());
     call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
@@ -225,8 +228,9 @@ fn answer(context: &Context) -> EnginesAnswer {
 }
 
 fn node(seen: SeenNode) -> NodeAnswer {
-    let NodeReport { version, started_at, locks, gate } = seen.report;
-    NodeAnswer { node: seen.node, version, started_at: rfc3339(started_at), seen_ms_ago: seen.age_ms, locks, gate }
+    let NodeReport { address, version, started_at, locks, gate } = seen.report;
+    let started_at = rfc3339(started_at);
+    NodeAnswer { node: seen.node, address, version, started_at, seen_ms_ago: seen.age_ms, locks, gate }
 }
 
 fn in_use(engines: &EngineSet, now: Timestamp, hold_off: fn(&UsedStore) -> Timestamp) -> EnginesInUse {
@@ -236,12 +240,15 @@ fn in_use(engines: &EngineSet, now: Timestamp, hold_off: fn(&UsedStore) -> Times
     let shown = standing.as_ref().and_then(|standing| view.engines.get(standing.index));
     let shown = shown.and_then(|engine| engine.reading.as_ref().ok());
     let now = shown.map_or(now, |reading| now.max(reading.now));
+    let why = shown.and_then(|reading| reading.record.as_ref()?.hold_off_why.clone());
     let left =
         |until: fn(&UsedStore) -> Timestamp| standing.as_ref().map_or(0, |standing| until(standing).ms_since(now));
+    let hold_off_ms = left(hold_off);
     EnginesInUse {
         active: standing.as_ref().and_then(|standing| Some(view.engines.get(standing.index)?.name.clone())),
         epoch: standing.as_ref().map(|standing| standing.epoch.number()),
-        hold_off_ms: left(hold_off),
+        hold_off_ms,
+        hold_off_why: why.filter(|_| hold_off_ms > 0),
         forced_ms: left(|standing| standing.forced_until),
         trouble: view.trouble,
         engines: view.engines.into_iter().map(engine).collect(),

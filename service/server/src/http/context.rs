@@ -10,6 +10,8 @@ use super::endpoint::BodyLimit;
 use super::hosts::Hosts;
 use super::locks::answers::Volatility;
 use super::locks::ticket::Tickets;
+use super::tls::Tls;
+use super::undecided::Undecided;
 use crate::access::Access;
 use crate::audit::Failures;
 use crate::gate::Operations;
@@ -52,6 +54,8 @@ pub struct Context {
     /// Answered requests.
     pub requests: Arc<Requests>,
     pub samples: Samples,
+    pub undecided: Undecided,
+    pub tls: Option<Tls>,
 }
 
 /// The limits of requests, and which pages and hosts may send them, as the operator sets them. A limit that no operator can choose well is a
@@ -87,12 +91,14 @@ impl Context {
         requests: Arc<Requests>,
         secret: &[u8],
         limits: RequestLimits,
+        tls: Option<Tls>,
+        address: String,
     ) -> Self {
         let tickets = Tickets::new(secret, TICKET_MS);
         let waits = Arc::new(Semaphore::new(limits.waits_max));
-        let nodes = Nodes::start(locks.clone(), operations.clone());
-        let (failures, samples) = (Failures::default(), Samples::default());
-        Self { locks, operations, access, nodes, failures, tickets, waits, limits, requests, samples }
+        let nodes = Nodes::start(locks.clone(), operations.clone(), address);
+        let (failures, samples, undecided) = <(_, _, Undecided)>::default();
+        Self { locks, operations, access, nodes, failures, tickets, waits, limits, requests, samples, undecided, tls }
     }
 
     /// `volatile` if the store may lose leases; answers then say so.

@@ -13,7 +13,7 @@ use super::locks::answers::{ReleaseAnswer, RevocationAnswer, Volatility, left_ms
 use super::locks::fields::parse_lease_id;
 use super::locks::leases::{released, renewed};
 use super::path::invalid_key;
-use super::problem::{Code, Problem, either, within};
+use super::problem::{Problem, either, within};
 use crate::format::{DateTime, answers, requests, rfc3339};
 
 /// Calls of one request that are on their way at once. The committer serves them in few commits.
@@ -157,10 +157,7 @@ fn named_leases<'a>(
 }
 
 fn of_lease(problem: Problem, address: &Address, lease_id: &LeaseId) -> Problem {
-    let problem = problem.with("key", address.key.as_str());
-    // The answer to an unknown outcome names the lease already.
-    let is_named = problem.code() == Code::OutcomeUnknown;
-    if is_named { problem } else { problem.with("lease_id", lease_id.as_str()) }
+    problem.with("key", address.key.as_str()).with("lease_id", lease_id.as_str())
 }
 
 /// The results, if all have succeeded.

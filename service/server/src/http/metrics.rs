@@ -7,11 +7,13 @@ use std::time::Duration;
 use axum::extract::State;
 use axum::http::{HeaderName, header};
 use axum::response::{IntoResponse, Response};
+use latchgate_core::{App, Timestamp};
 use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
 use super::answer::ok;
 use super::context::{Context, Shared};
+use super::tls::Tls;
 use crate::engines::{EngineSet, View};
 use crate::format::answers;
 use crate::observe::metrics::{self, CONTENT_TYPE, Page, Process, SAMPLE_EVERY};
@@ -72,6 +74,12 @@ fn write(context: &Context, page: &mut Page<'_>) {
     page.gauge("latchgate_ready", help, u32::from(locks.is_ready()));
     counts(context, page);
     engines(context, page);
+    due(context, page);
+    let help = "Requests that wait, with event streams, and how many may.";
+    let (waits_max, free) = (context.limits.waits_max, context.waits.available_permits());
+    let mut waits = page.gauges("latchgate_waits", help);
+    waits.show(&[("state", "used")], waits_max.saturating_sub(free));
+    waits.show(&[("state", "max")], waits_max);
     let help = "Connections to stores.";
     let mut connections = page.gauges("latchgate_pool_connections", help);
     let pools = |set: Option<&EngineSet>| set.and_then(|set| Some(set.standing()?.store.pools())).unwrap_or_default();
@@ -119,6 +127,29 @@ fn engines(context: &Context, page: &mut Page<'_>) {
     let help = "1 if a Redis of the locks or of the gate evicts keys when its memory is full.";
     let may_forget = locks.engines().risk().is_some() || operations.risk().is_some();
     page.gauge("latchgate_may_forget", help, u32::from(may_forget));
+}
+
+/// What a person must see to in time.
+fn due(context: &Context, page: &mut Page<'_>) {
+    let help = "Operations that a person must decide: unknown ones, and those whose lease has passed and that block.";
+    let mut undecided = page.gauges("latchgate_operations_undecided", help);
+    let found = context.undecided.lock().clone();
+    let default = App::default();
+    let none = (!found.contains_key(&default)).then_some((&default, &0));
+    found.iter().chain(none).for_each(|(app, count)| undecided.show(&[("app", app.as_str())], *count));
+    let help = "Time until the first API key of the app that will expire does.";
+    let mut keys = page.gauges("latchgate_api_key_expires_seconds", help);
+    for (app, ms) in context.access.expiring_ms() {
+        keys.show(&[("app", app.as_str())], seconds(ms));
+    }
+    let expires_at = context.tls.as_ref().and_then(Tls::expires_at);
+    // Before the first answer of the store, its clock is not known.
+    let now = Some(context.locks.now()).filter(|now| *now > Timestamp::default());
+    let help = "Time until the first certificate of this node's chain expires; below 0 if it has.";
+    let mut certificate = page.gauges("latchgate_tls_certificate_expires_seconds", help);
+    if let (Some(expires_at), Some(now)) = (expires_at, now) {
+        certificate.show(&[], seconds(expires_at.ms_since(now)) - seconds(now.ms_since(expires_at)));
+    }
 }
 
 /// The engines, and the index and the epoch of the one in use.

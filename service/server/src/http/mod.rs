@@ -39,6 +39,7 @@ mod status;
 mod target;
 mod threads;
 mod tls;
+mod undecided;
 
 pub use self::context::{Context, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN, RequestLimits, TTL_MS_MIN};
 pub use self::cors::origin;
@@ -49,3 +50,4 @@ pub use self::proxies::network;
 pub use self::server::{ServerLimits, serve};
 pub use self::threads::Threads;
 pub use self::tls::Tls;
+pub use self::undecided::keep_counting;

@@ -110,6 +110,9 @@ pub struct EngineRecord {
     /// Until then, by the store's clock, nothing new is granted: leases that clients hold may be missing here.
     #[serde(default)]
     pub hold_off_until: Timestamp,
+    /// Why the hold-off began, for operators.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hold_off_why: Option<String>,
     /// How long the hold-off can last, in ms. An end that is further ahead was written by a clock that was wrong.
     #[serde(default = "unbounded")]
     pub hold_off_ms: u64,
@@ -212,9 +215,18 @@ impl EngineRecord {
         let until = before.map_or_else(Timestamp::default, |until| until.plus_ms(jumped_ms));
         let record = Self { jumped_ms: self.jumped_ms + jumped_ms, ..self.held_until(until, now) };
         if late_ms >= self.ttl_ms_max {
-            return Self { late_ms: 0, ..record.held_off(self.ttl_ms_max, now) };
+            let held = Self { late_ms: 0, ..record.held_off(self.ttl_ms_max, now) };
+            return held.held_because(self, "the store's clock has jumped ahead");
         }
         Self { late_ms, late_until: now.plus_ms(self.ttl_ms_max + late_ms + HOLD_OFF_MARGIN_MS), ..record }
+    }
+
+    /// The same; if its hold-off ends later than that of the record before, with the reason.
+    #[must_use]
+    pub fn held_because(self, before: &Self, why: &str) -> Self {
+        let is_longer = self.hold_off_until > before.hold_off_until;
+        let why = if is_longer { Some(why.to_owned()) } else { before.hold_off_why.clone() };
+        Self { hold_off_why: why.filter(|_| self.hold_off_until > Timestamp::default()), ..self }
     }
 
     /// The same with a hold-off that ends by elapsed time, if the clock was set back since it began.

@@ -5,7 +5,8 @@ use std::time::Instant;
 use latchgate_client::Client;
 use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::{free_port, until};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, Uid};
 use serde_json::json;
 
 use crate::world::{Desk, client, force, is_alive, look, node, seconds, two_nodes, until_gone, until_held};
@@ -422,4 +423,28 @@ async fn terraform_locks_under_the_lease_of_the_command() {
     assert_eq!(look(&node, "terraform%2Fnetwork").await["held"], false);
     let after = desk.shell("curl -s -X LOCK $(cat address) -d '{}'; echo $?").ends().await;
     assert_ne!(after.out, "0\n", "the address ends with the command");
+}
+
+/// As `sudo` does. Only root can make such a program.
+#[tokio::test]
+async fn a_program_that_becomes_another_user_is_named_before_it_starts_and_again_when_no_signal_reaches_it() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let script = r#"
+        bin=$(command -v latchgate)
+        chmod 755 . && { ln "$bin" own 2>/dev/null || cp "$bin" own; } && cp "$(command -v setpriv)" as-root && chmod 4755 as-root
+        exec setpriv --reuid nobody --regid nogroup --clear-groups ./own lock k -- \
+            ./as-root --reuid root -- sh -c 'echo $$ >id; exec sleep 600' 2>errors"#;
+    let run = desk.shell(script);
+    let id = desk.number("id").await;
+    assert!(desk.read("errors").contains("as-root becomes another user"), "{}", desk.read("errors"));
+    force(&node, "k").await;
+    let says = || std::future::ready(desk.read("errors").contains("no signal of latchgate reaches it"));
+    until("it says that it cannot end CMD", says).await;
+    assert!(is_alive(id));
+    kill(Pid::from_raw(id), Signal::SIGKILL).unwrap();
+    run.ends().await.assert(76, "");
 }

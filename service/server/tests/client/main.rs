@@ -7,6 +7,7 @@ mod bench_command;
 mod errors;
 mod gate;
 mod keeping;
+mod listing;
 mod lock_command;
 mod losing_answers;
 mod once_command;

@@ -248,6 +248,25 @@ async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
 }
 
 #[tokio::test]
+async fn an_unknown_outcome_of_a_period_is_forgotten_with_the_period() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for (line, ends) in [(&["once", "a", "--every", "1d"][..], true), (&["once", "b"][..], false)] {
+        let failed = desk.run(&[line, &["--", "sh", "-c", "exit 4"]].concat()).ends().await;
+        assert!(failed.code == Some(4) && failed.err.contains("in this period") == ends, "{failed:?}");
+    }
+    let listed = desk.run(&["operations", "list", "--undecided", "--json"]).ends().await;
+    let mut left: Vec<Option<u64>> = listed
+        .out
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["ttl_ms"].as_u64())
+        .collect();
+    left.sort();
+    let hours = |ms: u64| ms.div_ceil(3_600_000);
+    assert!(matches!(left[..], [None, Some(ms)] if (1..=26).contains(&hours(ms))), "{listed:?}");
+}
+
+#[tokio::test]
 async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
@@ -259,7 +278,7 @@ async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id
     let cells: Vec<&str> = undecided.out.trim_end().split('\t').collect();
     assert_eq!((cells.len(), cells[1], cells[2]), (7, "unknown", "charge"), "{undecided:?}");
     let status = desk.run(&["status"]).ends().await;
-    assert!(status.code == Some(0) && status.out.contains("\n1 operation is to decide\n  since 2"), "{status:?}");
+    assert!(status.code == Some(0) && status.out.contains("\n1 operation to decide\n  2"), "{status:?}");
     let shown = desk.run(&["operations", "show", &cells[6][..6]]).ends().await;
     for evidence in ["exit code 4", "charging\nno answer of the bank", "last heartbeat"] {
         assert!(shown.out.contains(evidence), "{shown:?}");

@@ -262,6 +262,7 @@ impl Operation {
             on_expiry,
             durability: Durability::Fast,
             retention: Retention::default(),
+            ends_in_ms: None,
             description: None,
             waits_until: None,
             hold_off: HoldOff::default(),

@@ -2,11 +2,12 @@
 
 use latchgate_testkit::node::Node;
 use reqwest::Method;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::client::{acquire, embedded, get, granted, inspect, post, release, request};
+use crate::access::world::{Caller, guarded};
+use crate::client::{Answer, acquire, embedded, get, granted, inspect, post, release, request};
 use crate::described::API;
 
 #[tokio::test]
@@ -183,4 +184,58 @@ async fn query_parameters_are_held_to_their_description() {
         }
     }
     assert!(refused > 30, "only {refused} values were tried");
+}
+
+/// Of each request, with each optional field of its body, and of the objects in it.
+#[tokio::test]
+async fn null_says_the_same_as_leaving_an_optional_field_out() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    let mut tried = 0;
+    for (path, item) in API["paths"].as_object().expect("paths") {
+        for (method, operation) in item.as_object().expect("operations") {
+            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
+            let Some(schema) = resolved(schema) else { continue };
+            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
+            let mut fields = Vec::new();
+            add_optional(schema, &schema["example"], "", &mut fields);
+            for (object, field) in fields {
+                let refusal = async |value: Option<Value>| {
+                    let mut body = schema["example"].clone();
+                    let object = body.pointer_mut(&object).and_then(Value::as_object_mut).expect("an object");
+                    object.remove(&field);
+                    object.extend(value.map(|value| (field.clone(), value)));
+                    let path =
+                        path.replace("{key}", "key").replace("{app}", "default").replace("{id}", &"0".repeat(32));
+                    let Answer { status, body, .. } = operator.call(method.clone(), &path, body).await;
+                    (status == 400).then(|| (body["code"].clone(), body["detail"].clone()))
+                };
+                let without = refusal(None).await;
+                assert_eq!(refusal(Some(Value::Null)).await, without, "{method} {path}: {object}/{field}");
+                tried += 1;
+            }
+        }
+    }
+    assert!(tried > 60, "only {tried} fields were tried");
+}
+
+/// The schema that a reference names, also beside null.
+fn resolved(schema: &Value) -> Option<&'static Value> {
+    let references = schema["oneOf"].as_array().into_iter().flatten().chain([schema]);
+    let name = references.filter_map(|schema| schema["$ref"].as_str()).next()?.rsplit('/').next()?;
+    Some(&API["components"]["schemas"][name])
+}
+
+/// Adds the optional fields of an object, each with the place of its object in the example.
+fn add_optional(schema: &Value, example: &Value, at: &str, fields: &mut Vec<(String, String)>) {
+    for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+        if !schema["required"].as_array().is_some_and(|required| required.contains(&json!(name))) {
+            fields.push((at.to_owned(), name.clone()));
+        }
+        let item = resolved(&property["items"]).map(|schema| (schema, format!("{at}/{name}/0"), &example[name][0]));
+        let inner = resolved(property).map(|schema| (schema, format!("{at}/{name}"), &example[name]));
+        for (schema, at, example) in item.into_iter().chain(inner).filter(|(.., example)| example.is_object()) {
+            add_optional(schema, example, &at, fields);
+        }
+    }
 }

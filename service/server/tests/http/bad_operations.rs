@@ -26,7 +26,6 @@ async fn fields_of_a_pre_that_are_wrong_are_named() {
         ("ttl_ms", json!("60000")),
         ("wait_ms", json!("1")),
         ("on_expiry", json!("retry-ish")),
-        ("on_expiry", json!(null)),
         ("durability", json!("Fast")),
         ("on_outage", json!("open")),
         ("lease", json!(1_000)),

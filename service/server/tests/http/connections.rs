@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use latchgate_testkit::node::Node;
 use latchgate_testkit::until;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::access::world::{ADMIN, Caller, guarded};
 use crate::client::{BIN, acquire, get, granted, many, pre, release, renew, until_waiting, waiting};
@@ -174,25 +174,36 @@ async fn clients_whose_bodies_do_not_arrive_keep_no_other_client_out() {
     assert_eq!(honest.answer().await.expect("the connection is open").status, 200);
 }
 
-/// More than the operating system keeps for a client that does not read.
-fn much() -> String {
-    getting("/docs/swagger-ui-bundle.js").repeat(20)
-}
-
 #[tokio::test]
 async fn clients_that_do_not_read_their_answers_keep_no_holder_out() {
-    let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
-    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
-    let mut unread = Vec::new();
-    for _ in 0..10 {
-        let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
-        client.send(much()).await;
-        unread.push(client);
+    let keys: Vec<String> = (0..10).map(|key: u8| key.to_string().repeat(500)).collect();
+    let locks: Value = keys.iter().map(|key| json!({ "key": key })).collect();
+    let history = format!("/v1/locks/{}/history", keys[0]);
+    for path in ["/docs/swagger-ui-bundle.js", "/openapi.json", "/metrics", "/v1/locks", &history, "/v1/events"] {
+        let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
+        let (mut unread, mut leases) = (Vec::new(), Value::Null);
+        for lease_id in ["1", "2", "3", "4", "5"] {
+            let granted = many(&node, "acquire", json!({ "locks": locks, "lease_id": lease_id })).await;
+            assert_eq!(granted.status, 200, "{path}: {}", granted.body);
+            leases = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
+            if lease_id != "5" {
+                assert_eq!(many(&node, "release", json!({ "leases": leases })).await.status, 200, "{path}");
+            }
+            // The streams get the events of the rounds that follow.
+            for _ in 0..if lease_id == "1" { 7 } else { 0 } {
+                let mut client = Raw::connect_narrow([127, 0, 0, 2], &node).await;
+                client.send(getting(path).repeat(400)).await;
+                unread.push(client);
+            }
+        }
+        for _ in 0..7 {
+            let mut client = Raw::connect_narrow([127, 0, 0, 2], &node).await;
+            client.send(getting(if path == "/v1/events" { "/openapi.json" } else { path }).repeat(400)).await;
+            unread.push(client);
+        }
+        assert_eq!(many(&node, "renew", json!({ "leases": leases })).await.status, 200, "{path}");
+        assert_eq!(many(&node, "release", json!({ "leases": leases })).await.status, 200, "{path}");
     }
-    for _ in 0..3 {
-        assert_eq!(renew(&node, "k", &lease_id).await.status, 200);
-    }
-    assert_eq!(release(&node, "k", &lease_id).await.status, 200);
 }
 
 #[tokio::test]

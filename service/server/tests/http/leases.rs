@@ -108,6 +108,26 @@ async fn an_expired_lease_is_lost_and_its_successor_is_safe_from_it() {
 }
 
 #[tokio::test]
+async fn a_refusal_names_its_key() {
+    let node = embedded().await;
+    let held = granted(&node, "a%2F%2Fb", json!({ "owner": "x", "lease_id": "l" })).await.token();
+    for (method, verb, body, code) in [
+        (Method::POST, "/acquire", json!({}), "lock-held"),
+        (Method::POST, "/acquire", json!({ "wait_ms": 1 }), "wait-timeout"),
+        (Method::POST, "/acquire", json!({ "owner": "y", "lease_id": "l" }), "lease-id-reused"),
+        (Method::POST, "/acquire", json!({ "mode": "permits" }), "limit-mismatch"),
+        (Method::POST, "/renew", json!({ "lease_id": "other" }), "lease-lost"),
+        (Method::POST, "/release", json!({ "lease_id": "other" }), "lease-lost"),
+        (Method::POST, "/fence", json!({ "token": held - 1 }), "stale-token"),
+        (Method::POST, "/revoke", json!({ "token": held - 1 }), "stale-token"),
+        (Method::DELETE, &format!("?token={}", held - 1), json!(null), "stale-token"),
+    ] {
+        let refused = request(&node, method, &format!("/v1/locks/a%2F%2Fb{verb}"), body).await;
+        assert_eq!((refused.code(), &refused.body["key"]), (code, &json!("a//b")), "{}", refused.body);
+    }
+}
+
+#[tokio::test]
 async fn a_release_may_be_repeated() {
     let node = embedded().await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");

@@ -1,9 +1,11 @@
 //! A connection on which a test decides about every byte.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use latchgate_testkit::node::Node;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -33,6 +35,16 @@ impl Raw {
         socket.bind((address, 0).into()).unwrap();
         let stream = socket.connect(([127, 0, 0, 1], node.port()).into()).await.unwrap();
         Self { stream, unread: Vec::new() }
+    }
+
+    /// One for which the operating system keeps little that is not read.
+    pub async fn connect_narrow(address: [u8; 4], node: &Node) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
+        socket.set_tcp_mss(536).unwrap();
+        socket.set_recv_buffer_size(2_048).unwrap();
+        socket.bind(&SocketAddr::from((address, 0)).into()).unwrap();
+        let socket = TcpSocket::from_std_stream(socket.into());
+        Self { stream: socket.connect(([127, 0, 0, 1], node.port()).into()).await.unwrap(), unread: Vec::new() }
     }
 
     /// Fails if the node has closed the connection.

@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{Connection, PgConnection};
 use tokio::task::JoinSet;
 
-use crate::client::{BIN, get, granted, leases, many, on_postgres, post, release, renew};
+use crate::client::{BIN, begun, get, granted, leases, many, on_postgres, post, release, renew};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -56,6 +56,30 @@ async fn renewals_and_releases_pass_while_acquires_of_many_keys_are_stuck() {
     while let Some(ended) = flood.join_next().await {
         assert!([200, 423, 503].contains(&ended.unwrap().status.as_u16()));
     }
+}
+
+#[tokio::test]
+async fn while_other_programs_have_all_connections_grants_and_renewals_go_on() {
+    let postgres = Postgres::start_with(&[("max_connections", "20")]).await;
+    let database = postgres.create_database().await;
+    let node = on_postgres(&database).await;
+    let held = granted(&node, "held", json!({})).await;
+    let mut others = Vec::new();
+    while let Ok(other) = PgConnection::connect(&database).await {
+        others.push(other);
+    }
+    for round in 0..3 {
+        let one = async |number: u32| {
+            let renewed = renew(&node, "held", &held.text("lease_id")).await;
+            assert_eq!(renewed.status, 200, "{}", renewed.body);
+            granted(&node, &format!("{round}-{number}"), json!({})).await;
+            begun(&node, json!({ "operation": "pay", "contents": [round, number] })).await;
+        };
+        futures::future::join_all((0..16).map(one)).await;
+        assert_eq!(get(&node, "/readyz").await.status, 200);
+    }
+    assert!(!node.log().contains("is down"), "{}", node.log());
+    assert!(PgConnection::connect(&database).await.is_err(), "no connection was free");
 }
 
 #[tokio::test]

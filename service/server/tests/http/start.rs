@@ -285,3 +285,23 @@ async fn errors_of_postgres_come_without_lines_of_its_source() {
     assert!(log.contains("no_such_database") && log.contains("does not exist") && !log.contains("at line"), "{log}");
     assert!(log.contains("(from --locks)"), "{log}");
 }
+
+/// As `${NAME:-}` in a compose file makes them.
+#[tokio::test]
+async fn an_empty_variable_counts_as_absent_unless_other_stores_or_less_protection_would_follow() {
+    let help = latchgate(&["serve", "--help"]).await;
+    let help = String::from_utf8(help.stdout).unwrap();
+    let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--")?.split([' ', '\n']).next());
+    let variables = flags.map(|flag| format!("LATCHGATE_{}", flag.to_uppercase().replace('-', "_")));
+    let needed = ["LOCKS", "LOCKS_DIRECT", "GATE", "REDIS_PREFIX", "SECRET", "TLS_CERT", "TLS_KEY"];
+    let (needed, others): (Vec<String>, Vec<String>) =
+        variables.partition(|variable| needed.iter().any(|name| *variable == format!("LATCHGATE_{name}")));
+    assert!(needed.len() == 7 && others.len() > 30, "{needed:?} {others:?}");
+    let empty: Vec<(&str, &str)> = others.iter().map(|variable| (variable.as_str(), "")).collect();
+    let node = Node::start_with(BIN, &[], &empty).await;
+    granted(&node, "k", json!({})).await;
+    for variable in &needed {
+        let refused = Node::try_start(BIN, &[], &[(variable, "")]).await;
+        assert!(refused.is_err(), "{variable}= was accepted");
+    }
+}

@@ -108,6 +108,9 @@ async fn a_node_takes_a_new_certificate_on_sighup_and_keeps_the_old_one_if_the_n
     let plain = acquire(&node, "k", json!({})).await;
     assert!(plain.status == 400 && plain.code() == "invalid-request", "{}", plain.body);
     assert!(plain.text("detail").contains("https://"), "{}", plain.body);
+    let metrics = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+    let page = first.ask(node.port(), metrics).await.unwrap();
+    assert!(page.contains("\nlatchgate_tls_certificate_expires_seconds "), "{page}");
 
     fs::write(first.path("cert.pem"), "-----BEGIN CERTIFICATE-----\nbroken\n").unwrap();
     node.hang_up();

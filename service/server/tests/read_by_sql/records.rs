@@ -181,6 +181,7 @@ fn claim(stamp: u128) -> Claim {
         on_expiry: if random.random_bool(0.7) { OnExpiry::Retry } else { OnExpiry::Block },
         durability: Durability::Fast,
         retention: [Retention::default(), Retention::Ms(9_000), Retention::Forever][random.random_range(0..3)],
+        ends_in_ms: None,
         waits_until: None,
         hold_off: HoldOff::default(),
     }

@@ -189,6 +189,7 @@ impl Caller {
             on_expiry: *self.random.one_of(&[OnExpiry::Retry, OnExpiry::Retry, OnExpiry::Block]),
             durability: if name.ends_with('0') { Durability::Durable } else { Durability::Fast },
             retention: Retention::default(),
+            ends_in_ms: None,
             description: None,
         }
     }

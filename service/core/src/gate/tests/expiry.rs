@@ -61,6 +61,26 @@ fn no_record_that_says_done_for_good_or_nobody_knows_goes_by_itself() {
 }
 
 #[test]
+fn what_became_of_contents_that_are_no_longer_in_use_is_forgotten_but_no_lease_that_runs() {
+    for (lease_ms, is_left_unknown) in [(LEASE_MS, false), (LEASE_MS, true), (2 * HOUR_MS, false)] {
+        let mut world = world();
+        let ends_at = world.now.plus_ms(lease_ms.max(HOUR_MS));
+        let change = |claim: &mut Claim| {
+            (claim.on_expiry, claim.lease_ms, claim.ends_in_ms) = (OnExpiry::Block, lease_ms, Some(HOUR_MS));
+        };
+        let stamp = go(world.pre_with(change)).stamp;
+        if is_left_unknown {
+            world.post(stamp, Report::Unknown);
+        }
+        assert_eq!(world.record.as_ref().and_then(OperationRecord::goes_at), Some(ends_at));
+        world.pass(ends_at.ms_since(world.now) + CLOCK_BOUND_MS - 1);
+        assert!(matches!(world.pre(), Outcome::Unknown { .. } | Outcome::InProgress { .. }));
+        world.pass(1);
+        assert_eq!(world.go().attempt, 1);
+    }
+}
+
+#[test]
 fn a_started_record_outlives_its_lease_by_a_day_and_a_heartbeat_rarely_moves_its_end() {
     let mut world = world();
     let go = world.go();

@@ -60,6 +60,7 @@ impl World {
             on_expiry: OnExpiry::Retry,
             durability: Durability::Fast,
             retention: Retention::default(),
+            ends_in_ms: None,
             description: None,
             waits_until: None,
             hold_off: HoldOff::default(),

@@ -38,8 +38,7 @@ acquire_body! {
         #[schema(minimum = 1, maximum = 1_000_000_000)]
         group_limit: Option<u32>,
         /// Take a free lock ahead of the queue.
-        #[serde(default)]
-        barge: bool,
+        barge: Option<bool>,
     }
 }
 
@@ -87,9 +86,10 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
     let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
     let acquired = call.context.locks.acquire(&address, request).await;
-    let (Grant { lease, limit, .. }, now) = match acquired.map_err(|failure| unanswered(&failure, &lease_id))? {
+    let of_key = |problem: Problem| problem.with("key", address.key.as_str());
+    let (Grant { lease, limit, .. }, now) = match acquired.map_err(|failure| of_key(unanswered(&failure, &lease_id)))? {
         Acquired::Outcome(Outcome::Granted(grant), now) => (grant, now),
-        other => return Err(not_acquired(&call.context, &keys, &lease_id, wait, &other)),
+        other => return Err(of_key(not_acquired(&call.context, &keys, &lease_id, wait, &other))),
     };
     Ok(answer::ok(&AcquireAnswer {
         key: address.key.as_str(),
@@ -140,7 +140,7 @@ impl AcquireRequest {
             Some(requested) => requested,
             None => self.mode_fields().parse()?,
         };
-        let barge = self.barge;
+        let barge = self.barge.unwrap_or_default();
         let request = self.lock_request(context, &address.app, &[mode], resumed)?;
         Ok(LockRequest { lease: LeaseTerms { mode, limit, share, barge, ..request.lease }, ..request })
     }

@@ -149,7 +149,9 @@ pub fn refusal(refused: &Refused) -> Problem {
         Refusal::WaitTimeout => {
             // From the first arrival, over all calls with a ticket, as in a grant.
             let waited_ms = ms(refused.waited).max(refused.now.ms_since(refused.position.arrival));
-            let detail = format!("The request waited {waited_ms} ms and did not get the lock.");
+            let holders = refused.holders.len();
+            let held_by = (holders > 0).then(|| format!(" {}", held_by(first, holders))).unwrap_or_default();
+            let detail = format!("The request waited {waited_ms} ms and did not get the lock.{held_by}");
             problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
         }
         Refusal::Closed => {

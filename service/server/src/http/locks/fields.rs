@@ -206,8 +206,7 @@ macro_rules! acquire_body {
             priority: Option<u8>,
             /// Whether an `owner` that holds the lock already gets another lease with the same token; false if absent. Permits are
             /// always counted again.
-            #[serde(default)]
-            reentrant: bool,
+            reentrant: Option<bool>,
             /// Lock-delay: if this lease expires, the lock is not granted for this long, in ms; 0 if absent.
             #[schema(maximum = 3_153_600_000_000_u64)]
             delay_ms: Option<u64>,
@@ -246,7 +245,7 @@ macro_rules! acquire_body {
                         limit: None,
                         share: None,
                         ttl_ms: context.check_ttl(self.ttl_ms.unwrap_or(context.limits.ttl_ms_default))?,
-                        reentrant: self.reentrant,
+                        reentrant: self.reentrant.unwrap_or_default(),
                         barge: false,
                         delay_ms: within("delay_ms", self.delay_ms.unwrap_or(0), 0..=DELAY_MS_MAX)?,
                         min_hold_ms: context.check_min_hold(self.min_hold_ms, modes)?,

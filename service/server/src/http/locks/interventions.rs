@@ -119,7 +119,7 @@ pub async fn revoke(call: Call, PathAddress(address): PathAddress, Json(request)
             let deadline = deadline.map(rfc3339);
             Ok(answer::ok(&RevokeAnswer { key: address.key.as_str(), leases, deadline }))
         }
-        Outcome::StaleToken { current } => Err(granted_since(current)),
+        Outcome::StaleToken { current } => Err(granted_since(&address, current)),
         other => Err(problem(&other)),
     }
 }
@@ -140,7 +140,7 @@ pub async fn force(call: Call, PathAddress(address): PathAddress, Query(query): 
             call.detail(|| format!("leases ended: {leases}{}", shown(&note)));
             Ok(answer::ok(&ForceAnswer { key: address.key.as_str(), ended: leases }))
         }
-        Outcome::StaleToken { current } => Err(granted_since(current)),
+        Outcome::StaleToken { current } => Err(granted_since(&address, current)),
         other => Err(problem(&other)),
     }
 }
@@ -180,7 +180,7 @@ pub async fn fence(
                 current if token > current => format!("This token was never granted: the highest token is {current}."),
                 current => format!("A higher token has been granted or presented: {current}."),
             };
-            Err(Problem::new(Code::StaleToken, detail).with("current", current))
+            Err(Problem::new(Code::StaleToken, detail).with("key", address.key.as_str()).with("current", current))
         }
         Outcome::Refused(Refusal::HeldOff(until)) => {
             let left_ms = until.ms_since(call.context.locks.now()).max(1);
@@ -195,9 +195,9 @@ pub async fn fence(
 }
 
 /// The lease that an operator means has ended, and another one has been granted since.
-fn granted_since(current: u64) -> Problem {
+fn granted_since(address: &Address, current: u64) -> Problem {
     let detail = format!("No lease with this token is live: the highest token is {current}.");
-    Problem::new(Code::StaleToken, detail).with("current", current)
+    Problem::new(Code::StaleToken, detail).with("key", address.key.as_str()).with("current", current)
 }
 
 /// A note as the end of an audit record's detail.

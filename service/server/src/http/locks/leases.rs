@@ -62,7 +62,8 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
     let lease_id = parse_lease_id(&request.lease_id)?;
     let ttl_ms = request.ttl_ms.map(|ttl_ms| call.context.check_ttl(ttl_ms)).transpose()?;
     let metadata = request.metadata.map(|fields| parse_metadata("metadata", fields)).transpose()?;
-    let (lease, now) = renewed(&call, &address, &lease_id, ttl_ms, metadata).await?;
+    let renewed = renewed(&call, &address, &lease_id, ttl_ms, metadata).await;
+    let (lease, now) = renewed.map_err(|problem| problem.with("key", address.key.as_str()))?;
     Ok(answer::ok(&RenewAnswer {
         key: address.key.as_str(),
         lease_id: lease.lease_id.as_str(),
@@ -81,7 +82,8 @@ pub async fn renew(call: Call, PathAddress(address): PathAddress, Json(request):
 #[utoipa::path(post, path = "/v1/locks/{key}/release", tag = "locks", responses((status = 200, body = ReleaseAnswer)))]
 pub async fn release(call: Call, PathAddress(address): PathAddress, Json(request): Json<ReleaseRequest>) -> Answered {
     let lease_id = parse_lease_id(&request.lease_id)?;
-    Ok(answer::ok(&released(&call, &address, &lease_id).await?))
+    let released = released(&call, &address, &lease_id).await;
+    Ok(answer::ok(&released.map_err(|problem| problem.with("key", address.key.as_str()))?))
 }
 
 /// Renews a lease, alone or as one of many.

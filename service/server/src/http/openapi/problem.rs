@@ -46,7 +46,7 @@ answers! {
         limit: Option<u64>,
         /// What is left of the quota.
         remaining?: Option<u64>,
-        /// The key that refuses, or whose state cannot be read, in an answer about several.
+        /// The key that refuses, or whose state cannot be read.
         key?: Option<String>,
         /// The lease, in an answer about several; after `outcome-unknown`, repeat the acquire with it.
         lease_id?: Option<String>,

@@ -75,6 +75,10 @@ fn has_type(schema: &Value, name: &str) -> bool {
     schema["type"] == name || schema["type"].as_array().is_some_and(|types| types.iter().any(|one| one == name))
 }
 
+fn is_nullable(schema: &Value) -> bool {
+    has_type(schema, "null") || schema["oneOf"].to_string().contains("\"null\"")
+}
+
 /// Calls `visit` with each property of an object: its name, its schema, and whether the property is always there.
 fn each_property(schema: &Value, visit: &mut impl FnMut(&str, &Value, bool)) {
     let required = schema["required"].as_array().cloned().unwrap_or_default();
@@ -83,6 +87,19 @@ fn each_property(schema: &Value, visit: &mut impl FnMut(&str, &Value, bool)) {
     }
     for part in schema["allOf"].as_array().into_iter().flatten() {
         each_property(part, visit);
+    }
+}
+
+#[test]
+fn an_optional_field_of_a_request_may_be_null() {
+    let api = api();
+    for name in &of_requests(&api) {
+        each_property(&api["components"]["schemas"][name], &mut |field, property, is_required| {
+            let is_any =
+                property.get("type").is_none() && property.get("oneOf").is_none() && property.get("$ref").is_none();
+            let may_be_null = is_any || is_nullable(property);
+            assert!(is_required || may_be_null, "{name}.{field} is optional: let its type be an Option");
+        });
     }
 }
 
@@ -132,8 +149,7 @@ fn times_in_answers_are_dates_and_optional_fields_are_not_null() {
                 || ["at", "deadline", "since", "until"].contains(&field);
             let is_text = has_type(property, "string");
             assert_eq!(is_text && is_date, property["format"] == "date-time", "{name}.{field}");
-            let is_nullable = has_type(property, "null") || property["oneOf"].to_string().contains("\"null\"");
-            assert!(is_required || !is_nullable, "{name}.{field} is optional and may be null");
+            assert!(is_required || !is_nullable(property), "{name}.{field} is optional and may be null");
         });
     }
 }

@@ -82,7 +82,7 @@ answers! {
     /// How long an attempt or a success lasts.
     #[derive(Default)]
     pub struct Expiry {
-        /// When the lease ends unless renewed; of a success, until when it is kept.
+        /// When the lease ends unless renewed; of a success, until when it is kept; of an unknown outcome, until when it must be decided, if ever.
         expires_at?: Option<DateTime>,
         /// What is left until then, in ms, at the time of this answer; 0 once the lease has passed.
         ttl_ms?: Option<u64>,
@@ -106,7 +106,9 @@ pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>) -> Op
     let (started_at, ended_at, expiry) = match &record.phase {
         Phase::Started(started) => (Some(started.at), None, until(Some(started.lease_until), *now)),
         Phase::Succeeded(succeeded) => (None, Some(succeeded.at), until(succeeded.keep_until, *now)),
-        Phase::Unknown { at, .. } => (None, Some(*at), Expiry::default()),
+        Phase::Unknown { at, .. } => {
+            (None, Some(*at), record.ends_at.map(|at| until(Some(at), *now)).unwrap_or_default())
+        }
         Phase::Vacant { .. } => (None, None, Expiry::default()),
     };
     let description = record.description.as_deref();

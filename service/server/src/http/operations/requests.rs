@@ -56,8 +56,7 @@ requests! {
         metadata: Option<Map<String, Value>>,
         /// Keep the canonical contents with the record, so that a person can read them; at most 16 KiB. They are shown to all API keys of the
         /// app with the scope `read`.
-        #[serde(default)]
-        keep_contents: bool,
+        keep_contents: Option<bool>,
         /// Length of the lease, in ms: without a post or a heartbeat, `on_expiry` applies after it. 1 000 to 86 400 000 unless
         /// configured otherwise; 60 000 if absent.
         #[schema(example = 60_000, minimum = 1, maximum = 31_536_000_000_u64)]
@@ -68,17 +67,18 @@ requests! {
         wait_ms: Option<u64>,
         /// What happens when the lease passes without a post. `block` if absent: no second run begins by itself, not even behind a worker
         /// that is slower than its lease. Work that may be repeated says `retry`.
-        #[serde(default)]
-        on_expiry: OnExpiry,
+        on_expiry: Option<OnExpiry>,
         /// How durable the claim is.
-        #[serde(default)]
-        durability: Durability,
+        durability: Option<Durability>,
         /// How long a success is kept, in ms, unless its post says otherwise: 1 000 to a year; a day if absent, unless configured otherwise.
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
-        #[serde(default)]
-        permanent: bool,
+        permanent: Option<bool>,
+        /// For contents that name a period: how long from now they are in use, in ms; 1 000 to a year. Afterwards the record is forgotten also if
+        /// its outcome is unknown or its lease has passed, so that no person must decide it. For ever if absent.
+        #[schema(minimum = 1, maximum = 3_153_600_000_000_u64)]
+        ends_in_ms: Option<u64>,
     }
 
     #[schema(example = json!({"operation": "charge", "contents": {"order": 46}, "attempt_id": "that of the pre",
@@ -105,8 +105,7 @@ requests! {
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
         /// As in a post.
-        #[serde(default)]
-        result_omitted: bool,
+        result_omitted: Option<bool>,
         /// As in the pre.
         #[schema(max_length = 256, min_length = 1)]
         label: Option<String>,
@@ -114,14 +113,12 @@ requests! {
         #[schema(value_type = Option<Object>)]
         metadata: Option<Map<String, Value>>,
         /// As in the pre.
-        #[serde(default)]
-        durability: Durability,
+        durability: Option<Durability>,
         /// As in the pre.
         #[schema(minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// As in the pre.
-        #[serde(default)]
-        permanent: bool,
+        permanent: Option<bool>,
     }
 
     #[schema(example = json!({"operations": [
@@ -158,8 +155,7 @@ requests! {
         #[schema(value_type = Option<Value>)]
         result: Option<Box<RawValue>>,
         /// There is a result that cannot be sent.
-        #[serde(default)]
-        result_omitted: bool,
+        result_omitted: Option<bool>,
         /// What a person needs who must decide: exit code, last lines, exception. Kept with the outcome `unknown` and shown with it; cut after
         /// 2 KiB.
         #[schema(min_length = 0, max_length = 65_536)]
@@ -168,8 +164,7 @@ requests! {
         #[schema(example = 86_400_000, minimum = 1, maximum = 3_153_600_000_000_u64)]
         retention_ms: Option<u64>,
         /// Keep a success forever.
-        #[serde(default)]
-        permanent: bool,
+        permanent: Option<bool>,
     }
 
     #[schema(example = json!({"outcome": "success", "result": {"receipt": 7}, "reason": "the bank has the transfer", "by": "ann"}))]
@@ -258,7 +253,7 @@ impl PreRequest {
         let description = Description {
             label,
             metadata: metadata.map(|metadata| metadata.as_json_text().into()),
-            contents: self.keep_contents.then(|| kept(&contents)).transpose()?,
+            contents: self.keep_contents.unwrap_or_default().then(|| kept(&contents)).transpose()?,
             api_key: call.caller.key_id,
         };
         // Needed even if the client names none: the gate itself may have to repeat a claim whose answer was lost.
@@ -274,10 +269,11 @@ impl PreRequest {
                 None => OPERATION_TTL_MS_DEFAULT.min(call.context.limits.operation_ttl_ms_max),
             },
             wait: call.context.wait(self.wait_ms),
-            on_expiry: self.on_expiry,
-            durability: self.durability,
-            retention: parse_retention(self.retention_ms, self.permanent)?
+            on_expiry: self.on_expiry.unwrap_or_default(),
+            durability: self.durability.unwrap_or_default(),
+            retention: parse_retention(self.retention_ms, self.permanent.unwrap_or_default())?
                 .unwrap_or(Retention::Ms(call.context.limits.retention_ms_default)),
+            ends_in_ms: self.ends_in_ms.map(|ms| within("ends_in_ms", ms, RETENTION_MS_MIN..=YEAR_MS)).transpose()?,
             description: description.into_stored(),
         })
     }
@@ -288,7 +284,7 @@ impl EnterRequest {
     pub fn parse(self, call: &Call) -> Result<(PreCall, Post, Timestamp), Problem> {
         let ran_at =
             parse_rfc3339(&self.ran_at).ok_or_else(|| Problem::field("ran_at", "must be a time in RFC 3339"))?;
-        let (result, result_omitted) = kept_result(self.result, self.result_omitted);
+        let (result, result_omitted) = kept_result(self.result, self.result_omitted.unwrap_or_default());
         let pre = PreRequest {
             operation: self.operation,
             contents: self.contents,
@@ -296,13 +292,14 @@ impl EnterRequest {
             attempt_id: Some(self.attempt_id),
             label: self.label,
             metadata: self.metadata,
-            keep_contents: false,
+            keep_contents: None,
             ttl_ms: None,
             wait_ms: None,
-            on_expiry: OnExpiry::default(),
+            on_expiry: None,
             durability: self.durability,
             retention_ms: self.retention_ms,
             permanent: self.permanent,
+            ends_in_ms: None,
         };
         let pre = pre.parse(call)?;
         let stamp = pre.attempt_id.as_ref().map_or_else(fresh_stamp, Stamp::of_run);
@@ -343,8 +340,8 @@ impl PreviewRequest {
 impl PostRequest {
     pub fn parse(self) -> Result<Post, Problem> {
         let stamp = parse_stamp(&self.stamp)?;
-        let retention = parse_retention(self.retention_ms, self.permanent)?;
-        let (result, result_omitted) = kept_result(self.result, self.result_omitted);
+        let retention = parse_retention(self.retention_ms, self.permanent.unwrap_or_default())?;
+        let (result, result_omitted) = kept_result(self.result, self.result_omitted.unwrap_or_default());
         let detail = self.detail.as_deref().map(kept_detail);
         Ok(Post { stamp, report: self.outcome, result, result_omitted, detail, retention })
     }

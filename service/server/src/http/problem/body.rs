@@ -60,10 +60,13 @@ impl Problem {
         Self::new(Code::InternalError, "This request has hit a defect in Latchgate.")
     }
 
+    /// With a field, unless it has one of this name.
     #[must_use]
     pub fn with(mut self, name: &'static str, value: impl Serialize) -> Self {
         // As raw text, the fields keep their order.
-        if let Ok(value) = to_raw_value(&value) {
+        if !self.fields.iter().any(|(known, _)| *known == name)
+            && let Ok(value) = to_raw_value(&value)
+        {
             self.fields.push((name, value));
         }
         self

@@ -28,6 +28,8 @@ use crate::store::{PoolUse, StoreError};
 const RESTED: Duration = Duration::from_millis(50);
 /// How long it may take to answer.
 const ANSWER_MAX: Duration = Duration::from_millis(250);
+/// How often a server that has no connection left is asked for another one, while calls take turns on those that it gave.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// How every session of a route works.
 #[derive(Clone, Copy)]
@@ -131,6 +133,8 @@ struct Pool {
     lent: AtomicUsize,
     /// One of them was returned or closed.
     returned: Notify,
+    /// When a server that had no connection left was last asked for one.
+    asked_at: Mutex<Option<Instant>>,
 }
 
 struct Idle {
@@ -155,8 +159,8 @@ impl Sessions {
 
     fn sharing(losses: Arc<AtomicU64>, marks: Marks, route: &Route, max: usize, knows_timeline: bool) -> Self {
         let (route, permits) = (route.clone(), Arc::new(Semaphore::new(max)));
-        let (idle, lent, returned) = (Mutex::default(), AtomicUsize::default(), Notify::new());
-        let pool = Pool { route, idle, permits, max, knows_timeline, losses, lent, returned };
+        let (idle, lent, returned, asked_at) = <(_, _, Notify, _)>::default();
+        let pool = Pool { route, idle, permits, max, knows_timeline, losses, lent, returned, asked_at };
         Self { pool: Arc::new(pool), marks }
     }
 
@@ -243,12 +247,41 @@ impl Pool {
                 self.losses.fetch_add(1, Ordering::Relaxed);
                 continue;
             }
+            if self.has_one() && !self.may_ask() {
+                returned.await;
+                continue;
+            }
             match self.route.hosts.open().await {
-                Ok(connection) => return Ok((connection, Vec::new(), Lent::new(self))),
-                Err(error) if faults::is_full(&error) && self.lent.load(Ordering::Relaxed) > 0 => returned.await,
+                Ok(connection) => {
+                    *self.asked_at.lock() = None;
+                    return Ok((connection, Vec::new(), Lent::new(self)));
+                }
+                Err(error) if faults::is_full(&error) => {
+                    self.asked_at.lock().get_or_insert_with(Instant::now);
+                    // Meanwhile one may have been returned.
+                    if !self.has_one() {
+                        return Err(error);
+                    }
+                }
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the server may be asked for a connection. One caller at a time asks a server that had none left.
+    fn may_ask(&self) -> bool {
+        let mut asked_at = self.asked_at.lock();
+        let may_ask = asked_at.is_none_or(|at| at.elapsed() >= ASK_EVERY);
+        if may_ask && asked_at.is_some() {
+            *asked_at = Some(Instant::now());
+        }
+        may_ask
+    }
+
+    /// Whether there is a connection, idle or in use. Under the lock, none is on its way from one to the other.
+    fn has_one(&self) -> bool {
+        let idle = self.idle.lock();
+        !idle.is_empty() || self.lent.load(Ordering::Relaxed) > 0
     }
 
     fn take_idle(self: &Arc<Self>) -> Option<(Idle, Lent)> {

@@ -5,9 +5,13 @@ use std::collections::BTreeSet;
 
 use latchgate_testkit::node::Node;
 use latchgate_testkit::until;
+use reqwest::Method;
 use serde_json::{Value, json};
 
+use crate::access::world::{Caller, guarded};
 use crate::client::{acquire, begun, embedded, get, granted, pre, release, report, until_waiting, waiting};
+
+const HOUR_MS: u64 = 3_600_000;
 
 async fn page(node: &Node) -> String {
     reqwest::get(format!("{}/metrics", node.base_url())).await.unwrap().text().await.unwrap()
@@ -91,6 +95,65 @@ async fn metrics_count_what_a_node_did_and_name_no_key_and_no_owner() {
         assert!(value(&page, metric) > 0.0, "{metric} in\n{page}");
     }
     assert!(!page.contains("secret-") && page.ends_with("\n# EOF\n"), "{page}");
+}
+
+#[tokio::test]
+async fn operations_that_a_person_must_decide_are_counted_by_app() {
+    let node = guarded(&[]).await;
+    let billing = Caller::of_app(&node, "billing").await;
+    let operator = Caller::operator(&node);
+    let pre = |contents: u32, on_expiry: &str| {
+        let body = json!({ "operation": "pay", "contents": contents, "ttl_ms": 1_000, "on_expiry": on_expiry });
+        billing.ok(Method::POST, "/v1/operations/pre", body)
+    };
+    let (blocks, retried, unknown, done) =
+        (pre(1, "block").await, pre(2, "retry").await, pre(3, "block").await, pre(4, "block").await);
+    for (go, outcome) in [(&unknown, "unknown"), (&done, "success")] {
+        let path = format!("/v1/operations/{}/post", go.text("id"));
+        billing.ok(Method::POST, &path, json!({ "stamp": go.text("stamp"), "outcome": outcome })).await;
+    }
+    let undecided = async |app: &str| {
+        let page = operator.get("/metrics").await.body;
+        value(page.as_str().unwrap(), &format!("latchgate_operations_undecided{{app=\"{app}\"}}"))
+    };
+    until("the passed lease and the unknown one", || async { undecided("billing").await == 2.0 }).await;
+    assert_eq!(undecided("default").await, 0.0);
+    assert_eq!(retried.status, 201);
+    for go in [&blocks, &unknown] {
+        let path = format!("/v1/operations/{}/resolve?app=billing", go.text("id"));
+        operator.ok(Method::POST, &path, json!({ "outcome": "failure", "reason": "the bank has none" })).await;
+    }
+    until("the decisions", || async { undecided("billing").await == 0.0 }).await;
+}
+
+#[tokio::test]
+async fn the_first_api_key_of_an_app_that_expires_is_shown() {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
+    let mut soon = String::new();
+    for expires_in_ms in [json!(null), json!(2 * HOUR_MS), json!(HOUR_MS)] {
+        let body = json!({ "app": "billing", "scopes": ["read"], "expires_in_ms": expires_in_ms });
+        soon = operator.ok(Method::POST, "/v1/admin/api-keys", body).await.text("id");
+    }
+    let left = async || {
+        let page = operator.get("/metrics").await.body;
+        assert!(!page.as_str().unwrap().contains("latchgate_api_key_expires_seconds{app=\"default\"}"), "{page}");
+        value(page.as_str().unwrap(), r#"latchgate_api_key_expires_seconds{app="billing"}"#)
+    };
+    let first = left().await;
+    assert!(first > 3_000.0 && first <= 3_600.0, "{first}");
+    operator.revoke(&soon).await;
+    let second = left().await;
+    assert!(second > 6_600.0 && second <= 7_200.0, "{second}");
+}
+
+#[test]
+fn each_panel_of_the_dashboard_says_what_it_shows() {
+    let dashboard: Value = serde_json::from_str(include_str!("../../../../../deploy/grafana.json")).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row") {
+        assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{}", panel["title"]);
+    }
 }
 
 /// The metrics that a text names, as families.

@@ -1,0 +1,151 @@
+//! What the commands that list and show print, and their usage.
+
+use latchgate_testkit::until;
+use serde_json::Value;
+
+use crate::world::{Desk, client, look, node};
+
+#[tokio::test]
+async fn an_empty_list_says_so_and_prints_nothing() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for (args, said) in [
+        (&["locks", "list"][..], "There are no locks.\n"),
+        (&["operations", "list"][..], "There are no operations.\n"),
+        (&["keys", "list"][..], "There are no API keys.\n"),
+        (&["locks", "history", "k"][..], "There are no events.\n"),
+    ] {
+        let listed = desk.run(args).ends().await;
+        assert_eq!((listed.code, listed.out.as_str(), listed.err.as_str()), (Some(0), "", said), "{args:?}");
+    }
+    let listed = desk.run(&["locks", "list", "--json"]).ends().await;
+    assert_eq!((listed.code, listed.out.as_str(), listed.err.as_str()), (Some(0), "", ""));
+}
+
+#[tokio::test]
+async fn locks_are_listed_with_their_times_in_an_order_and_number_of_ones_choice() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let client = client(&[&node]);
+    let mut leases = Vec::new();
+    for (key, owner) in [("b", "first"), ("a", "second")] {
+        leases.push(client.lock(key).owner(owner).acquire().await.unwrap());
+    }
+    desk.run(&["locks", "close", "free", "--reason", "moving"])
+        .ends()
+        .await
+        .assert(0, "free is closed. `latchgate locks open` opens it.\n");
+    let keys = async |args: &[&str]| {
+        let listed = desk.run(&[&["locks", "list"][..], args].concat()).ends().await;
+        assert_eq!(listed.code, Some(0), "{listed:?}");
+        listed.out.lines().map(|line| line.split('\t').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(keys(&[]).await, ["a", "b"]);
+    assert_eq!(keys(&["--sort", "held-since"]).await, ["b", "a"]);
+    assert_eq!(keys(&["--sort", "held-since", "--limit", "1"]).await, ["b"]);
+    assert_eq!(keys(&["--all"]).await, ["a", "b", "free"]);
+    assert_eq!(keys(&["--closed"]).await, ["free"]);
+
+    let listed = desk.run(&["locks", "list", "--prefix", "b"]).ends().await;
+    let cells: Vec<&str> = listed.out.trim_end_matches('\n').split('\t').collect();
+    let holder = look(&node, "b").await["holders"][0].clone();
+    let token = holder["token"].to_string();
+    let granted_at = holder["granted_at"].as_str().unwrap();
+    assert_eq!(cells[..4], ["b", "exclusive", "first", granted_at], "{listed:?}");
+    assert!(cells[4] > granted_at && cells[5..] == ["0", &token, ""], "{listed:?}");
+}
+
+#[tokio::test]
+async fn a_list_is_shown_again_with_watch() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let _held = client(&[&node]).lock("k").acquire().await.unwrap();
+    let listed = desk.shell("latchgate locks list --watch | head -n 2 | cut -f 1").ends().await;
+    listed.assert(0, "k\nk\n");
+}
+
+#[tokio::test]
+async fn a_refusal_after_a_wait_says_who_holds_the_lock() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let _held = client(&[&node]).lock("k").owner("nightly").acquire().await.unwrap();
+    let refused = desk.run(&["lock", "k", "--wait", "100ms", "--quiet", "--", "true"]).ends().await;
+    assert!(refused.code == Some(75) && refused.err.contains("nightly holds the lock"), "{refused:?}");
+    let waiting = desk.run(&["lock", "k", "--", "true"]);
+    until("a waiter", async || look(&node, "k").await["waiters"] == 1).await;
+    let shown = desk.run(&["locks", "show", "k"]).ends().await;
+    assert!(shown.out.starts_with("k: held, 1 waiter\n"), "{shown:?}");
+    drop(waiting);
+}
+
+#[tokio::test]
+async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_was_refused() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    assert_eq!(desk.run(&["status"]).ends().await.code, Some(0));
+    desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
+    let listed = desk.run(&["engines", "list"]).ends().await;
+    assert_eq!(listed.code, Some(1), "{listed:?}");
+    for text in
+        [" min left: an operator has ordered it", &format!("127.0.0.1:{}", node.port()), env!("CARGO_PKG_VERSION")]
+    {
+        assert!(listed.out.contains(text), "{text} in {listed:?}");
+    }
+    assert!(listed.err.contains("an operator has ordered it"), "{listed:?}");
+    desk.run(&["lock", "k", "--wait", "0", "--", "true"]).ends().await.assert(75, "");
+    let refused = async || -> Value {
+        let status = desk.run(&["status", "--json"]).ends().await;
+        serde_json::from_str::<Value>(&status.out).unwrap()["refused"].clone()
+    };
+    until("the refusal is counted", async || refused().await["423"].as_u64() >= Some(1)).await;
+    let status = desk.run(&["status"]).ends().await;
+    assert!(status.out.contains("has refused in the last minutes: 423: "), "{status:?}");
+    desk.run(&["engines", "hold-off", "--for", "0"]).ends().await;
+    let ended = desk.run(&["engines", "list"]).ends().await;
+    assert!(ended.code == Some(0) && !ended.out.contains("ordered"), "{ended:?}");
+}
+
+/// The variables of [`Desk`] are set.
+#[tokio::test]
+async fn a_usage_line_names_no_flag_only_because_its_variable_is_set() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    for args in [&["locks", "show"][..], &["keys", "create"], &["lock"], &["once"]] {
+        let refused = desk.run(args).ends().await;
+        assert!(refused.code == Some(2) && refused.err.contains("Usage: latchgate"), "{refused:?}");
+        assert!(!refused.err.contains("--url") && !refused.err.contains("--retry-for"), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_variable_is_an_absent_one_unless_another_service_would_be_called() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    desk.shell("LATCHGATE_RETRY_FOR= LATCHGATE_API_KEY= latchgate lock k -- echo ran").ends().await.assert(0, "ran\n");
+    for variable in ["LATCHGATE_URL", "LATCHGATE_CA"] {
+        let refused = desk.shell(&format!("{variable}= latchgate lock k -- echo ran")).ends().await;
+        assert!(![Some(0), Some(75)].contains(&refused.code) && refused.out.is_empty(), "{refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn bash_completes_keys_and_apps() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let client = client(&[&node]);
+    let mut leases = Vec::new();
+    for key in ["jobs/nightly", "jobs/two words", "other"] {
+        leases.push(client.lock(key).acquire().await.unwrap());
+    }
+    let completed = async |words: &str| {
+        let script = format!(
+            "source <(latchgate completions bash); COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _latchgate_names latchgate \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        desk.shell(&script).ends().await.out
+    };
+    assert_eq!(completed("latchgate locks show jobs/").await, "jobs/nightly\njobs/two\\ words\n");
+    assert_eq!(completed("latchgate lock o").await, "other\n");
+    assert_eq!(completed("latchgate locks list --app d").await, "default\n");
+    assert_eq!(completed("latchgate locks his").await, "history\n");
+}
