@@ -124,10 +124,13 @@ impl Inner {
         }
     }
 
-    /// Returns when an engine is in use. While none is, callers that wait have time.
+    /// Returns when an engine is in use, and takes commits. While none does, callers that wait have time.
     async fn until_used(&self, home: &Machine, wait: Wait) {
-        let mut used = home.engines().watch();
-        let is_used = async { used.wait_for(Option::is_some).await.is_ok() };
+        let (mut used, mut health) = (home.engines().watch(), home.node.health.watch());
+        let is_used = async {
+            let is_used = used.wait_for(Option::is_some).await.is_ok();
+            is_used && health.wait_for(Option::is_none).await.is_ok()
+        };
         tokio::select! {
             biased;
             _ = tokio::time::timeout(wait.left(), is_used) => {}

@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::context::Context;
 use crate::gate::ListFailure;
-use crate::store::gate::{Filter, Listing};
+use crate::store::{Filter, Listing};
 
 /// Between two pages, each of which examines a bounded number of records.
 const PAGE_EVERY: Duration = Duration::from_secs(1);
@@ -32,12 +32,11 @@ pub async fn keep_counting(context: Weak<Context>) {
         let mut found = BTreeMap::new();
         for state in [State::Unknown, State::Started] {
             let filter = Filter { state: Some(state), ..Filter::default() };
-            let mut next: Option<String> = None;
+            let mut listing = Listing { app: None, filter, cursor: None, limit: PAGE };
             loop {
                 pages.tick().await;
                 let Some(context) = context.upgrade() else { return };
-                let listing = Listing { app: None, filter: &filter, cursor: next.as_deref(), limit: PAGE };
-                let page = match context.operations.list(listing).await {
+                let page = match context.operations.list(&listing).await {
                     Ok(page) => page,
                     // The next page can be read when the store answers again.
                     Err(ListFailure::Failure(_)) => continue,
@@ -46,8 +45,8 @@ pub async fn keep_counting(context: Weak<Context>) {
                 for shown in page.records.iter().filter(|shown| is_undecided(&shown.record, shown.now)) {
                     *found.entry(shown.address.app.clone()).or_default() += 1;
                 }
-                next = page.next;
-                if next.is_none() {
+                listing.cursor = page.next;
+                if listing.cursor.is_none() {
                     break;
                 }
             }

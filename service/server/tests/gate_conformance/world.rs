@@ -237,6 +237,7 @@ impl Operation {
 
     pub fn call(&self) -> PreCall {
         PreCall {
+            ends_in_ms: None,
             operation: self.name.clone(),
             fingerprint: self.fingerprint,
             checked: None,

@@ -375,7 +375,8 @@ impl Caller {
         let call = PreCall { lease_ms: LEFT_MS, on_expiry: OnExpiry::Block, checked: None, ..self.call(&name) };
         let (node, id) = (self.any_node(), call.fingerprint.id);
         let patience = Duration::from_millis(*self.random.one_of(&[0, 1, 3, 20, 200, 1_500]));
-        let pre = node.operations.pre(&App::default(), call);
+        let app = App::default();
+        let pre = node.operations.pre(&app, call);
         match timeout(patience, pre).await {
             Err(_) => {
                 self.saw("caller that hung up");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Mutex;
 
 use latchgate::store::sqlite::SqliteStore;
-use latchgate::store::{EventQuery, RecordStore, Store, Stored};
+use latchgate::store::{EventQuery, Store, Stored};
 use latchgate_core::App;
 use latchgate_core::lock::EventKind;
 use latchgate_testkit::eventually;

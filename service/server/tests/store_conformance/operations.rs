@@ -85,6 +85,7 @@ pub fn at(number: usize) -> Address {
 
 fn claim() -> Claim {
     Claim {
+        ends_in_ms: None,
         operation: OperationName::parse("charge").unwrap(),
         sha256: Sha256Digest::of(b"contents"),
         checked: None,

@@ -4,8 +4,14 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 
-const NOTHING: Known =
-    Known { epoch: Epoch::NONE, ttl_ms_max: 60_000, ttl_ms_seen: 0, has_slept: false, is_stalled: false };
+const NOTHING: Known = Known {
+    epoch: Epoch::NONE,
+    ttl_ms_max: 60_000,
+    operations_more_ms: 0,
+    ttl_ms_seen: 0,
+    has_slept: false,
+    is_stalled: false,
+};
 
 fn pair() -> [String; 2] {
     ["one".to_owned(), "other".to_owned()]

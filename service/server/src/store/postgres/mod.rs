@@ -326,7 +326,12 @@ impl Store for PostgresStore {
         // It is read first: a record that replaces this one before the end has another version, and stays.
         let version = {
             let mut connection = self.connections.check_out().await?;
-            let row = connection.query(statements::OPERATION_VERSION).bind(app).bind(key).fetch_optional(&mut *connection).await;
+            let row = connection
+                .query(statements::OPERATION_VERSION)
+                .bind(app)
+                .bind(key)
+                .fetch_optional(&mut *connection)
+                .await;
             connection.read(row.and_then(|row| row.map(|row| row.try_get::<i64, _>(0)).transpose())).await?
         };
         let loaded: Result<Loaded<Option<OperationRecord>>, _> = self.load(epoch, std::slice::from_ref(address)).await;

@@ -203,7 +203,8 @@ where (app, key) > ($1 collate "C", $2 collate "C") and app <= $8 and suspect
 order by app, key
 limit $5"#;
 
-pub(super) const OPERATION_VERSION: &str = r#"select version from operations where app = $1 collate "C" and key = $2 collate "C""#;
+pub(super) const OPERATION_VERSION: &str =
+    r#"select version from operations where app = $1 collate "C" and key = $2 collate "C""#;
 
 pub(super) const DISCARD: &str = r#"
 delete from operations o using fence('locks', 'active', $3, $4) f

@@ -90,7 +90,8 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
     for _ in 0..operation_rows::EXAMINED_MAX / OPERATIONS_AT_ONCE {
         let found = along_index(shared, RowKind::Operation, &from, &end, OPERATIONS_AT_ONCE).await?;
         let addresses: Vec<Address> = found.iter().filter_map(|text| read_indexed(text)).collect();
-        let keys: Vec<String> = addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
+        let keys: Vec<String> =
+            addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
         let (time, bodies): (Time, Vec<Option<Vec<u8>>>) = match found.is_empty() {
             true => return Ok(page),
             false => shared.link.read(&BODIES, &keys, &[]).await?,
@@ -126,8 +127,11 @@ pub(super) async fn discard(shared: &Shared, epoch: Epoch, address: &Address) ->
     let Some(value) = value.filter(|value| decode::<Option<OperationRecord>>(Some(value)).is_err()) else {
         return Ok(false);
     };
-    let keys =
-        [shared.layout.engine(), shared.layout.state(RowKind::Operation, address), shared.layout.index(RowKind::Operation)];
+    let keys = [
+        shared.layout.engine(),
+        shared.layout.state(RowKind::Operation, address),
+        shared.layout.index(RowKind::Operation),
+    ];
     let arguments = [beginning(EngineState::Active, epoch).into_bytes(), indexed(address).into_bytes(), value];
     shared.link.write(&DISCARD, &keys, &arguments).await
 }

@@ -80,7 +80,13 @@ pub async fn status(node: &Node) -> Value {
 
 /// Until the node claims in this engine.
 pub async fn until_serving(node: &Node, engine: &str) {
-    let is_there = || async { status(node).await["active"] == engine };
+    // A switch is noticed before the engine is known to take commits.
+    let unknown = "/v1/operations/00000000000000000000000000000000/heartbeat";
+    let stamp = json!({ "stamp": "00000000000000000000000000000000" });
+    let is_there = || async {
+        status(node).await["active"] == engine
+            && request(node, Method::POST, unknown, stamp.clone()).await.status == 404
+    };
     assert!(eventually(LONG, is_there).await, "{}\n{}", status(node).await, node.log());
 }
 
