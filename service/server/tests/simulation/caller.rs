@@ -9,7 +9,7 @@ use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName,
     OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp,
 };
-use latchgate_core::{App, CLOCK_BOUND_MS, Timestamp};
+use latchgate_core::{Address, App, CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Checker;
@@ -68,7 +68,7 @@ impl Promises {
 
     /// Instead of the first records, the engine in charge has the others.
     pub fn lose(&self, before: &Records, after: &Records) {
-        let is_lost = |(address, record): &(_, &OperationRecord)| after.get(*address) != Some(*record);
+        let is_lost = |(address, record): &(&Address, &OperationRecord)| after.get(*address) != Some(*record);
         let fresh = after.iter().filter(|(address, _)| !before.contains_key(*address));
         for (_, record) in before.iter().filter(is_lost).chain(fresh) {
             self.checker.log.saw("operations lost");
