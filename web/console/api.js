@@ -39,10 +39,6 @@ export function showApp(app, inAddress) {
   appInAddress = inAddress;
 }
 
-export function appShown() {
-  return appOfPage;
-}
-
 /** The address of a page about the same app, or about another one. */
 export function addressOf(path, { app = appInAddress, ...query } = {}) {
   const params = new URLSearchParams(Object.entries({ app, ...query }).filter(([, value]) => value));
@@ -51,7 +47,7 @@ export function addressOf(path, { app = appInAddress, ...query } = {}) {
 
 /** What shows or ends what an app has. What takes, keeps or releases a lease is always the caller's own. */
 function isOfAnyApp(path) {
-  return /^\/v1\/(locks|events|operations)\b/.test(path) && !/^\/v1\/(operations\/pre|[^/]+\/[^/]+\/(acquire|renew|release|fence|post|heartbeat))$/.test(path);
+  return /^(\/v1\/(locks|events|operations)|\/metrics\/samples)\b/.test(path) && !/^\/v1\/(operations\/pre|[^/]+\/[^/]+\/(acquire|renew|release|fence|post|heartbeat))$/.test(path);
 }
 
 export function hasKey() {

@@ -212,7 +212,7 @@ function showWho() {
   const rights = me.operator ? "operator" : me.scopes.join(", ") || "no scopes";
   replace(element("who"),
     h("span", {}, "App ", me.operator ? choice : h("b", {}, me.app)),
-    h("span", { class: "about" }, me.api_key_id ? `API key ${me.api_key_id}` : "No API key needed"),
+    h("span", { class: "about" }, me.api_key_id ? `API key ${me.api_key_name ?? me.api_key_id}` : "No API key needed"),
     h("span", { class: "about" }, rights, me.prefixes.length > 0 && ` · only ${me.prefixes.join(", ")}`),
     me.api_key_id && button("Sign out", signOut, { class: "plain" }));
 }

@@ -49,7 +49,7 @@ export class Chart {
 
   /** The ends of axes are round. */
   onAxis(value) {
-    return this.format(value).replace(/\.0+$/, "");
+    return this.format(value).replace(/(\.\d*?)0+$/, "$1").replace(/\.$/, "");
   }
 
   show(point, isPast = false) {

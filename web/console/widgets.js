@@ -73,7 +73,7 @@ export function ownerLink(owner) {
 /** `pairs`: [[name, content]]; those without content are left out. */
 export function facts(...pairs) {
   const known = pairs.filter(([, content]) => content !== null && content !== undefined && content !== false);
-  return h("dl", { class: "facts" }, known.map(([name, content]) => h("div", {}, h("dt", {}, name), h("dd", {}, content))));
+  return known.length > 0 && h("dl", { class: "facts" }, known.map(([name, content]) => h("div", {}, h("dt", {}, name), h("dd", {}, content))));
 }
 
 export function problemBox(problem) {
@@ -191,7 +191,7 @@ function inputOf({ name, type = "text", value = "", options, required, placehold
       h("input", { type: "checkbox", name: option, checked: value.includes(option) }), option)));
   }
   if (type === "check") return h("input", { id, type: "checkbox", checked: value === true, required });
-  const number = type === "number" && { min: "0", inputmode: "numeric" };
+  const number = type === "number" && { min: "0", step: "any", inputmode: "decimal" };
   return h("input", { id, type, value, required, placeholder, autocomplete: "off", spellcheck: "false", ...number });
 }
 
@@ -282,14 +282,14 @@ export function eventDot(kind) {
   return h("span", { class: `dot ${EVENT_KINDS[kind] ?? ""}`, "aria-hidden": "true" });
 }
 
-const SHOWN_APART = new Set(["id", "kind", "key", "at", "owner", "mode", "permits", "token", "waited_ms", "held_ms", "expires_at", "reason", "by"]);
+const SHOWN_APART = new Set(["id", "kind", "app", "key", "at", "owner", "mode", "permits", "token", "waited_ms", "held_ms", "expires_at", "reason", "by"]);
 
 /** What happened, in words, without the kind. */
 export function eventDetails(event) {
   const parts = [
     event.permits && plural(event.permits, "permit"),
     event.mode === "shared" && "shared",
-    event.waited_ms > 0 && `waited ${duration(event.waited_ms)}`,
+    event.waited_ms > 0 && `${event.kind === "waited" ? "for" : "waited"} ${duration(event.waited_ms)}`,
     event.held_ms > 0 && `held ${duration(event.held_ms)}`,
     event.reason && `“${event.reason}”`,
     event.by && `by ${event.by}`,

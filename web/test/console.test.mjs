@@ -161,7 +161,7 @@ test("the time left of a lease is shown relative to its length, however long it 
 
 test("a chart shows no number of leases that there cannot be", async () => {
   const { page, context, faults } = await visit();
-  await page.route("**/metrics/samples", async (route) => {
+  await page.route("**/metrics/samples*", async (route) => {
     const response = await route.fetch();
     const samples = await response.json();
     samples.series.latchgate_leases_live = samples.ages_ms.map(() => -3);
@@ -169,6 +169,123 @@ test("a chart shows no number of leases that there cannot be", async () => {
   });
   await signIn(page, operatorKey);
   await page.getByRole("img", { name: "Live leases:  –", exact: true }).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("the lines of a chart stay in its frame", async () => {
+  const { page, context, faults } = await visit();
+  await page.route("**/metrics/samples*", async (route) => {
+    const response = await route.fetch();
+    const answer = await response.json();
+    const ages = Array.from({ length: 180 }, (_, index) => (179 - index) * 5000);
+    const series = { latchgate_waiters: ages.map((_, index) => (index % 2) * 1001), latchgate_leases_live: ages.map((_, index) => index - 90),
+      'latchgate_requests_total{code="200"}': ages.map((_, index) => index ** 3) };
+    await route.fulfill({ response, json: { ...answer, ages_ms: ages, series } });
+  });
+  await signIn(page, operatorKey);
+  await page.getByRole("img", { name: /^Waiting requests/ }).waitFor();
+  const outside = await page.locator(".chart-plot .line").evaluateAll((lines) => lines.filter((line) => {
+    const { x, y, width, height } = line.getBBox();
+    const frame = line.ownerSVGElement.viewBox.baseVal;
+    return x < 0 || y < 0 || x + width > frame.width + 0.2 || y + height > frame.height;
+  }).map((line) => line.getAttribute("d")));
+  assert.deepEqual(outside, []);
+  assert.deepEqual(await page.locator(".chart-plot").evaluateAll((plots) => plots.map((plot) => getComputedStyle(plot).overflow)), Array(3).fill("hidden"));
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a team sees the charts of its own app, and so does an operator who chooses it", async () => {
+  const app = `charts-${Date.now()}`;
+  await ok("POST", "/v1/admin/apps", { app });
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["read"] });
+  for (const [who, address] of [[key, ""], [operatorKey, `?app=${app}`]]) {
+    const { page, context, faults } = await visit();
+    await signIn(page, who);
+    await page.goto(`${url}/#/${address}`);
+    await page.locator("main").getByText(`App ${app}`).waitFor();
+    const answered = await page.waitForResponse(async (response) => response.url().includes("/metrics/samples") && "latchgate_requests_total{code=\"200\"}" in (await response.json()).series);
+    const { series } = await answered.json();
+    assert.deepEqual(Object.keys(series).filter((name) => !/^latchgate_request(s_total|_seconds_bucket)/.test(name)), []);
+    await page.locator(".chart h2").nth(1).waitFor();
+    assert.deepEqual(await page.locator(".chart h2").allTextContents(), ["Requests per second", "Requests that do not wait"]);
+    assert.deepEqual(faults, []);
+    await context.close();
+  }
+});
+
+test("API keys are called by their names, and one's own is in use", async () => {
+  const app = `named-${Date.now()}`;
+  await ok("POST", "/v1/admin/apps", { app });
+  const creator = await ok("POST", "/v1/admin/api-keys", { scopes: ["read", "admin"], name: "on-call of the platform" });
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["read", "operations"], name: "workers of billing" }, creator.api_key);
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: 1 }, key);
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
+  const { page, context, faults } = await visit();
+  await signIn(page, creator.api_key);
+  await page.getByText("API key on-call of the platform").waitFor();
+  await page.goto(`${url}/#/operations/${id}?app=${app}`);
+  await page.getByText("API key workers of billing").waitFor();
+  await page.getByRole("button", { name: "It succeeded…" }).click();
+  await page.getByLabel("How do you know?").fill("looked");
+  await page.getByRole("button", { name: "Record the success" }).click();
+  await page.getByText("console, API key on-call of the platform: looked").waitFor();
+  await page.setViewportSize({ width: 1600, height: 900 });
+  await page.goto(`${url}/#/access?app=${app}`);
+  await page.getByRole("row", { name: "workers of billing" }).getByText("on-call of the platform").waitFor();
+  await page.goto(`${url}/#/access?app=default`);
+  assert.equal(await page.locator("tr", { hasText: creator.id }).locator("td[data-label='Last used']").textContent(), "now");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("a new API key is of the app in sight", async () => {
+  const app = `sight-${Date.now()}`;
+  await ok("POST", "/v1/admin/apps", { app });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  for (const [address, expected] of [["access", "default"], [`access?app=${app}`, app]]) {
+    await page.goto(`${url}/#/${address}`);
+    await page.getByRole("button", { name: "Create an API key…" }).click();
+    const dialog = page.getByRole("dialog");
+    assert.equal(await dialog.getByRole("combobox", { name: /^App/ }).inputValue(), expected);
+    await dialog.getByRole("button", { name: "Cancel" }).click();
+  }
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("an operator sets after what time a held lock of an app is a notice", async () => {
+  const app = `warned-${Date.now()}`;
+  await ok("POST", "/v1/admin/apps", { app });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await navigation(page, "Apps and API keys").click();
+  const set = async (seconds, shown) => {
+    await page.getByRole("button", { name: `Limits of ${app}` }).click();
+    const dialog = page.getByRole("dialog");
+    await dialog.getByLabel("Notice of a lock").fill(seconds);
+    await dialog.getByRole("button", { name: "Save" }).click();
+    await page.getByRole("region", { name: "Apps" }).locator("tr", { hasText: app }).getByText(shown).waitFor();
+  };
+  await set("1.5", "Notice of a lock that is held for 1.5 s");
+  const { apps } = await ok("GET", "/v1/admin/apps");
+  assert.equal(apps.find(({ app: of }) => of === app).warn_after_ms, 1500);
+  await set("", "none");
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
+test("nodes have their addresses", async () => {
+  const { nodes: [{ address }] } = await ok("GET", "/v1/admin/engines");
+  assert.match(address, /:\d+$/);
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  for (const path of ["", "engines"]) {
+    await page.goto(`${url}/#/${path}`);
+    await page.getByRole("region", { name: "Nodes" }).getByText(address).waitFor();
+  }
   assert.deepEqual(faults, []);
   await context.close();
 });
@@ -238,6 +355,7 @@ test("a person finds an operation by its contents, and forgets it", async () => 
   await navigation(page, "Operations").click();
   await page.getByText("To find an operation by its contents or id, choose its app.").waitFor();
   await page.getByRole("combobox", { name: "App" }).selectOption("default");
+  await page.getByText("Find by contents or id").click();
   await page.getByLabel("Operation", { exact: true }).first().fill("charge");
   await page.getByLabel("Contents").fill(`{"amount": "19.90",  "order": ${order}}`);
   await page.getByRole("button", { name: "Find" }).click();
@@ -295,7 +413,7 @@ test("the overview shows minutes that were before its first look, and each chart
   do samples = await ok("GET", "/metrics/samples"); while (samples.ages_ms.length < 3);
   const { page, context, faults } = await visit();
   let asked = 0;
-  page.on("request", (request) => request.url().endsWith("/metrics/samples") && (asked += 1));
+  page.on("request", (request) => request.url().includes("/metrics/samples") && (asked += 1));
   await signIn(page, operatorKey);
   const chart = page.locator(".chart", { has: page.getByRole("heading", { name: "Requests per second" }) });
   const plot = chart.getByRole("img", { name: /Requests per second: 2xx .* between .* and .* since/ });
@@ -323,7 +441,7 @@ test("behind a load balancer, the overview asks until all nodes have answered", 
     const engines = await response.json();
     await route.fulfill({ response, json: { ...engines, nodes: [...engines.nodes, { ...engines.nodes[0], node: "another" }] } });
   });
-  await page.route("**/metrics/samples", async (route) => {
+  await page.route("**/metrics/samples*", async (route) => {
     const response = await route.fetch();
     const samples = await response.json();
     asked += 1;
@@ -440,7 +558,7 @@ test("an operator chooses another app, and sorts its operations by time", async 
   await navigation(page, "Operations").click();
   await page.getByRole("combobox", { name: "App" }).selectOption(app);
   await page.getByText("2 operations: ").waitFor();
-  const since = page.getByRole("columnheader", { name: "Since" });
+  const since = page.getByRole("columnheader", { name: "For", exact: false });
   const labels = page.locator("td[data-label=Label]");
   // It begins with the newest.
   assert.deepEqual(await labels.allTextContents(), ["later", "earlier"]);
@@ -448,7 +566,7 @@ test("an operator chooses another app, and sorts its operations by time", async 
     const answered = page.waitForResponse((response) => response.url().includes(`sort=${order}`) && response.url().includes(`app=${app}`));
     await since.getByRole("button").click();
     await answered;
-    await page.locator(`[aria-sort=${order === "newest" ? "ascending" : "descending"}]`).getByText("Since").waitFor();
+    await page.locator(`[aria-sort=${order === "newest" ? "ascending" : "descending"}]`).getByText("For").waitFor();
     assert.deepEqual(await labels.allTextContents(), expected);
     assert.equal(new URLSearchParams(page.url().split("?")[1]).get("sort"), order === "newest" ? null : order);
   }
@@ -652,6 +770,9 @@ test("no list is cut off on a desktop", async () => {
 
 test("every page is accessible in both themes and fits a phone", async () => {
   await acquire(`${OWN}seen`, { owner: "curl-five", ttl_ms: 300_000 });
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: `${OWN}seen` });
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
+  const pages = [...PAGES, [`operations/${id}`, "charge"]];
   const { page, context, faults } = await visit();
   await signIn(page, operatorKey);
   const serious = [];
@@ -660,7 +781,7 @@ test("every page is accessible in both themes and fits a phone", async () => {
   for (const theme of ["light", "dark"]) {
     await page.getByLabel("Theme").selectOption(theme);
     backgrounds.add(await background());
-    for (const of of PAGES) {
+    for (const of of pages) {
       await open(page, of);
       const { violations } = await page.evaluate(() => globalThis.axe.run({ resultTypes: ["violations"] }));
       serious.push(...violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
@@ -670,7 +791,7 @@ test("every page is accessible in both themes and fits a phone", async () => {
   assert.deepEqual(serious, []);
   assert.equal(backgrounds.size, 2);
   await page.setViewportSize({ width: 390, height: 844 });
-  for (const of of PAGES) {
+  for (const of of pages) {
     await open(page, of);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `/${of[0]} is wider than a phone`);
   }

@@ -104,6 +104,13 @@ impl Bound {
         self.address
     }
 
+    /// The address for other machines: if the node listens on all addresses, with the name of its machine.
+    pub fn shown(&self) -> String {
+        let name =
+            std::fs::read_to_string("/proc/sys/kernel/hostname").ok().filter(|_| self.address.ip().is_unspecified());
+        name.map_or_else(|| self.address.to_string(), |name| format!("{}:{}", name.trim(), self.address.port()))
+    }
+
     /// A connection whose client has not acknowledged anything for `client_timeout` is closed.
     ///
     /// # Errors

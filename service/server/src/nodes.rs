@@ -32,9 +32,9 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeReport {
-    /// Where it listens.
-    pub address: String,
     pub version: String,
+    /// Where it listens; empty if it has not said so.
+    pub address: String,
     /// By the clock of its store.
     pub started_at: Timestamp,
     /// The engines that it uses; `None` while it uses none.
@@ -79,8 +79,8 @@ pub struct Nodes {
 struct Inner {
     locks: Locks,
     operations: Operations,
-    address: String,
     started_at: Timestamp,
+    address: String,
     /// As this node read it last.
     document: Mutex<Document>,
 }
@@ -88,7 +88,7 @@ struct Inner {
 impl Nodes {
     pub fn start(locks: Locks, operations: Operations, address: String) -> Self {
         let started_at = locks.now();
-        let inner = Arc::new(Inner { locks, operations, address, started_at, document: Mutex::default() });
+        let inner = Arc::new(Inner { locks, operations, started_at, address, document: Mutex::default() });
         let running = CancellationToken::new();
         let looking = Arc::clone(&inner);
         tokio::spawn(running.clone().run_until_cancelled_owned(async move {
@@ -124,8 +124,8 @@ impl Inner {
 
     fn report(&self) -> NodeReport {
         NodeReport {
-            address: self.address.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            address: self.address.clone(),
             started_at: self.started_at,
             locks: used(self.locks.engines()),
             gate: used(self.operations.engines()),

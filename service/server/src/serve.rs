@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use latchgate_client::process_name;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
@@ -53,8 +52,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let context =
-        Arc::new(context(&args, fixed_key, connections_max, &addresses, (bound.address(), tls.clone())).await?);
+    let shown = (bound.shown(), tls.clone());
+    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses, shown).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
     tokio::spawn(http::keep_counting(Arc::downgrade(&context)));
     let address = bound.address();
@@ -88,13 +87,13 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     served
 }
 
-/// Opens the stores, and starts all that requests need. `addresses` are those that the node listens on.
+/// Opens the stores, and starts all that requests need. `addresses` are those that `--listen` stands for, and `address` is the one that operators see.
 pub(crate) async fn context(
     args: &ServeArgs,
     fixed_key: FixedKey,
     connections_max: usize,
     addresses: &[SocketAddr],
-    (address, tls): (SocketAddr, Option<Tls>),
+    (address, tls): (String, Option<Tls>),
 ) -> anyhow::Result<Context> {
     let store = open(args).await?;
     let limits = args.locks.runtime_limits(args.store.store_timeout);
@@ -114,14 +113,7 @@ pub(crate) async fn context(
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
     let limits = args.request_limits(connections_max, addresses);
-    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits, tls, reachable(address)))
-}
-
-/// Where a node listens, for operators: a node that listens on all addresses of its machine has the name of that.
-fn reachable(address: SocketAddr) -> String {
-    let name = process_name();
-    let host = name.split(':').next().filter(|_| address.ip().is_unspecified());
-    host.map_or_else(|| address.to_string(), |host| format!("{host}:{}", address.port()))
+    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits, tls, address))
 }
 
 /// Reads the certificate again on each SIGHUP.

@@ -2,7 +2,7 @@
 
 import { ALL_APPS, addressOf, call, post } from "../api.js";
 import { h, replace } from "../dom.js";
-import { number, plural, time } from "../format.js";
+import { duration, number, plural, time } from "../format.js";
 import { Selection } from "../selection.js";
 import { ask, badge, button, empty, head, panel, reveal, table, toast } from "../widgets.js";
 
@@ -28,23 +28,24 @@ export function access(view) {
   let { sort = "app" } = view.query;
   const withEnded = h("input", { type: "checkbox", checked: ended === "true" });
   const selection = new Selection({
-    idOf: ({ id }) => id, nameOf: ({ id, app: of }) => `${id} of ${of}`, noun: "API key",
+    idOf: ({ id }) => id, nameOf: ({ id, name, app: of }) => `${id}${name ? `, ${name},` : ""} of ${of}`, noun: "API key",
     actionsOf: (rows) => [button("Revoke…", () => revokeAll(view, selection, rows.filter(revocable), refresh),
       { class: "danger", disabled: !rows.some(revocable), "data-focus": "bulk-revoke" })],
   });
   view.show(head("Apps and API keys", "An app is a namespace: the same key in two apps is two locks."), apps, selection.bar, keys);
   const refresh = view.every(10_000, async () => {
-    const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys", { app })]);
+    const [{ apps: all }, { api_keys: listed }] = await Promise.all([view.get("/v1/admin/apps"), view.get("/v1/admin/api-keys")]);
+    const names = new Map(listed.map((key) => [key.id, nameOf(key)]));
     replace(apps, h("div", { class: "head" }, h("h2", {}, "Apps"), button("Create an app…", () => createApp(refresh), { "data-focus": "create-app" })),
       appsTable(all, refresh));
-    const wanted = listed.filter((key) => withEnded.checked || key.state === "active").sort(ORDERS[sort] ?? ORDERS.app);
+    const wanted = listed.filter((key) => (!app || key.app === app) && (withEnded.checked || key.state === "active")).sort(ORDERS[sort] ?? ORDERS.app);
     const shown = wanted.slice(0, SHOWN_MAX);
     const choose = selection.column(shown);
     replace(keys,
       h("div", { class: "head" }, h("h2", {}, "API keys"),
         h("div", { class: "actions" }, h("label", { class: "check" }, withEnded, "also those that are not accepted"),
           button("Create an API key…", () => createKey(all.map(({ app: name }) => name), app || view.me.app, refresh), { "data-focus": "create-key" }))),
-      wanted.length === 0 ? empty("No API key.") : keysTable(view, shown, refresh, choose, { sorted: sort, onSort: (by) => search(by) }),
+      wanted.length === 0 ? empty("No API key.") : keysTable(view, shown, names, refresh, choose, { sorted: sort, onSort: (by) => search(by) }),
       wanted.length > SHOWN_MAX && h("p", { class: "about" }, `The first ${SHOWN_MAX} of ${number(wanted.length)}: choose an app.`));
   });
   const search = (by = sort) => {
@@ -56,37 +57,39 @@ export function access(view) {
 }
 
 function appsTable(apps, refresh) {
-  const hasQuotas = apps.some((app) => app.quotas !== undefined);
   return table("Apps", [
     { label: "App", cell: ({ app }) => h("a", { href: addressOf("access", { app }) }, app), class: "key" },
     { label: "State", cell: (app) => (app.disabled ? badge("disabled", "bad") : badge("enabled", "good")) },
     { label: "API keys", cell: (app) => number(app.api_keys), class: "number" },
     { label: "Created", cell: (app) => time(app.created_at), class: "hide" },
-    hasQuotas && { label: "Quotas", cell: quotasInShort },
+    { label: "Limits", cell: limitsInShort },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (app) => h("div", { class: "actions" },
-      hasQuotas && button("Quotas…", () => changeQuotas(app, refresh), { "data-focus": `quotas-${app.app}`, "aria-label": `Quotas of ${app.app}` }),
+      button("Limits…", () => changeLimits(app, refresh), { "data-focus": `limits-${app.app}`, "aria-label": `Limits of ${app.app}` }),
       app.disabled
         ? button("Enable", () => enable(app.app, refresh), { "data-focus": `able-${app.app}`, "aria-label": `Enable ${app.app}` })
         : app.app !== "default" && button("Disable…", () => disable(app.app, refresh), { class: "danger", "data-focus": `able-${app.app}`, "aria-label": `Disable ${app.app}` }),
       app.app !== "default" && app.api_keys === 0 &&
         button("Delete…", () => remove(app.app, refresh), { class: "danger", "data-focus": `delete-${app.app}`, "aria-label": `Delete ${app.app}` })) },
-  ].filter(Boolean), apps);
+  ], apps);
 }
 
-function quotasInShort({ quotas }) {
-  const set = QUOTAS.filter(([name]) => quotas?.[name] !== undefined && quotas[name] !== null);
-  return set.length === 0 ? "none" : set.map(([name, label]) => h("div", {}, `${label}: ${number(quotas[name])}`));
+function limitsInShort({ quotas, warn_after_ms: ms }) {
+  const set = QUOTAS.filter(([name]) => quotas[name] !== null).map(([name, label]) => `${label}: ${number(quotas[name])}`);
+  if (ms) set.push(`Notice of a lock that is held for ${duration(ms)}`);
+  return set.length === 0 ? "none" : set.map((text) => h("div", {}, text));
 }
 
-function changeQuotas({ app, quotas }, refresh) {
+function changeLimits({ app, quotas, warn_after_ms: ms }, refresh) {
   ask({
-    title: `Quotas of ${app}`,
-    text: "Each node enforces them for itself. An empty field is no limit.",
-    fields: QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: quotas?.[name] ?? "" })),
+    title: `Limits of ${app}`,
+    text: "Each node enforces the quotas for itself. An empty field is no limit.",
+    fields: [...QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: quotas[name] ?? "" })),
+      { name: "seconds", label: "Notice of a lock that is held for, in seconds", type: "number", value: ms ? ms / 1000 : "", hint: "The event “held too long”, once for each lease" }],
     action: "Save",
-    run: async (values) => {
-      await call("PATCH", `/v1/admin/apps/${encodeURIComponent(app)}`, { body: { quotas: values } });
-      toast(`The quotas of ${app} are saved.`);
+    run: async ({ seconds, ...values }) => {
+      const body = { quotas: values, warn_after_ms: seconds && Math.round(seconds * 1000) };
+      await call("PATCH", `/v1/admin/apps/${encodeURIComponent(app)}`, { body });
+      toast(`The limits of ${app} are saved.`);
       refresh();
     },
   });
@@ -144,16 +147,16 @@ function remove(app, refresh) {
   });
 }
 
-function keysTable(view, keys, refresh, choose, order) {
+function keysTable(view, keys, names, refresh, choose, order) {
   return table("API keys", [
     choose,
-    { label: "Id", cell: (key) => h("span", {}, h("span", { class: "mono" }, key.id), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")), class: "title" },
-    { label: "Name", cell: (key) => key.name, class: "key" },
+    { label: "Name", cell: (key) => [nameOf(key) ?? h("span", { class: "about" }, "without a name"), key.id === view.me.api_key_id && h("span", { class: "about" }, " yours")], class: "key title" },
+    { label: "Id", cell: (key) => key.id, class: "mono" },
     { label: "App", cell: (key) => key.app, class: "key", sort: "app" },
     { label: "Scopes", cell: ({ scopes, prefixes }) => `${scopes.join(", ")}${prefixes.length > 0 ? ` · only ${prefixes.join(", ")}` : ""}`, class: "key" },
     { label: "State", cell: (key) => badge(key.state, key.state === "active" ? "good" : "bad") },
-    { label: "Created by", cell: (key) => key.created_by && h("span", { class: "mono" }, key.created_by), class: "hide spare" },
-    { label: "Last used", cell: (key) => (key.used_at ? h("span", { title: "To the hour" }, time(key.used_at)) : "never"), class: "hide", sort: "used", isDescending: true },
+    { label: "Created by", cell: (key) => names.get(key.created_by) ?? key.created_by, class: "name hide spare" },
+    { label: "Last used", cell: (key) => (key.id === view.me.api_key_id ? "now" : key.used_at ? h("span", { title: "To the hour" }, time(key.used_at)) : key.created_at ? "never" : "–"), class: "hide", sort: "used", isDescending: true },
     { label: "Expires", cell: (key) => (key.expires_at ? time(key.expires_at) : "never"), class: "key", sort: "expires" },
     { label: h("span", { class: "unseen" }, "Actions"), cell: (key) => revocable(key) && button("Revoke…", () => revoke(view, key, refresh),
       { class: "danger", "data-focus": `revoke-${key.id}`, "aria-label": `Revoke ${key.id}` }) },
@@ -171,6 +174,10 @@ function revokeAll(view, selection, rows, refresh) {
     each: ({ id }) => call("DELETE", `/v1/admin/api-keys/${id}`),
     said: (count) => `Revoked ${plural(count, "API key")}.`,
   });
+}
+
+function nameOf({ name, created_at: at }) {
+  return name ?? (at ? undefined : "this node’s configuration");
 }
 
 /** An API key of the node's configuration has no time of creation, and is revoked there. */

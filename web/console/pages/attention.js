@@ -4,7 +4,7 @@ import { addressOf } from "../api.js";
 import { h, replace } from "../dom.js";
 import { number, plural, time } from "../format.js";
 import { badge, countdown, empty, heldFor, keyLink, pageOf, panel, problemBox, since, table, timeLeft } from "../widgets.js";
-import { decisionOf, needingDecision } from "./decisions.js";
+import { decisionOf, needingDecision, undecidedSince } from "./decisions.js";
 import { heldBy } from "./locks.js";
 
 const ROWS = 6;
@@ -47,7 +47,7 @@ const DECISIONS = [
   { label: "Operation", cell: (row) => h("a", { href: pageOf("operations", row.id, row.app) }, row.operation), class: "key" },
   { label: "Label", cell: (row) => row.label, class: "key" },
   { label: "Why", cell: (row) => badge(...decisionOf(row)) },
-  { label: "For", cell: (row) => since(row.ended_at ?? row.expires_at ?? row.created_at) },
+  { label: "For", cell: (row) => since(undecidedSince(row)) },
 ];
 
 export function attention(view, parent) {

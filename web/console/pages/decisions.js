@@ -11,7 +11,12 @@ export function decisionOf({ state, ttl_ms: ms, on_expiry: onExpiry }) {
   return null;
 }
 
-/** The operations that fit a filter of the API, the oldest first, and whether these are all. */
+/** Since when it needs one. */
+export function undecidedSince({ ended_at: ended, expires_at: passed }) {
+  return ended ?? passed;
+}
+
+/** The operations that fit a filter of the API, those first that need it longest, and whether these are all. */
 export async function needingDecision(view, filter = {}) {
   const rows = [];
   let isAll = true;
@@ -26,6 +31,6 @@ export async function needingDecision(view, filter = {}) {
     } while (cursor && pages < PAGES_MAX);
     isAll &&= !cursor;
   }
-  rows.sort((a, b) => Date.parse(a.created_at) - Date.parse(b.created_at));
+  rows.sort((a, b) => Date.parse(undecidedSince(a)) - Date.parse(undecidedSince(b)));
   return { rows, isAll };
 }

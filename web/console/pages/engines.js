@@ -31,16 +31,16 @@ function usePanel(name, title, use, refresh) {
     use.trouble && h("p", { class: "problem" }, use.trouble),
     facts(
       ["In use", use.active ?? badge("none", "bad")],
-      ["Hold-off", use.hold_off_ms > 0 ? [badge("no new leases", "warn"), " for ", countdown(use.hold_off_ms)] : "none"],
+      ["Hold-off", use.hold_off_ms > 0 ? [badge(name === "locks" ? "no new leases" : "records may be missing", "warn"), " for ", countdown(use.hold_off_ms)] : "none"],
       ["Ended early", use.forced_ms > 0 && ["leases may be missing for ", countdown(use.forced_ms)]]),
     table(`Engines of ${title.toLowerCase()}`, [
       { label: "Engine", cell: (engine) => engine.name },
       { label: "Kind", cell: (engine) => engine.kind, class: "hide" },
       { label: "Answers", cell: (engine) => (engine.answers ? badge("yes", "good") : [badge("no", "bad"), engine.trouble && h("p", { class: "about" }, engine.trouble)]) },
       { label: "State", cell: (engine) => (engine.state ? badge(engine.state, STATES[engine.state]) : "–") },
-      { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number hide" },
+      use.engines.some(({ copied }) => copied !== undefined) && { label: "Copied", cell: (engine) => engine.copied ?? "", class: "number" },
       { label: "Longest lease", cell: (engine) => (engine.ttl_ms_max === undefined ? "–" : duration(engine.ttl_ms_max)), class: "hide" },
-    ], use.engines),
+    ].filter(Boolean), use.engines),
     h("details", {}, h("summary", {}, "Epochs"), facts(["This node", use.epoch ?? "none"], ...use.engines.map((engine) => [engine.name, engine.epoch]))));
 }
 
@@ -67,7 +67,7 @@ function beginHoldOff(name, refresh) {
     title: "Begin a hold-off",
     text: name === "locks"
       ? "No node grants new leases until it ends. Leases can be renewed and released. Begin one when leases may have been lost."
-      : "Operations without a record are refused until it ends, if their pre says that they must not be repeated.",
+      : "Until it ends, an operation without a record is refused, unless its pre says on_expiry: retry.",
     fields: [{ name: "seconds", type: "number", label: "Seconds", hint: "Empty: as long as the longest lease allowed" }],
     action: "Begin",
     isDanger: true,
@@ -100,7 +100,8 @@ export function nodesTable(nodes, isShort = false) {
   const newest = (name) => Math.max(...nodes.map((node) => node[name]?.epoch ?? 0));
   const used = (name) => ({ [name]: use }) => (use ? [use.engine, use.epoch < newest(name) && [" ", badge("not yet switched", "warn")]] : badge("none", "bad"));
   return table("Nodes", [
-    { label: "Node", cell: (node) => node.node, class: "mono" },
+    { label: "Address", cell: (node) => node.address, class: "mono key" },
+    !isShort && { label: "Node", cell: (node) => node.node, class: "mono hide" },
     { label: "Version", cell: (node) => node.version },
     !isShort && { label: "Locks", cell: used("locks") },
     !isShort && { label: "Gate", cell: used("gate") },

@@ -199,7 +199,7 @@ export async function eachLease(holders, end) {
 
 /** Who ends leases, as events and holders are told. */
 export function by(view) {
-  return view.me.api_key_id ? `console, key ${view.me.api_key_id}` : "console";
+  return view.me.api_key_id ? `console, API key ${view.me.api_key_name ?? view.me.api_key_id}` : "console";
 }
 
 /** The leases that this page has taken, by key. They are not kept: a lease ends by itself. */

@@ -5,31 +5,32 @@ import { h, replace } from "../dom.js";
 import { plural, time } from "../format.js";
 import { ask, badge, button, countdown, empty, facts, panel, toast } from "../widgets.js";
 import { decisionOf } from "./decisions.js";
+import { by } from "./locks.js";
 import { FORCE, isJson, needsForce, resolvable, stateOf } from "./operations.js";
 
 export function operation(view) {
   const id = view.one;
-  const title = h("span", {});
+  const title = h("h1", { class: "key" }, id);
   const actions = h("div", { class: "actions" });
   const shown = h("div", {});
   view.show(
-    h("div", { class: "head" }, h("h1", { class: "mono key" }, id, " ", title), actions), shown);
+    h("div", { class: "head" }, title, actions), shown);
   const refresh = view.every(3000, async () => {
     let text;
     try {
       text = await textOf("GET", `/v1/operations/${encodeURIComponent(id)}`, { signal: view.signal });
     } catch (problem) {
       if (!(problem instanceof Problem) || problem.status !== 404) throw problem;
-      replace(title, badge("no record"));
+      replace(title, id, " ", badge("no record"));
       replace(actions);
       replace(shown, empty("There is no record of this operation: it has not been claimed, or its record has been deleted or has expired."));
       return;
     }
     const record = exact(text);
-    replace(title, stateOf(record));
+    replace(title, record.operation, " ", stateOf(record));
     replace(actions, view.may("admin") && resolvable(record) && [
-      button("It succeeded…", () => resolve(record, "success", refresh), { "data-focus": "succeeded" }),
-      button("It failed…", () => resolve(record, "failure", refresh), { "data-focus": "failed" }),
+      button("It succeeded…", () => resolve(view, record, "success", refresh), { "data-focus": "succeeded" }),
+      button("It failed…", () => resolve(view, record, "failure", refresh), { "data-focus": "failed" }),
     ], view.may("operations") && (view.may("admin") || !needsForce(record)) && button("Forget…", () => forget(record, refresh), { class: "danger", "data-focus": "forget" }));
     replace(shown, details(view, record));
   });
@@ -50,9 +51,9 @@ function details(view, record) {
       `${plural(record.suspected_double_runs, "superseded attempt")} posted a success, too: the operation may have been done more than once.`),
     decisionOf(record) && !view.may("admin") && h("p", { class: "about" }, "No pre may proceed until an API key with the scope admin says what became of it."),
     facts(
-      ["Operation", record.operation],
       ["Label", record.label],
-      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.api_key} of ${record.claimed_by.app}`],
+      ["Id", h("span", { class: "mono key" }, record.id)],
+      ["Claimed by", record.claimed_by && `API key ${record.claimed_by.name ?? record.claimed_by.api_key}`],
       ["Attempt", record.attempt],
       ["First attempt", time(record.created_at)],
       ["This attempt", record.started_at && time(record.started_at)],
@@ -60,12 +61,12 @@ function details(view, record) {
       ["Ended", record.ended_at && time(record.ended_at)],
       ["Resolved", record.resolved && `${record.resolved.by ?? (record.resolved.api_key ? `API key ${record.resolved.api_key}` : "a person")}: ${record.resolved.reason}`],
       ["Kept", record.permanent ? "forever" : !isStarted && record.expires_at && `until ${time(record.expires_at)}`],
-      ["When the lease passes", record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)"],
+      ["When the lease passes", isStarted && (record.on_expiry === "block" ? "no pre may proceed (block)" : "the next pre may proceed (retry)")],
       ["Durability", record.durability]),
     record.detail && panel("What the attempt has said", h("pre", { tabindex: "0" }, record.detail)),
     record.contents !== undefined && panel("Contents", json(record.contents)),
     record.metadata !== undefined && panel("Metadata", json(record.metadata)),
-    panel("Result", resultOf(record)),
+    record.state === "succeeded" && panel("Result", resultOf(record)),
   ];
 }
 
@@ -76,10 +77,10 @@ function json(value) {
 function resultOf(record) {
   if (record.result !== undefined) return json(record.result);
   if (record.result_omitted) return empty("The result could not be stored: it was longer than 64 KiB, or no JSON.");
-  return empty(record.state === "succeeded" ? "The success was posted without a result." : "Only a success has a result.");
+  return empty("The success was posted without a result.");
 }
 
-function resolve(record, outcome, refresh) {
+function resolve(view, record, outcome, refresh) {
   const hasSucceeded = outcome === "success";
   ask({
     title: hasSucceeded ? "The operation has succeeded" : "The operation has failed",
@@ -94,7 +95,7 @@ function resolve(record, outcome, refresh) {
     run: async ({ reason, result }) => {
       // As text: numbers must be stored exactly as they were typed.
       const json = result && (isJson(result) ? result : JSON.stringify(result));
-      const body = JSON.stringify({ outcome, reason }).replace(/}$/, json ? `,"result":${json}}` : "}");
+      const body = JSON.stringify({ outcome, reason, by: by(view) }).replace(/}$/, json ? `,"result":${json}}` : "}");
       await call("POST", `/v1/operations/${record.id}/resolve`, { body });
       toast(hasSucceeded ? "The success is recorded." : "The failure is recorded: the next pre may proceed.");
       refresh();

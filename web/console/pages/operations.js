@@ -6,6 +6,7 @@ import { number, plural, time } from "../format.js";
 import { Selection } from "../selection.js";
 import { Pages, appColumn, badge, button, choice, countdown, empty, facts, head, pageOf, panel, problemBox, since, table } from "../widgets.js";
 import { needingDecision } from "./decisions.js";
+import { by } from "./locks.js";
 
 const PAGE = 50;
 const AGES = [["", "any time"], ["60000", "a minute"], ["3600000", "an hour"], ["86400000", "a day"]];
@@ -108,7 +109,7 @@ function bulk(view, selection, rows, refresh) {
     text: hasSucceeded ? "You have found out that the work of each was done." : "You have found out that the work of none was done. The next pre of each may proceed.",
     fields: [{ name: "reason", label: "How do you know?", required: true, hint: "Kept with the records" }],
     action: hasSucceeded ? "Record the successes" : "Record the failures",
-    each: ({ app, id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { query: { app }, body: { outcome, reason } }),
+    each: ({ app, id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { query: { app }, body: { outcome, reason, by: by(view) } }),
     said: (count) => `${plural(count, "outcome")} recorded.`,
   });
   return [
@@ -138,9 +139,9 @@ function listed({ operations: rows, unreadable = [], next_cursor: next, incomple
     { label: "Operation", cell: (row) => h("a", { href: pageOf("operations", row.id, row.app) }, row.operation), class: "key title", sort: "operation" },
     { label: "Label", cell: (row) => row.label, class: "key" },
     { label: "State", cell: stateOf, sort: "state" },
-    { label: "Since", cell: (row) => since(stateSince(row)), sort: BY_TIME[query.sort] ? query.sort : "newest", isDescending: query.sort === "oldest" },
+    { label: "For", cell: (row) => since(stateSince(row)), sort: BY_TIME[query.sort] ? query.sort : "newest", isDescending: query.sort === "oldest" },
     { label: "Attempt", cell: (row) => row.attempt, class: "number", sort: "attempt", isDescending: true },
-    { label: "Ended", cell: (row) => (row.ended_at ? time(row.ended_at) : row.ttl_ms > 0 ? ["lease: ", countdown(row.ttl_ms)] : ""), class: "hide" },
+    { label: "Time left", cell: (row) => row.state === "started" && row.ttl_ms > 0 && countdown(row.ttl_ms) },
     { label: "Id", cell: (row) => h("a", { href: pageOf("operations", row.id, row.app), class: "mono quiet" }, row.id.slice(0, 8), "…"), class: "hide" },
   ].filter(Boolean), rows, { sorted: query.sort, onSort })];
 }
@@ -160,7 +161,7 @@ function doubleRuns({ suspected_double_runs: count }) {
 
 /** Finds an operation by its name and contents, or by its id. */
 function finder(view) {
-  if (view.app === ALL_APPS) return panel("Find by id", h("p", { class: "about" }, "To find an operation by its contents or id, choose its app."));
+  if (view.app === ALL_APPS) return h("p", { class: "about" }, "To find an operation by its contents or id, choose its app.");
   const found = h("div", { "aria-live": "polite" });
   const id = h("input", { class: "mono", required: true, pattern: "\\s*[0-9a-fA-F]{32}\\s*", title: "32 hexadecimal digits", autocomplete: "off", spellcheck: "false" });
   const byId = h("form", { class: "filters" }, h("label", { class: "wide" }, view.may("operations") ? "or its id" : "Id", id), h("button", { type: "submit" }, "Open"));
@@ -185,7 +186,7 @@ function finder(view) {
       if (!view.signal.aborted) replace(found, problemBox(problem));
     }
   });
-  return h("details", { class: "panel", open: true }, h("summary", {}, "Find by contents"), byContents, found, byId);
+  return h("details", { class: "panel" }, h("summary", {}, "Find by contents or id"), byContents, found, byId);
 }
 
 async function find(view, name, contents) {

@@ -1,6 +1,6 @@
 // The last minutes, what needs attention, and the engines and nodes at a glance.
 
-import { addressOf, call } from "../api.js";
+import { addressOf } from "../api.js";
 import { Chart } from "../charts.js";
 import { h, replace } from "../dom.js";
 import { duration, number, plural, rate } from "../format.js";
@@ -50,8 +50,10 @@ export function overview(view) {
   const lists = h("div", { class: "columns" });
   const rest = h("div", { class: "columns" });
   view.show(head("Overview", about, h("label", { class: "range" }, h("span", { class: "unseen" }, "Range"), range)), charts, lists, rest);
-  showCharts(view, charts, about, range);
-  if (view.may("read")) attention(view, lists);
+  if (view.may("read")) {
+    showCharts(view, charts, about, range);
+    attention(view, lists);
+  } else replace(charts, empty("Charts and lists need an API key with the scope read."));
   if (view.me.operator) showEngines(view, rest);
 }
 
@@ -72,7 +74,7 @@ function showCharts(view, parent, about, range) {
     const shown = charts.filter(([{ metric }]) => samples.has(metric));
     for (const [{ metric, values }, chart] of shown) chart.draw(times.map((at) => ({ at, values: values(samples, metric, at) })));
     if (parent.childElementCount !== shown.length) {
-      replace(parent, shown.length ? shown.map(([, chart]) => chart.element) : empty("This node has none of the metrics that the charts show."));
+      replace(parent, shown.length ? shown.map(([, chart]) => chart.element) : empty("No request of this app was counted in the last 15 minutes."));
     }
     const of = nodes > samples.count(now) ? ` of ${nodes}` : "";
     about.textContent = `Of ${plural(samples.count(now), "node")}${of} that answered in the last 30 seconds`;
@@ -80,13 +82,7 @@ function showCharts(view, parent, about, range) {
   view.every(pauseMs, async () => {
     // Operators alone may know how many nodes there are.
     nodes ??= await view.get("/v1/admin/engines").then(({ nodes: all }) => all.length, () => 0);
-    try {
-      samples.add(await call("GET", "/metrics/samples", { signal: view.signal }), Date.now());
-    } catch (problem) {
-      if (problem.status !== 401 && problem.status !== 403) throw problem;
-      replace(parent, empty("The charts need an API key of the app default with the scope read."));
-      return;
-    }
+    samples.add(await view.get("/metrics/samples"), Date.now());
     draw();
   });
   range.addEventListener("change", () => {

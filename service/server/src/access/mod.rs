@@ -138,6 +138,11 @@ impl Access {
         self.inner.known().document.keys.get(&id?).map(|entry| entry.permissions.app.clone())
     }
 
+    /// What an API key is for, as the operator who created it said.
+    pub fn name_of(&self, id: KeyId) -> Option<String> {
+        self.inner.known().document.keys.get(&id)?.name.clone()
+    }
+
     /// After what time, in ms, a lock of the app that is held is a notice.
     pub fn warn_after_ms(&self, app: &App) -> Option<u64> {
         self.inner.known().document.apps.get(app)?.warn_after_ms

@@ -39,7 +39,8 @@ answers! {
     /// A node and the engines that it uses. All nodes use the same ones in the same epochs, but for a moment during a switch.
     pub struct NodeAnswer {
         node: String,
-        /// Where it listens: with the name of its machine if that is on all of its addresses.
+        /// Where it listens; with the name of its machine, if it listens on all addresses.
+        #[schema(example = "10.0.0.4:7070")]
         address: String,
         version: String,
         started_at: DateTime,
@@ -228,7 +229,7 @@ fn answer(context: &Context) -> EnginesAnswer {
 }
 
 fn node(seen: SeenNode) -> NodeAnswer {
-    let NodeReport { address, version, started_at, locks, gate } = seen.report;
+    let NodeReport { version, address, started_at, locks, gate } = seen.report;
     let started_at = rfc3339(started_at);
     NodeAnswer { node: seen.node, address, version, started_at, seen_ms_ago: seen.age_ms, locks, gate }
 }

@@ -112,6 +112,9 @@ answers! {
         app: String,
         /// The part of the API key that is not secret. Absent as long as the service needs no API keys.
         api_key_id?: Option<String>,
+        /// What it is for, as the operator who created it said.
+        #[schema(example = "billing workers")]
+        api_key_name?: Option<String>,
         scopes: Vec<Scope>,
         /// Only locks whose keys begin with one of these; all locks of the app if empty.
         prefixes: Vec<String>,
@@ -127,6 +130,7 @@ pub async fn me(call: Call) -> Response {
     ok(&MeAnswer {
         app: permissions.app.as_str().to_owned(),
         api_key_id: call.caller.key_id.map(|id| id.to_string()),
+        api_key_name: call.caller.key_id.and_then(|id| call.context.access.name_of(id)),
         scopes: permissions.scopes.iter().collect(),
         prefixes: permissions.prefixes.clone(),
         operator: permissions.is_operator(),

@@ -87,7 +87,7 @@ endpoints! {
         row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz).query(),
         row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz).query(),
         row("GET", "/metrics", "getMetrics", Metrics, "other"; metrics::metrics),
-        row("GET", "/metrics/samples", "getSamples", Metrics, "other"; metrics::samples),
+        row("GET", "/metrics/samples", "getSamples", READ, "other"; metrics::samples).of_all_apps(),
     }
     others {
         row("GET", "/", "", Nothing, "other", |r, c| answering(console::index, r, c)).query(),

@@ -12,6 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::interval;
 
 use super::answer::ok;
+use super::call::Call;
 use super::context::{Context, Shared};
 use super::tls::Tls;
 use crate::engines::{EngineSet, View};
@@ -47,10 +48,12 @@ answers! {
 }
 
 /// The last quarter of an hour of this node, for charts.
+///
+/// Of one app, only the requests. The first 100 apps that the node serves have figures of their own.
 #[utoipa::path(get, path = "/metrics/samples", tag = "probes", responses((status = 200, body = SamplesAnswer)))]
-pub async fn samples(State(context): State<Shared>) -> Response {
-    let (ages_ms, series) = context.samples.all();
-    ok(&SamplesAnswer { node: context.locks.node_id().as_str().to_owned(), ages_ms, series })
+pub async fn samples(call: Call) -> Response {
+    let (ages_ms, series) = call.context.samples.of(call.apps());
+    ok(&SamplesAnswer { node: call.context.locks.node_id().as_str().to_owned(), ages_ms, series })
 }
 
 /// Takes samples as long as the node serves.

@@ -149,7 +149,7 @@ pub async fn inspect(call: Call, Query(query): Query<OperationQuery>, address: R
         Some(_) => succeeded(&call, &address, call.context.wait(wait_ms)).await?,
         None => call.context.operations.get(&address).await?.ok_or_else(refusals::not_found)?,
     };
-    Ok(ok(&records::operation(&shown)))
+    Ok(ok(&records::operation(&shown, &call.context.access)))
 }
 
 /// The operation, once it has succeeded.
@@ -220,7 +220,7 @@ pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered 
         ListFailure::InvalidCursor => Problem::field("cursor", "must be the next_cursor of a page of this listing"),
         ListFailure::Failure(failure) => failure.into(),
     })?;
-    let listed = |shown: &Shown| records::listed(shown, call.shown_app(&shown.address.app));
+    let listed = |shown: &Shown| records::listed(shown, call.shown_app(&shown.address.app), &call.context.access);
     let operations = page.records.iter().map(listed).collect();
     let unreadable = page.unreadable.iter().map(|one| call.shown_name(&one.app, &one.id.to_string())).collect();
     Ok(ok(&OperationsAnswer { operations, unreadable, next_cursor: page.next, incomplete: page.is_incomplete }))

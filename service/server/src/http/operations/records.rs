@@ -4,6 +4,7 @@ use latchgate_core::gate::{Description, Durability, Label, OnExpiry, Outcome, Ph
 use latchgate_core::{App, Timestamp};
 use serde_json::value::RawValue;
 
+use crate::access::Access;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::Shown;
 use crate::http::problem::Problem;
@@ -56,6 +57,9 @@ answers! {
         app: String,
         /// The id of the API key.
         api_key: String,
+        /// What the API key is for, as the operator who created it said. Absent in refusals.
+        #[schema(example = "billing workers")]
+        name?: Option<String>,
     }
 
     pub struct ResolutionAnswer {
@@ -92,17 +96,17 @@ answers! {
 }
 
 /// A record with its result and its contents.
-pub fn operation(shown: &Shown) -> OperationAnswer {
+pub fn operation(shown: &Shown, access: &Access) -> OperationAnswer {
     let result = match &shown.record.phase {
         Phase::Succeeded(Succeeded { result, .. }) => raw(result.as_deref()),
         _ => None,
     };
     let contents = shown.record.description.as_ref().and_then(|description| raw(description.contents.as_deref()));
-    OperationAnswer { result, contents, ..listed(shown, None) }
+    OperationAnswer { result, contents, ..listed(shown, None, access) }
 }
 
 /// A record without its result and its contents: a page of them would be large.
-pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>) -> OperationAnswer {
+pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>, access: &Access) -> OperationAnswer {
     let (started_at, ended_at, expiry) = match &record.phase {
         Phase::Started(started) => (Some(started.at), None, until(Some(started.lease_until), *now)),
         Phase::Succeeded(succeeded) => (None, Some(succeeded.at), until(succeeded.keep_until, *now)),
@@ -135,7 +139,10 @@ pub fn listed(Shown { address, record, now }: &Shown, app: Option<String>) -> Op
             Phase::Succeeded(Succeeded { resolved: Some(resolved), .. }) => Some(ResolutionAnswer::from(&**resolved)),
             _ => None,
         },
-        claimed_by: description.and_then(|description| ClaimedBy::of(&address.app, description)),
+        claimed_by: description.and_then(|description| {
+            let name = access.name_of(description.api_key?);
+            Some(ClaimedBy { name, ..ClaimedBy::of(&address.app, description)? })
+        }),
         on_expiry: record.on_expiry,
         durability: record.durability,
         suspected_double_runs: record.double_runs,
@@ -162,7 +169,7 @@ impl From<&Resolution> for ResolutionAnswer {
 impl ClaimedBy {
     fn of(app: &App, description: &Description) -> Option<Self> {
         let api_key = description.api_key?.to_string();
-        Some(Self { app: app.as_str().to_owned(), api_key })
+        Some(Self { app: app.as_str().to_owned(), api_key, name: None })
     }
 }
 

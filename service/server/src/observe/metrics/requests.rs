@@ -14,7 +14,7 @@ use super::page::Page;
 /// Apps with figures of their own. The others are counted together, under `other`.
 const APPS_MAX: usize = 100;
 /// The label of the other apps.
-const OTHER: &str = "other";
+pub(super) const OTHER: &str = "other";
 /// The status codes of answers. The last stands for every other one.
 const STATUSES: [u16; 21] =
     [200, 201, 204, 400, 401, 403, 404, 405, 408, 409, 410, 412, 413, 422, 423, 429, 431, 500, 501, 503, 0];

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
+use latchgate_core::App;
 use parking_lot::Mutex;
+
+use super::requests::OTHER;
 
 /// How often a sample is taken.
 pub const SAMPLE_EVERY: Duration = Duration::from_secs(5);
@@ -21,15 +24,16 @@ const METRICS: [(&str, &str); 8] = [
     ("latchgate_operations_total", ""),
 ];
 
-/// Samples, the oldest first. Neither apps nor routes have series of their own, so they stay below 200 KiB.
+/// Samples, the oldest first. Routes have no series of their own, so those of all apps together stay below 200 KiB, and those of one app
+/// below 50 KiB.
 #[derive(Debug, Default)]
 pub struct Samples(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
     taken_at: VecDeque<Instant>,
-    /// Each series has a value for each sample.
-    series: BTreeMap<String, VecDeque<i64>>,
+    /// By app and series, its value in each sample. The app is as the page writes it, and empty for all apps together.
+    series: BTreeMap<(String, String), VecDeque<i64>>,
 }
 
 impl Samples {
@@ -54,18 +58,23 @@ impl Samples {
                 values.pop_front();
             }
         }
+        // An app that has been deleted.
+        series.retain(|(app, _), values| app.is_empty() || values.iter().any(|value| *value != 0));
     }
 
-    /// How long ago each sample was taken, in ms, and the values of each series.
-    pub fn all(&self) -> (Vec<u64>, BTreeMap<String, VecDeque<i64>>) {
+    /// How long ago each sample was taken, in ms, and the values of each series: of an app, or of all together.
+    pub fn of(&self, app: Option<&App>) -> (Vec<u64>, BTreeMap<String, VecDeque<i64>>) {
+        let app = app.map_or_else(String::new, |app| app.as_str().replace('\\', r"\\").replace('"', "\\\""));
         let kept = self.0.lock();
         let age_ms = |at: &Instant| u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX);
-        (kept.taken_at.iter().map(age_ms).collect(), kept.series.clone())
+        let series = kept.series.iter().filter(|((of, _), _)| *of == app);
+        let series = series.map(|((_, name), values)| (name.clone(), values.clone())).collect();
+        (kept.taken_at.iter().map(age_ms).collect(), series)
     }
 }
 
-/// The values of the series that are kept, by name and label.
-fn sums(page: &str) -> BTreeMap<String, i64> {
+/// The values of the series that are kept, by app, name and label.
+fn sums(page: &str) -> BTreeMap<(String, String), i64> {
     let mut sums = BTreeMap::new();
     for line in page.lines() {
         let name = line.split(['{', ' ']).next().unwrap_or_default();
@@ -76,7 +85,12 @@ fn sums(page: &str) -> BTreeMap<String, i64> {
             Some(value) if !label.is_empty() => format!("{name}{{{label}=\"{value}\"}}"),
             _ => (*name).to_owned(),
         };
-        *sums.entry(series).or_default() += value;
+        // The apps that have no figures of their own share theirs.
+        let app = line.split_once("app=\"").and_then(|(_, rest)| Some(rest.rsplit_once("\"}")?.0));
+        let app = app.filter(|app| !["", OTHER].contains(app));
+        for app in [""].into_iter().chain(app) {
+            *sums.entry((app.to_owned(), series.clone())).or_default() += value;
+        }
     }
     sums
 }
@@ -86,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn apps_and_routes_are_summed() {
+    fn routes_are_summed_and_each_app_has_series_of_its_own_too() {
         let samples = Samples::default();
         samples.take("latchgate_waiters 2\nlatchgate_committer_queue_seconds_count 9\n");
         samples.take(
@@ -96,30 +110,50 @@ mod tests {
              latchgate_requests_total{route=\"release\",code=\"410\",app=\"b\"} 1\n\
              latchgate_request_seconds_bucket{le=\"0.005\",route=\"acquire\",app=\"a\"} 9\n\
              latchgate_request_seconds_bucket{le=\"0.005\",route=\"release\",app=\"a\"} 2\n\
-             latchgate_request_seconds_bucket{le=\"0.005\",route=\"release\",app=\"b\"} 1\n\
+             latchgate_request_seconds_bucket{le=\"0.005\",route=\"release\",app=\"other\"} 1\n\
+             latchgate_requests_total{route=\"other\",code=\"401\",app=\"\"} 1\n\
+             latchgate_requests_total{route=\"acquire\",code=\"423\",app=\"a\\\"}\"} 7\n\
              latchgate_wait_seconds_bucket{le=\"0.005\"} 4\n\
              latchgate_operations_total{outcome=\"go\"} 1\nlatchgate_operations_total{outcome=\"success\"} 1\n\
              latchgate_waiters 0\n",
         );
-        let (ages_ms, series) = samples.all();
-        let shown: Vec<_> = series.iter().map(|(name, values)| (name.as_str(), values[0], values[1])).collect();
-        assert_eq!(ages_ms.len(), 2);
-        let expected = [
+        let shown = |app: Option<&str>| -> Vec<(String, i64, i64)> {
+            let (ages_ms, series) = samples.of(app.map(|app| App::parse(app).unwrap()).as_ref());
+            assert_eq!(ages_ms.len(), 2);
+            series.into_iter().map(|(name, values)| (name, values[0], values[1])).collect()
+        };
+        let expected = |series: &[(&str, i64, i64)]| -> Vec<_> {
+            series.iter().map(|(name, first, second)| ((*name).to_owned(), *first, *second)).collect()
+        };
+        let all = [
             ("latchgate_operations_total", 0, 2),
             ("latchgate_request_seconds_bucket{le=\"0.005\"}", 0, 12),
             ("latchgate_requests_total{code=\"200\"}", 0, 5),
+            ("latchgate_requests_total{code=\"401\"}", 0, 1),
             ("latchgate_requests_total{code=\"410\"}", 0, 1),
+            ("latchgate_requests_total{code=\"423\"}", 0, 7),
             ("latchgate_wait_seconds_bucket{le=\"0.005\"}", 0, 4),
             ("latchgate_waiters", 2, 0),
         ];
-        assert_eq!(shown, expected);
+        assert_eq!(shown(None), expected(&all));
+        let of_a = [
+            ("latchgate_request_seconds_bucket{le=\"0.005\"}", 0, 11),
+            ("latchgate_requests_total{code=\"200\"}", 0, 2),
+        ];
+        assert_eq!(shown(Some("a")), expected(&of_a));
+        assert_eq!(shown(Some("a\"}")), expected(&[("latchgate_requests_total{code=\"423\"}", 0, 7)]));
+        // An app of this name would see the figures of all apps that have none of their own.
+        assert_eq!(shown(Some("other")), []);
+        // Deleted.
+        (0..SAMPLES_MAX).for_each(|_| samples.take("latchgate_waiters 0\n"));
+        assert_eq!(samples.0.lock().series.keys().filter(|(app, _)| !app.is_empty()).count(), 0);
     }
 
     #[test]
     fn only_the_last_quarter_of_an_hour_is_kept() {
         let samples = Samples::default();
         (0..SAMPLES_MAX + 20).for_each(|number| samples.take(&format!("latchgate_waiters {number}\n")));
-        let (ages_ms, series) = samples.all();
+        let (ages_ms, series) = samples.of(None);
         let waiters = &series["latchgate_waiters"];
         assert_eq!((ages_ms.len(), waiters.len(), waiters[0]), (SAMPLES_MAX, SAMPLES_MAX, 20));
     }

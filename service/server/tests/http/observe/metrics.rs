@@ -29,11 +29,11 @@ async fn a_node_keeps_samples_of_its_metrics_for_the_console() {
     granted(&node, "secret-key", json!({ "owner": "secret-owner" })).await;
     let last = |samples: &Value, series: &str| samples["series"][series].as_array()?.last()?.as_i64();
     until("a sample after the grant", || async {
-        let samples = get(&node, "/metrics/samples").await.body;
+        let samples = get(&node, "/metrics/samples?app=*").await.body;
         last(&samples, "latchgate_leases_granted_total") == Some(1)
     })
     .await;
-    let samples = get(&node, "/metrics/samples").await.body;
+    let samples = get(&node, "/metrics/samples?app=*").await.body;
     let ages = samples["ages_ms"].as_array().unwrap();
     assert!(ages.len() >= 2 && ages.is_sorted_by_key(|age| Reverse(age.as_u64())), "{samples}");
     for (name, values) in samples["series"].as_object().unwrap() {
@@ -43,6 +43,10 @@ async fn a_node_keeps_samples_of_its_metrics_for_the_console() {
     assert!(last(&samples, r#"latchgate_requests_total{code="200"}"#) >= Some(1), "{samples}");
     assert!(last(&samples, r#"latchgate_request_seconds_bucket{le="+Inf"}"#) >= Some(1), "{samples}");
     assert!(!samples.to_string().contains("secret-"), "{samples}");
+    let of_own_app = get(&node, "/metrics/samples").await.body;
+    let of_requests = |name: &String| name.starts_with("latchgate_request");
+    assert!(of_own_app["series"].as_object().unwrap().keys().all(of_requests), "{of_own_app}");
+    assert!(last(&of_own_app, r#"latchgate_requests_total{code="200"}"#) >= Some(1), "{of_own_app}");
 }
 
 #[tokio::test]
