@@ -91,18 +91,42 @@ pub(super) async fn write_unlocked<S: RowState>(
     refusal: sqlx::Error,
 ) -> Result<Option<Committed>, sqlx::Error> {
     connection.recover().await?;
-    let (store_now, busy) = find_busy(connection, changes).await?;
+    let (store_now, locked, new) = find_busy(connection, changes).await?;
+    if locked.is_empty() {
+        return write_without(connection, (now, store_now), row_wait, changes, new).await.unwrap_or(Err(refusal));
+    }
+    match write_without(connection, (now, store_now), row_wait, changes, locked.clone()).await {
+        // Another session inserts one of the new rows, too.
+        Some(Err(error)) if faults::is_lock_timeout(&error) && !new.is_empty() => {
+            connection.recover().await?;
+            let busy = locked.into_iter().chain(new).collect();
+            write_without(connection, (now, store_now), row_wait, changes, busy).await.unwrap_or(Err(error))
+        }
+        written => written.unwrap_or(Err(refusal)),
+    }
+}
+
+/// Writes the changes but those that are busy; `None` if none is.
+async fn write_without<S: RowState>(
+    connection: &mut Session,
+    (now, store_now): (Timestamp, Timestamp),
+    row_wait: Duration,
+    changes: &[Change<S>],
+    busy: Vec<usize>,
+) -> Option<Result<Option<Committed>, sqlx::Error>> {
     if busy.is_empty() {
-        return Err(refusal);
+        return None;
     }
     let others: Vec<Change<S>> =
         (0..changes.len()).filter(|index| !busy.contains(index)).map(|index| changes[index].clone()).collect();
     if others.is_empty() {
         let result = CommitResult::Checked(vec![None; changes.len()]);
-        return Ok(Some(Committed { now: store_now, result, busy }));
+        return Some(Ok(Some(Committed { now: store_now, result, busy })));
     }
-    let written = write(connection, now, row_wait, &others).await?;
-    let Some(written) = written else { return Ok(None) };
+    let written = match write(connection, now, row_wait, &others).await {
+        Ok(Some(written)) => written,
+        refused => return Some(refused),
+    };
     let result = match written.result {
         CommitResult::ClockOff => CommitResult::ClockOff,
         CommitResult::Checked(versions) => {
@@ -111,7 +135,7 @@ pub(super) async fn write_unlocked<S: RowState>(
             CommitResult::Checked((0..changes.len()).map(version).collect())
         }
     };
-    Ok(Some(Committed { result, busy, ..written }))
+    Some(Ok(Some(Committed { result, busy, ..written })))
 }
 
 /// Writes the changes but those whose value the server refuses, after it has refused one of them all together. These count as busy, so
@@ -165,12 +189,12 @@ async fn write_parts<S: RowState>(
     Ok(Some(all))
 }
 
-/// The clock, and the indexes of the changes whose row another session has locked. If no row is locked, these are all new rows:
-/// a row that another session is inserting is not visible.
+/// The clock, the indexes of the changes whose row another session has locked, and those of all new rows: a row that another session is
+/// inserting is not visible.
 async fn find_busy<S: RowState>(
     connection: &mut Session,
     changes: &[Change<S>],
-) -> Result<(Timestamp, Vec<usize>), sqlx::Error> {
+) -> Result<(Timestamp, Vec<usize>, Vec<usize>), sqlx::Error> {
     let row = connection
         .query(statements::of::<S>().unlocked)
         .bind(changes.iter().map(|change| change.address.app.as_str()).collect::<Vec<&str>>())
@@ -186,8 +210,7 @@ async fn find_busy<S: RowState>(
     let indexes = |is_selected: &dyn Fn(&Change<S>) -> bool| -> Vec<usize> {
         (0..changes.len()).filter(|index| is_selected(&changes[*index])).collect()
     };
-    let locked = indexes(&|change| !is_new(change) && !is_unlocked(change));
-    Ok((now, if locked.is_empty() { indexes(&is_new::<S>) } else { locked }))
+    Ok((now, indexes(&|change| !is_new(change) && !is_unlocked(change)), indexes(&is_new::<S>)))
 }
 
 /// Two columns of arrays; null if they are empty.
