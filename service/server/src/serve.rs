@@ -52,8 +52,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let bound = listen::bind(&addresses)?;
     let connections_max = raise_file_limit(args.http.connections_max);
     tracing::info!(connections_max, waits_max = HttpArgs::waits_max(connections_max), "limits of connections");
-    let shown = (bound.shown(), tls.clone());
-    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses, shown).await?);
+    let node = (bound.shown(), tls.clone());
+    let context = Arc::new(context(&args, fixed_key, connections_max, &addresses, node).await?);
     tokio::spawn(http::keep_samples(Arc::downgrade(&context)));
     tokio::spawn(http::keep_counting(Arc::downgrade(&context)));
     let address = bound.address();
@@ -113,7 +113,8 @@ pub(crate) async fn context(
         agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
     }
     let limits = args.request_limits(connections_max, addresses);
-    Ok(Context::new(locks, operations, access, http::requests(), &secret, limits, tls, address))
+    let context = Context::new(locks, operations, access, http::requests(), &secret, limits, address);
+    Ok(Context { tls, ..context })
 }
 
 /// Reads the certificate again on each SIGHUP.

@@ -501,8 +501,8 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
         key["state"] == "active" && at.is_some_and(|at| at < soon)
     });
     let wrong = wrong_with(&engines);
-    // Metrics may need a scope that the API key lacks.
-    let samples = client.call(Method::GET, "/metrics/samples", None).await.unwrap_or_default();
+    // They need a scope that the API key may lack.
+    let samples = all.call(Method::GET, "/metrics/samples", None).await.unwrap_or_default();
     let refused = refused_lately(&samples);
     if show.json {
         out(json!({

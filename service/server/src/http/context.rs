@@ -55,6 +55,7 @@ pub struct Context {
     pub requests: Arc<Requests>,
     pub samples: Samples,
     pub undecided: Undecided,
+    /// If clients speak TLS.
     pub tls: Option<Tls>,
 }
 
@@ -91,13 +92,13 @@ impl Context {
         requests: Arc<Requests>,
         secret: &[u8],
         limits: RequestLimits,
-        tls: Option<Tls>,
         address: String,
     ) -> Self {
         let tickets = Tickets::new(secret, TICKET_MS);
         let waits = Arc::new(Semaphore::new(limits.waits_max));
         let nodes = Nodes::start(locks.clone(), operations.clone(), address);
         let (failures, samples, undecided) = <(_, _, Undecided)>::default();
+        let tls = None;
         Self { locks, operations, access, nodes, failures, tickets, waits, limits, requests, samples, undecided, tls }
     }
 

@@ -133,8 +133,8 @@ mod tests {
         let Command::Serve(args) = Cli::parse_from(["latchgate", "serve", "--locks", &locks]).command else {
             unreachable!()
         };
-        let context =
-            Arc::new(crate::serve::context(&args, FixedKey::default(), 10, &[], (String::new(), None)).await.unwrap());
+        let node = (String::new(), None);
+        let context = Arc::new(crate::serve::context(&args, FixedKey::default(), 10, &[], node).await.unwrap());
         let stack = stack(&context);
         let log = Arc::new(Log::default());
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();
