@@ -64,8 +64,8 @@ async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: World) {
 }
 
 async fn nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other(world: World) {
-    // It has no other node.
     if world.store.is_of_one_node() {
+        // There is no other node to notify.
         return;
     }
     let all_nodes = NodeId::new("operations");
