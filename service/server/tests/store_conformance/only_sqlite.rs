@@ -139,7 +139,7 @@ async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
     let (dir, path) = sqlite_file();
     let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
     let file = rusqlite::Connection::open(&path).unwrap();
-    let insert = "insert into locks select ?1, ?2, 1, 0, 1, 1, '{}'";
+    let insert = "insert into locks (app, key, version, replaces, keep_until, notice_at, state) values (?1, ?2, 1, 0, 1, 1, '{}')";
     for (app, key) in [("", "key"), ("default", "a\nb"), ("default", "p\u{85}")] {
         file.execute(insert, [app, key]).unwrap();
     }
