@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
 use super::duration::some_duration;
 use crate::engines::open::{NamedEngine, StoreKind};
@@ -39,7 +40,7 @@ pub struct StoreArgs {
     pub gate: Vec<String>,
 
     /// What all names in Redis begin with
-    #[arg(long, value_name = "TEXT", default_value = "latchgate")]
+    #[arg(long, value_name = "TEXT", default_value = "latchgate", value_parser = NonEmptyStringValueParser::new())]
     pub redis_prefix: String,
 
     /// A Redis without an engine record, of locks or of the gate, is new and has lost nothing: grant at once, without a hold-off

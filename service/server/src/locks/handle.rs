@@ -251,7 +251,8 @@ impl Locks {
             return Some("this node is shutting down".to_owned());
         }
         let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
-        self.node.health.trouble().or_else(|| risk().map(|risk| risk.what))
+        let unused = || self.node.store.used().err().map(|error| error.reason());
+        self.node.health.trouble().or_else(unused).or_else(|| risk().map(|risk| risk.what))
     }
 
     pub fn metrics(&self) -> &LockMetrics {

@@ -211,7 +211,7 @@ async fn a_row_that_another_session_locks_is_no_outage_of_the_gate() {
 #[tokio::test]
 async fn an_operation_that_the_server_refuses_fails_no_other() {
     let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let node = Node::start(BIN, &["--locks", &database, "--store-timeout", "30s"]).await;
     let mut other = PgConnection::connect(&database).await.unwrap();
     let refuse = "alter table latchgate.operations add constraint none_is_bad check (operation <> 'bad')";
     sqlx::raw_sql(refuse).execute(&mut other).await.unwrap();

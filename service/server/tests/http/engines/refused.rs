@@ -51,6 +51,7 @@ async fn an_engine_of_a_pair_is_used_alone_only_if_it_is_active_and_the_other_is
     }
     let message = refusal(&["--locks", &url]).await;
     assert!(message.contains("one of the pair one, pg"), "{message}");
+    // It is not active: a node serves nothing there.
     let message = refusal(&["--locks", &database, "--without", "one"]).await;
     assert!(message.contains("one of the pair one, pg"), "{message}");
     Node::start(BIN, &["--locks", &format!("one={url}"), "--without", "pg"]).await;

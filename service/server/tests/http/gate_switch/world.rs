@@ -10,7 +10,7 @@ use latchgate_testkit::redis::Redis;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, BIN, get, request};
+use crate::client::{Answer, BIN, get, pre, request};
 
 pub const LONG: Duration = Duration::from_secs(60);
 
@@ -81,12 +81,8 @@ pub async fn status(node: &Node) -> Value {
 /// Until the node claims in this engine.
 pub async fn until_serving(node: &Node, engine: &str) {
     // A switch is noticed before the engine is known to take commits.
-    let unknown = "/v1/operations/00000000000000000000000000000000/heartbeat";
-    let stamp = json!({ "stamp": "00000000000000000000000000000000" });
-    let is_there = || async {
-        status(node).await["active"] == engine
-            && request(node, Method::POST, unknown, stamp.clone()).await.status == 404
-    };
+    let is_there =
+        || async { status(node).await["active"] == engine && pre(node, charge("until it serves")).await.status != 503 };
     assert!(eventually(LONG, is_there).await, "{}\n{}", status(node).await, node.log());
 }
 
