@@ -88,11 +88,13 @@ pub(crate) struct Work<K: Kind> {
     pub losses: u32,
 }
 
+type Evaluated<K> = (Stored<<K as Kind>::State>, <K as Kind>::Evaluation);
+
 /// What a batch came to for one key.
 pub(crate) struct Done<K: Kind> {
     pub work: Box<Work<K>>,
     /// On success the state as it is in the store, and the evaluation without its state.
-    pub result: Result<(Stored<K::State>, K::Evaluation), Failed<K>>,
+    pub result: Result<Evaluated<K>, Failed<K>>,
 }
 
 /// What a batch came to.

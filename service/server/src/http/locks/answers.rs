@@ -150,7 +150,7 @@ pub fn refusal(refused: &Refused) -> Problem {
             // From the first arrival, over all calls with a ticket, as in a grant.
             let waited_ms = ms(refused.waited).max(refused.now.ms_since(refused.position.arrival));
             let holders = refused.holders.len();
-            let held_by = (holders > 0).then(|| format!(" {}", held_by(first, holders))).unwrap_or_default();
+            let held_by = if holders > 0 { format!(" {}", held_by(first, holders)) } else { String::new() };
             let detail = format!("The request waited {waited_ms} ms and did not get the lock.{held_by}");
             problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
         }
