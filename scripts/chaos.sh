@@ -86,6 +86,8 @@ target_up() {
         "start_$store"
         PARTS+=("$store")
     done
+    # The other engine of the gate.
+    [[ $TARGET != cluster ]] || query "create database gate"
     for node in "${NODES[@]}"; do
         for store in "${STORES[@]}"; do
             : "${PORTS[$node-$store]:=$(free_port)}"
@@ -115,7 +117,7 @@ target_up() {
 
 start_node() {
     local postgres=postgres://postgres@127.0.0.1:${PORTS[$1-postgres]-0}/postgres redis=redis://127.0.0.1:${PORTS[$1-redis]-0}
-    local settings=(LATCHGATE_LOCKS="$postgres" LATCHGATE_GATE="$redis")
+    local settings=(LATCHGATE_LOCKS="$postgres" LATCHGATE_GATE="redis=$redis postgres=${postgres%/postgres}/gate")
     case $TARGET in
         pair) settings=(LATCHGATE_LOCKS="postgres=$postgres redis=$redis") ;;
         sqlite) settings=(LATCHGATE_LOCKS="sqlite:$DATA/latchgate.db") ;;
@@ -251,7 +253,7 @@ order_hold_offs() {
     local of
     export LATCHGATE_LOCKS
     unset LATCHGATE_GATE
-    [[ $LATCHGATE_LOCKS == sqlite:* ]] || export LATCHGATE_GATE=redis://127.0.0.1:${PORTS[redis]}
+    [[ $TARGET != cluster ]] || export LATCHGATE_GATE="redis=redis://127.0.0.1:${PORTS[redis]} postgres=${POSTGRES_URL%/*}/gate"
     for of in locks gate; do
         "$CLUSTER_BINARY" engines hold-off "$of" --beside-store >"$ROOM/hold-off" 2>&1 || die "no hold-off can be ordered: $(<"$ROOM/hold-off")"
     done

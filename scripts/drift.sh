@@ -16,7 +16,7 @@ say "openapi/openapi.json is what the code generates"
 for page in README.md docs/*.md; do
     while IFS=$'\t' read -r test file; do
         grep -q "\b$test\b" "$(dirname "$page")/$file" || die "$page names the test $test, which is not in $file"
-    done < <(grep -oE '\[[a-z0-9_]+\]\([^)]+\.rs\)' "$page" | sed -E 's/^\[(.*)\]\((.*)\)$/\1\t\2/')
+    done < <(grep -oE '\[[a-z0-9_]+\]\([^):]+\.rs\)' "$page" | sed -E 's/^\[(.*)\]\((.*)\)$/\1\t\2/')
 done
 say "the tests that the pages name exist"
 scripts/check-deploy.sh "${CARGO_TARGET_DIR:-target}/debug/latchgate"
