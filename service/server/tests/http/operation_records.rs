@@ -10,7 +10,9 @@ use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use crate::access::world::{Caller, guarded};
-use crate::client::{Answer, BIN, begun, embedded, get, inspect_operation, on_postgres, pre, report, send};
+use crate::client::{
+    Answer, BIN, acquire, begun, embedded, get, granted, inspect_operation, on_postgres, pre, renew, report, send,
+};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -144,6 +146,28 @@ async fn the_description_goes_along_with_a_switch() {
     let shown = inspect_operation(&node, &go.text("id")).await.body;
     assert_described(&shown);
     assert_eq!(shown["contents"], json!({ "a": 1, "z": "x" }));
+}
+
+#[tokio::test]
+async fn a_held_lock_and_a_done_operation_move_from_the_embedded_file_to_postgres_by_one_switch() {
+    let (dir, database) = (tempfile::tempdir().unwrap(), shared_database().await);
+    let file = format!("sqlite:{}", dir.path().join("locks.db").display());
+    let charge = json!({ "operation": "charge", "contents": 1 });
+    let node = Node::start(BIN, &["--locks", &file]).await;
+    let held = granted(&node, "k", json!({ "ttl_ms": 240_000 })).await.text("lease_id");
+    let go = begun(&node, charge.clone()).await;
+    assert_eq!(report(&node, &go, json!({ "outcome": "success", "result": { "receipt": 7 } })).await.status, 200);
+    drop(node);
+    let node = Node::start(BIN, &["--locks", &file, "--locks", &database]).await;
+    let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/locks", json!({})).await;
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    drop(node);
+    let alone = Node::start(BIN, &["--locks", &database, "--without", "sqlite"]).await;
+    assert_eq!(renew(&alone, "k", &held).await.status, 200);
+    acquire(&alone, "k", json!({})).await.assert_problem(423, "lock-held");
+    let done = pre(&alone, charge).await;
+    done.assert_problem(409, "operation-duplicate");
+    assert_eq!(done.body["result"], json!({ "receipt": 7 }));
 }
 
 /// Until a request waits for the outcome: the record says so.
