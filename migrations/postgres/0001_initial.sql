@@ -720,7 +720,7 @@ begin
                 else coalesce((body #>> '{retention,ms}')::bigint, 86400000)
             end
             when 'failure' then at + case when o.suspect then 86400000 else 600000 end
-            else 4503599627370496
+            else coalesce((body ->> 'ends_at')::bigint, 4503599627370496)
         end
     where r.app = o.app and r.key = o.key;
     return (body ->> 'attempt')::integer;

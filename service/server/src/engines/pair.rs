@@ -132,6 +132,8 @@ pub(super) struct Looks {
     pub(super) epoch: Epoch,
     /// See [`Known::ttl_ms_seen`].
     ttl_ms_seen: u64,
+    /// As the record in use said, see [`EngineRecord::operations_more_ms`].
+    operations_more_seen: u64,
     /// When the last look began, and [`suspended_ms`] then.
     began: Option<(Instant, f64)>,
     /// Since this node last used an engine it was stopped for some time: see [`Known::has_slept`].
@@ -444,7 +446,7 @@ impl Inner {
         Known {
             epoch: looks.epoch,
             ttl_ms_max: self.ttl_ms_max,
-            operations_more_ms: self.operations_more_ms,
+            operations_more_ms: self.operations_more_ms.max(looks.operations_more_seen),
             ttl_ms_seen: looks.ttl_ms_seen,
             has_slept: looks.has_slept,
             is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
@@ -456,7 +458,7 @@ impl Inner {
         let Some(record) = &reading.record else { return };
         looks.epoch = looks.epoch.max(record.epoch);
         looks.has_slept = false;
-        looks.ttl_ms_seen = record.ttl_ms_max;
+        (looks.ttl_ms_seen, looks.operations_more_seen) = (record.ttl_ms_max, record.operations_more_ms);
         let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
         if before != Some((index, record.epoch)) {
             self.report(before, index, record, reading.now);

@@ -57,7 +57,7 @@ impl Committer {
         let mut calls = Vec::with_capacity(BATCH_MAX);
         loop {
             let mut inputs = Inputs::new();
-            let mut returned = None;
+            let mut returned = Vec::new();
             tokio::select! {
                 biased;
                 count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
@@ -65,9 +65,13 @@ impl Committer {
                         return;
                     }
                 }
-                one = self.apart.next(), if !self.apart.is_empty() => returned = one,
+                Some(one) = self.apart.next(), if !self.apart.is_empty() => returned.push(one),
             }
-            if let Some((one, arrived)) = returned {
+            // However many calls come.
+            while let Some(one) = self.apart.try_next() {
+                returned.push(one);
+            }
+            for (one, arrived) in returned {
                 let Returned { done, luggage, is_busy } = one;
                 let address = done.work.address.clone();
                 if is_busy {

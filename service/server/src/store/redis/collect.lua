@@ -12,8 +12,10 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local removed, token_kept, due = 0, false, {}
 local count = #ARGV - 4
 for i = 3, count + 2 do
-    local value = redis.pcall('GET', KEYS[i])
+    -- What comes before the state, and its token.
+    local value = redis.pcall('GETRANGE', KEYS[i], 0, 255)
     if type(value) == 'table' then value = value.err end
+    if value == '' then value = false end
     local keep, notice, locked_until, token
     if value then
         local pattern = ARGV[2] == '' and '^%d+ (%d+) (%S+) (%d+):%S* ' or '^%d+ (%d+) (%S+) (%d+):%S* {"token":(%d+)'
