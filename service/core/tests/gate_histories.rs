@@ -265,6 +265,7 @@ impl World {
             ends_in_ms: None,
             description: described(self.stamps),
             waits_until: None,
+            is_behind: false,
             hold_off: HoldOff::default(),
         }
     }

@@ -9,6 +9,7 @@ pub mod failure;
 pub mod files;
 pub mod format;
 pub mod gate;
+mod gate_home;
 mod greeting;
 pub mod http;
 pub mod listen;

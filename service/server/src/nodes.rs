@@ -13,6 +13,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use utoipa::ToSchema;
 
 use crate::engines::EngineSet;
+use crate::format::ms;
 use crate::gate::Operations;
 use crate::locks::Locks;
 use crate::store::StoreError;
@@ -156,6 +157,29 @@ impl Inner {
             }
         }
         Ok(document)
+    }
+}
+
+/// Whether a node runs that uses a gate: it says so again while this one looks.
+pub(crate) async fn any_has_gate(locks: &Locks) -> bool {
+    let read = async || {
+        let used = locks.engines().used()?;
+        let StoredDocument { text, .. } = used.store.read_document(NODES, 0).await?;
+        let document: Document = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let has_gate = |said: &Said| said.report.get("gate").is_some_and(|gate| !gate.is_null());
+        Ok::<_, StoreError>(document.into_values().filter(has_gate).map(|said| said.at).max())
+    };
+    let Ok(Some(last)) = read().await else { return false };
+    loop {
+        // A node that runs would have said so by now.
+        if locks.now().ms_since(last) > SAY_EVERY_MS + 2 * ms(LOOK_EVERY) {
+            return false;
+        }
+        sleep(Duration::from_secs(1)).await;
+        // Unknown means that there may be one.
+        if !read().await.is_ok_and(|now| now == Some(last)) {
+            return true;
+        }
     }
 }
 

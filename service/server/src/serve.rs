@@ -5,25 +5,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::access::{Access, Clock, FixedKey};
 use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
-use crate::engines::open::{NamedEngine, OPEN_TIMEOUT, StoreKind};
+use crate::engines::open::{NamedEngine, StoreKind};
 use crate::engines::{EngineSet, EngineSpec};
 use crate::gate::Operations;
 use crate::http::{self, Context, Threads, Tls};
 use crate::locks::Locks;
 use crate::observe::logs;
 use crate::observe::traces::Exporter;
-use crate::store::documents::{self, StoredDocument};
+use crate::store::documents::SECRET;
 use crate::store::postgres::PostgresStore;
 use crate::store::sqlite::SqliteStore;
-use crate::{greeting, listen};
+use crate::{gate_home, greeting, listen};
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
@@ -105,13 +104,8 @@ pub(crate) async fn context(
     let access = Access::start(store.clone(), clock, fixed_key).await?;
     args.http.check_exposure(addresses, access.needs_key())?;
     let secret = secret(&args.store, &store).await?;
-    let gate = open_gate(args, &store).await?;
-    check_home(&store, gate.is_some()).await?;
+    let gate = open_gate(args, &locks).await?;
     let operations = Operations::start(&locks, gate, limits).await?;
-    // Only now: if a node were killed between this and the gate's first record, that would seem to be lost.
-    if store.standing().is_some() {
-        agreed(&store, documents::GATE_BEGUN, Some("yes")).await?;
-    }
     let limits = args.request_limits(connections_max, addresses);
     let context = Context::new(locks, operations, access, http::requests(), &secret, limits, address);
     Ok(Context { tls, ..context })
@@ -203,16 +197,20 @@ pub async fn specs(engines: &[NamedEngine], migrate: bool) -> anyhow::Result<Vec
 }
 
 /// The gate's own engine set, if it has one.
-async fn open_gate(args: &ServeArgs, locks: &EngineSet) -> anyhow::Result<Option<EngineSet>> {
+async fn open_gate(args: &ServeArgs, locks: &Locks) -> anyhow::Result<Option<EngineSet>> {
     let engines = args.store.gate_engines()?;
+    let home = gate_home::agreed_home(locks.engines(), !engines.is_empty()).await?;
     if engines.is_empty() {
         return Ok(None);
     }
-    let is_new = is_first_gate(locks).await?;
+    // What a store that may forget says of the gate may be lost together with the gate.
+    let is_first = home.is_none() && locks.engines().standing().is_some_and(|used| !used.store.may_forget());
     let opening = async {
         let mut specs = specs(&engines, !args.no_migrate).await?;
-        specs.iter_mut().for_each(|spec| spec.is_new |= is_new);
-        EngineSet::start(specs, args.store.store_timeout, args.operations.operation_lease_ms_max).await
+        specs.iter_mut().for_each(|spec| spec.is_new |= is_first);
+        let gate = EngineSet::start(specs, args.store.store_timeout, args.operations.operation_lease_ms_max).await?;
+        gate_home::settle(locks, &gate, args.store.new).await?;
+        anyhow::Ok(gate)
     };
     let opened: anyhow::Result<_> = opening.await;
     let opened = opened.with_context(|| format!("cannot use the store of the gate, {}", greeting::places(&engines)))?;
@@ -225,63 +223,8 @@ async fn secret(args: &StoreArgs, locks: &EngineSet) -> anyhow::Result<Vec<u8>> 
         return Ok(secret.clone().into_bytes());
     }
     let fresh = hex::encode(rand::random::<[u8; 32]>());
-    let secret = agreed(locks, documents::SECRET, Some(&fresh)).await?;
+    let secret = locks.agreed(SECRET, Some(&fresh)).await?.text;
     secret.map(String::into_bytes).context("the store of the locks keeps no secret")
-}
-
-/// Fast operations live in one place for all nodes: in two, one would run twice.
-///
-/// # Errors
-/// When other nodes keep them elsewhere, or have kept them there.
-async fn check_home(locks: &EngineSet, has_own: bool) -> anyhow::Result<()> {
-    let here = if has_own { "own" } else { "locks" };
-    match agreed(locks, documents::GATE, Some(here)).await?.as_deref() {
-        Some("locks") if has_own => {
-            bail!("operations live beside the locks, and are not moved to another store: start without --gate")
-        }
-        Some("own") if !has_own => bail!("operations live in a store of their own: name it with --gate"),
-        _ => Ok(()),
-    }
-}
-
-/// Whether no node has had a gate beside these locks. What a store that may forget says of that may be lost together with the gate.
-async fn is_first_gate(locks: &EngineSet) -> anyhow::Result<bool> {
-    let may_forget = locks.standing().is_none_or(|used| used.store.may_forget());
-    Ok(!may_forget && agreed(locks, documents::GATE_BEGUN, None).await?.is_none())
-}
-
-/// What all nodes agree on under this name, at every engine that answers. It becomes `fresh` if that is given and there is nothing yet.
-///
-/// # Errors
-/// When it is not known.
-async fn agreed(locks: &EngineSet, name: &str, fresh: Option<&str>) -> anyhow::Result<Option<String>> {
-    let used = match locks.used() {
-        Ok(used) => used,
-        // A node that was started without an engine may be what an operator has to call. The other engine has what all agree on.
-        Err(error) => {
-            for other in locks.others() {
-                let read = locks.in_time(other.store.read_document(name, 0)).await;
-                if let Ok(StoredDocument { text: Some(text), .. }) = read {
-                    return Ok(Some(text));
-                }
-            }
-            return Err(error.into());
-        }
-    };
-    let stored = async {
-        match fresh {
-            Some(fresh) => documents::agreed(&*used.store, name, fresh).await,
-            None => used.store.read_document(name, 0).await,
-        }
-    };
-    let stored = timeout(OPEN_TIMEOUT, stored).await.context("the store of the locks does not answer")??;
-    for other in locks.others() {
-        let brought = locks.in_time(documents::bring(&*used.store, &*other.store, name, None)).await;
-        if let Err(error) = brought {
-            tracing::warn!(%error, engine = %other.name, name, "the engine was not given what the nodes agree on");
-        }
-    }
-    Ok(stored.text)
 }
 
 /// # Errors

@@ -63,6 +63,8 @@ pub struct Claim {
     pub description: Option<Arc<Description>>,
     /// Until when the caller will wait if another attempt is running. None: not at all.
     pub waits_until: Option<Timestamp>,
+    /// Others wait before it: it makes no new claim.
+    pub is_behind: bool,
     pub hold_off: HoldOff,
 }
 

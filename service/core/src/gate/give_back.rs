@@ -39,7 +39,7 @@ pub(super) fn give_back_absent(claim: &Claim, now: Timestamp) -> Step {
 /// The attempt before has the record again. If it has reported a success meanwhile, the operation has succeeded. Its result is
 /// not known, because its post was refused as superseded.
 fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: Timestamp) {
-    let Replaced::Attempt { started, on_expiry, durability, retention, description } = replaced else {
+    let Replaced::Attempt { started, on_expiry, durability, retention, ends_at, description } = replaced else {
         return;
     };
     let has_succeeded =
@@ -48,7 +48,7 @@ fn restore(record: &mut OperationRecord, stamp: Stamp, replaced: Replaced, now: 
     record.remember(stamp, Ending::Failed);
     record.attempt = record.attempt.saturating_sub(1);
     (record.on_expiry, record.durability, record.retention) = (on_expiry, durability, retention);
-    record.description = description;
+    (record.ends_at, record.description) = (ends_at, description);
     record.phase = if has_succeeded {
         record.awaited_until = None;
         Phase::Succeeded(Succeeded {

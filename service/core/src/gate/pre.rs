@@ -19,6 +19,9 @@ pub(super) fn first(left: Option<OperationRecord>, claim: Claim, now: Timestamp)
         let outcome = Outcome::Unknown { attempt: 0, cause: UnknownCause::MayBeLost { until } };
         return Step { record: left, outcome, changed: false, wakes: false };
     }
+    if claim.is_behind {
+        return Step { record: left, outcome: Outcome::NotFound, changed: false, wakes: false };
+    }
     let record = vacant(&claim, now);
     go(record, claim, now, Replaced::Nothing)
 }
@@ -77,6 +80,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
     }
     if running.has_passed(now) {
         return match record.on_expiry {
+            OnExpiry::Retry if claim.is_behind => in_progress(record, running, claim.waits_until, now),
             OnExpiry::Retry => take_over(record, running, claim, now),
             OnExpiry::Block => {
                 let cause = UnknownCause::LeasePassed { at: running.lease_until };

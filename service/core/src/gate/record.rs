@@ -98,6 +98,8 @@ pub enum Replaced {
         #[serde(default, skip_serializing_if = "Retention::is_default")]
         retention: Retention,
         #[serde(default, skip_serializing_if = "Option::is_none")]
+        ends_at: Option<Timestamp>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
         description: Option<Arc<Description>>,
     },
 }
@@ -273,8 +275,9 @@ impl OperationRecord {
         match &mut self.phase {
             Phase::Started(started) => {
                 move_on(&mut started.lease_until);
-                if let Some(Replaced::Attempt { started, .. }) = started.replaced.as_deref_mut() {
+                if let Some(Replaced::Attempt { started, ends_at, .. }) = started.replaced.as_deref_mut() {
                     move_on(&mut started.lease_until);
+                    ends_at.iter_mut().for_each(move_on);
                 }
             }
             Phase::Succeeded(succeeded) => succeeded.keep_until.iter_mut().for_each(move_on),

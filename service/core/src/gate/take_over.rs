@@ -12,6 +12,7 @@ pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Cl
         on_expiry: record.on_expiry,
         durability: record.durability,
         retention: record.retention,
+        ends_at: record.ends_at,
         description: record.description.take(),
     };
     record.remember(passed.stamp, Ending::Superseded);

@@ -168,14 +168,14 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
     if record.epoch < known.epoch || (known.epoch > Epoch::NONE && record.founded > known.epoch) {
         return write(index, after_loss(engine, reading, &record.pair, record.epoch.min(known.epoch), known), LOST);
     }
-    let is_found_empty = record.epoch == record.founded && record.hold_off_until > reading.now;
+    let is_found_empty = record.epoch == record.founded && record.operations_held_until() > reading.now;
     if engine.is_new && engine.may_forget && known.epoch == Epoch::NONE && is_found_empty {
         let ended = EngineRecord { hold_off_until: Timestamp::default(), ..fresh };
         return write(index, ended, "the operator says that the store was new: the hold-off ends");
     }
     // A node begins to use the store, or another node has written a record after a loss, and knew of shorter leases only.
     if record.ttl_ms_max < known.ttl_ms_max || record.operations_more_ms < known.operations_more_ms {
-        let is_held_off = record.hold_off_until > reading.now;
+        let is_held_off = record.operations_held_until() > reading.now;
         let raised = EngineRecord {
             ttl_ms_max: record.ttl_ms_max.max(known.ttl_ms_max),
             operations_more_ms: record.operations_more_ms.max(known.operations_more_ms),
@@ -210,6 +210,8 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
             forced_until: record.forced_until,
             late_ms: record.late_ms,
             late_until: record.late_until,
+            operations_late_ms: record.operations_late_ms,
+            operations_late_until: record.operations_late_until,
             jumped_ms: record.jumped_ms,
             since: record.since,
             ..none.clone()
@@ -546,6 +548,8 @@ fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineR
         forced_until: moved(old.forced_until),
         late_ms: old.late_ms,
         late_until: moved(old.late_until),
+        operations_late_ms: old.operations_late_ms,
+        operations_late_until: moved(old.operations_late_until),
         ttl_ms_max: old.ttl_ms_max,
         operations_more_ms: old.operations_more_ms,
         operations_extra_ms: old.operations_extra_ms,

@@ -4,6 +4,7 @@
 //! enforce that, so a node only has to find out: it reads the records each second, and at once when a store refuses its epoch.
 //! [`decide`] says what the records ask for; any node does it.
 
+mod agreed;
 mod copy;
 mod copying;
 pub mod decide;

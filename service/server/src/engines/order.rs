@@ -156,7 +156,16 @@ impl EngineSet {
                 // When an operator ends a hold-off, grants say for how long leases may be missing.
                 let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
                 let forced_until = record.forced_until.max(ended);
-                let operations_extra_ms = if for_ms.is_none() { record.operations_more_ms } else { 0 };
+                let (forced_until, operations_extra_ms) = match for_ms {
+                    None => (forced_until, record.operations_more_ms),
+                    // What is left for operations counts on as forced.
+                    Some(0) => (forced_until, record.operations_extra_ms),
+                    // This end is that for operations, too.
+                    Some(_) if record.operations_held_until() > until => {
+                        (forced_until.max(record.operations_held_until()), 0)
+                    }
+                    Some(_) => (forced_until, 0),
+                };
                 let next = EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) };
                 next.held_because(record, "an operator has ordered it")
             })

@@ -40,6 +40,8 @@ pub struct Standing {
     pub operations_extra_ms: u64,
     /// See [`EngineRecord::late_ms`].
     late: (u64, Timestamp),
+    /// See [`EngineRecord::operations_late_ms`].
+    operations_late: (u64, Timestamp),
     pub(crate) jumped_ms: u64,
     /// See [`EngineRecord::since`] and [`EngineRecord::era`].
     pub(crate) since: Epoch,
@@ -55,12 +57,17 @@ impl Standing {
     /// The hold-off of operations, which may have longer leases than locks.
     pub fn hold_off_of_operations(&self) -> HoldOff {
         let end = |at: Timestamp| if at == Timestamp::default() { at } else { at.plus_ms(self.operations_extra_ms) };
-        HoldOff { until: end(self.hold_off_until), forced_until: self.forced_until }
+        HoldOff { until: end(self.hold_off_until), forced_until: end(self.forced_until) }
     }
 
     /// By how much leases end later than they say, in ms.
     pub fn late_ms(&self, now: Timestamp) -> u64 {
         if now < self.late.1 { self.late.0 } else { 0 }
+    }
+
+    /// As [`Standing::late_ms`], for operations.
+    pub fn operations_late_ms(&self, now: Timestamp) -> u64 {
+        if now < self.operations_late.1 { self.operations_late.0 } else { 0 }
     }
 
     /// Which clock the engine has, to [`learn`](crate::store::store_clock::StoreClock::learn) of it.
@@ -470,6 +477,7 @@ impl Inner {
                 forced_until: record.forced_until,
                 operations_extra_ms: record.operations_extra_ms,
                 late: (record.late_ms, record.late_until),
+                operations_late: (record.operations_late_ms, record.operations_late_until),
                 jumped_ms: record.jumped_ms,
                 since: record.since,
                 era: record.era(),

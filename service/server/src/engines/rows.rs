@@ -3,7 +3,7 @@
 use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::LockState;
 
-use crate::store::documents::{ACCESS, GATE, GATE_BEGUN, SECRET, bring};
+use crate::store::documents::{ACCESS, GATE, GATE_ID, SECRET, bring};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{CopiedState, DumpPage, Rows, Store, StoreError};
 
@@ -40,7 +40,7 @@ pub(super) async fn dump_page(
 /// Copies what is not on any page. Returns `false` unless the store is filling for `epoch`.
 pub(super) async fn copy_documents(store: &dyn Store, source: &dyn Store, epoch: Epoch) -> Result<bool, StoreError> {
     let fence = Some((EngineState::Filling, epoch));
-    for name in [SECRET, ACCESS, GATE, GATE_BEGUN] {
+    for name in [SECRET, ACCESS, GATE, GATE_ID] {
         if !bring(source, store, name, fence).await? {
             return Ok(false);
         }

@@ -46,7 +46,7 @@ impl Kind for Gating {
         Round { used, now }: Round<'_>,
     ) -> Evaluation {
         let hold_off = used.hold_off_of_operations();
-        let then = Timestamp::from_ms(now.as_ms().saturating_sub(used.late_ms(now)));
+        let then = Timestamp::from_ms(now.as_ms().saturating_sub(used.operations_late_ms(now)));
         let mut evaluation = Evaluation { state: state.clone(), applied: Vec::new(), has_changed: false, wakes: false };
         for command in commands {
             let command = match command.clone() {
@@ -114,13 +114,13 @@ impl Kind for Gating {
     }
 }
 
-/// Whether others may not act yet on the end of a lease that seems to have passed, because the store's clock has jumped ahead: `then` is `now` without
-/// the jump.
+/// Whether others may not act yet on the end of a lease, or of a record, that seems to have passed, because the store's clock has jumped ahead:
+/// `then` is `now` without the jump.
 fn is_late(record: Option<&OperationRecord>, command: &Command, now: Timestamp, then: Timestamp) -> bool {
+    let is_over = |record: &OperationRecord, now: Timestamp| match &record.phase {
+        Phase::Started(running) => running.has_passed(now) || record.is_gone(now),
+        _ => record.is_gone(now),
+    };
     let is_of_another = matches!(command, Command::Pre(_) | Command::Await { .. });
-    let running = record.and_then(|record| match &record.phase {
-        Phase::Started(started) if is_of_another => Some(started),
-        _ => None,
-    });
-    running.is_some_and(|running| running.has_passed(now) && !running.has_passed(then))
+    is_of_another && record.is_some_and(|record| is_over(record, now) && !is_over(record, then))
 }

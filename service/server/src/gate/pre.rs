@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use super::give_back::Unanswered;
 use super::machine::{Machine, fresh_stamp, row_of};
 use super::post::outcome_of;
+use super::waits::Waiting;
 use super::{Inner, Operations, PreCall, Reply, ms};
 use crate::failure::{Answer, Failure};
 
-/// A waiting pre looks again this often even when nothing wakes it.
+/// The first of those that wait looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a call waits, and since when.
@@ -72,6 +73,7 @@ impl PreCall {
             ends_in_ms: self.ends_in_ms,
             description: self.description.clone(),
             waits_until: None,
+            is_behind: false,
             hold_off: HoldOff::default(),
         }
     }
@@ -87,23 +89,22 @@ impl Inner {
         mut command: Command,
         wait: Wait,
     ) -> Answer<Reply> {
-        let mut place = match wait.patience.is_zero() {
+        let place = match wait.patience.is_zero() {
             true => None,
             false => Some(home.waits.join(&row_of(address))?),
         };
         loop {
             self.until_used(home, wait).await;
             let left = wait.left();
-            if let Some(place) = &mut place {
-                place.listen();
-            }
-            mark(&mut command, (!left.is_zero()).then(|| home.now().plus_ms(ms(left))));
+            let waiting = place.as_ref().filter(|_| !left.is_zero() && !self.closing.is_cancelled());
+            let is_behind = waiting.is_some_and(|place| !place.is_first());
+            mark(&mut command, (!left.is_zero()).then(|| home.now().plus_ms(ms(left))), is_behind);
             let mut reply = home.apply(address, &command).await;
             if matches!(reply, Err(Failure::Overloaded(_)))
                 && (place.is_some() || matches!(command, Command::Await { .. }))
             {
                 // The record is locked: the caller waits without a mark, and looks again.
-                mark(&mut command, None);
+                mark(&mut command, None, is_behind);
                 if let Some(seen) = home.look(address, &command).await? {
                     reply = Ok(seen);
                 }
@@ -111,14 +112,22 @@ impl Inner {
             let reply = Reply { waited: wait.began.elapsed(), ..reply? };
             let remaining_ms = match &reply.outcome {
                 Outcome::InProgress { remaining_ms, .. } => *remaining_ms,
-                _ => return Ok(reply),
+                Outcome::NotFound if is_behind && matches!(command, Command::Pre(_)) => 0,
+                Outcome::Go(_) => return Ok(reply),
+                _ => {
+                    place.iter().for_each(Waiting::wake_others);
+                    return Ok(reply);
+                }
             };
-            let Some(place) = place.as_mut().filter(|_| !left.is_zero() && !self.closing.is_cancelled()) else {
-                return Ok(reply);
+            let Some(place) = waiting else { return Ok(reply) };
+            // The others are woken when it is their turn to look.
+            let look_again = match place.is_first() {
+                true => left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1)),
+                false => left,
             };
             tokio::select! {
                 () = place.notified() => {}
-                () = tokio::time::sleep(left.min(LOOK_AGAIN).min(Duration::from_millis(remaining_ms + 1))) => {}
+                () = tokio::time::sleep(look_again) => {}
                 () = self.closing.cancelled() => {}
             }
         }
@@ -140,12 +149,12 @@ impl Inner {
 }
 
 /// Until when the caller waits. The record of a running attempt is marked with it, although a caller that requests the outcome only reads:
-/// the node that ends the attempt, which may be another one or a caller's transaction, notifies nodes only about marked records, because
-/// in Postgres a notification makes commits wait for each other. A mark lasts a minute longer than the wait, so that the calls of one caller
-/// write it about once a minute.
-fn mark(command: &mut Command, until: Option<latchgate_core::Timestamp>) {
+/// the node that ends the attempt, which may be another one, notifies nodes only about marked records, because in Postgres a notification
+/// makes commits wait for each other. A post in a caller's transaction notifies nobody: the first of those that wait finds it when it looks
+/// again. A mark lasts a minute longer than the wait, so that the calls of one caller write it about once a minute.
+fn mark(command: &mut Command, until: Option<latchgate_core::Timestamp>, is_behind: bool) {
     match command {
-        Command::Pre(claim) => claim.waits_until = until,
+        Command::Pre(claim) => (claim.waits_until, claim.is_behind) = (until, is_behind),
         Command::Await { until: marked } => *marked = until,
         _ => {}
     }

@@ -1,17 +1,18 @@
-//! Pres that wait for the end of another attempt.
+//! Calls that wait for the end of an attempt, in the order of their arrival at this node. Only the first of an operation looks at the record,
+//! when it is woken or a time is over; what decides for all wakes all.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use latchgate_core::Address;
 use latchgate_core::lock::NodeId;
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::failure::Failure;
 use crate::store::WakeUp;
 
-/// The pres at this node that wait, by operation.
+/// The calls at this node that wait, by operation.
 pub(super) struct Waits {
     waiters: Mutex<Waiters>,
     waiters_max: usize,
@@ -19,22 +20,22 @@ pub(super) struct Waits {
 
 #[derive(Default)]
 struct Waiters {
-    by_address: HashMap<Address, Awaited>,
+    by_address: HashMap<Address, Queue>,
     /// In all.
     count: usize,
+    /// Of the next one that arrives.
+    number: u64,
 }
 
-/// An operation that pres wait for.
-struct Awaited {
-    ends: watch::Sender<()>,
-    waiters: usize,
-}
+/// Those that wait for one operation, by their number.
+type Queue = BTreeMap<u64, Arc<Notify>>;
 
-/// One pre that waits, until it is dropped.
+/// One call that waits, until it is dropped.
 pub(super) struct Waiting {
     waits: Arc<Waits>,
     address: Address,
-    ends: watch::Receiver<()>,
+    number: u64,
+    woken: Arc<Notify>,
 }
 
 impl Waits {
@@ -43,17 +44,17 @@ impl Waits {
     }
 
     /// # Errors
-    /// When too many pres wait already.
+    /// When too many calls wait already.
     pub(super) fn join(self: &Arc<Self>, address: &Address) -> Result<Waiting, Failure> {
         let mut waiters = self.waiters.lock();
         if waiters.count >= self.waiters_max {
             return Err(Failure::Overloaded("too many wait already"));
         }
         waiters.count += 1;
-        let fresh = || Awaited { ends: watch::Sender::new(()), waiters: 0 };
-        let operation = waiters.by_address.entry(address.clone()).or_insert_with(fresh);
-        operation.waiters += 1;
-        Ok(Waiting { waits: Arc::clone(self), address: address.clone(), ends: operation.ends.subscribe() })
+        waiters.number += 1;
+        let (number, woken) = (waiters.number, Arc::new(Notify::new()));
+        waiters.by_address.entry(address.clone()).or_default().insert(number, Arc::clone(&woken));
+        Ok(Waiting { waits: Arc::clone(self), address: address.clone(), number, woken })
     }
 
     /// In wake-ups it stands for all nodes: a record says that callers wait for it, and not where.
@@ -63,33 +64,38 @@ impl Waits {
 
     /// Something has happened that callers wait for.
     pub(super) fn wake(&self, address: &Address) {
-        self.waiters.lock().by_address.get(address).into_iter().for_each(Awaited::notify);
+        self.waiters.lock().by_address.get(address).into_iter().for_each(wake_first);
     }
 
     pub(super) fn woken(&self, wake_up: WakeUp) {
         match wake_up {
             WakeUp::Key(address) => self.wake(&address),
-            WakeUp::All => self.waiters.lock().by_address.values().for_each(Awaited::notify),
+            WakeUp::All => self.waiters.lock().by_address.values().for_each(wake_first),
         }
     }
 }
 
-impl Awaited {
-    fn notify(&self) {
-        self.ends.send_replace(());
-    }
+fn wake_first(queue: &Queue) {
+    queue.values().take(1).for_each(|woken| woken.notify_one());
 }
 
 impl Waiting {
-    /// From here on, no notification is missed: call this before looking at the record.
-    pub(super) fn listen(&mut self) {
-        self.ends.mark_unchanged();
+    pub(super) fn is_first(&self) -> bool {
+        let waiters = self.waits.waiters.lock();
+        let first = waiters.by_address.get(&self.address).and_then(BTreeMap::first_key_value);
+        first.is_some_and(|(number, _)| *number == self.number)
     }
 
-    /// Returns after a notification since [`Waiting::listen`].
-    pub(super) async fn notified(&mut self) {
-        // The sender lives as long as this waiter.
-        let _ = self.ends.changed().await;
+    /// Returns after a notification since the last return, also one from before this call.
+    pub(super) async fn notified(&self) {
+        self.woken.notified().await;
+    }
+
+    /// The operation is decided: the others can be answered too.
+    pub(super) fn wake_others(&self) {
+        let waiters = self.waits.waiters.lock();
+        let others = waiters.by_address.get(&self.address).into_iter().flatten();
+        others.filter(|(number, _)| **number != self.number).for_each(|(_, woken)| woken.notify_one());
     }
 }
 
@@ -97,12 +103,13 @@ impl Drop for Waiting {
     fn drop(&mut self) {
         let mut waiters = self.waits.waiters.lock();
         waiters.count -= 1;
-        let is_last = waiters.by_address.get_mut(&self.address).is_some_and(|operation| {
-            operation.waiters -= 1;
-            operation.waiters == 0
-        });
-        if is_last {
+        let Some(queue) = waiters.by_address.get_mut(&self.address) else { return };
+        let was_first = queue.first_key_value().is_some_and(|(number, _)| *number == self.number);
+        queue.remove(&self.number);
+        if queue.is_empty() {
             waiters.by_address.remove(&self.address);
+        } else if was_first {
+            wake_first(queue);
         }
     }
 }

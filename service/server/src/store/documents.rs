@@ -12,10 +12,10 @@ use super::{StoreError, random_number};
 pub const ACCESS: &str = "access";
 /// What the nodes sign tickets and stamps with.
 pub const SECRET: &str = "secret";
-/// Beside which engine of a pair operations live.
+/// In the store of the locks: where fast operations live.
 pub const GATE: &str = "gate";
-/// There is a gate: a store of it that has no engine record has lost that.
-pub const GATE_BEGUN: &str = "gate_begun";
+/// In a store of the gate's own: which one it is.
+pub const GATE_ID: &str = "gate_id";
 /// What each node says of itself.
 pub const NODES: &str = "nodes";
 

@@ -126,6 +126,11 @@ pub struct EngineRecord {
     pub late_ms: u64,
     #[serde(default)]
     pub late_until: Timestamp,
+    /// The same for operations, whose leases may be longer.
+    #[serde(default)]
+    pub operations_late_ms: u64,
+    #[serde(default)]
+    pub operations_late_until: Timestamp,
     /// How far the store's clock has jumped ahead, as far as nodes have dealt with it, in ms: the sum of all jumps.
     #[serde(default)]
     pub jumped_ms: u64,
@@ -207,18 +212,38 @@ impl EngineRecord {
     }
 
     /// The same after the store's clock has jumped ahead: leases would seem to end too early. If it was a short jump, they end later by as
-    /// much; after a longer one no lease is granted until all have ended.
+    /// much; after a longer one no lock is granted until all its leases have ended.
     #[must_use]
     pub fn after_jump(&self, jumped_ms: u64, now: Timestamp) -> Self {
-        let late_ms = if now < self.late_until.plus_ms(jumped_ms) { self.late_ms + jumped_ms } else { jumped_ms };
-        let before = Some(self.hold_off_until).filter(|until| *until > Timestamp::default());
-        let until = before.map_or_else(Timestamp::default, |until| until.plus_ms(jumped_ms));
-        let record = Self { jumped_ms: self.jumped_ms + jumped_ms, ..self.held_until(until, now) };
+        let late = |late_ms: u64, until: Timestamp, longest_ms: u64| {
+            let late_ms = if now < until.plus_ms(jumped_ms) { late_ms + jumped_ms } else { jumped_ms };
+            (late_ms, now.plus_ms(longest_ms + late_ms.min(longest_ms) + HOLD_OFF_MARGIN_MS))
+        };
+        let longest_ms = self.ttl_ms_max + self.operations_more_ms;
+        let (late_ms, late_until) = late(self.late_ms, self.late_until, self.ttl_ms_max);
+        let (operations_late_ms, operations_late_until) =
+            late(self.operations_late_ms, self.operations_late_until, longest_ms);
+        let moved = |at: Timestamp| if at > Timestamp::default() { at.plus_ms(jumped_ms) } else { at };
+        let record = Self {
+            operations_late_ms: operations_late_ms.min(longest_ms),
+            operations_late_until,
+            jumped_ms: self.jumped_ms + jumped_ms,
+            forced_until: moved(self.forced_until),
+            ..self.held_until(moved(self.hold_off_until), now)
+        };
         if late_ms >= self.ttl_ms_max {
             let held = Self { late_ms: 0, ..record.held_off(self.ttl_ms_max, now) };
             return held.held_because(self, "the store's clock has jumped ahead");
         }
-        Self { late_ms, late_until: now.plus_ms(self.ttl_ms_max + late_ms + HOLD_OFF_MARGIN_MS), ..record }
+        Self { late_ms, late_until, ..record }
+    }
+
+    /// Until when the hold-off lasts for operations.
+    pub fn operations_held_until(&self) -> Timestamp {
+        if self.hold_off_until == Timestamp::default() {
+            return self.hold_off_until;
+        }
+        self.hold_off_until.plus_ms(self.operations_extra_ms)
     }
 
     /// The same; if its hold-off ends later than that of the record before, with the reason.

@@ -376,7 +376,7 @@ pub(crate) const LOCKED_AT_ONCE: usize = 8;
 pub(crate) const APART_AT_ONCE: usize = 4;
 
 /// A random number that is not zero and is exact in JSON.
-fn random_number() -> u64 {
+pub(crate) fn random_number() -> u64 {
     rand::random_range(1..1 << 53)
 }
 

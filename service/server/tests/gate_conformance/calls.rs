@@ -1,6 +1,6 @@
 //! Calls that wait, that claim several operations at once, or whose callers go.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use latchgate::store::WakeUp;
@@ -14,6 +14,7 @@ use crate::world::{Operation, PATIENCE, World, row_of};
 
 on_every_store! {
     a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node,
+    those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival,
     a_caller_that_waits_for_the_outcome_claims_nothing,
     nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other,
     of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go,
@@ -46,6 +47,22 @@ async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: 
             _ => assert!(matches!(outcome, Outcome::Go(_)), "{outcome:?}"),
         }
     }
+}
+
+async fn those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival(world: World) {
+    let (operation, order) = (world.operation(), Mutex::new(Vec::new()));
+    let go = world.go(0, &operation).await;
+    let waiter = async |name: &str| {
+        let Outcome::Go(go) = world.pre_with(1, &operation, |call| call.wait = PATIENCE).await else { panic!("no go") };
+        order.lock().unwrap().push(name.to_owned());
+        world.post(1, &operation, go.stamp, Report::Failure).await
+    };
+    let end = async {
+        until_awaited(&world, &operation).await;
+        world.post(0, &operation, go.stamp, Report::Failure).await
+    };
+    tokio::join!(waiter("first"), waiter("second"), waiter("third"), end);
+    assert_eq!(order.into_inner().unwrap(), ["first", "second", "third"]);
 }
 
 async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: World) {

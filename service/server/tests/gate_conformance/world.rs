@@ -266,6 +266,7 @@ impl Operation {
             ends_in_ms: None,
             description: None,
             waits_until: None,
+            is_behind: false,
             hold_off: HoldOff::default(),
         };
         step(None, Command::Pre(claim), now).record.unwrap()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
-use latchgate_testkit::node::Node;
+use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
 use serde_json::json;
@@ -36,6 +36,38 @@ async fn after_kill_9_the_same_attempt_gets_its_stamp_from_another_node() {
     let again = pre(&other, request).await;
     assert_eq!((again.status.as_u16(), again.text("stamp")), (200, go.text("stamp")));
     assert_eq!(report(&other, &go, "success").await.status, 200);
+}
+
+/// A second store would have no records of the first: a charge would run twice.
+#[tokio::test]
+async fn a_node_with_another_gate_than_the_others_does_not_start() {
+    let (redis, other, database) = (Redis::start().await, Redis::start().await, shared_database().await);
+    let refused = async |gate: &str, new: &str| {
+        let args = ["--locks", &*database, "--gate", gate];
+        let Err(NotReady { log, .. }) = Node::try_start(BIN, &args, &[("LATCHGATE_NEW", new)]).await else {
+            panic!("it started")
+        };
+        log
+    };
+    let mut node = on_redis(&redis, &database).await;
+    for new in ["false", "true"] {
+        let said = refused(&other.url(), new).await;
+        assert!(said.contains("the nodes that run keep operations in another store"), "{said}");
+    }
+    let charge = json!({ "operation": "charge", "contents": 1, "on_expiry": "block" });
+    assert_eq!(pre(&node, charge.clone()).await.status, 201);
+    node.kill9();
+    let said = refused("sqlite:elsewhere.db", "false").await;
+    assert!(said.contains("operations were kept in another store"), "{said}");
+    // An empty Redis may be the same one.
+    let args = ["--locks", &*database, "--gate", &other.url()];
+    let mut moved = Node::start_with(BIN, &args, &[("LATCHGATE_NEW", "false")]).await;
+    pre(&moved, charge.clone()).await.assert_problem(409, "operation-unknown");
+    moved.kill9();
+    let said = refused(&redis.url(), "false").await;
+    assert!(said.contains("start with --new"), "{said}");
+    let back = on_redis(&redis, &database).await;
+    pre(&back, charge).await.assert_problem(409, "operation-in-progress");
 }
 
 #[tokio::test]

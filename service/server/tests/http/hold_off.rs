@@ -144,9 +144,19 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     }
     // After a jump by more than the longest lease, nothing is granted until all leases have ended.
     let held = granted(&one, "held", json!({ "ttl_ms": 30_000 })).await;
+    let runs = [
+        json!({ "operation": "import", "contents": 1, "ttl_ms": 300_000, "on_expiry": "retry" }),
+        json!({ "operation": "charge", "contents": 1, "ttl_ms": 300_000, "on_expiry": "block", "ends_in_ms": 400_000 }),
+    ];
+    for run in &runs {
+        assert_eq!(pre(&one, run.clone()).await.status, 201);
+    }
     set_clock(&postgres, &database, 720_000).await;
     for key in ["held", "another"] {
         acquire(&other, key, json!({})).await.assert_problem(423, "lock-delayed");
+    }
+    for run in runs {
+        pre(&other, run).await.assert_problem(409, "operation-in-progress");
     }
     hold_off(&url, "0").await;
     let _ = release(&one, "held", &held.text("lease_id")).await;

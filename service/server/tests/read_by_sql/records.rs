@@ -183,6 +183,7 @@ fn claim(stamp: u128) -> Claim {
         retention: [Retention::default(), Retention::Ms(9_000), Retention::Forever][random.random_range(0..3)],
         ends_in_ms: None,
         waits_until: None,
+        is_behind: false,
         hold_off: HoldOff::default(),
     }
 }

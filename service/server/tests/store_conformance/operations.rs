@@ -97,6 +97,7 @@ fn claim() -> Claim {
         retention: Retention::default(),
         description: None,
         waits_until: None,
+        is_behind: false,
         hold_off: HoldOff::default(),
     }
 }

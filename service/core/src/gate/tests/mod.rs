@@ -63,6 +63,7 @@ impl World {
             ends_in_ms: None,
             description: None,
             waits_until: None,
+            is_behind: false,
             hold_off: HoldOff::default(),
         }
     }
