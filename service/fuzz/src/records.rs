@@ -72,6 +72,7 @@ fn claim(bytes: &mut Bytes<'_>) -> Claim {
         operation: OperationName::parse("charge").expect("a name"),
         sha256: Sha256Digest::of(b"contents"),
         checked: None,
+        is_behind: false,
         stamp: stamp(bytes),
         attempt_id: None,
         lease_ms: bytes.number(),

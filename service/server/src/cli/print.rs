@@ -63,7 +63,7 @@ pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells:
     lines.for_each(|line| out(line.trim_end()));
 }
 
-/// On a terminal, unless NO_COLOR is set (https://no-color.org).
+/// On a terminal, unless NO_COLOR is set (<https://no-color.org>).
 fn bold(text: &str) -> String {
     let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
