@@ -5,8 +5,9 @@ use std::sync::Mutex;
 
 use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{EventQuery, Store, Stored};
-use latchgate_core::App;
+use latchgate_core::gate::Retention;
 use latchgate_core::lock::EventKind;
+use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::operations;
@@ -27,6 +28,29 @@ async fn a_file_opened_again_has_its_states_and_versions() {
     let expected = Stored { version: version_of_record, state: Some(record) };
     assert_eq!(world.load_operation(&operation).await, expected);
     drop(dir);
+}
+
+#[tokio::test]
+async fn records_with_large_payloads_are_collected_some_at_a_time() {
+    let (_dir, path) = sqlite_file();
+    let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
+    let long_ago = Timestamp::from_ms(world.now().await.as_ms() - 3_600_000);
+    let large = operations::ended(long_ago, |post| {
+        post.retention = Some(Retention::Ms(1));
+        post.result = Some("x".repeat(60_000).into());
+    });
+    for number in 0..150 {
+        world.put(&operations::at(number), &large).await;
+    }
+    let mut steps = Vec::new();
+    loop {
+        let collected = world.operations().collect(EPOCH, None, 1_000).await.unwrap();
+        steps.push(collected.removed);
+        if collected.next.is_none() {
+            break;
+        }
+    }
+    assert_eq!(steps, [70, 70, 10, 0]);
 }
 
 #[tokio::test]

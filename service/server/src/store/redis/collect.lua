@@ -27,9 +27,11 @@ for i = 3, count + 2 do
         if value and token and tonumber(token) >= tonumber(ARGV[2]) then
             token_kept = math.max(token_kept or 0, tonumber(token))
         else
-            redis.call('DEL', KEYS[i])
+            -- A state may be large.
+            redis.call('UNLINK', KEYS[i])
             redis.call('ZREM', KEYS[1], ARGV[i])
-            redis.call('PEXPIRE', KEYS[i + count], ARGV[#ARGV - 1])
+            -- Only locks have histories.
+            if ARGV[2] ~= '' then redis.call('PEXPIRE', KEYS[i + count], ARGV[#ARGV - 1]) end
             removed = removed + 1
         end
     end

@@ -329,14 +329,27 @@ pub(super) fn discard(connection: &Connection, address: &Address) -> rusqlite::R
     Ok(remove.execute([address.app.as_str(), address.key.as_str()])? > 0)
 }
 
-/// Operations have no tokens, and nothing happens at their end.
+/// Operations have no tokens, and nothing happens at their end. To free a large payload takes a change of each of its pages.
 const COLLECT_OPERATIONS: &str = "
-delete from operations where rowid in (select rowid from operations where keep_until <= ?1 order by keep_until limit ?2)";
+delete from operations where rowid in (
+    select rowid from (
+        select rowid, sum(length) over (order by keep_until, rowid) - length as before
+        from (
+            select rowid, keep_until, ifnull(octet_length(payload), 0) as length from operations
+            where keep_until <= ?1 order by keep_until limit ?2
+        )
+    )
+    where before < ?3
+)";
+
+/// How many bytes of payloads one step removes, and the payload that passes this.
+const COLLECTED_BYTES: i64 = 4 << 20;
 
 pub(super) fn collect_operations(connection: &Connection, limit: usize, now: Timestamp) -> rusqlite::Result<Collected> {
     let gone = gone_before(now).as_ms().cast_signed();
-    let removed = connection.prepare_cached(COLLECT_OPERATIONS)?.execute(params![gone, limit_of(limit)])?;
-    let next = (removed == limit).then(|| position_after("", ""));
+    let mut remove = connection.prepare_cached(COLLECT_OPERATIONS)?;
+    let removed = remove.execute(params![gone, limit_of(limit), COLLECTED_BYTES])?;
+    let next = (removed > 0).then(|| position_after("", ""));
     Ok(Collected { removed: removed as u64, next, ..Collected::default() })
 }
 
