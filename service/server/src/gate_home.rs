@@ -76,12 +76,15 @@ async fn begin(locks: &Locks, gate: &EngineSet, is_vouched: bool) -> anyhow::Res
             if nodes::any_has_gate(locks).await {
                 bail!("the nodes that run keep operations in another store, or this one has just lost everything");
             }
-            // A Redis that has lost everything has begun with a hold-off.
             let is_lost = id.is_none() && gate.used()?.store.may_forget();
             if !is_lost && !is_vouched {
                 bail!(
                     "operations were kept in another store: if they are to live in this one from now on, start with --new"
                 );
+            }
+            // It may have begun with a hold-off that is over by now.
+            if !is_vouched {
+                gate.order_hold_off(None).await?;
             }
         }
         let fresh = format!("{:016x}", random_number());

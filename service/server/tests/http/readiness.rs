@@ -232,13 +232,13 @@ async fn metric(node: &Node, line: &str) -> bool {
 
 #[tokio::test]
 async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_that_is_allowed() {
-    let (locks, gate) = (Redis::start().await, Redis::start().await);
+    let (locks, gate, other) = (Redis::start().await, Redis::start().await, Redis::start().await);
     let on_locks = Node::start(BIN, &["--locks", &locks.url(), "--gate", "sqlite:gate.db"]).await;
     let on_gate = Node::start(BIN, &["--gate", &gate.url()]).await;
-    let args = ["--locks", &locks.url(), "--gate", "sqlite:other.db", "--allow-eviction"];
+    let args = ["--locks", &other.url(), "--allow-eviction"];
     let allowed = Node::start(BIN, &args).await;
     let nodes = [&on_locks, &on_gate];
-    for redis in [&locks, &gate] {
+    for redis in [&locks, &gate, &other] {
         redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
     }
     for node in nodes {

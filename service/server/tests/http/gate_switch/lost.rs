@@ -94,6 +94,7 @@ async fn a_node_starts_without_a_redis_that_is_stopped() {
     pre(&later.node, charge("new")).await.assert_problem(503, "store-unavailable");
     begun(&later.node, durable("durable")).await;
     assert_eq!(switch(&later.node, json!({ "stopped": true, "force": true })).await.status, 200);
+    until_serving(&later.node, "postgres").await;
     assert_eq!(begun(&later.node, charge("new")).await.body["possibly_repeated"], true);
     world.redis.start_again().await;
     let is_back = || async { status(&later.node).await["engines"][0]["state"] == "retired" };
