@@ -5,7 +5,7 @@
 # test that began and has no result, because its process crashed, counts as failed.
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages cc curl jq pgbouncer postgres redis
+ensure_packages cc curl fish jq pgbouncer postgres redis zsh
 start_postgres
 start_redis
 export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_REDIS=$REDIS_URL

@@ -7,7 +7,7 @@ use latchgate_core::access::{ApiKey, Quota, Scope};
 use serde_json::{Value, json};
 
 use super::node::client;
-use super::print::{complain, list, not_printed, out, printed, said, text};
+use super::print::{complain, counted, list, not_printed, out, printed, said, text};
 use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
 
 /// # Errors
@@ -38,7 +38,7 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
             let answer = call(node, Method::GET, "/v1/admin/apps", None).await?;
             list(is_json, "apps", items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
                 let state = if app["disabled"] == true { "disabled" } else { "enabled" };
-                vec![text(&app["app"]), state.to_owned(), format!("{} API keys", app["api_keys"]), shown(app)]
+                vec![text(&app["app"]), state.to_owned(), counted(&app["api_keys"], "API key"), shown(app)]
             });
         }
         AppCommand::Quota { app, quotas } => {

@@ -8,7 +8,8 @@ use clap_complete::Shell;
 use super::print::not_printed;
 use crate::config::{CompletionsArgs, ManArgs, command};
 
-/// Keys and apps, which a node knows: behind what clap completes.
+// Keys and apps, which a node knows: behind what clap completes.
+
 const BASH_NAMES: &str = r#"
 _latchgate_names() {
     local cur=${COMP_WORDS[COMP_CWORD]} names=()
@@ -30,14 +31,44 @@ _latchgate_names() {
 complete -F _latchgate_names -o bashdefault -o default latchgate
 "#;
 
+const ZSH_NAMES: &str = r#"
+_latchgate_names() {
+    local -a names
+    if [[ $words[CURRENT-1] == --app ]]; then
+        names=(${(f)"$(latchgate app list 2>/dev/null </dev/null | cut -f 1)"})
+    elif [[ $words[CURRENT] != -* ]] && (( CURRENT == 3 )) && [[ $words[2] == lock ]] ||
+        (( CURRENT == 4 )) && [[ $words[2] == locks && $words[3] != list ]]; then
+        names=(${(f)"$(latchgate locks list --all --prefix "$words[CURRENT]" --limit 100 2>/dev/null </dev/null | cut -f 1)"})
+    else
+        _latchgate "$@"
+        return
+    fi
+    compadd -a names
+}
+compdef _latchgate_names latchgate
+"#;
+
+const FISH_NAMES: &str = r#"
+function __fish_latchgate_words
+    test (count (commandline -opc)) -eq $argv[1]
+end
+complete -c latchgate -l app -x -a '(latchgate app list 2>/dev/null </dev/null | cut -f 1)'
+complete -c latchgate -f -n '__fish_latchgate_words 2; and __fish_seen_subcommand_from lock
+    or __fish_latchgate_words 3; and __fish_seen_subcommand_from locks; and not __fish_seen_subcommand_from list' \
+    -a '(latchgate locks list --all --prefix (commandline -ct) --limit 100 2>/dev/null </dev/null | cut -f 1)'
+"#;
+
 /// # Errors
 /// When the output cannot be written.
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command(), "latchgate", &mut script);
-    if args.shell == Shell::Bash {
-        script.extend_from_slice(BASH_NAMES.as_bytes());
-    }
+    script.extend_from_slice(match args.shell {
+        Shell::Bash => BASH_NAMES.as_bytes(),
+        Shell::Zsh => ZSH_NAMES.as_bytes(),
+        Shell::Fish => FISH_NAMES.as_bytes(),
+        _ => &[],
+    });
     print(&script);
     Ok(())
 }

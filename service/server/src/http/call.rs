@@ -21,6 +21,9 @@ use crate::access::operator::Order;
 use crate::access::quota::{Counted, Excess};
 use crate::failure::Failure;
 
+/// A listing of so many entries counts as one request.
+const ENTRIES_PER_REQUEST: usize = 100;
+
 /// What a handler answers.
 pub type Answered = Result<Response, Problem>;
 
@@ -115,6 +118,14 @@ impl Call {
     /// `quota-reached`.
     pub fn count(&self, more: usize) -> Result<(), Problem> {
         access::count(&self.exchange, more)
+    }
+
+    /// Counts a listing, which reads up to so many entries.
+    ///
+    /// # Errors
+    /// `quota-reached`.
+    pub fn count_listed(&self, entries: usize) -> Result<(), Problem> {
+        self.count(entries.saturating_sub(1) / ENTRIES_PER_REQUEST)
     }
 
     /// Counts the request as one that waits until the permit is dropped, unless `wait` is 0.

@@ -69,6 +69,9 @@ impl<T: DeserializeOwned> FromRequestParts<Served> for Query<T> {
     }
 }
 
+/// What a listing reads that is to be sorted, as it counts against a quota.
+pub const SORTED_ENTRIES: usize = 20_000;
+
 /// Most entries of one page: 100 if the request does not say.
 ///
 /// # Errors

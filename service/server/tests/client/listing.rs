@@ -129,7 +129,7 @@ async fn an_empty_variable_is_an_absent_one_unless_another_service_would_be_call
 }
 
 #[tokio::test]
-async fn bash_completes_keys_and_apps() {
+async fn shells_complete_keys_and_apps() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
     let client = client(&[&node]);
@@ -137,15 +137,32 @@ async fn bash_completes_keys_and_apps() {
     for key in ["jobs/nightly", "jobs/two words", "other"] {
         leases.push(client.lock(key).acquire().await.unwrap());
     }
-    let completed = async |words: &str| {
-        let script = format!(
-            "source <(latchgate completions bash); COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
-             _latchgate_names latchgate \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-        );
+    let completed = async |shell: &str, words: &str| {
+        let script = match shell {
+            "bash" => format!(
+                "source <(latchgate completions bash); COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+                 _latchgate_names latchgate \"${{COMP_WORDS[-1]}}\" \"${{COMP_WORDS[-2]}}\"; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+            ),
+            // What its completion would call.
+            "zsh" => format!(
+                "latchgate completions zsh >names; zsh -f -c 'compdef() {{ :; }}; compadd() {{ print -rl -- $names; }}; source ./names; \
+                 words=({words}); CURRENT=$#words; _latchgate_names'"
+            ),
+            _ => {
+                format!("fish --no-config -c 'latchgate completions fish | source; complete -C \"{words}\"' | cut -f 1")
+            }
+        };
         desk.shell(&script).ends().await.out
     };
-    assert_eq!(completed("latchgate locks show jobs/").await, "jobs/nightly\njobs/two\\ words\n");
-    assert_eq!(completed("latchgate lock o").await, "other\n");
-    assert_eq!(completed("latchgate locks list --app d").await, "default\n");
-    assert_eq!(completed("latchgate locks his").await, "history\n");
+    for shell in ["bash", "zsh", "fish"] {
+        let two_words = if shell == "zsh" { "jobs/two words" } else { "jobs/two\\ words" };
+        assert_eq!(
+            completed(shell, "latchgate locks show jobs/").await,
+            format!("jobs/nightly\n{two_words}\n"),
+            "{shell}"
+        );
+        assert_eq!(completed(shell, "latchgate lock o").await, "other\n", "{shell}");
+        assert_eq!(completed(shell, "latchgate locks list --app d").await, "default\n", "{shell}");
+    }
+    assert_eq!(completed("bash", "latchgate locks his").await, "history\n");
 }

@@ -100,6 +100,7 @@ answers! {
 pub async fn history(call: Call, PathAddress(address): PathAddress, Query(query): Query<HistoryQuery>) -> Answered {
     check_kept(&call)?;
     let limit = page_limit(query.limit)?;
+    call.count_listed(limit)?;
     let before = parse_cursor("cursor", query.cursor.as_deref())?;
     let events = call.context.locks.history(&address, before, limit).await?;
     let lost =

@@ -165,6 +165,27 @@ async fn a_call_counts_for_what_it_carries() {
 }
 
 #[tokio::test]
+async fn a_listing_counts_for_what_it_may_read() {
+    let node = guarded(&[]).await;
+    let billing = Caller::of_app(&node, "billing").await;
+    limit(&node, "billing", json!({ "requests_per_second": 50 })).await;
+    // A few may pass while the clock goes on; without this, fifty would.
+    for path in [
+        "/v1/locks?limit=1000",
+        "/v1/operations?limit=1000",
+        "/v1/locks/k/history?limit=1000",
+        "/v1/locks?sort=waiters",
+        "/v1/operations?sort=newest",
+    ] {
+        let mut passed = 0;
+        while billing.get(path).await.status != 429 {
+            passed += 1;
+            assert!(passed <= 20, "{path}: {passed}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn quotas_are_checked_and_only_an_operator_changes_them() {
     let node = guarded(&[]).await;
     let operator = Caller::operator(&node);
