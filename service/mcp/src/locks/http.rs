@@ -1,0 +1,69 @@
+//! The same tools over HTTP (the protocol's "streamable HTTP"), with a session for each client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use latchgate_client::Client;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use super::session::{Session, Settings};
+use super::tools::Tools;
+
+const SESSIONS_MAX: usize = 1_000;
+const BODY_BYTES_MAX: usize = 256 * 1_024;
+/// Longest time for the releases at the end.
+const RELEASES_MAX: Duration = Duration::from_secs(10);
+
+/// Serves `/mcp` until `stop`. A session ends when its client says so, or has sent nothing for `idle_max`. A call goes to the nodes with the API
+/// key that it came with; without one, with that of `client`, which only an address on loopback allows.
+///
+/// # Errors
+/// When the listener has no address.
+pub async fn serve(
+    listener: TcpListener,
+    client: Client,
+    settings: Settings,
+    idle_max: Duration,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let is_local = listener.local_addr()?.ip().is_loopback();
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config.keep_alive = Some(idle_max);
+    let mut config = StreamableHttpServerConfig::default().enforce_origin_validation();
+    config.max_request_body_bytes = BODY_BYTES_MAX;
+    config.cancellation_token = stop.child_token();
+    if !is_local {
+        // An API key is needed there, which no web page has.
+        config = config.disable_allowed_hosts();
+    }
+    let (room, settings, of_session) = (Arc::new(Semaphore::new(SESSIONS_MAX)), Arc::new(settings), client.clone());
+    let tools = move || match Arc::clone(&room).try_acquire_owned() {
+        Ok(room) => Ok(Tools::over_http(Session::new(of_session.clone(), Arc::clone(&settings)), room)),
+        Err(_) => Err(std::io::Error::other(format!("{SESSIONS_MAX} sessions are the most"))),
+    };
+    let service = StreamableHttpService::new(tools, Arc::new(sessions), config);
+    let router = Router::new().nest_service("/mcp", service);
+    let router = if is_local { router } else { router.layer(middleware::from_fn(with_api_key)) };
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    let _ = tokio::time::timeout(RELEASES_MAX, client.settled()).await;
+    Ok(())
+}
+
+/// Whether the API key is a good one is found out by the node that gets the call.
+async fn with_api_key(request: Request, next: Next) -> Response {
+    let key = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    if key.is_some_and(|key| key.starts_with("Bearer lgk_")) {
+        return next.run(request).await;
+    }
+    (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], "an API key of Latchgate is needed: Authorization: Bearer lgk_…").into_response()
+}
