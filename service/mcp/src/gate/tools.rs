@@ -11,9 +11,7 @@ use super::{Settings, Treatment};
 pub const KEY: &str = "idempotency_key";
 /// Most tools that are remembered. A tool that is not is gated.
 const TOOLS_MAX: usize = 10_000;
-const DESCRIPTION: &str = "Names this piece of work, so that it is done once. Choose a new one for each new piece of work (a random number will do). If a call failed, \
-                           was cancelled or had no answer, repeat it with the SAME key and the same arguments: then it is not done a second time, and you get the \
-                           result of the first call.";
+const DESCRIPTION: &str = include_str!("key.txt");
 
 /// What the list of the server's tools says of one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -61,7 +59,7 @@ impl Tools {
                 self.0.insert(name.clone(), known);
             }
             if self.is_gated(settings, &name) && !known.has_own_key {
-                set(&mut properties, KEY, &json!({ "type": "string", "description": DESCRIPTION }));
+                set(&mut properties, KEY, &json!({ "type": "string", "description": DESCRIPTION.trim() }));
                 set(&mut schema, "properties", &properties);
                 set(tool, "inputSchema", &schema);
             }
@@ -90,7 +88,9 @@ mod tests {
             {"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},
             {"name":"put","annotations":{"idempotentHint":true,"readOnlyHint":false}},
             {"name":"own","inputSchema":{"properties":{"idempotency_key":{"type":"integer"}}},"outputSchema":{}}],"nextCursor":"c"}"#;
-        super::super::message::text(&tools.listed(&settings(), &RawValue::from_string(list.to_owned()).unwrap()).unwrap())
+        super::super::message::text(
+            &tools.listed(&settings(), &RawValue::from_string(list.to_owned()).unwrap()).unwrap(),
+        )
     }
 
     #[test]
@@ -98,7 +98,9 @@ mod tests {
         let mut tools = Tools::default();
         let list = listed(&mut tools);
         assert!(list.contains(r#""properties":{"b":{},"a":{"const":1.10},"idempotency_key":{"#), "{list}");
-        assert!(list.contains(r#"{"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}"#));
+        assert!(
+            list.contains(r#"{"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}"#)
+        );
         assert!(list.contains(r#"{"idempotency_key":{"type":"integer"}}"#) && list.ends_with(r#""nextCursor":"c"}"#));
         assert!(tools.get("own").has_own_key && tools.get("own").has_output_schema);
     }

@@ -6,18 +6,18 @@ use std::time::Duration;
 use latchgate_client::{Error, Lease, Method, Wanted, encode};
 use rmcp::RoleServer;
 use rmcp::service::RequestContext;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::answers::{Answer, Said, held, not_acquired};
 use super::paths::{folders_above, overlap};
-use super::session::{Hold, PER_SESSION_MAX, Session, object, short};
-use super::tools::{Acquire, Caller, Release, WhoHolds};
+use super::session::{Caller, Hold, PER_SESSION_MAX, Session, short};
+use super::tools::{Acquire, Release, WhoHolds};
 
 /// Longest wait of one call: clients give up after a minute.
 const WAIT_MAX: Duration = Duration::from_secs(45);
-const NOTE_CHARS_MAX: usize = 200;
-/// The metadata of a lease are 1 KiB at most.
-const PATHS_BYTES_MAX: usize = 500;
+/// The metadata of a lease are 1 KiB at most, of which a note takes 400 bytes at most.
+const NOTE_CHARS_MAX: usize = 100;
+const PATHS_BYTES_MAX: usize = 350;
 /// The most keys that a node locks together.
 const KEYS_MAX: usize = 64;
 /// Most locks that `who_holds` lists.
@@ -25,36 +25,33 @@ const LISTED_MAX: usize = 50;
 
 impl Session {
     pub async fn acquire(&self, args: Acquire, context: RequestContext<RoleServer>) -> Answer {
-        let caller = Caller::of(self, &context)?;
-        let paths = args.paths.iter().map(|path| self.settings.tree.relative(path));
+        let caller = self.caller(&context)?;
+        let tree = &self.settings.tree;
+        let paths = args.paths.iter().map(|path| tree.relative(path));
         let paths: Vec<String> = paths.collect::<Result<_, _>>().map_err(Said::refused)?;
         if let Some(own) = self.held_already(&args.keys, &paths)? {
             return Ok(own);
         }
-        let mut locks = self.settings.tree.locks(&paths);
+        let mut locks = tree.locks(&paths);
         locks.extend(args.keys.iter().map(|key| (key.clone(), true)));
         if locks.is_empty() || locks.len() > KEYS_MAX {
             return Err(Said::refused(format!(
-                "These are {} locks, one for each key, path and folder above a path; 1 to {KEYS_MAX} are possible: name a folder that contains the \
-                 paths.",
+                "These are {} locks, one for each key, path and folder above a path; 1 to {KEYS_MAX} are possible: name a \
+                 folder that contains the paths.",
                 locks.len()
             )));
         }
-        let (lease_id, ticket) = self.resumed(args.ticket.as_deref())?;
-        let request = match &args.keys[..] {
-            [key] if paths.is_empty() => caller.client.lock(key),
+        let (lease_id, ticket) = self.resumed(args.ticket)?;
+        let request = match locks.first_key_value() {
+            Some((key, true)) if locks.len() == 1 => caller.client.lock(key),
             _ => caller.client.multilock(locks.iter().map(|(key, is_exclusive)| match is_exclusive {
                 true => Wanted::exclusive(key),
                 false => Wanted::shared(key),
             })),
         };
-        let wait = Duration::from_secs(args.wait_s).min(WAIT_MAX);
-        let request = request
-            .ttl(self.settings.ttl)
-            .wait(wait)
-            .owner(self.owner(&caller.program))
-            .metadata(self.metadata(&caller, args.note.as_deref(), &paths))
-            .resume(lease_id.clone(), ticket);
+        let request =
+            request.ttl(self.settings.ttl).wait(Duration::from_secs(args.wait_s).min(WAIT_MAX)).owner(&caller.owner);
+        let request = request.metadata(metadata(&caller, args.note.as_deref(), &paths)).resume(&lease_id, ticket);
         let acquired = tokio::select! {
             acquired = request.acquire() => acquired,
             () = context.ct.cancelled() => return Err(Said::refused("The call was cancelled: nothing is held.")),
@@ -62,10 +59,11 @@ impl Session {
         match acquired {
             Ok(lease) => Ok(self.keep(lease, locks, args.keys, paths)),
             Err(Error::NotAcquired(problem)) => {
-                let key = problem.field("key").as_str().unwrap_or_else(|| args.keys.first().map_or("", String::as_str));
-                let path = key.strip_prefix(&self.settings.tree.key(""));
-                let ticket = problem.field("ticket").clone();
-                let ticket = (!ticket.is_null()).then(|| self.ticket(lease_id, ticket));
+                let key =
+                    problem.field("key").as_str().unwrap_or_else(|| locks.keys().next().map_or("", String::as_str));
+                let path = key.strip_prefix(&tree.key(""));
+                let ticket = Some(problem.field("ticket")).filter(|ticket| !ticket.is_null());
+                let ticket = ticket.map(|ticket| self.ticket(lease_id, ticket.clone()));
                 Err(not_acquired(&problem, key, path, &paths, ticket))
             }
             Err(error) => Err(Said::of(&error, "Nothing was acquired: do not begin the work.")),
@@ -76,7 +74,9 @@ impl Session {
     fn held_already(&self, keys: &[String], paths: &[String]) -> Result<Option<Said>, Said> {
         let held = self.held.lock();
         if held.leases.len() >= PER_SESSION_MAX {
-            return Err(Said::refused(format!("This session holds {PER_SESSION_MAX} leases, which is the most: release some first.")));
+            return Err(Said::refused(format!(
+                "This session holds {PER_SESSION_MAX} leases, the most: release some first."
+            )));
         }
         for (number, hold) in &held.leases {
             if hold.keys == keys && hold.paths == paths {
@@ -85,11 +85,11 @@ impl Session {
             let is_same = hold.keys.iter().any(|own| keys.contains(own));
             if is_same || hold.paths.iter().any(|own| paths.iter().any(|path| overlap(own, path))) {
                 let words = format!(
-                    "You hold lease {number} ({}), which overlaps: a session cannot wait for itself. Work under that lease, or release it, then acquire \
-                     all that you need in one call.",
+                    "You hold lease {number} ({}), which overlaps: a session cannot wait for itself. Work under that lease, or \
+                     release it, then acquire all that you need in one call.",
                     hold.names()
                 );
-                return Err(Said::new(words, json!({ "code": "held-by-you", "lease": number })));
+                return Err(Said(words, json!({ "code": "held-by-you", "lease": number })));
             }
         }
         Ok(None)
@@ -101,56 +101,33 @@ impl Session {
         let tokens = tokens.map(|((key, _), token)| (key, *token)).collect();
         let mut held = self.held.lock();
         let number = held.number();
-        let hold = Hold { lease, keys, paths, tokens };
-        let said = granted(number, &hold, "Acquired");
-        held.leases.insert(number, hold);
-        said
+        granted(number, held.leases.entry(number).or_insert(Hold { lease, keys, paths, tokens }), "Acquired")
     }
 
-    fn resumed(&self, ticket: Option<&str>) -> Result<(String, Option<Value>), Said> {
-        let Some(name) = ticket else { return Ok((uuid::Uuid::new_v4().to_string(), None)) };
-        let number = name.strip_prefix("ticket-").and_then(|number| number.parse().ok());
-        let found = number.and_then(|number: u64| self.held.lock().tickets.remove(&number));
-        let (lease_id, ticket) = found.ok_or_else(|| Said::refused(format!("There is no ticket {name:?}: call acquire without one.")))?;
-        Ok((lease_id, Some(ticket)))
+    fn resumed(&self, ticket: Option<u64>) -> Result<(String, Option<Value>), Said> {
+        let Some(number) = ticket else { return Ok((uuid::Uuid::new_v4().to_string(), None)) };
+        let found = self.held.lock().tickets.remove(&number).map(|(lease_id, ticket)| (lease_id, Some(ticket)));
+        found.ok_or_else(|| Said::refused(format!("There is no ticket {number}: call acquire without one.")))
     }
 
-    fn ticket(&self, lease_id: String, ticket: Value) -> String {
+    fn ticket(&self, lease_id: String, ticket: Value) -> u64 {
         let mut held = self.held.lock();
         let number = held.number();
         held.tickets.insert(number, (lease_id, ticket));
-        while held.tickets.len() > PER_SESSION_MAX {
+        if held.tickets.len() > PER_SESSION_MAX {
             held.tickets.pop_first();
         }
-        format!("ticket-{number}")
-    }
-
-    fn metadata(&self, caller: &Caller, note: Option<&str>, paths: &[String]) -> Map<String, Value> {
-        let mut bytes = 0;
-        let shown = paths.iter().take_while(|path| {
-            bytes += path.len() + 3;
-            bytes <= PATHS_BYTES_MAX
-        });
-        let shown: Vec<&String> = shown.collect();
-        let client = format!("{} {}", caller.program, caller.version);
-        object([
-            ("client", client.trim().into()),
-            ("session", self.id.as_str().into()),
-            ("note", note.map(|note| short(note, NOTE_CHARS_MAX)).into()),
-            ("paths", if shown.is_empty() { Value::Null } else { json!(shown) }),
-        ])
+        number
     }
 
     pub async fn release(&self, args: Release) -> Answer {
-        let released = {
+        let mut released = BTreeMap::new();
+        {
             let mut held = self.held.lock();
             match args.lease {
-                Some(number) => held.leases.remove(&number).map(|hold| (number, hold)).into_iter().collect(),
-                None => std::mem::take(&mut held.leases).into_iter().collect::<Vec<_>>(),
+                Some(number) => released.extend(held.leases.remove_entry(&number)),
+                None => std::mem::swap(&mut released, &mut held.leases),
             }
-        };
-        if released.is_empty() {
-            return Ok(Said::new("There is nothing to release: it was released before, or lost.", json!({ "released": [] })));
         }
         let (mut numbers, mut lost) = (Vec::new(), Vec::new());
         for (number, hold) in released {
@@ -158,53 +135,70 @@ impl Session {
             match hold.lease.release().await {
                 Ok(()) => numbers.push(number),
                 Err(Error::LeaseLost(loss)) => lost.push(format!(
-                    "LOST: lease {number} ({names}) had ended before: {loss}. What you did under it may have overlapped with the work of another session: \
-                     check it."
+                    "LOST: lease {number} ({names}) had ended before: {loss}. What you did under it may have overlapped with \
+                     the work of another session: check it."
                 )),
                 Err(error) => lost.push(format!("Lease {number} ({names}) ends by itself: {error}.")),
             }
         }
         let data = json!({ "released": numbers, "lost": lost });
-        if lost.is_empty() { Ok(Said::new("Released.", data)) } else { Err(Said::new(lost.join("\n"), data)) }
+        match (&numbers[..], &lost[..]) {
+            ([], []) => Ok(Said("There is nothing to release: it was released before, or lost.".to_owned(), data)),
+            (_, []) => Ok(Said("Released.".to_owned(), data)),
+            _ => Err(Said(lost.join("\n"), data)),
+        }
     }
 
     pub async fn who_holds(&self, args: WhoHolds, context: RequestContext<RoleServer>) -> Answer {
-        let client = Caller::of(self, &context)?.client;
-        let look = async |key: &str| client.call(Method::GET, &format!("/v1/locks/{}", encode(key)), None).await;
-        let asked = |error: Error| Said::of(&error, "Who holds it is not known.");
-        match (args.key, args.prefix, args.path) {
-            (Some(key), None, None) => Ok(held(&[look(&key).await.map_err(asked)?])),
+        let client = self.caller(&context)?.client;
+        let unknown = |error: Error| Said::of(&error, "Who holds it is not known.");
+        let keys = match (args.key, args.prefix, args.path) {
+            (Some(key), None, None) => vec![key],
             (None, Some(prefix), None) => {
                 let list = format!("/v1/locks?held=true&limit={LISTED_MAX}&prefix={}", encode(&prefix));
-                let found = client.call(Method::GET, &list, None).await.map_err(asked)?;
-                Ok(held(found["locks"].as_array().map_or(&[], Vec::as_slice)))
+                let found = client.call(Method::GET, &list, None).await.map_err(unknown)?;
+                return Ok(held(found["locks"].as_array().map_or(&[], Vec::as_slice)));
             }
             (None, None, Some(path)) => {
                 let path = self.settings.tree.relative(&path).map_err(Said::refused)?;
-                let mut locks = Vec::new();
-                for above in folders_above(&path) {
-                    let mut lock = look(&self.settings.tree.key(above)).await.map_err(asked)?;
-                    // Those that share a folder above hold something beside the path.
-                    if let Some(holders) = lock["holders"].as_array_mut() {
-                        holders.retain(|holder| holder["mode"] == "exclusive");
-                    }
-                    locks.push(lock);
-                }
-                locks.push(look(&self.settings.tree.key(&path)).await.map_err(asked)?);
-                locks.retain(|lock| lock["holders"].as_array().is_some_and(|holders| !holders.is_empty()));
-                Ok(held(&locks))
+                folders_above(&path).chain([&*path]).map(|path| self.settings.tree.key(path)).collect()
             }
-            _ => Err(Said::refused("Give one of key, prefix and path.")),
+            _ => return Err(Said::refused("Give one of key, prefix and path.")),
+        };
+        let mut locks = Vec::new();
+        for key in keys.iter().take(KEYS_MAX) {
+            let mut lock =
+                client.call(Method::GET, &format!("/v1/locks/{}", encode(key)), None).await.map_err(unknown)?;
+            // Sessions that share a folder above hold something beside the path.
+            if let Some(holders) = lock["holders"].as_array_mut().filter(|_| Some(key) != keys.last()) {
+                holders.retain(|holder| holder["mode"] == "exclusive");
+            }
+            locks.push(lock);
         }
+        locks.retain(|lock| lock["holders"].as_array().is_some_and(|holders| !holders.is_empty()));
+        Ok(held(&locks))
     }
 }
 
+/// What refused sessions see of a lease beside its owner. If there are many paths, it has the first ones.
+fn metadata(caller: &Caller, note: Option<&str>, paths: &[String]) -> serde_json::Map<String, Value> {
+    let mut bytes = 0;
+    let fits = |path: &&String| {
+        bytes += path.len() + 3;
+        bytes <= PATHS_BYTES_MAX
+    };
+    let shown: Vec<&String> = paths.iter().take_while(fits).collect();
+    let note = note.map(|note| short(note, NOTE_CHARS_MAX));
+    let fields = [("client", json!(caller.program)), ("note", json!(note)), ("paths", json!(shown))];
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
 fn granted(number: u64, hold: &Hold, how: &str) -> Said {
+    let (names, tokens) = (hold.names(), &hold.tokens);
     let words = format!(
-        "{how}: lease {number} ({}). It lasts until you call release, or this session ends. Its tokens, for what can check them: {:?}",
-        hold.names(),
-        hold.tokens
+        "{how}: lease {number} ({names}). It lasts until you call release, or this session ends. Its tokens, for what can \
+         check them: {tokens:?}"
     );
-    let data = json!({ "acquired": true, "lease": number, "keys": hold.keys, "paths": hold.paths, "tokens": hold.tokens });
-    Said::new(words, data)
+    let data = json!({ "acquired": true, "lease": number, "keys": hold.keys, "paths": hold.paths, "tokens": tokens });
+    Said(words, data)
 }

@@ -13,7 +13,6 @@ use latchgate_client::Client;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Session, Settings};
@@ -46,10 +45,12 @@ pub async fn serve(
         // An API key is needed there, which no web page has.
         config = config.disable_allowed_hosts();
     }
-    let (room, settings, of_session) = (Arc::new(Semaphore::new(SESSIONS_MAX)), Arc::new(settings), client.clone());
-    let tools = move || match Arc::clone(&room).try_acquire_owned() {
-        Ok(room) => Ok(Tools::over_http(Session::new(of_session.clone(), Arc::clone(&settings)), room)),
-        Err(_) => Err(std::io::Error::other(format!("{SESSIONS_MAX} sessions are the most"))),
+    let (settings, of_sessions) = (Arc::new(settings), client.clone());
+    let tools = move || {
+        // Each session has one reference.
+        let has_room = Arc::strong_count(&settings) <= SESSIONS_MAX;
+        let session = has_room.then(|| Session::new(of_sessions.clone(), Arc::clone(&settings)));
+        session.map(|session| Tools { session }).ok_or_else(|| std::io::Error::other("there are too many sessions"))
     };
     let service = StreamableHttpService::new(tools, Arc::new(sessions), config);
     let router = Router::new().nest_service("/mcp", service);
@@ -65,5 +66,10 @@ async fn with_api_key(request: Request, next: Next) -> Response {
     if key.is_some_and(|key| key.starts_with("Bearer lgk_")) {
         return next.run(request).await;
     }
-    (StatusCode::UNAUTHORIZED, [(WWW_AUTHENTICATE, "Bearer")], "an API key of Latchgate is needed: Authorization: Bearer lgk_…").into_response()
+    (
+        StatusCode::UNAUTHORIZED,
+        [(WWW_AUTHENTICATE, "Bearer")],
+        "an API key of Latchgate is needed: Authorization: Bearer lgk_…",
+    )
+        .into_response()
 }

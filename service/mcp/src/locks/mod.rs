@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::http::serve as serve_http;
 pub use self::paths::Tree;
-pub use self::session::Settings;
 use self::session::Session;
+pub use self::session::Settings;
 use self::tools::Tools;
 
 /// Longest time for the releases at the end of a session over stdio: its client soon kills the server.
@@ -30,7 +30,7 @@ const RELEASES_MAX: Duration = Duration::from_secs(5);
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(client: Client, settings: Settings, stop: CancellationToken) -> std::io::Result<()> {
     let session = Session::new(client.clone(), Arc::new(settings));
-    let serving = Tools::over_stdio(session).serve_with_ct(rmcp::transport::io::stdio_pipes(), stop);
+    let serving = Tools { session }.serve_with_ct(rmcp::transport::io::stdio_pipes(), stop);
     match serving.await {
         Ok(running) => {
             running.waiting().await?;

@@ -7,18 +7,19 @@ use serde_json::{Value, json};
 
 use super::answers::{Answer, Said};
 use super::session::{PER_SESSION_MAX, Session, short};
-use super::tools::{BeginOnce, Caller, FinishOnce, Outcome, StatusOf};
+use super::tools::{BeginOnce, FinishOnce, Outcome, StatusOf};
 
 const RESOLVE: &str = "Nothing will be done again by itself: a person must find out, then run `latchgate operations resolve ID --succeeded \
                        --reason …` or `--failed`. Do not do it yourself, and do not begin it under other contents.";
 
 impl Session {
     pub async fn begin_once(&self, args: BeginOnce, context: RequestContext<RoleServer>) -> Answer {
-        let caller = Caller::of(self, &context)?;
+        let caller = self.caller(&context)?;
         if self.held.lock().attempts.len() >= PER_SESSION_MAX {
-            return Err(Said::refused(format!("This session has begun {PER_SESSION_MAX} operations, which is the most: finish some first.")));
+            let words = format!("This session has begun {PER_SESSION_MAX} operations, the most: finish some first.");
+            return Err(Said::refused(words));
         }
-        let label = args.label.as_deref().map_or_else(|| self.owner(&caller.program), |label| short(label, 60));
+        let label = args.label.as_deref().map_or(caller.owner, |label| short(label, 60));
         let operation = caller.client.operation(args.operation).label(label);
         let begun = tokio::select! {
             begun = operation.begin(&args.contents) => begun,
@@ -27,19 +28,21 @@ impl Session {
         match begun {
             Ok(Begun::Go(attempt)) => {
                 let id = attempt.id().to_owned();
-                let words = format!("GO: the work is yours. Do it now, then call finish_once with id {id}. If you never do, a person must decide.");
+                let words = format!(
+                    "GO: the work is yours. Do it now, then call finish_once with id {id}. If you never do, a person must decide."
+                );
                 self.held.lock().attempts.insert(id.clone(), attempt);
-                Ok(Said::new(words, json!({ "go": true, "id": id })))
+                Ok(Said(words, json!({ "go": true, "id": id })))
             }
             Ok(Begun::Duplicate(before)) => {
-                let problem = &before.problem;
-                let data = json!({ "go": false, "state": "succeeded", "id": problem.field("id"), "at": problem.field("at"),
-                                   "result": before.result, "result_omitted": problem.field("result_omitted") == true });
-                Ok(Said::new(format!("DONE BEFORE: do not do it again. Its result: {}", before.result), data))
+                let [id, at, omitted] = ["id", "at", "result_omitted"].map(|name| before.problem.field(name));
+                let data = json!({ "go": false, "state": "succeeded", "id": id, "at": at, "result": before.result, "result_omitted": omitted == true });
+                Ok(Said(format!("DONE BEFORE: do not do it again. Its result: {}", before.result), data))
             }
-            Err(error @ Error::InProgress(_)) => {
-                Err(Said::of(&error, "Another caller does it now: do not do it. Ask again with begin_once later to get its result."))
-            }
+            Err(error @ Error::InProgress(_)) => Err(Said::of(
+                &error,
+                "Another caller does it now: do not do it. Call begin_once again later to get its result.",
+            )),
             Err(error @ Error::OutcomeUnknown(_)) => Err(Said::of(&error, &format!("UNKNOWN. {RESOLVE}"))),
             Err(error) => Err(Said::of(&error, "Nothing was begun: do not do the work.")),
         }
@@ -52,24 +55,22 @@ impl Session {
         let reported = match args.outcome {
             Outcome::Done => attempt.succeed(&args.result.map_or(Value::Null, Value::Object)).await,
             Outcome::NothingDone => attempt.fail().await,
-            Outcome::Unknown => attempt.leave_unknown(args.detail.as_deref().unwrap_or("The agent does not know.")).await,
+            Outcome::Unknown => {
+                attempt.leave_unknown(args.detail.as_deref().unwrap_or("The agent does not know.")).await
+            }
         };
-        match reported {
-            Ok(_) if args.outcome == Outcome::Unknown => {
-                Ok(Said::new(format!("Noted as UNKNOWN. {RESOLVE}"), json!({ "id": args.id, "state": "unknown" })))
-            }
-            Ok(answer) => {
-                let data = json!({ "id": args.id, "state": answer["state"], "result_omitted": answer["result_omitted"] == true });
-                Ok(Said::new("Noted.", data))
-            }
-            Err(error) => Err(Said::of(&error, &format!("The outcome was not recorded, so it is unknown. {RESOLVE}"))),
+        let answer = reported
+            .map_err(|error| Said::of(&error, &format!("The outcome was not recorded, so it is unknown. {RESOLVE}")))?;
+        if args.outcome == Outcome::Unknown {
+            return Ok(Said(format!("Noted as UNKNOWN. {RESOLVE}"), json!({ "id": args.id, "state": "unknown" })));
         }
+        Ok(Said("Noted.".to_owned(), answer))
     }
 
     pub async fn status_of(&self, args: StatusOf, context: RequestContext<RoleServer>) -> Answer {
-        let client = Caller::of(self, &context)?.client;
+        let client = self.caller(&context)?.client;
         let found = client.call(Method::GET, &format!("/v1/operations/{}", encode(&args.id)), None).await;
         let found = found.map_err(|error| Said::of(&error, "The state of the operation is not known."))?;
-        Ok(Said::new(format!("The operation is {}.", found["state"].as_str().unwrap_or("unknown")), found))
+        Ok(Said(format!("The operation is {}.", found["state"].as_str().unwrap_or("unknown")), found))
     }
 }

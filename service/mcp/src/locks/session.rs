@@ -4,10 +4,15 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
 use latchgate_client::{Attempt, Client, Lease};
 use parking_lot::Mutex;
-use serde_json::{Map, Value};
+use rmcp::RoleServer;
+use rmcp::service::RequestContext;
+use serde_json::Value;
 
+use super::answers::Said;
 use super::paths::Tree;
 
 /// Most leases, attempts and tickets of a session, each.
@@ -25,10 +30,10 @@ pub struct Settings {
 
 pub struct Session {
     pub settings: Arc<Settings>,
-    pub id: String,
+    id: String,
     client: Client,
-    /// Of a session over HTTP: the API key of its first call, and a client with it.
-    caller: OnceLock<(Option<String>, Client)>,
+    /// The API key of the session's first call over HTTP, and a client with it.
+    first: OnceLock<(Option<String>, Client)>,
     pub held: Mutex<Held>,
 }
 
@@ -50,6 +55,15 @@ pub struct Hold {
     pub tokens: BTreeMap<String, u64>,
 }
 
+/// Who calls.
+pub struct Caller {
+    /// With the API key that came with the call, else with the server's own.
+    pub client: Client,
+    /// The name and the version of the client program, as it says.
+    pub program: String,
+    pub owner: String,
+}
+
 impl Held {
     pub fn number(&mut self) -> u64 {
         self.numbers += 1;
@@ -60,73 +74,59 @@ impl Held {
 impl Session {
     pub fn new(client: Client, settings: Arc<Settings>) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string()[..8].to_owned();
-        Self { settings, id, client, caller: OnceLock::new(), held: Mutex::default() }
+        Self { settings, id, client, first: OnceLock::new(), held: Mutex::default() }
     }
 
-    /// The client with which the session's calls go out: with the API key that came with the call, else with the server's own.
-    ///
     /// # Errors
     /// If the API key is another one than that of the session, or has not the form of one.
-    pub fn client(&self, api_key: Option<&str>) -> Result<Client, String> {
-        let made = match api_key {
-            Some(key) => self.client.clone().api_key(key).map_err(|error| error.to_string())?,
-            None => self.client.clone(),
-        };
-        let (first, client) = self.caller.get_or_init(|| (api_key.map(str::to_owned), made));
-        if first.as_deref() == api_key {
-            Ok(client.clone())
-        } else {
-            Err("The session began with another API key.".to_owned())
+    pub fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, Said> {
+        let header = context.extensions.get::<Parts>().and_then(|parts| parts.headers.get(AUTHORIZATION));
+        let key = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let client = key.map_or_else(|| Ok(self.client.clone()), |key| self.client.clone().api_key(key));
+        let client = client.map_err(|error| Said::refused(error.to_string()))?;
+        let (first, client) = self.first.get_or_init(|| (key.map(str::to_owned), client));
+        if first.as_deref() != key {
+            return Err(Said::refused("The session began with another API key."));
         }
+        let (name, version) = context.client_info().map_or_else(Default::default, |info| (info.name, info.version));
+        let name = short(if name.is_empty() { "agent" } else { &name }, 40);
+        let owner = self.settings.owner.clone().unwrap_or_else(|| format!("{name}/{}", self.id));
+        Ok(Caller { client: client.clone(), program: format!("{name} {}", short(&version, 20)), owner })
     }
 
     /// What the client must know before anything else: leases that it has lost, and locks that an operator asks for.
     pub fn notices(&self) -> Vec<String> {
-        let mut held = self.held.lock();
         let mut notices = Vec::new();
-        held.leases.retain(|number, hold| match hold.lease.check() {
-            Ok(()) => {
-                if let Some(revocation) = hold.lease.revocation() {
-                    let reason = revocation.reason.unwrap_or_else(|| "no reason given".to_owned());
-                    notices.push(format!(
-                        "An operator asks for lease {number} ({}): {reason}. Finish and release it before {}.",
-                        hold.names(),
-                        revocation.deadline
-                    ));
-                }
-                true
-            }
-            Err(loss) => {
+        self.held.lock().leases.retain(|number, hold| {
+            let lost = hold.lease.check().err();
+            if let Some(loss) = &lost {
                 notices.push(format!(
-                    "LOST: lease {number} ({}): {loss}. Another session may have changed what it protects. Stop, \
-                     acquire it again, and read everything anew before you go on.",
+                    "LOST: lease {number} ({}): {loss}. Another session may have changed what it protects. Stop, acquire it \
+                     again, and read everything anew before you go on.",
                     hold.names()
                 ));
-                false
+            } else if let Some(asked) = hold.lease.revocation() {
+                notices.push(format!(
+                    "An operator asks for lease {number} ({}): {}. Finish and release it before {}.",
+                    hold.names(),
+                    asked.reason.as_deref().unwrap_or("no reason given"),
+                    asked.deadline
+                ));
             }
+            lost.is_none()
         });
         notices
-    }
-
-    /// The owner of the session's leases, and the metadata that refused sessions see beside it.
-    pub fn owner(&self, client_name: &str) -> String {
-        self.settings.owner.clone().unwrap_or_else(|| format!("{client_name}/{}", self.id))
     }
 }
 
 impl Hold {
     pub fn names(&self) -> String {
-        let names: Vec<&str> = self.keys.iter().chain(&self.paths).map(|name| if name.is_empty() { "." } else { name }).collect();
-        names.join(", ")
+        let names = self.keys.iter().chain(&self.paths).map(|name| if name.is_empty() { "." } else { name });
+        names.collect::<Vec<_>>().join(", ")
     }
 }
 
 /// A text that fits into a name or a note.
 pub fn short(text: &str, chars: usize) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(chars).collect()
-}
-
-/// An object of the fields that are not null.
-pub fn object<const N: usize>(fields: [(&str, Value); N]) -> Map<String, Value> {
-    fields.into_iter().filter(|(_, value)| !value.is_null()).map(|(name, value)| (name.to_owned(), value)).collect()
 }

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use axum::http::header::AUTHORIZATION;
-use axum::http::request::Parts;
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::{CallToolResult, Implementation, ProtocolVersion, ServerCapabilities, ServerConfig};
 use rmcp::service::RequestContext;
@@ -11,16 +9,11 @@ use rmcp::{RoleServer, ServerHandler, tool, tool_handler, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use tokio::sync::OwnedSemaphorePermit;
 
-use super::answers::{Answer, Said};
-use super::session::{Session, short};
+use super::answers::{Answer, result};
+use super::session::Session;
 
-const INSTRUCTIONS: &str = "\
-Other agents work on the same things at the same time. Before you change files that they may change, acquire their paths; before you deploy, \
-migrate or use anything that only one may use at a time, acquire a key for it. Release as soon as the work is done. Before you do something \
-that must not happen twice (a payment, a message, a release), call begin_once, and do it only if `go` is true. If a result says LOST or UNKNOWN, \
-stop and do what it says.";
+const INSTRUCTIONS: &str = include_str!("instructions.txt");
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +30,7 @@ pub struct Acquire {
     /// What you do with it, in one line. Other sessions see it while they wait.
     pub note: Option<String>,
     /// From the refusal of a call that waited, less than a minute ago: keeps your place in the queue. Repeat keys and paths.
-    pub ticket: Option<String>,
+    pub ticket: Option<u64>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -100,45 +93,18 @@ pub struct StatusOf {
 }
 
 pub struct Tools {
-    pub(super) session: Session,
-    /// What the session takes of the most that a server over HTTP has.
-    _room: Option<OwnedSemaphorePermit>,
+    pub session: Session,
 }
 
 impl Tools {
-    pub fn over_stdio(session: Session) -> Self {
-        Self { session, _room: None }
-    }
-
-    pub fn over_http(session: Session, room: OwnedSemaphorePermit) -> Self {
-        Self { session, _room: Some(room) }
-    }
-
-    /// Answers with what the session must know first.
+    /// Answers with what the session must know first, also of what happened during the call.
     async fn answer(&self, work: impl Future<Output = Answer>) -> CallToolResult {
-        let before = self.session.notices();
+        let mut notices = self.session.notices();
         let answer = work.await;
-        let notices = before.into_iter().chain(self.session.notices()).collect();
-        answer.map_or_else(|refused| refused.into_result(true, &notices), |said| said.into_result(false, &notices))
-    }
-}
-
-/// Who calls.
-pub struct Caller {
-    pub client: latchgate_client::Client,
-    /// The name and the version of the client program, as it says.
-    pub program: String,
-    pub version: String,
-}
-
-impl Caller {
-    pub fn of(session: &Session, context: &RequestContext<RoleServer>) -> Result<Self, Said> {
-        let header = context.extensions.get::<Parts>().and_then(|parts| parts.headers.get(AUTHORIZATION));
-        let api_key = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let client = session.client(api_key).map_err(Said::refused)?;
-        let info = context.client_info();
-        let (program, version) = info.map_or_else(|| ("agent".to_owned(), String::new()), |info| (info.name, info.version));
-        Ok(Self { client, program: short(&program, 60), version: short(&version, 20) })
+        let mut later = self.session.notices();
+        later.retain(|notice| !notices.contains(notice));
+        notices.append(&mut later);
+        result(answer, &notices)
     }
 }
 
@@ -148,7 +114,11 @@ impl Tools {
     /// folders do not disturb each other. The lease is renewed until you release it or this session ends. If it is refused, the answer says
     /// who holds what, why, and what to do next.
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
-    async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: RequestContext<RoleServer>) -> CallToolResult {
+    async fn acquire(
+        &self,
+        Parameters(args): Parameters<Acquire>,
+        context: RequestContext<RoleServer>,
+    ) -> CallToolResult {
         self.answer(self.session.acquire(args, context)).await
     }
 
@@ -160,14 +130,22 @@ impl Tools {
 
     /// Show who holds locks, since when, and why. Give one of key, prefix and path.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
-    async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: RequestContext<RoleServer>) -> CallToolResult {
+    async fn who_holds(
+        &self,
+        Parameters(args): Parameters<WhoHolds>,
+        context: RequestContext<RoleServer>,
+    ) -> CallToolResult {
         self.answer(self.session.who_holds(args, context)).await
     }
 
     /// Ask whether work that must not be done twice may begin. Do it only if `go` is true, then call finish_once. If it was done before, the
     /// answer has its result.
     #[tool(annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false))]
-    async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: RequestContext<RoleServer>) -> CallToolResult {
+    async fn begin_once(
+        &self,
+        Parameters(args): Parameters<BeginOnce>,
+        context: RequestContext<RoleServer>,
+    ) -> CallToolResult {
         self.answer(self.session.begin_once(args, context)).await
     }
 
@@ -179,7 +157,11 @@ impl Tools {
 
     /// Show what is known of an operation: whether it runs, is done, or waits for a person.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
-    async fn status_of(&self, Parameters(args): Parameters<StatusOf>, context: RequestContext<RoleServer>) -> CallToolResult {
+    async fn status_of(
+        &self,
+        Parameters(args): Parameters<StatusOf>,
+        context: RequestContext<RoleServer>,
+    ) -> CallToolResult {
         self.answer(self.session.status_of(args, context)).await
     }
 }
@@ -189,7 +171,7 @@ impl ServerHandler for Tools {
     fn get_info(&self) -> ServerConfig {
         let mut config = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
         config.server_info = Implementation::new("latchgate", env!("CARGO_PKG_VERSION"));
-        config.instructions = Some(INSTRUCTIONS.to_owned());
+        config.instructions = Some(INSTRUCTIONS.trim().to_owned());
         config
     }
 
@@ -198,4 +180,3 @@ impl ServerHandler for Tools {
         Cow::Borrowed(ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE))
     }
 }
-

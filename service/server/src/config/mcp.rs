@@ -135,7 +135,8 @@ impl McpGateArgs {
 
 /// Keys of paths are `path/REPOSITORY:PATH`.
 fn repository(name: &str) -> Result<String, String> {
-    let has_form = !name.is_empty() && name.len() <= 100 && !name.contains(|letter: char| letter == ':' || letter.is_control());
+    let has_form =
+        !name.is_empty() && name.len() <= 100 && !name.contains(|letter: char| letter == ':' || letter.is_control());
     has_form.then(|| name.to_owned()).ok_or_else(|| "must be 1 to 100 bytes without `:`".to_owned())
 }
 
