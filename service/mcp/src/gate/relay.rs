@@ -53,19 +53,11 @@ pub struct Relay {
 #[derive(Default)]
 struct State {
     tools: Tools,
-    /// By the client's id, as it was sent.
-    calls: HashMap<String, Running>,
+    numbers: u64,
+    /// By the client's id, as it was sent: the id at the server, and whether the client has cancelled the call.
+    calls: HashMap<String, (String, CancellationToken)>,
     /// By the id at the server: where the answer goes.
     awaited: HashMap<String, oneshot::Sender<Object>>,
-    numbers: u64,
-    has_ended: bool,
-}
-
-#[derive(Default)]
-struct Running {
-    cancelled: CancellationToken,
-    /// The id at the server, once it has the call.
-    id_at_server: Option<String>,
 }
 
 /// Runs the server behind the gate, until it ends, the client closes its end, or `stop`. Returns how it has ended; `None` if it was killed.
@@ -172,14 +164,14 @@ impl Relay {
         };
         match field::<String>(&message, "method").as_deref() {
             Some("tools/call") => self.called(message, line),
-            Some("notifications/cancelled") => Ok(self.cancelled(message, line)),
+            Some("notifications/cancelled") => Ok(Some(self.cancelled(message, line))),
             _ => Ok(Some(line)),
         }
     }
 
     fn called(self: &Arc<Self>, message: Object, line: String) -> Passes {
         let params: Object = field(&message, "params").unwrap_or_default();
-        let (Some(id), Some(tool)) = (message.get("id").cloned(), field::<String>(&params, "name")) else {
+        let (Some(id), Some(tool)) = (message.get("id"), field::<String>(&params, "name")) else {
             return Err(refused(RawValue::NULL, -32_600, "a call needs an id and the name of a tool"));
         };
         let mut state = self.state.lock();
@@ -187,24 +179,27 @@ impl Relay {
             return Ok(Some(line));
         }
         if state.calls.len() >= CALLS_MAX || state.calls.contains_key(id.get()) {
-            return Err(refused(&id, -32_600, "a call with this id runs, or too many do: the tool was not called"));
+            return Err(refused(id, -32_600, "a call with this id runs, or too many do: the tool was not called"));
         }
-        let known = state.tools.get(&tool);
-        let call = Call::parse(message, params, id, tool, known)?;
-        let cancelled = state.calls.entry(call.id.get().to_owned()).or_default().cancelled.clone();
+        let (known, id_at_server) = (state.tools.get(&tool), format!("{}-{}", self.run, state.numbers));
+        let call = Call::parse(message, id_at_server.clone(), tool, known)?;
+        let cancelled = CancellationToken::new();
+        state.numbers += 1;
+        state.calls.insert(call.id.get().to_owned(), (id_at_server, cancelled.clone()));
         self.running.spawn(Arc::clone(self).call(call, cancelled));
         Ok(None)
     }
 
     /// The server learns of it under the id that it knows. If it answers all the same, that is recorded.
-    fn cancelled(&self, mut message: Object, line: String) -> Option<String> {
+    fn cancelled(&self, mut message: Object, line: String) -> String {
         let mut params: Object = field(&message, "params").unwrap_or_default();
         let state = self.state.lock();
-        let Some(call) = params.get("requestId").and_then(|id| state.calls.get(id.get())) else { return Some(line) };
-        call.cancelled.cancel();
-        set(&mut params, "requestId", call.id_at_server.as_ref()?);
+        let call = params.get("requestId").and_then(|id| state.calls.get(id.get()));
+        let Some((id_at_server, cancelled)) = call else { return line };
+        cancelled.cancel();
+        set(&mut params, "requestId", id_at_server);
         set(&mut message, "params", &params);
-        Some(text(&message))
+        text(&message)
     }
 
     /// What the client gets of a line of the server, if anything.
@@ -223,33 +218,26 @@ impl Relay {
         Some(text(&message))
     }
 
-    /// The server gets the call now, under this id. `None` if it has ended, or the client has cancelled the call.
-    pub fn expect(&self, call: &Call) -> Option<(String, oneshot::Receiver<Object>)> {
-        let mut state = self.state.lock();
-        state.numbers += 1;
-        let (id, has_ended) = (format!("{}-{}", self.run, state.numbers), state.has_ended);
-        let running =
-            state.calls.get_mut(call.id.get()).filter(|running| !has_ended && !running.cancelled.is_cancelled())?;
-        running.id_at_server = Some(id.clone());
+    /// Where the server's answer arrives; `None` if no call begins any more.
+    pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<Object>> {
         let (awaits, answered) = oneshot::channel();
-        state.awaited.insert(id.clone(), awaits);
-        Some((id, answered))
+        let mut state = self.state.lock();
+        // Under the lock, which `end_calls` takes after it.
+        (!self.ending.is_cancelled()).then(|| state.awaited.insert(call.id_at_server.clone(), awaits))?;
+        Some(answered)
     }
 
     pub fn forget(&self, call: &Call) {
         let mut state = self.state.lock();
-        if let Some(id) = state.calls.remove(call.id.get()).and_then(|running| running.id_at_server) {
-            state.awaited.remove(&id);
-        }
+        state.calls.remove(call.id.get());
+        state.awaited.remove(&call.id_at_server);
     }
 
     /// What the server has not answered is unknown from now on.
     fn end_calls(&self) {
         self.ending.cancel();
         self.running.close();
-        let mut state = self.state.lock();
-        state.has_ended = true;
-        state.awaited.clear();
+        self.state.lock().awaited.clear();
     }
 }
 

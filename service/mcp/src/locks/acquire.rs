@@ -4,14 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use latchgate_client::{Error, Lease, Method, Wanted, encode};
-use rmcp::RoleServer;
+use rmcp::handler::server::wrapper::Parameters;
 use rmcp::service::RequestContext;
+use rmcp::{RoleServer, tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::answers::{Answer, Said, held, not_acquired};
-use super::paths::{folders_above, overlap};
+use super::paths::overlap;
 use super::session::{Caller, Hold, PER_SESSION_MAX, Session, short};
-use super::tools::{Acquire, Release, WhoHolds};
 
 /// Longest wait of one call: clients give up after a minute.
 const WAIT_MAX: Duration = Duration::from_secs(45);
@@ -23,8 +25,47 @@ const KEYS_MAX: usize = 64;
 /// Most locks that `who_holds` lists.
 const LISTED_MAX: usize = 50;
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// Names of things that only one session may use at a time, for example "deploy/production".
+    #[serde(default)]
+    pub keys: Vec<String>,
+    /// Files or folders of the repository, relative to its root: "src/billing/" is held with all that is below it.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// How long to wait if another session holds one of them, in seconds. If absent: not at all. After 45 s the answer is a `ticket`.
+    #[serde(default)]
+    pub wait_s: u64,
+    /// What you do with it, in one line. Other sessions see it while they wait.
+    pub note: Option<String>,
+    /// From the refusal of a call that waited, less than a minute ago: keeps your place in the queue. Repeat keys and paths.
+    pub ticket: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// The number from acquire. If absent: everything that this session holds.
+    pub lease: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WhoHolds {
+    /// One key.
+    pub key: Option<String>,
+    /// All held keys that begin with this. Those of paths begin with "path/".
+    pub prefix: Option<String>,
+}
+
+#[tool_router(router = lock_tools, vis = "pub")]
 impl Session {
-    pub async fn acquire(&self, args: Acquire, context: RequestContext<RoleServer>) -> Answer {
+    /// Take locks, all or none, before you change what other agents may change too. A path covers everything below it; sessions in different
+    /// folders do not disturb each other. The lease is renewed until you release it or this session ends. If it is refused, the answer says
+    /// who holds what, why, and what to do next.
+    #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
+    async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: RequestContext<RoleServer>) -> Answer {
         let caller = self.caller(&context)?;
         let tree = &self.settings.tree;
         let paths = args.paths.iter().map(|path| tree.relative(path));
@@ -70,6 +111,55 @@ impl Session {
         }
     }
 
+    /// Release what acquire has given, as soon as the work is done. If a lease was lost meanwhile, the answer says so.
+    #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
+    async fn release(&self, Parameters(args): Parameters<Release>) -> Answer {
+        let mut released = BTreeMap::new();
+        {
+            let mut held = self.held.lock();
+            match args.lease {
+                Some(number) => released.extend(held.leases.remove_entry(&number)),
+                None => std::mem::swap(&mut released, &mut held.leases),
+            }
+        }
+        let (mut numbers, mut lost) = (Vec::new(), Vec::new());
+        for (number, hold) in released {
+            let names = hold.names();
+            match hold.lease.release().await {
+                Ok(()) => numbers.push(number),
+                Err(Error::LeaseLost(loss)) => lost.push(format!(
+                    "LOST: lease {number} ({names}) had ended before: {loss}. What you did under it may have overlapped with \
+                     the work of another session: check it."
+                )),
+                Err(error) => lost.push(format!("Lease {number} ({names}) ends by itself: {error}.")),
+            }
+        }
+        let data = json!({ "released": numbers, "lost": lost });
+        match (&numbers[..], &lost[..]) {
+            ([], []) => Ok(Said("There is nothing to release: it was released before, or lost.".to_owned(), data)),
+            (_, []) => Ok(Said("Released.".to_owned(), data)),
+            _ => Err(Said(lost.join("\n"), data)),
+        }
+    }
+
+    /// Show who holds locks, since when, and why: of one key, of all keys that begin with a prefix, or of all.
+    #[tool(annotations(read_only_hint = true, open_world_hint = false))]
+    async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: RequestContext<RoleServer>) -> Answer {
+        let client = self.caller(&context)?.client;
+        let path = match args.key {
+            Some(key) => format!("/v1/locks/{}", encode(&key)),
+            None => {
+                format!("/v1/locks?held=true&limit={LISTED_MAX}&prefix={}", encode(&args.prefix.unwrap_or_default()))
+            }
+        };
+        let found = client.call(Method::GET, &path, None).await;
+        let mut found = found.map_err(|error| Said::of(&error, "Who holds it is not known."))?;
+        let locks = found["locks"].as_array_mut().map_or_else(Vec::new, std::mem::take);
+        Ok(held(&if locks.is_empty() && found["key"].is_string() { vec![found] } else { locks }))
+    }
+}
+
+impl Session {
     /// A repeated call gets the lease again. One that overlaps with an own lease would wait for itself.
     fn held_already(&self, keys: &[String], paths: &[String]) -> Result<Option<Said>, Said> {
         let held = self.held.lock();
@@ -118,65 +208,6 @@ impl Session {
             held.tickets.pop_first();
         }
         number
-    }
-
-    pub async fn release(&self, args: Release) -> Answer {
-        let mut released = BTreeMap::new();
-        {
-            let mut held = self.held.lock();
-            match args.lease {
-                Some(number) => released.extend(held.leases.remove_entry(&number)),
-                None => std::mem::swap(&mut released, &mut held.leases),
-            }
-        }
-        let (mut numbers, mut lost) = (Vec::new(), Vec::new());
-        for (number, hold) in released {
-            let names = hold.names();
-            match hold.lease.release().await {
-                Ok(()) => numbers.push(number),
-                Err(Error::LeaseLost(loss)) => lost.push(format!(
-                    "LOST: lease {number} ({names}) had ended before: {loss}. What you did under it may have overlapped with \
-                     the work of another session: check it."
-                )),
-                Err(error) => lost.push(format!("Lease {number} ({names}) ends by itself: {error}.")),
-            }
-        }
-        let data = json!({ "released": numbers, "lost": lost });
-        match (&numbers[..], &lost[..]) {
-            ([], []) => Ok(Said("There is nothing to release: it was released before, or lost.".to_owned(), data)),
-            (_, []) => Ok(Said("Released.".to_owned(), data)),
-            _ => Err(Said(lost.join("\n"), data)),
-        }
-    }
-
-    pub async fn who_holds(&self, args: WhoHolds, context: RequestContext<RoleServer>) -> Answer {
-        let client = self.caller(&context)?.client;
-        let unknown = |error: Error| Said::of(&error, "Who holds it is not known.");
-        let keys = match (args.key, args.prefix, args.path) {
-            (Some(key), None, None) => vec![key],
-            (None, Some(prefix), None) => {
-                let list = format!("/v1/locks?held=true&limit={LISTED_MAX}&prefix={}", encode(&prefix));
-                let found = client.call(Method::GET, &list, None).await.map_err(unknown)?;
-                return Ok(held(found["locks"].as_array().map_or(&[], Vec::as_slice)));
-            }
-            (None, None, Some(path)) => {
-                let path = self.settings.tree.relative(&path).map_err(Said::refused)?;
-                folders_above(&path).chain([&*path]).map(|path| self.settings.tree.key(path)).collect()
-            }
-            _ => return Err(Said::refused("Give one of key, prefix and path.")),
-        };
-        let mut locks = Vec::new();
-        for key in keys.iter().take(KEYS_MAX) {
-            let mut lock =
-                client.call(Method::GET, &format!("/v1/locks/{}", encode(key)), None).await.map_err(unknown)?;
-            // Sessions that share a folder above hold something beside the path.
-            if let Some(holders) = lock["holders"].as_array_mut().filter(|_| Some(key) != keys.last()) {
-                holders.retain(|holder| holder["mode"] == "exclusive");
-            }
-            locks.push(lock);
-        }
-        locks.retain(|lock| lock["holders"].as_array().is_some_and(|holders| !holders.is_empty()));
-        Ok(held(&locks))
     }
 }
 

@@ -1,7 +1,9 @@
 //! What tools answer: words for the model, and the same as data.
 
 use latchgate_client::{Error, Problem};
-use rmcp::model::{CallToolResult, ContentBlock};
+use rmcp::ErrorData;
+use rmcp::handler::server::tool::IntoCallToolResult;
+use rmcp::model::{CallToolResponse, CallToolResult, ContentBlock};
 use serde_json::{Value, json};
 
 use super::paths::overlap;
@@ -29,17 +31,12 @@ impl Said {
     }
 }
 
-/// The answer, behind what the session must know first.
-pub fn result(answer: Answer, notices: &[String]) -> CallToolResult {
-    let is_error = answer.is_err();
-    let (Ok(Said(words, mut data)) | Err(Said(words, mut data))) = answer;
-    if !notices.is_empty() {
-        data["notices"] = json!(notices);
+impl IntoCallToolResult for Said {
+    fn into_call_tool_result(self) -> Result<CallToolResponse, ErrorData> {
+        let mut result = CallToolResult::success(vec![ContentBlock::text(self.0)]);
+        result.structured_content = Some(self.1);
+        Ok(result.into())
     }
-    let content = notices.iter().chain([&words]).map(ContentBlock::text).collect();
-    let mut result = if is_error { CallToolResult::error(content) } else { CallToolResult::success(content) };
-    result.structured_content = Some(data);
-    result
 }
 
 /// A refusal of an acquire: who holds it, since when, why, until when, and what to do next. `path` is what was refused, if it is one.
@@ -65,11 +62,12 @@ pub fn not_acquired(problem: &Problem, key: &str, path: Option<&str>, wanted: &[
     };
     let what = path.map_or_else(|| format!("{key:?}"), |path| format!("the path {:?}", dot(path)));
     let words = format!("NOT acquired ({}): {what} is not free.\n{}Next: {next}", problem.code(), lines(&who));
-    let [waiters, position, retry_after_ms] = ["waiters", "position", "retry_after_ms"].map(|name| problem.field(name));
-    let data = json!({
-        "acquired": false, "code": problem.code(), "key": key, "path": path, "holders": who, "waiters": waiters,
-        "position": position, "retry_after_ms": retry_after_ms, "ticket": ticket, "next": next,
-    });
+    let mut data = json!(problem.fields());
+    data["key"] = key.into();
+    data["path"] = path.into();
+    data["holders"] = json!(who);
+    data["ticket"] = ticket.into();
+    data["next"] = next.into();
     Said(words, data)
 }
 

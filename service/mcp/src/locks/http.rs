@@ -6,9 +6,9 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::http::StatusCode;
-use axum::http::header::{AUTHORIZATION, WWW_AUTHENTICATE};
+use axum::http::header::AUTHORIZATION;
 use axum::middleware::{self, Next};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use latchgate_client::Client;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
@@ -16,7 +16,6 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::session::{Session, Settings};
-use super::tools::Tools;
 
 const SESSIONS_MAX: usize = 1_000;
 const BODY_BYTES_MAX: usize = 256 * 1_024;
@@ -50,7 +49,7 @@ pub async fn serve(
         // Each session has one reference.
         let has_room = Arc::strong_count(&settings) <= SESSIONS_MAX;
         let session = has_room.then(|| Session::new(of_sessions.clone(), Arc::clone(&settings)));
-        session.map(|session| Tools { session }).ok_or_else(|| std::io::Error::other("there are too many sessions"))
+        session.ok_or_else(|| std::io::Error::other("there are too many sessions"))
     };
     let service = StreamableHttpService::new(tools, Arc::new(sessions), config);
     let router = Router::new().nest_service("/mcp", service);
@@ -61,15 +60,8 @@ pub async fn serve(
 }
 
 /// Whether the API key is a good one is found out by the node that gets the call.
-async fn with_api_key(request: Request, next: Next) -> Response {
+async fn with_api_key(request: Request, next: Next) -> Result<Response, StatusCode> {
     let key = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    if key.is_some_and(|key| key.starts_with("Bearer lgk_")) {
-        return next.run(request).await;
-    }
-    (
-        StatusCode::UNAUTHORIZED,
-        [(WWW_AUTHENTICATE, "Bearer")],
-        "an API key of Latchgate is needed: Authorization: Bearer lgk_…",
-    )
-        .into_response()
+    key.filter(|key| key.starts_with("Bearer lgk_")).ok_or(StatusCode::UNAUTHORIZED)?;
+    Ok(next.run(request).await)
 }

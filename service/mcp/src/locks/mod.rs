@@ -5,8 +5,8 @@ mod answers;
 mod http;
 mod once;
 mod paths;
+mod server;
 mod session;
-mod tools;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,6 @@ pub use self::http::serve as serve_http;
 pub use self::paths::Tree;
 use self::session::Session;
 pub use self::session::Settings;
-use self::tools::Tools;
 
 /// Longest time for the releases at the end of a session over stdio: its client soon kills the server.
 const RELEASES_MAX: Duration = Duration::from_secs(5);
@@ -30,7 +29,7 @@ const RELEASES_MAX: Duration = Duration::from_secs(5);
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(client: Client, settings: Settings, stop: CancellationToken) -> std::io::Result<()> {
     let session = Session::new(client.clone(), Arc::new(settings));
-    let serving = Tools { session }.serve_with_ct(rmcp::transport::io::stdio_pipes(), stop);
+    let serving = session.serve_with_ct(rmcp::transport::io::stdio_pipes(), stop);
     match serving.await {
         Ok(running) => {
             running.waiting().await?;

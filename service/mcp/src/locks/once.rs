@@ -1,19 +1,66 @@
 //! The tools `begin_once`, `finish_once` and `status_of`.
 
 use latchgate_client::{Begun, Error, Method, encode};
-use rmcp::RoleServer;
+use rmcp::handler::server::wrapper::Parameters;
 use rmcp::service::RequestContext;
-use serde_json::{Value, json};
+use rmcp::{RoleServer, tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
 
 use super::answers::{Answer, Said};
 use super::session::{PER_SESSION_MAX, Session, short};
-use super::tools::{BeginOnce, FinishOnce, Outcome, StatusOf};
 
 const RESOLVE: &str = "Nothing will be done again by itself: a person must find out, then run `latchgate operations resolve ID --succeeded \
                        --reason …` or `--failed`. Do not do it yourself, and do not begin it under other contents.";
 
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct BeginOnce {
+    /// The kind of work, for example "send-invoice".
+    pub operation: String,
+    /// What identifies this piece of work, and nothing else: {"order": 42}. Not the time, nor a random number.
+    pub contents: Map<String, Value>,
+    /// One line for the person who must decide, if you never say how it ended.
+    pub label: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct FinishOnce {
+    /// From begin_once.
+    pub id: String,
+    pub outcome: Outcome,
+    /// With `done`: what later callers get instead of doing the work.
+    pub result: Option<Map<String, Value>>,
+    /// With `unknown`: what you know, for the person who must decide.
+    pub detail: Option<String>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// It was done, and you have seen that.
+    Done,
+    /// Certainly nothing was done: it may be begun again.
+    NothingDone,
+    /// It may have been done: a person must find out.
+    Unknown,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct StatusOf {
+    /// From begin_once, or from a refusal.
+    pub id: String,
+}
+
+#[tool_router(router = once_tools, vis = "pub")]
 impl Session {
-    pub async fn begin_once(&self, args: BeginOnce, context: RequestContext<RoleServer>) -> Answer {
+    /// Ask whether work that must not be done twice may begin. Do it only if `go` is true, then call finish_once. If it was done before, the
+    /// answer has its result.
+    #[tool(annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false))]
+    async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: RequestContext<RoleServer>) -> Answer {
         let caller = self.caller(&context)?;
         if self.held.lock().attempts.len() >= PER_SESSION_MAX {
             let words = format!("This session has begun {PER_SESSION_MAX} operations, the most: finish some first.");
@@ -48,7 +95,9 @@ impl Session {
         }
     }
 
-    pub async fn finish_once(&self, args: FinishOnce) -> Answer {
+    /// Say how work ended that begin_once let you begin. If you are not sure that it was done, say `unknown`.
+    #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
+    async fn finish_once(&self, Parameters(args): Parameters<FinishOnce>) -> Answer {
         let Some(attempt) = self.held.lock().attempts.remove(&args.id) else {
             return Err(Said::refused("This session has not begun an operation with this id, or has finished it."));
         };
@@ -67,7 +116,9 @@ impl Session {
         Ok(Said("Noted.".to_owned(), answer))
     }
 
-    pub async fn status_of(&self, args: StatusOf, context: RequestContext<RoleServer>) -> Answer {
+    /// Show what is known of an operation: whether it runs, is done, or waits for a person.
+    #[tool(annotations(read_only_hint = true, open_world_hint = false))]
+    async fn status_of(&self, Parameters(args): Parameters<StatusOf>, context: RequestContext<RoleServer>) -> Answer {
         let client = self.caller(&context)?.client;
         let found = client.call(Method::GET, &format!("/v1/operations/{}", encode(&args.id)), None).await;
         let found = found.map_err(|error| Said::of(&error, "The state of the operation is not known."))?;
