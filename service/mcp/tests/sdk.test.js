@@ -52,7 +52,7 @@ test("two sessions take turns, a cancelled one leaves the queue, and a killed on
   assert.equal((await first.call("acquire", { keys: ["ts"], note: "tests" })).structuredContent.acquired, true);
   const refused = await second.call("acquire", { keys: ["ts"] });
   assert.equal(refused.isError, true);
-  assert.equal(refused.structuredContent.holders[0].note, "tests");
+  assert.equal(refused.structuredContent.holders[0].metadata.note, "tests");
   const cancel = new AbortController();
   const waiting = second.call("acquire", { keys: ["ts"], wait_s: 40 }, { signal: cancel.signal });
   await until(async () => (await node.lock("ts")).waiters === 1);

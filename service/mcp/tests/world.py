@@ -28,6 +28,10 @@ PATIENCE_S = 60.0
 class Case(unittest.IsolatedAsyncioTestCase):
     """A node on SQLite, and a directory."""
 
+    async def asyncSetUp(self) -> None:
+        # On a busy machine it would report each step that takes long.
+        asyncio.get_running_loop().set_debug(False)
+
     node: Node
 
     @classmethod
