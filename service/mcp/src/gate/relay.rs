@@ -7,7 +7,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{SinkExt as _, StreamExt as _};
+use futures::{SinkExt as _, Stream, StreamExt as _};
 use latchgate_client::Client;
 use parking_lot::Mutex;
 use rmcp::transport::io::stdio_pipes;
@@ -123,15 +123,9 @@ fn writer(to: impl AsyncWrite + Unpin + Send + 'static) -> (mpsc::Sender<String>
     (sender, writing)
 }
 
-/// Calls `take` with each line, until the last one.
-async fn read(from: impl AsyncRead + Unpin, of: &str, mut take: impl AsyncFnMut(String)) {
-    let mut lines = FramedRead::new(from, LinesCodec::new_with_max_length(LINE_BYTES_MAX));
-    while let Some(line) = lines.next().await {
-        match line {
-            Ok(line) => take(line).await,
-            Err(error) => return tracing::error!(%error, "cannot read a line of {of}"),
-        }
-    }
+fn lines(from: impl AsyncRead + Unpin) -> impl Stream<Item = String> {
+    let lines = FramedRead::new(from, LinesCodec::new_with_max_length(LINE_BYTES_MAX));
+    lines.filter_map(async |line| line.inspect_err(|error| tracing::error!(%error, "cannot read a line")).ok())
 }
 
 /// What becomes of a client's line: what the server gets, if anything, or the client's answer.
@@ -140,21 +134,23 @@ type Passes = Result<Option<String>, String>;
 impl Relay {
     // If a reader has gone, the task that reads from it finds out: sending does not.
     async fn read_client(self: &Arc<Self>, from: impl AsyncRead + Unpin) {
-        let take = async |line| match self.of_client(line) {
-            Ok(Some(line)) => drop(self.to_server.send(line).await),
-            Ok(None) => {}
-            Err(answer) => drop(self.to_client.send(answer).await),
-        };
-        read(from, "the client", take).await;
+        let mut lines = pin!(lines(from));
+        while let Some(line) = lines.next().await {
+            match self.of_client(line) {
+                Ok(Some(line)) => drop(self.to_server.send(line).await),
+                Ok(None) => {}
+                Err(answer) => drop(self.to_client.send(answer).await),
+            }
+        }
     }
 
     async fn read_server(&self, from: impl AsyncRead + Unpin) {
-        let take = async |line| {
+        let mut lines = pin!(lines(from));
+        while let Some(line) = lines.next().await {
             if let Some(line) = self.of_server(line) {
                 let _ = self.to_client.send(line).await;
             }
-        };
-        read(from, "the server", take).await;
+        }
     }
 
     fn of_client(self: &Arc<Self>, line: String) -> Passes {

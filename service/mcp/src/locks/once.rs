@@ -2,17 +2,15 @@
 
 use latchgate_client::{Begun, Error, Method, encode};
 use rmcp::handler::server::wrapper::Parameters;
-use rmcp::service::RequestContext;
-use rmcp::{RoleServer, tool, tool_router};
+use rmcp::{tool, tool_router};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answers::{Answer, Said};
-use super::session::{PER_SESSION_MAX, Session, short};
+use super::answers::{Answer, failed, refused, said};
+use super::session::{Context, PER_SESSION_MAX, Session, short};
 
-const RESOLVE: &str = "Nothing will be done again by itself: a person must find out, then run `latchgate operations resolve ID --succeeded \
-                       --reason …` or `--failed`. Do not do it yourself, and do not begin it under other contents.";
+const RESOLVE: &str = include_str!("resolve.txt");
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -60,38 +58,37 @@ impl Session {
     /// Ask whether work that must not be done twice may begin. Do it only if `go` is true, then call finish_once. If it was done before, the
     /// answer has its result.
     #[tool(annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false))]
-    async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: RequestContext<RoleServer>) -> Answer {
+    async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: Context) -> Answer {
         let caller = self.caller(&context)?;
         if self.held.lock().attempts.len() >= PER_SESSION_MAX {
-            let words = format!("This session has begun {PER_SESSION_MAX} operations, the most: finish some first.");
-            return Err(Said::refused(words));
+            return Err(refused("This session has begun too many operations: finish some first."));
         }
         let label = args.label.as_deref().map_or(caller.owner, |label| short(label, 60));
         let operation = caller.client.operation(args.operation).label(label);
         let begun = tokio::select! {
             begun = operation.begin(&args.contents) => begun,
-            () = context.ct.cancelled() => return Err(Said::refused("The call was cancelled: nothing was begun.")),
+            () = context.ct.cancelled() => return Err(refused("The call was cancelled: nothing was begun.")),
         };
         match begun {
             Ok(Begun::Go(attempt)) => {
                 let id = attempt.id().to_owned();
-                let words = format!(
-                    "GO: the work is yours. Do it now, then call finish_once with id {id}. If you never do, a person must decide."
-                );
+                let words = format!("GO: do the work now, then call finish_once with id {id}.");
                 self.held.lock().attempts.insert(id.clone(), attempt);
-                Ok(Said(words, json!({ "go": true, "id": id })))
+                Ok(said(words, json!({ "go": true, "id": id })))
             }
             Ok(Begun::Duplicate(before)) => {
-                let [id, at, omitted] = ["id", "at", "result_omitted"].map(|name| before.problem.field(name));
-                let data = json!({ "go": false, "state": "succeeded", "id": id, "at": at, "result": before.result, "result_omitted": omitted == true });
-                Ok(Said(format!("DONE BEFORE: do not do it again. Its result: {}", before.result), data))
+                let mut data = json!(before.problem.fields());
+                data["go"] = false.into();
+                Ok(said(format!("DONE BEFORE: do not do it again. Its result: {}", before.result), data))
             }
-            Err(error @ Error::InProgress(_)) => Err(Said::of(
-                &error,
-                "Another caller does it now: do not do it. Call begin_once again later to get its result.",
-            )),
-            Err(error @ Error::OutcomeUnknown(_)) => Err(Said::of(&error, &format!("UNKNOWN. {RESOLVE}"))),
-            Err(error) => Err(Said::of(&error, "Nothing was begun: do not do the work.")),
+            Err(error) => {
+                let then = match error {
+                    Error::InProgress(_) => "Another caller does it now: do not do it. Ask again later.",
+                    Error::OutcomeUnknown(_) => RESOLVE,
+                    _ => "Nothing was begun: do not do the work.",
+                };
+                Err(failed(&error, then))
+            }
         }
     }
 
@@ -99,29 +96,23 @@ impl Session {
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
     async fn finish_once(&self, Parameters(args): Parameters<FinishOnce>) -> Answer {
         let Some(attempt) = self.held.lock().attempts.remove(&args.id) else {
-            return Err(Said::refused("This session has not begun an operation with this id, or has finished it."));
+            return Err(refused("This session has not begun an operation with this id, or has finished it."));
         };
         let reported = match args.outcome {
             Outcome::Done => attempt.succeed(&args.result.map_or(Value::Null, Value::Object)).await,
             Outcome::NothingDone => attempt.fail().await,
-            Outcome::Unknown => {
-                attempt.leave_unknown(args.detail.as_deref().unwrap_or("The agent does not know.")).await
-            }
+            Outcome::Unknown => attempt.leave_unknown(args.detail.as_deref().unwrap_or("not known")).await,
         };
-        let answer = reported
-            .map_err(|error| Said::of(&error, &format!("The outcome was not recorded, so it is unknown. {RESOLVE}")))?;
-        if args.outcome == Outcome::Unknown {
-            return Ok(Said(format!("Noted as UNKNOWN. {RESOLVE}"), json!({ "id": args.id, "state": "unknown" })));
-        }
-        Ok(Said("Noted.".to_owned(), answer))
+        let answer = reported.map_err(|error| failed(&error, &format!("It was not recorded. {RESOLVE}")))?;
+        Ok(said(if args.outcome == Outcome::Unknown { RESOLVE } else { "Noted." }, answer))
     }
 
     /// Show what is known of an operation: whether it runs, is done, or waits for a person.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
-    async fn status_of(&self, Parameters(args): Parameters<StatusOf>, context: RequestContext<RoleServer>) -> Answer {
+    async fn status_of(&self, Parameters(args): Parameters<StatusOf>, context: Context) -> Answer {
         let client = self.caller(&context)?.client;
         let found = client.call(Method::GET, &format!("/v1/operations/{}", encode(&args.id)), None).await;
-        let found = found.map_err(|error| Said::of(&error, "The state of the operation is not known."))?;
-        Ok(Said(format!("The operation is {}.", found["state"].as_str().unwrap_or("unknown")), found))
+        let found = found.map_err(|error| failed(&error, "The state of the operation is not known."))?;
+        Ok(said(format!("The operation is {}.", found["state"].as_str().unwrap_or("unknown")), found))
     }
 }

@@ -2,19 +2,12 @@
 
 use std::borrow::Cow;
 
-use rmcp::handler::server::tool::{ToolCallContext, ToolRouter};
+use rmcp::handler::server::tool::ToolCallContext;
 use rmcp::model::{CallToolRequestParams, CallToolResponse, ContentBlock};
 use rmcp::model::{Implementation, ProtocolVersion, ServerCapabilities, ServerConfig};
-use rmcp::service::RequestContext;
-use rmcp::{ErrorData, RoleServer, ServerHandler, tool_handler};
+use rmcp::{ErrorData, ServerHandler, tool_handler};
 
-use super::session::Session;
-
-impl Session {
-    fn tools() -> ToolRouter<Self> {
-        Self::lock_tools() + Self::once_tools()
-    }
-}
+use super::session::{Context, Session};
 
 #[tool_handler(router = Self::tools())]
 impl ServerHandler for Session {
@@ -30,11 +23,7 @@ impl ServerHandler for Session {
         Cow::Borrowed(ProtocolVersion::known_up_to(&ProtocolVersion::LATEST_WITH_INITIALIZE))
     }
 
-    async fn call_tool(
-        &self,
-        request: CallToolRequestParams,
-        context: RequestContext<RoleServer>,
-    ) -> Result<CallToolResponse, ErrorData> {
+    async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> Result<CallToolResponse, ErrorData> {
         let mut notices = self.notices();
         let mut answer = Self::tools().call(ToolCallContext::new(self, request, context)).await?;
         // What has happened during the call.

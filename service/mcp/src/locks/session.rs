@@ -1,6 +1,7 @@
 //! One client's session, and what it holds. All of it ends with the session.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,14 +10,19 @@ use axum::http::request::Parts;
 use latchgate_client::{Attempt, Client, Lease};
 use parking_lot::Mutex;
 use rmcp::RoleServer;
+use rmcp::handler::server::tool::ToolRouter;
+use rmcp::model::CallToolResult;
 use rmcp::service::RequestContext;
 use serde_json::Value;
 
-use super::answers::Said;
+use super::answers::refused;
 use super::paths::Tree;
 
 /// Most leases, attempts and tickets of a session, each.
 pub const PER_SESSION_MAX: usize = 200;
+
+const LOST: &str =
+    "Another session may have changed what it protects. Stop, acquire it again, and read everything anew.";
 
 /// What all sessions of one server have in common.
 #[derive(Clone, Debug)]
@@ -28,9 +34,12 @@ pub struct Settings {
     pub ttl: Duration,
 }
 
+pub type Context = RequestContext<RoleServer>;
+
 pub struct Session {
     pub settings: Arc<Settings>,
     id: String,
+    numbers: AtomicU64,
     client: Client,
     /// The API key of the session's first call over HTTP, and a client with it.
     first: OnceLock<(Option<String>, Client)>,
@@ -39,7 +48,6 @@ pub struct Session {
 
 #[derive(Default)]
 pub struct Held {
-    numbers: u64,
     pub leases: BTreeMap<u64, Hold>,
     pub attempts: HashMap<String, Attempt>,
     /// Waits that can go on: the lease id that was asked for, and the node's ticket.
@@ -64,30 +72,33 @@ pub struct Caller {
     pub owner: String,
 }
 
-impl Held {
-    pub fn number(&mut self) -> u64 {
-        self.numbers += 1;
-        self.numbers
-    }
-}
-
 impl Session {
     pub fn new(client: Client, settings: Arc<Settings>) -> Self {
         let id = uuid::Uuid::new_v4().simple().to_string()[..8].to_owned();
-        Self { settings, id, client, first: OnceLock::new(), held: Mutex::default() }
+        Self { settings, id, numbers: AtomicU64::new(1), client, first: OnceLock::new(), held: Mutex::default() }
+    }
+
+    pub fn tools() -> ToolRouter<Self> {
+        Self::lock_tools() + Self::once_tools()
+    }
+
+    /// Names a lease or a ticket.
+    pub fn number(&self) -> u64 {
+        self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
     /// # Errors
     /// If the API key is another one than that of the session, or has not the form of one.
-    pub fn caller(&self, context: &RequestContext<RoleServer>) -> Result<Caller, Said> {
+    pub fn caller(&self, context: &Context) -> Result<Caller, CallToolResult> {
         let header = context.extensions.get::<Parts>().and_then(|parts| parts.headers.get(AUTHORIZATION));
         let key = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        let client = key.map_or_else(|| Ok(self.client.clone()), |key| self.client.clone().api_key(key));
-        let client = client.map_err(|error| Said::refused(error.to_string()))?;
-        let (first, client) = self.first.get_or_init(|| (key.map(str::to_owned), client));
-        if first.as_deref() != key {
-            return Err(Said::refused("The session began with another API key."));
+        if self.first.get().is_none() {
+            let client = key.map_or_else(|| Ok(self.client.clone()), |key| self.client.clone().api_key(key));
+            let client = client.map_err(|error| refused(error.to_string()))?;
+            let _ = self.first.set((key.map(str::to_owned), client));
         }
+        let first = self.first.get().filter(|(first, _)| first.as_deref() == key);
+        let (_, client) = first.ok_or_else(|| refused("The session began with another API key."))?;
         let (name, version) = context.client_info().map_or_else(Default::default, |info| (info.name, info.version));
         let name = short(if name.is_empty() { "agent" } else { &name }, 40);
         let owner = self.settings.owner.clone().unwrap_or_else(|| format!("{name}/{}", self.id));
@@ -100,17 +111,12 @@ impl Session {
         self.held.lock().leases.retain(|number, hold| {
             let lost = hold.lease.check().err();
             if let Some(loss) = &lost {
-                notices.push(format!(
-                    "LOST: lease {number} ({}): {loss}. Another session may have changed what it protects. Stop, acquire it \
-                     again, and read everything anew before you go on.",
-                    hold.names()
-                ));
+                notices.push(format!("LOST: lease {number} ({}): {loss}. {LOST}", hold.names()));
             } else if let Some(asked) = hold.lease.revocation() {
+                let (reason, names) = (asked.reason.as_deref().unwrap_or("no reason given"), hold.names());
+                let until = asked.deadline;
                 notices.push(format!(
-                    "An operator asks for lease {number} ({}): {}. Finish and release it before {}.",
-                    hold.names(),
-                    asked.reason.as_deref().unwrap_or("no reason given"),
-                    asked.deadline
+                    "An operator asks for lease {number} ({names}): {reason}. Release it before {until}."
                 ));
             }
             lost.is_none()
