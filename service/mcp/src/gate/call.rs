@@ -134,9 +134,15 @@ impl Relay {
     }
 }
 
+/// Newer versions of the protocol need the type.
+fn result(words: &str, is_error: bool) -> Value {
+    json!({ "resultType": "complete", "content": [{ "type": "text", "text": words }], "isError": is_error })
+}
+
 fn refusal(words: &str, code: &str, operation: Option<&str>) -> Value {
-    let marked = json!({ "latchgate/refusal": { "code": code, "operation": operation } });
-    json!({ "content": [{ "type": "text", "text": words }], "isError": true, "_meta": marked })
+    let mut refusal = result(words, true);
+    refusal["_meta"] = json!({ "latchgate/refusal": { "code": code, "operation": operation } });
+    refusal
 }
 
 fn server_ended() -> Value {
@@ -172,23 +178,26 @@ fn not_begun(error: &Error) -> Value {
 
 /// The result of the first call. One that a person has entered may have another form.
 fn stored(duplicate: &Duplicate, known: Tool) -> Value {
-    let (problem, mut result) = (&duplicate.problem, duplicate.result.clone());
-    if result.get("content").or(result.get("task")).is_none() {
-        let what = if result.is_null() {
+    let (problem, mut stored) = (&duplicate.problem, duplicate.result.clone());
+    if stored.get("content").or(stored.get("task")).is_none() {
+        let what = if stored.is_null() {
             "not stored: it was too long, or a person has resolved the call"
         } else {
-            &result.to_string()
+            &stored.to_string()
         };
         let words = format!("DONE BEFORE: this call has succeeded, and was not made again. Its result: {what}");
-        result = json!({ "content": [{ "type": "text", "text": words }], "isError": known.has_output_schema });
-    } else if result["isError"] == true
-        && let Some(content) = result["content"].as_array_mut()
+        stored = result(&words, known.has_output_schema);
+    } else if stored["isError"] == true
+        && let Some(content) = stored["content"].as_array_mut()
     {
         content.push(json!({ "type": "text", "text": format!("This is the stored answer of an earlier call. For new work, choose a new {KEY}.") }));
     }
-    if !result["_meta"].is_object() {
-        result["_meta"] = json!({});
+    if stored["resultType"].is_null() && stored["task"].is_null() {
+        stored["resultType"] = "complete".into();
     }
-    result["_meta"]["latchgate/duplicate"] = json!({ "operation": problem.field("id"), "at": problem.field("at") });
-    result
+    if !stored["_meta"].is_object() {
+        stored["_meta"] = json!({});
+    }
+    stored["_meta"]["latchgate/duplicate"] = json!({ "operation": problem.field("id"), "at": problem.field("at") });
+    stored
 }
