@@ -29,7 +29,8 @@ pub struct Tools(HashMap<String, Tool>);
 
 impl Tools {
     pub fn get(&self, name: &str) -> Tool {
-        self.0.get(name).copied().unwrap_or_default()
+        // Of a tool that was not listed, the client may know a schema.
+        self.0.get(name).copied().unwrap_or(Tool { has_output_schema: true, ..Tool::default() })
     }
 
     pub fn is_gated(&self, settings: &Settings, name: &str) -> bool {
