@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 from raw import Lost, Raw
 from world import BINARY, Case, python_server, request
@@ -32,7 +33,7 @@ class Hostile(Case):
             listed.update(operation["id"] for operation in page["operations"])
             if not page.get("next_cursor"):
                 return listed
-            cursor = f"&cursor={page['next_cursor']}"
+            cursor = "&cursor=" + quote(page["next_cursor"], safe="")
 
     async def test_no_call_has_a_second_effect_and_none_stays_without_an_answer(self) -> None:
         dice = random.Random(SEED)
