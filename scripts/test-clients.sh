@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
 # service/clients/SCENARIOS.md, each language in its own test runner, and the types of those for Python and TypeScript; tooz's and Verrou's own
-# tests of our drivers; and the programs of docs/GATE.md, in four languages. What lacks its toolchain or its packages, and cannot be given them
+# tests of our drivers; the programs of docs/GATE.md, in four languages; and `latchgate mcp` under the official SDKs. What lacks its toolchain or its packages, and cannot be given them
 # here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
@@ -46,6 +46,11 @@ verrou=$NODE_MODULES
 node_tools guard-node pg@8.16.3
 PROGRAM_NODE_MODULES=$NODE_MODULES
 [[ -z $PROGRAM_NODE_MODULES ]] || ln -sfn "$PWD/service/clients/typescript" "$PROGRAM_NODE_MODULES/latchgate"
+# The official SDKs of the Model Context Protocol, for `latchgate mcp` and `mcp-gate`.
+(python_tools mcp mcp==2.3.0) || missing+=("latchgate mcp under the SDK for Python")
+mcp=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools/mcp")/bin/python
+node_tools mcp-node @modelcontextprotocol/sdk@1.32.2 zod@4.6.7
+export MCP_NODE_MODULES=$NODE_MODULES
 (ensure_packages java jdbc) || true
 PROGRAM_JDBC=$(find /usr/share/java/postgresql.jar 2>/dev/null || true)
 PROGRAM_RUST=$(realpath "${CARGO_TARGET_DIR:-target}/debug/examples/guarded" 2>/dev/null || true)
@@ -67,7 +72,7 @@ run() {
     files+=("$name")
     # Each runner has nodes of its own: more at once would be slow nodes, and the clients' bounds are in seconds.
     while (($(jobs -rp | grep -cxFf <(printf '%s\n' "${runners[@]}")) >= 4)); do sleep 0.2; done
-    (set +e; timeout --kill-after=10 240 "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
+    (set +e; timeout --kill-after=10 "${PATIENCE_S:-240}" "$@" >"$SCRATCH/$name.log" 2>&1; echo $? >"$SCRATCH/$name.code") &
     runners+=($!)
 }
 
@@ -118,6 +123,17 @@ if [[ " ${missing[*]} " != *" for Java"* ]]; then
     mkdir -p "$SCRATCH/classes"
     run java bash -c 'javac --release 17 -encoding UTF-8 -Xlint:all,-serial,-try -Werror -d "$1/classes" $(find src -name "*.java") &&
         exec java -Dfile.encoding=UTF-8 -Djava.io.tmpdir="$1" -cp "$1/classes" io.latchgate.Scenarios' java "$SCRATCH"
+fi
+cd ../../mcp/tests
+for file in test_*.py; do
+    [[ " ${missing[*]} " != *" latchgate mcp "* ]] || continue
+    # Ten thousand calls, and two thousand edits.
+    PATIENCE_S=900 run "mcp-${file%.py}" env "PYTHONPATH=$PWD:$PWD/../../clients/python" "$mcp" -B -m unittest -b "${file%.py}"
+done
+if [[ -n $MCP_NODE_MODULES ]]; then
+    run mcp-sdk node --test --test-reporter=tap sdk.test.js
+else
+    missing+=("latchgate mcp under the SDK for TypeScript")
 fi
 cd ../../..
 wait "${runners[@]}" # and not for Postgres

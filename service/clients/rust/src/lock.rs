@@ -120,6 +120,7 @@ pub struct LockRequest {
     ttl: Duration,
     wait: Duration,
     on_wait: Option<OnWait>,
+    resumed: Option<(String, Value)>,
 }
 
 impl fmt::Debug for LockRequest {
@@ -134,7 +135,8 @@ impl fmt::Debug for LockRequest {
 
 impl LockRequest {
     pub(crate) fn new(client: Client, wanted: Vec<Wanted>, is_multilock: bool) -> Self {
-        Self { client, wanted, is_multilock, fields: Map::new(), ttl: TTL, wait: Duration::ZERO, on_wait: None }
+        let (fields, wait) = (Map::new(), Duration::ZERO);
+        Self { client, wanted, is_multilock, fields, ttl: TTL, wait, on_wait: None, resumed: None }
     }
 
     /// Length of the lease between two renewals; 30 s unless set.
@@ -214,6 +216,13 @@ impl LockRequest {
         self.field("metadata", metadata)
     }
 
+    /// The id of the lease, if it is granted at once. Each request needs a new one. With the `ticket` of a refusal and the id of the request
+    /// that got it, the same request returns to its position in the queue, for a minute after the refusal.
+    pub fn resume(mut self, lease_id: impl Into<String>, ticket: Option<Value>) -> Self {
+        self.resumed = Some((lease_id.into(), ticket.unwrap_or_default()));
+        self
+    }
+
     /// Called with each refusal while the wait goes on: it has the `holders`, the `position` and the `waiters`.
     pub fn on_wait(mut self, notice: impl Fn(&Problem) + Send + Sync + 'static) -> Self {
         self.on_wait = Some(Arc::new(notice));
@@ -242,8 +251,8 @@ impl LockRequest {
         };
         let started = Moment::now();
         let wait_until = started.plus(self.wait);
-        let mut pending = Pending::new(&self.client, target);
-        let mut ticket = Value::Null;
+        let (lease_id, mut ticket) = self.resumed.take().unwrap_or_else(|| (new_id(), Value::Null));
+        let mut pending = Pending::new(&self.client, target, lease_id);
         let mut next_wait = FIRST_WAIT;
         let mut silent_since: Option<Moment> = None;
         let mut was_answered = false;
@@ -399,8 +408,8 @@ struct Pending {
 }
 
 impl Pending {
-    fn new(client: &Client, target: Target) -> Self {
-        let (client, lease_id, runtime) = (client.clone(), new_id(), Handle::current());
+    fn new(client: &Client, target: Target, lease_id: String) -> Self {
+        let (client, runtime) = (client.clone(), Handle::current());
         Self { client, target, lease_id, is_in_doubt: false, is_over: false, runtime }
     }
 

@@ -7,6 +7,7 @@ mod health;
 mod inspect;
 mod lock;
 mod manual;
+mod mcp;
 mod node;
 mod once;
 mod print;
@@ -43,6 +44,8 @@ async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Lock(args) => return lock::run(&args).await,
         Command::Once(args) => return once::run(&args).await,
+        Command::McpGate(args) => return mcp::gate(args).await,
+        Command::Mcp(args) => mcp::mcp(args).await,
         Command::Bench(args) => bench::run(&args).await,
         Command::Locks(args) => inspect::locks(&args).await,
         Command::Operations(args) => inspect::operations(&args).await,

@@ -12,6 +12,7 @@ mod http;
 mod inspect;
 mod locks;
 mod log;
+mod mcp;
 mod observe;
 mod operations;
 mod proxy;
@@ -38,6 +39,7 @@ pub use self::inspect::{
 };
 pub use self::locks::LockArgs;
 pub use self::log::LogArgs;
+pub use self::mcp::{McpArgs, McpGateArgs};
 pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
@@ -97,6 +99,8 @@ pub enum Command {
     Man(ManArgs),
     /// Run a reverse proxy that honours `Idempotency-Key` for a service that does not.
     Proxy(ProxyArgs),
+    Mcp(McpArgs),
+    McpGate(McpGateArgs),
     /// Print the OpenAPI description (JSON).
     Openapi,
     /// Watch over the processes of `lock` and `once`, and end them when the lease ends.

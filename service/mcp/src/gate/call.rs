@@ -1,0 +1,203 @@
+//! The call of a gated tool: an operation of the gate.
+
+use std::sync::Arc;
+
+use latchgate_client::{Attempt, Begun, Duplicate, Error, OnExpiry, process_name};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::Scope;
+use super::message::{Object, answer, field, set, text};
+use super::relay::Relay;
+use super::tools::{KEY, Tool};
+
+/// Errors by which a server says that it has not begun the call: the protocol's own, and that the client must do something first.
+const NOT_BEGUN: [i64; 8] = [-32_700, -32_600, -32_601, INVALID, -32_020, -32_021, -32_022, -32_042];
+const INVALID: i64 = -32_602;
+/// Results by which a server asks for a second call with more input. That call is the one that does the work.
+const INPUT_REQUIRED: &str = "input_required";
+const KEY_BYTES_MAX: usize = 256;
+const LARGE: &str = "the result is longer than 64 KiB: it is not stored, and a retry does not get it";
+
+/// A call on its way.
+pub struct Call {
+    pub id: Box<RawValue>,
+    pub id_at_server: String,
+    /// As the server gets it.
+    message: Object,
+    tool: String,
+    known: Tool,
+    arguments: Object,
+    key: Option<String>,
+}
+
+impl Call {
+    /// # Errors
+    /// The answer to a call whose key is not one.
+    pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, String> {
+        let (id, mut params): (_, Object) = (message["id"].clone(), field(&message, "params").unwrap_or_default());
+        let mut arguments: Object = field(&params, "arguments").unwrap_or_default();
+        let is_short = |key: &String| (1..=KEY_BYTES_MAX).contains(&key.len());
+        let key = field(&arguments, KEY).filter(is_short);
+        if !known.has_own_key && arguments.shift_remove(KEY).is_some() {
+            if key.is_none() {
+                let words = format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes. The tool was not called.");
+                return Err(answer(&id, "result", &refusal(&words, "invalid-request", None)));
+            }
+            set(&mut params, "arguments", &arguments);
+            set(&mut message, "params", &params);
+        }
+        set(&mut message, "id", &id_at_server);
+        Ok(Self { id, id_at_server, message, tool, known, arguments, key })
+    }
+}
+
+impl Relay {
+    /// Answers the client, unless it has cancelled the call.
+    pub async fn call(self: Arc<Self>, call: Call, cancelled: CancellationToken) {
+        let say = |value: Value| answer(&call.id, "result", &value);
+        let answer = tokio::select! {
+            begun = self.begin(&call) => match begun {
+                Ok(Begun::Go(attempt)) => self.go(&call, attempt, &cancelled).await,
+                Ok(Begun::Duplicate(duplicate)) => say(stored(&duplicate, call.known)),
+                Err(error) => say(not_begun(&error)),
+            },
+            () = cancelled.cancelled() => String::new(),
+            () = self.ending.cancelled() => say(server_ended()),
+        };
+        self.forget(&call);
+        if !cancelled.is_cancelled() {
+            let _ = self.to_client.send(answer).await;
+        }
+    }
+
+    /// The operation is identified by the call's scope and its key, with which the arguments must be equal, too, or by its arguments.
+    async fn begin(&self, call: &Call) -> Result<Begun, Error> {
+        let settings = &self.settings;
+        let scope = match &settings.scope {
+            Scope::Text(text) => json!({ "text": text }),
+            Scope::App if call.key.is_some() => json!("app"),
+            Scope::App | Scope::Session => json!({ "session": self.run }),
+        };
+        let label: String = format!("{} {}", process_name(), call.tool).chars().take(60).collect();
+        let operation = self.client.operation(format!("mcp/{}/{}", settings.name, call.tool)).label(label);
+        let operation = operation.ttl(settings.lease).wait(settings.call_max).on_expiry(OnExpiry::Block);
+        let Some(key) = &call.key else {
+            let contents = json!({ "scope": scope, "arguments": call.arguments });
+            return operation.retention(settings.window).begin(&contents).await;
+        };
+        let operation = operation.retention(settings.retention).checked(json!(call.arguments));
+        operation.begin(&json!({ "scope": scope, "key": key })).await
+    }
+
+    /// Calls the server, and reports the outcome before the client has the answer.
+    async fn go(&self, call: &Call, attempt: Attempt, cancelled: &CancellationToken) -> String {
+        let operation = attempt.id().to_owned();
+        let Some(answered) = self.expect(call).filter(|_| !cancelled.is_cancelled()) else {
+            let _ = attempt.fail().await;
+            return answer(&call.id, "result", &server_ended());
+        };
+        // If the server has ended meanwhile, no answer comes.
+        let _ = self.to_server.send(text(&call.message)).await;
+        let (mut said, mut why) = (Object::new(), "The server ended before it had answered.".to_owned());
+        match timeout(self.settings.call_max, answered).await {
+            Ok(Ok(message)) => said = message,
+            Ok(Err(_)) => {}
+            Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
+        }
+        let result: Option<Value> = field(&said, "result");
+        let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
+        // Some servers check what a tool has returned, too, and say then that it is invalid.
+        let not_begun = |code: i64| NOT_BEGUN.contains(&code) && !(code == INVALID && call.known.has_output_schema);
+        let needs_input = result.as_ref().is_some_and(|result| result["resultType"] == INPUT_REQUIRED);
+        let is_known = result.is_some() || code.is_some_and(not_begun);
+        let report = match result {
+            Some(result) if !needs_input => attempt.succeed(&result).await,
+            _ if is_known => attempt.fail().await,
+            _ => {
+                why = said.get("error").map_or(why, |error| format!("The server has answered with an error: {error}"));
+                attempt.leave_unknown(&why).await
+            }
+        };
+        match report {
+            Ok(report) if report["result_omitted"] == true => tracing::warn!(operation, "{LARGE}"),
+            Ok(_) => {}
+            Err(error) => tracing::error!(operation, %error, "the outcome was not recorded: it may be unknown"),
+        }
+        if !is_known {
+            return answer(&call.id, "result", &unknown(&why, &operation));
+        }
+        set(&mut said, "id", &call.id);
+        text(&said)
+    }
+}
+
+/// Newer versions of the protocol need the type.
+fn result(words: &str, is_error: bool) -> Value {
+    json!({ "resultType": "complete", "content": [{ "type": "text", "text": words }], "isError": is_error })
+}
+
+fn refusal(words: &str, code: &str, operation: Option<&str>) -> Value {
+    let mut refusal = result(words, true);
+    refusal["_meta"] = json!({ "latchgate/refusal": { "code": code, "operation": operation } });
+    refusal
+}
+
+fn server_ended() -> Value {
+    refusal("The server has ended. The tool was not called for this request.", "server-ended", None)
+}
+
+fn unknown(why: &str, id: &str) -> Value {
+    let words = format!(
+        "UNKNOWN whether this call was done. {why} It is not repeated by itself. A person must find out and resolve the \
+         operation {id}: `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`. Until then each retry \
+         gets this answer. Do not repeat the work with another {KEY} or other arguments."
+    );
+    refusal(&words, "operation-unknown", Some(id))
+}
+
+fn not_begun(error: &Error) -> Value {
+    let operation = error.problem().and_then(|problem| problem.field("id").as_str());
+    let code = error.code().unwrap_or("unreachable");
+    let words = match error {
+        Error::OutcomeUnknown(_) => {
+            return unknown("An earlier call has ended without a known outcome.", operation.unwrap_or("ID"));
+        }
+        Error::InProgress(_) => {
+            "The first call still runs. Repeat it with the same key and arguments to get its result."
+        }
+        _ if code == "contents-mismatch" => {
+            "This key was used for a call with other arguments. For new work, choose a new key."
+        }
+        error => &error.to_string(),
+    };
+    refusal(&format!("This call was not made. {words}"), code, operation)
+}
+
+/// The result of the first call. One that a person has entered may have another form.
+fn stored(duplicate: &Duplicate, known: Tool) -> Value {
+    let (problem, mut stored) = (&duplicate.problem, duplicate.result.clone());
+    if stored.get("content").or(stored.get("task")).is_none() {
+        let what = if stored.is_null() {
+            "not stored: it was too long, or a person has resolved the call"
+        } else {
+            &stored.to_string()
+        };
+        let words = format!("DONE BEFORE: this call has succeeded, and was not made again. Its result: {what}");
+        stored = result(&words, known.has_output_schema);
+    } else if stored["isError"] == true
+        && let Some(content) = stored["content"].as_array_mut()
+    {
+        content.push(json!({ "type": "text", "text": format!("This is the stored answer of an earlier call. For new work, choose a new {KEY}.") }));
+    }
+    if stored["resultType"].is_null() && stored["task"].is_null() {
+        stored["resultType"] = "complete".into();
+    }
+    if !stored["_meta"].is_object() {
+        stored["_meta"] = json!({});
+    }
+    stored["_meta"]["latchgate/duplicate"] = json!({ "operation": problem.field("id"), "at": problem.field("at") });
+    stored
+}

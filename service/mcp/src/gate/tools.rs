@@ -1,0 +1,121 @@
+//! Which tools are gated, and how the list of tools says so.
+
+use std::collections::HashMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::message::{Object, field, set};
+use super::{Settings, Treatment};
+
+pub const KEY: &str = "idempotency_key";
+/// Most tools that are remembered. A tool that is not is gated.
+const TOOLS_MAX: usize = 10_000;
+const DESCRIPTION: &str = include_str!("key.txt");
+
+/// What the list of the server's tools says of one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tool {
+    /// It only reads, or may be repeated.
+    is_harmless: bool,
+    /// It has an argument of this name itself, which stays with the call.
+    pub has_own_key: bool,
+    /// Clients check its results.
+    pub has_output_schema: bool,
+}
+
+#[derive(Default)]
+pub struct Tools(HashMap<String, Tool>);
+
+impl Tools {
+    pub fn get(&self, name: &str) -> Tool {
+        // Of a tool that was not listed, the client may know a schema.
+        self.0.get(name).copied().unwrap_or(Tool { has_output_schema: true, ..Tool::default() })
+    }
+
+    pub fn is_gated(&self, settings: &Settings, name: &str) -> bool {
+        let named = |names: &[String]| names.iter().any(|one| one == name);
+        match settings.treat.get(name) {
+            Some(treatment) => *treatment == Treatment::Once,
+            None if !settings.only.is_empty() => named(&settings.only),
+            None => !named(&settings.except) && !self.get(name).is_harmless,
+        }
+    }
+
+    /// The result of `tools/list`, in which each gated tool has one argument more.
+    pub fn listed(&mut self, settings: &Settings, result: &RawValue) -> Option<Object> {
+        let mut result: Object = serde_json::from_str(result.get()).ok()?;
+        let mut tools: Vec<Object> = field(&result, "tools")?;
+        for tool in &mut tools {
+            let Some(name) = field::<String>(tool, "name") else { continue };
+            let hint = |hint: &str| field::<Value>(tool, "annotations").is_some_and(|hints| hints[hint] == true);
+            let mut schema: Object = field(tool, "inputSchema").unwrap_or_default();
+            let mut properties: Object = field(&schema, "properties").unwrap_or_default();
+            let known = Tool {
+                is_harmless: hint("readOnlyHint") || hint("idempotentHint"),
+                has_own_key: properties.contains_key(KEY),
+                has_output_schema: tool.contains_key("outputSchema"),
+            };
+            if self.0.len() < TOOLS_MAX || self.0.contains_key(&name) {
+                self.0.insert(name.clone(), known);
+            }
+            if self.is_gated(settings, &name) && !known.has_own_key {
+                set(&mut properties, KEY, &json!({ "type": "string", "description": DESCRIPTION.trim() }));
+                set(&mut schema, "properties", &properties);
+                set(tool, "inputSchema", &schema);
+            }
+        }
+        set(&mut result, "tools", &tools);
+        Some(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::Scope;
+    use super::*;
+
+    fn settings() -> Settings {
+        let second = Duration::from_secs(1);
+        let (name, scope, treat) = ("shop".to_owned(), Scope::Session, HashMap::new());
+        let (window, retention, lease, call_max) = (second, second, second, second);
+        Settings { name, scope, window, retention, lease, call_max, only: Vec::new(), except: Vec::new(), treat }
+    }
+
+    fn listed(tools: &mut Tools) -> String {
+        let list = r#"{"tools":[{"name":"pay","inputSchema":{"type":"object","properties":{"b":{},"a":{"const":1.10}},"required":["b"]}},
+            {"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},
+            {"name":"put","annotations":{"idempotentHint":true,"readOnlyHint":false}},
+            {"name":"own","inputSchema":{"properties":{"idempotency_key":{"type":"integer"}}},"outputSchema":{}}],"nextCursor":"c"}"#;
+        super::super::message::text(
+            &tools.listed(&settings(), &RawValue::from_string(list.to_owned()).unwrap()).unwrap(),
+        )
+    }
+
+    #[test]
+    fn a_gated_tool_has_one_argument_more_and_keeps_all_else() {
+        let mut tools = Tools::default();
+        let list = listed(&mut tools);
+        assert!(list.contains(r#""properties":{"b":{},"a":{"const":1.10},"idempotency_key":{"#), "{list}");
+        assert!(
+            list.contains(r#"{"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}"#)
+        );
+        assert!(list.contains(r#"{"idempotency_key":{"type":"integer"}}"#) && list.ends_with(r#""nextCursor":"c"}"#));
+        assert!(tools.get("own").has_own_key && tools.get("own").has_output_schema);
+    }
+
+    #[test]
+    fn a_tool_passes_only_if_it_is_said_to_be_harmless() {
+        let mut tools = Tools::default();
+        assert!(tools.is_gated(&settings(), "look"), "nothing is known of it yet");
+        listed(&mut tools);
+        let gated = |settings: &Settings| ["pay", "look", "put", "own"].map(|name| tools.is_gated(settings, name));
+        assert_eq!(gated(&settings()), [true, false, false, true]);
+        assert_eq!(gated(&Settings { only: vec!["look".to_owned()], ..settings() }), [false, true, false, false]);
+        assert_eq!(gated(&Settings { except: vec!["pay".to_owned()], ..settings() }), [false, false, false, true]);
+        let treat = HashMap::from([("pay".to_owned(), Treatment::Pass), ("put".to_owned(), Treatment::Once)]);
+        assert_eq!(gated(&Settings { treat, ..settings() }), [false, false, true, true]);
+    }
+}

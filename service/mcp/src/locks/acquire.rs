@@ -1,0 +1,222 @@
+//! The tools `acquire`, `release` and `who_holds`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use latchgate_client::{Error, Lease, Method, Wanted, encode};
+use rmcp::handler::server::wrapper::Parameters;
+use rmcp::model::CallToolResult;
+use rmcp::{tool, tool_router};
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::answers::{Answer, failed, held, not_acquired, refused, said};
+use super::paths::overlap;
+use super::session::{Caller, Context, Hold, PER_SESSION_MAX, Session, short};
+
+/// Longest wait of one call: clients give up after a minute.
+const WAIT_MAX: Duration = Duration::from_secs(45);
+/// The metadata of a lease are 1 KiB at most, of which a note takes 400 bytes at most.
+const NOTE_CHARS_MAX: usize = 100;
+const PATHS_BYTES_MAX: usize = 350;
+/// The most keys that a node locks together.
+const KEYS_MAX: usize = 64;
+/// Most locks that `who_holds` lists.
+const LISTED_MAX: usize = 50;
+const OVERLAPS: &str = "Work under that lease, or release it, then acquire all that you need in one call.";
+const LOST: &str = "What you did under it may have overlapped with the work of another session: check it.";
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Acquire {
+    /// Names of things that only one session may use at a time, for example "deploy/production".
+    #[serde(default)]
+    pub keys: Vec<String>,
+    /// Files or folders of the repository, relative to its root: "src/billing/" is held with all that is below it.
+    #[serde(default)]
+    pub paths: Vec<String>,
+    /// How long to wait if another session holds one of them, in seconds. If absent: not at all. After 45 s the answer is a `ticket`.
+    #[serde(default)]
+    pub wait_s: u64,
+    /// What you do with it, in one line. Other sessions see it while they wait.
+    pub note: Option<String>,
+    /// From the refusal of a call that waited, less than a minute ago: keeps your place in the queue. Repeat keys and paths.
+    pub ticket: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Release {
+    /// The number from acquire. If absent: everything that this session holds.
+    pub lease: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct WhoHolds {
+    /// One key.
+    pub key: Option<String>,
+    /// All held keys that begin with this. Those of paths begin with "path/".
+    pub prefix: Option<String>,
+}
+
+#[tool_router(router = lock_tools, vis = "pub")]
+impl Session {
+    /// Take locks, all or none, before you change what other agents may change too. A path covers everything below it; sessions in different
+    /// folders do not disturb each other. The lease is renewed until you release it or this session ends. If it is refused, the answer says
+    /// who holds what, why, and what to do next.
+    #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
+    async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: Context) -> Answer {
+        let caller = self.caller(&context)?;
+        let tree = &self.settings.tree;
+        let paths = args.paths.iter().map(|path| tree.relative(path));
+        let paths: Vec<String> = paths.collect::<Result<_, _>>().map_err(refused)?;
+        if let Some(own) = self.held_already(&args.keys, &paths)? {
+            return Ok(own);
+        }
+        let mut locks = tree.locks(&paths);
+        locks.extend(args.keys.iter().map(|key| (key.clone(), true)));
+        if locks.is_empty() || locks.len() > KEYS_MAX {
+            let words =
+                format!("{} locks are not possible, with the folders above paths: 1 to {KEYS_MAX} are.", locks.len());
+            return Err(refused(words));
+        }
+        let (lease_id, ticket) = self.resumed(args.ticket)?;
+        let request = match locks.first_key_value() {
+            Some((key, true)) if locks.len() == 1 => caller.client.lock(key),
+            _ => caller.client.multilock(locks.iter().map(|(key, is_exclusive)| match is_exclusive {
+                true => Wanted::exclusive(key),
+                false => Wanted::shared(key),
+            })),
+        };
+        let request =
+            request.ttl(self.settings.ttl).wait(Duration::from_secs(args.wait_s).min(WAIT_MAX)).owner(&caller.owner);
+        let request = request.metadata(metadata(&caller, args.note.as_deref(), &paths)).resume(&lease_id, ticket);
+        let acquired = tokio::select! {
+            acquired = request.acquire() => acquired,
+            () = context.ct.cancelled() => return Err(refused("The call was cancelled: nothing is held.")),
+        };
+        match acquired {
+            Ok(lease) => Ok(self.keep(lease, locks, args.keys, paths)),
+            Err(Error::NotAcquired(problem)) => {
+                let first = locks.keys().next().map_or("", String::as_str);
+                let key = problem.field("key").as_str().unwrap_or(first);
+                let path = key.strip_prefix(&tree.key(""));
+                let ticket = Some(problem.field("ticket")).filter(|ticket| !ticket.is_null());
+                let ticket = ticket.map(|ticket| self.ticket(lease_id, ticket.clone()));
+                Err(not_acquired(&problem, key, path, &paths, ticket))
+            }
+            Err(error) => Err(failed(&error, "Nothing was acquired: do not begin the work.")),
+        }
+    }
+
+    /// Release what acquire has given, as soon as the work is done. If a lease was lost meanwhile, the answer says so.
+    #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
+    async fn release(&self, Parameters(args): Parameters<Release>) -> Answer {
+        let mut released = BTreeMap::new();
+        match args.lease {
+            Some(number) => released.extend(self.held.lock().leases.remove_entry(&number)),
+            None => std::mem::swap(&mut released, &mut self.held.lock().leases),
+        }
+        let (mut numbers, mut lost) = (Vec::new(), Vec::new());
+        for (number, hold) in released {
+            let names = hold.names();
+            match hold.lease.release().await {
+                Ok(()) => numbers.push(number),
+                Err(Error::LeaseLost(loss)) => lost.push(format!("LOST: lease {number} ({names}): {loss}. {LOST}")),
+                Err(error) => lost.push(format!("Lease {number} ({names}) ends by itself: {error}.")),
+            }
+        }
+        let data = json!({ "released": numbers, "lost": lost });
+        let words = if numbers.is_empty() { "There was nothing to release." } else { "Released." };
+        if lost.is_empty() { Ok(said(words, data)) } else { Err(said(lost.join("\n"), data)) }
+    }
+
+    /// Show who holds locks, since when, and why: of one key, of all keys that begin with a prefix, or of all.
+    #[tool(annotations(read_only_hint = true, open_world_hint = false))]
+    async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: Context) -> Answer {
+        let client = self.caller(&context)?.client;
+        let path = match args.key {
+            Some(key) => format!("/v1/locks/{}", encode(&key)),
+            None => {
+                format!("/v1/locks?held=true&limit={LISTED_MAX}&prefix={}", encode(&args.prefix.unwrap_or_default()))
+            }
+        };
+        let found = client.call(Method::GET, &path, None).await;
+        let mut found = found.map_err(|error| failed(&error, "Who holds it is not known."))?;
+        let locks = found["locks"].as_array_mut().map_or_else(Vec::new, std::mem::take);
+        Ok(held(&if locks.is_empty() && found["key"].is_string() { vec![found] } else { locks }))
+    }
+}
+
+impl Session {
+    /// A repeated call gets the lease again. One that overlaps with an own lease would wait for itself.
+    fn held_already(&self, keys: &[String], paths: &[String]) -> Result<Option<CallToolResult>, CallToolResult> {
+        let held = self.held.lock();
+        if held.leases.len() >= PER_SESSION_MAX {
+            return Err(refused("This session holds too many leases: release some first."));
+        }
+        for (number, hold) in &held.leases {
+            if hold.keys == keys && hold.paths == paths {
+                return Ok(Some(granted(*number, hold, "You hold it already")));
+            }
+            let is_same = hold.keys.iter().any(|own| keys.contains(own));
+            if is_same || hold.paths.iter().any(|own| paths.iter().any(|path| overlap(own, path))) {
+                let words = format!("You hold lease {number} ({}), which overlaps. {OVERLAPS}", hold.names());
+                return Err(said(words, json!({ "code": "held-by-you", "lease": number })));
+            }
+        }
+        Ok(None)
+    }
+
+    fn keep(
+        &self,
+        lease: Lease,
+        locks: BTreeMap<String, bool>,
+        keys: Vec<String>,
+        paths: Vec<String>,
+    ) -> CallToolResult {
+        // The tokens are in the order of the request.
+        let tokens = locks.into_iter().zip(lease.tokens()).filter(|((_, is_exclusive), _)| *is_exclusive);
+        let tokens = tokens.map(|((key, _), token)| (key, *token)).collect();
+        let (number, mut held) = (self.number(), self.held.lock());
+        granted(number, held.leases.entry(number).or_insert(Hold { lease, keys, paths, tokens }), "Acquired")
+    }
+
+    fn resumed(&self, ticket: Option<u64>) -> Result<(String, Option<Value>), CallToolResult> {
+        let Some(number) = ticket else { return Ok((uuid::Uuid::new_v4().to_string(), None)) };
+        let found = self.held.lock().tickets.remove(&number).map(|(lease_id, ticket)| (lease_id, Some(ticket)));
+        found.ok_or_else(|| refused(format!("There is no ticket {number}: call acquire without one.")))
+    }
+
+    fn ticket(&self, lease_id: String, ticket: Value) -> u64 {
+        let (number, tickets) = (self.number(), &mut self.held.lock().tickets);
+        tickets.insert(number, (lease_id, ticket));
+        if tickets.len() > PER_SESSION_MAX {
+            tickets.pop_first();
+        }
+        number
+    }
+}
+
+/// What refused sessions see of a lease beside its owner. If there are many paths, it has the first ones.
+fn metadata(caller: &Caller, note: Option<&str>, paths: &[String]) -> serde_json::Map<String, Value> {
+    let mut bytes = 0;
+    let fits = |path: &&String| {
+        bytes += path.len() + 3;
+        bytes <= PATHS_BYTES_MAX
+    };
+    let shown: Vec<&String> = paths.iter().take_while(fits).collect();
+    let note = note.map(|note| short(note, NOTE_CHARS_MAX));
+    let fields = [("client", json!(caller.program)), ("note", json!(note)), ("paths", json!(shown))];
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+fn granted(number: u64, hold: &Hold, how: &str) -> CallToolResult {
+    let (names, tokens) = (hold.names(), &hold.tokens);
+    let words =
+        format!("{how}: lease {number} ({names}), until you call release or the session ends. Tokens: {tokens:?}");
+    let data = json!({ "acquired": true, "lease": number, "keys": hold.keys, "paths": hold.paths, "tokens": tokens });
+    said(words, data)
+}

@@ -1,0 +1,93 @@
+//! What tools answer: words for the model, and the same as data.
+
+use latchgate_client::{Error, Problem};
+use rmcp::model::{CallToolResult, ContentBlock};
+use serde_json::{Value, json};
+
+use super::paths::overlap;
+
+/// Most holders that an answer names.
+const HOLDERS_MAX: usize = 16;
+const OTHER: &str = " Or do other work first. Do not change what is held.";
+
+/// `Err` is a refusal, which the model reads, too.
+pub type Answer = Result<CallToolResult, CallToolResult>;
+
+pub fn said(words: impl Into<String>, data: Value) -> CallToolResult {
+    let mut result = CallToolResult::success(vec![ContentBlock::text(words)]);
+    result.structured_content = Some(data);
+    result
+}
+
+/// Nothing was asked of a node.
+pub fn refused(words: impl Into<String>) -> CallToolResult {
+    said(words, json!({ "code": "refused" }))
+}
+
+/// A refusal of a node, or the lack of an answer. `then` says what that means, and what to do.
+pub fn failed(error: &Error, then: &str) -> CallToolResult {
+    let mut data = error.problem().map_or_else(|| json!({}), |problem| json!(problem.fields()));
+    data["code"] = error.code().unwrap_or("unreachable").into();
+    said(format!("{error}. {then}"), data)
+}
+
+/// A refusal of an acquire: who holds it, since when, why, until when, and what to do next. `path` is what was refused, if it is one.
+pub fn not_acquired(
+    problem: &Problem,
+    key: &str,
+    path: Option<&str>,
+    wanted: &[String],
+    ticket: Option<u64>,
+) -> CallToolResult {
+    let all: &[Value] = problem.field("holders").as_array().map_or(&[], Vec::as_slice);
+    // Those that share a folder work somewhere below it. One that does not name its paths may be in the way.
+    let in_the_way = |holder: &&Value| {
+        let mut held = paths(holder).peekable();
+        path.is_none() || held.peek().is_none() || held.any(|held| wanted.iter().any(|path| overlap(held, path)))
+    };
+    let mut who: Vec<&Value> = all.iter().filter(in_the_way).collect();
+    who.truncate(HOLDERS_MAX);
+    let again =
+        ticket.map(|ticket| format!("Within 60 s, repeat the call with ticket {ticket} to go on waiting.{OTHER}"));
+    let next = again.unwrap_or_else(|| format!("Call acquire with wait_s to wait.{OTHER}"));
+    let what = path.map_or_else(|| format!("{key:?}"), |path| format!("the path {:?}", dot(path)));
+    let (code, waiters) = (problem.code(), problem.field("waiters"));
+    let words = format!("NOT acquired ({code}): {what} is not free ({waiters} waiting).\n{}Next: {next}", lines(&who));
+    let mut data = json!(problem.fields());
+    data["key"] = key.into();
+    data["path"] = path.into();
+    data["holders"] = json!(who);
+    data["ticket"] = ticket.into();
+    data["next"] = next.into();
+    said(words, data)
+}
+
+/// Locks as they are now, each with its holders.
+pub fn held(locks: &[Value]) -> CallToolResult {
+    let mut words = String::new();
+    for lock in locks {
+        let holders: Vec<&Value> = lock["holders"].as_array().into_iter().flatten().take(HOLDERS_MAX).collect();
+        words += &format!("{}: {} waiting\n{}", lock["key"], lock["waiters"], lines(&holders));
+    }
+    said(if words.is_empty() { "Nothing of it is held." } else { &words }, json!({ "locks": locks }))
+}
+
+fn paths(holder: &Value) -> impl Iterator<Item = &str> {
+    holder["metadata"]["paths"].as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+pub fn dot(path: &str) -> &str {
+    if path.is_empty() { "." } else { path }
+}
+
+fn lines(holders: &[&Value]) -> String {
+    let line = |holder: &&Value| {
+        let text = |name: &str| holder[name].as_str().unwrap_or("?");
+        let held: Vec<&str> = paths(holder).map(dot).collect();
+        let held = if held.is_empty() { String::new() } else { format!(" holds {}", held.join(", ")) };
+        let note = holder["metadata"]["note"].as_str().map_or_else(String::new, |note| format!(": {note}"));
+        let [owner, mode, since, ends] = ["owner", "mode", "granted_at", "expires_at"].map(text);
+        format!("- {owner}{held} ({mode}) since {since}{note}. The lease ends at {ends} unless it is renewed.\n")
+    };
+    holders.iter().map(line).collect()
+}

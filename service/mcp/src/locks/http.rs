@@ -1,0 +1,67 @@
+//! The same tools over HTTP (the protocol's "streamable HTTP"), with a session for each client.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use latchgate_client::Client;
+use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
+use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::session::{Session, Settings};
+
+const SESSIONS_MAX: usize = 1_000;
+const BODY_BYTES_MAX: usize = 256 * 1_024;
+/// Longest time for the releases at the end.
+const RELEASES_MAX: Duration = Duration::from_secs(10);
+
+/// Serves `/mcp` until `stop`. A session ends when its client says so, or has sent nothing for `idle_max`. A call goes to the nodes with the API
+/// key that it came with; without one, with that of `client`, which only an address on loopback allows.
+///
+/// # Errors
+/// When the listener has no address.
+pub async fn serve(
+    listener: TcpListener,
+    client: Client,
+    settings: Settings,
+    idle_max: Duration,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let is_local = listener.local_addr()?.ip().is_loopback();
+    let mut sessions = LocalSessionManager::default();
+    sessions.session_config.keep_alive = Some(idle_max);
+    let mut config = StreamableHttpServerConfig::default().enforce_origin_validation();
+    config.max_request_body_bytes = BODY_BYTES_MAX;
+    config.cancellation_token = stop.child_token();
+    if !is_local {
+        // An API key is needed there, which no web page has.
+        config = config.disable_allowed_hosts();
+    }
+    let (settings, of_sessions) = (Arc::new(settings), client.clone());
+    let tools = move || {
+        // Each session has one reference.
+        let has_room = Arc::strong_count(&settings) <= SESSIONS_MAX;
+        let session = has_room.then(|| Session::new(of_sessions.clone(), Arc::clone(&settings)));
+        session.ok_or_else(|| std::io::Error::other("there are too many sessions"))
+    };
+    let service = StreamableHttpService::new(tools, Arc::new(sessions), config);
+    let router = Router::new().nest_service("/mcp", service);
+    let router = if is_local { router } else { router.layer(middleware::from_fn(with_api_key)) };
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await?;
+    let _ = tokio::time::timeout(RELEASES_MAX, client.settled()).await;
+    Ok(())
+}
+
+/// Whether the API key is a good one is found out by the node that gets the call.
+async fn with_api_key(request: Request, next: Next) -> Result<Response, StatusCode> {
+    let key = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    key.filter(|key| key.starts_with("Bearer lgk_")).ok_or(StatusCode::UNAUTHORIZED)?;
+    Ok(next.run(request).await)
+}

@@ -1,0 +1,158 @@
+"""`latchgate mcp-gate` in front of a server of the official SDK."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import anyio
+from mcp.types import ElicitResult
+from world import Case, python_server, request, until, words
+
+
+class Gate(Case):
+    def shop(self, *arguments: str, **options: Any) -> Any:
+        # Each test has works of its own.
+        arguments = ("--name", f"shop-{self.directory.name}", *arguments)
+        return self.behind(*arguments, server=python_server("shop.py", str(self.directory / "effects")), **options)
+
+    def effects(self) -> list[str]:
+        file = self.directory / "effects"
+        return file.read_text().splitlines() if file.exists() else []
+
+    async def test_a_retry_gets_the_first_result(self) -> None:
+        for mode in ["auto", "legacy"]:
+            async with self.shop(mode=mode) as agent:
+                tools = {tool.name: tool for tool in (await agent.client.list_tools()).tools}
+                self.assertIn("SAME key", tools["pay"].input_schema["properties"]["idempotency_key"]["description"])
+                for passes in ["look", "put"]:
+                    self.assertNotIn("idempotency_key", tools[passes].input_schema.get("properties", {}))
+                before = len(self.effects())
+                first = await agent.call("pay", amount=7.25, idempotency_key=mode)
+                self.assertEqual(first.structured_content, {"number": before + 1, "amount": 7.25})
+                again = await agent.call("pay", amount=7.25, idempotency_key=mode)
+                self.assertEqual((again.structured_content, again.content), (first.structured_content, first.content))
+                self.assertIn("latchgate/duplicate", again.meta or {})
+                self.assertNotIn("latchgate/duplicate", first.meta or {})
+                self.assertEqual(len(self.effects()), before + 1)
+                said, _ = await agent.refused("pay", amount=8, idempotency_key=mode)
+                self.assertIn("other arguments", said)
+                await agent.call("pay", amount=7.25, idempotency_key=f"{mode} 2")
+                self.assertEqual(len(self.effects()), before + 2)
+
+    async def test_without_a_key_equal_arguments_are_a_retry_for_a_while(self) -> None:
+        async with self.shop("--window", "2s") as agent, self.shop(name="other") as other:
+            await agent.call("pay", amount=1, to="bob")
+            await agent.call("pay", to="bob", amount=1.0)
+            self.assertEqual(len(self.effects()), 1)
+            await other.call("pay", amount=1, to="bob")
+            self.assertEqual(len(self.effects()), 2, "another session")
+
+            async def paid_again() -> bool:
+                return "latchgate/duplicate" not in ((await agent.call("pay", amount=1, to="bob")).meta or {})
+
+            while not await paid_again():
+                await asyncio.sleep(0.05)
+            self.assertEqual(len(self.effects()), 3)
+
+    async def test_two_sessions_with_one_scope_do_it_once(self) -> None:
+        scope = ("--scope", "conversation 9")
+        async with self.shop(*scope) as one, self.shop(*scope) as two:
+            calls = [agent.call("slow", seconds=1, idempotency_key="k") for agent in [one, two]]
+            results = await asyncio.gather(*calls)
+            self.assertEqual([words(result) for result in results], ["slept", "slept"])
+            self.assertEqual(self.effects(), ["slow"])
+        async with self.shop(*scope) as three:
+            self.assertIn("latchgate/duplicate", (await three.call("slow", seconds=1, idempotency_key="k")).meta or {})
+
+    async def test_tools_that_read_pass_and_options_choose(self) -> None:
+        async with self.shop("--except", "pay", "--treat", "put=once") as agent:
+            await agent.client.list_tools()
+            for _ in range(2):
+                await agent.call("look")
+                await agent.call("put", name="a")
+                await agent.call("pay", amount=1)
+            self.assertEqual(self.effects(), ["look", "put", "pay 1.0 ann", "look", "pay 1.0 ann"])
+
+    async def test_everything_else_of_the_protocol_passes(self) -> None:
+        seen: list[float] = []
+
+        async def progress(done: float, total: float | None, message: str | None) -> None:
+            seen.append(done)
+
+        async def size(context: Any, params: Any) -> ElicitResult:
+            return ElicitResult(action="accept", content={"size": "XL"})
+
+        async with self.shop(mode="legacy", elicitation_callback=size) as agent:
+            self.assertEqual(words(await agent.client.call_tool("slow", {"seconds": 0}, progress_callback=progress)), "slept")
+            self.assertEqual(seen, [1])
+            self.assertEqual(words(await agent.call("order")), "ordered XL")
+            self.assertEqual(words(await agent.call("order")), "ordered XL", "the retry asks nothing")
+            self.assertEqual(self.effects().count("order"), 1)
+            large = await agent.call("export", size=70_000)
+            self.assertEqual(len(words(large)), 70_000)
+            again = await agent.call("export", size=70_000)
+            self.assertIn("DONE BEFORE", words(again))
+            self.assertEqual(self.effects().count("export"), 1)
+
+    async def test_an_error_of_the_tool_is_its_result(self) -> None:
+        async with self.shop() as agent:
+            said, _ = await agent.refused("fail", idempotency_key="a")
+            self.assertIn("Error executing tool fail", said)
+            said, _ = await agent.refused("fail", idempotency_key="a")
+            self.assertIn("Error executing tool fail", said)
+            self.assertIn("stored answer", said)
+            await agent.refused("fail", idempotency_key="b")
+            self.assertEqual(self.effects(), ["fail", "fail"])
+            result = await agent.call("pay", amount="much", idempotency_key="c")
+            self.assertTrue(result.is_error)
+
+    async def test_a_cancelled_call_is_recorded_if_the_server_answers(self) -> None:
+        async with self.shop("--call-timeout", "3s") as agent:
+            with anyio.move_on_after(1):
+                await agent.call("slow", seconds=30, idempotency_key="k")
+            said, _ = await agent.refused("slow", seconds=30, idempotency_key="k")
+            self.assertIn("UNKNOWN", said)
+            self.assertEqual(self.effects(), ["slow"])
+            self.assertEqual(words(await agent.call("slow", seconds=0, idempotency_key="l")), "slept", "the session goes on")
+
+    async def test_an_unknown_outcome_waits_for_a_person(self) -> None:
+        scope = ("--scope", "crashes")
+        said, operation = "", ""
+        try:
+            async with self.shop(*scope) as agent:
+                result = await agent.call("crash", idempotency_key="k")
+                said, operation = words(result), (result.meta or {})["latchgate/refusal"]["operation"]
+        except* Exception:  # the SDK finds the end of the process
+            pass
+        self.assertIn("UNKNOWN", said)
+        async with self.shop(*scope) as agent:
+            said, _ = await agent.refused("crash", idempotency_key="k")
+            self.assertIn(operation, said)
+            self.assertEqual(self.effects(), ["crash"])
+            shown = request(self.node.url, "GET", f"/v1/operations/{operation}")
+            self.assertEqual((shown["state"], shown["operation"]), ("unknown", f"mcp/shop-{self.directory.name}/crash"))
+            request(self.node.url, "POST", f"/v1/operations/{operation}/resolve", {"outcome": "success", "reason": "seen"})
+            result = await agent.call("crash", idempotency_key="k")
+            self.assertIn("DONE BEFORE", words(result))
+
+    async def test_a_killed_gate_leaves_its_call_unknown(self) -> None:
+        arguments = ("--scope", "killed", "--lease", "1s")
+        try:
+            async with self.shop(*arguments) as agent, asyncio.TaskGroup() as group:
+                group.create_task(agent.call("slow", seconds=30, idempotency_key="k"))
+                await until("the call runs", lambda: bool(self.effects()))
+                agent.kill()
+        except* Exception:  # the SDK finds the end of the process
+            pass
+        async with self.shop(*arguments) as agent:
+            said, _ = await agent.refused("slow", seconds=30, idempotency_key="k")
+            self.assertIn("UNKNOWN", said)
+        self.assertEqual(self.effects(), ["slow"])
+
+    async def test_without_a_node_no_tool_is_called(self) -> None:
+        async with self.shop("--url", "http://127.0.0.1:1") as agent:
+            said, _ = await agent.refused("pay", amount=1)
+            self.assertIn("not made", said)
+            self.assertIn("looked", words(await agent.call("look")) if await agent.client.list_tools() else "")
+        self.assertEqual(self.effects(), ["look"])
