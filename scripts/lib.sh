@@ -119,9 +119,13 @@ python_tools() {
     echo "$*" >"$dir/installed"
 }
 
-# The directory of initdb and postgres, which Debian keeps out of PATH: the newest version.
+# The directory of initdb and postgres, which Debian keeps out of PATH: the newest version, unless POSTGRES_PROGRAMS names another one.
 postgres_bin() {
     local initdb
+    if [[ -n ${POSTGRES_PROGRAMS-} ]]; then
+        echo "$POSTGRES_PROGRAMS"
+        return
+    fi
     initdb=$(find /usr/lib/postgresql/*/bin/initdb 2>/dev/null | sort -V | tail -n 1)
     [[ -n $initdb ]] || initdb=$(command -v initdb || true)
     [[ -z $initdb ]] || dirname "$initdb"
