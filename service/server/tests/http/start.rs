@@ -29,9 +29,11 @@ async fn a_postgres_that_may_lose_commits_is_refused_unless_allowed() {
         let postgres = Postgres::start_with(&[(setting, "off")]).await;
         let database = postgres.create_database().await;
         let log = refusal(&["--locks", &database]).await;
-        assert!(log.contains(setting) && log.contains("--allow-volatile"), "{log}");
-        let node = Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
-        granted(&node, "k", json!({})).await;
+        for flag in ["--allow-volatile", "--durable-elsewhere"] {
+            assert!(log.contains(setting) && log.contains(flag), "{log}");
+            let node = Node::start(BIN, &["--locks", &database, flag]).await;
+            granted(&node, flag, json!({})).await;
+        }
     }
 }
 
@@ -67,6 +69,40 @@ async fn a_schema_that_another_role_has_made_is_refused_before_anything_is_creat
     postgres.query(name, "alter schema latchgate owner to node").await;
     let node = Node::start(BIN, &["--locks", &database.replace("postgres@", "node@")]).await;
     granted(&node, "k", json!({})).await;
+}
+
+#[tokio::test]
+async fn a_role_that_does_not_own_the_schema_is_told_which_grants_it_lacks() {
+    let postgres = Postgres::start().await;
+    let database = postgres.create_database().await;
+    let name = database.rsplit_once('/').unwrap().1;
+    postgres.query("postgres", "create role node login").await;
+    let url = database.replace("postgres@", "node@");
+    let log = refusal(&["--locks", &url]).await;
+    assert!(log.contains("grant create on database") && log.contains("--no-migrate"), "{log}");
+    assert!(latchgate(&["migrate", "--locks", &database]).await.status.success());
+    for grant in [
+        "grant usage on schema latchgate to node",
+        "grant select, insert, update, delete, truncate on all tables in schema latchgate to node",
+        "grant usage on all sequences in schema latchgate to node",
+        "grant execute on all functions in schema latchgate to node",
+    ] {
+        let log = refusal(&["--locks", &url, "--no-migrate"]).await;
+        assert!(log.contains(&format!("{grant};")), "{log}");
+        postgres.query(name, grant).await;
+    }
+    // A switch to this Postgres empties its tables.
+    let dir = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", dir.path().join("old.db").display());
+    assert!(latchgate(&["migrate", "--locks", &file]).await.status.success());
+    let pair = ["--locks", &format!("old={file}"), "--locks", &format!("new={url}"), "--no-migrate"];
+    let node = Node::start(BIN, &pair).await;
+    granted(&node, "moved", json!({})).await;
+    let switched = send(reqwest::Client::new().post(format!("{}/v1/admin/engines/locks", node.base_url()))).await;
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    crate::client::acquire(&node, "moved", json!({})).await.assert_problem(423, "lock-held");
+    granted(&node, "k", json!({})).await;
+    crate::client::begun(&node, json!({ "operation": "charge", "contents": 1 })).await;
 }
 
 #[tokio::test]
