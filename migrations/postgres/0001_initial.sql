@@ -43,11 +43,14 @@ create table node_marks (
 create function now_ms() returns bigint language sql volatile
 as $$ select floor(date_part('epoch', clock_timestamp()) * 1000)::bigint $$;
 
--- A setting that is off, although without it a crash may lose what was acknowledged; null if there is none.
+-- A setting that is off, although without it a crash may lose what was acknowledged; null if there is none. Where an operator has said that
+-- the storage is durable without them, there is none: the settings of a session say so.
 create function risk_here() returns text language sql volatile as $$
 select case
+    when current_setting('fsync') <> 'off' and current_setting('full_page_writes') <> 'off' then null
+    when coalesce(current_setting('latchgate.durable_elsewhere', true), '') = 'on' then null
     when current_setting('fsync') = 'off' then 'fsync'
-    when current_setting('full_page_writes') = 'off' then 'full_page_writes'
+    else 'full_page_writes'
 end
 $$;
 

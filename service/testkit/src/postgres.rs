@@ -355,8 +355,14 @@ pub(crate) fn command_as_postgres(program: PathBuf, dir: &Path) -> Command {
     command
 }
 
+/// Names the directory of the server's programs, for a version that is not Debian's: `make test-versions`.
+const PROGRAMS_ENV: &str = "POSTGRES_PROGRAMS";
+
 /// Debian has the server's programs outside of PATH, in one directory for each version. The newest comes first.
 pub(crate) fn binaries() -> Vec<PathBuf> {
+    if let Some(programs) = std::env::var_os(PROGRAMS_ENV) {
+        return vec![PathBuf::from(programs)];
+    }
     let Ok(entries) = fs::read_dir("/usr/lib/postgresql") else { return Vec::new() };
     let mut versions: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     versions.sort_by_key(|path| std::cmp::Reverse(version_of(path)));

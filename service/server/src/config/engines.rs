@@ -136,6 +136,7 @@ impl StoreArgs {
             statement_timeout: (self.store_timeout * 3 / 4).max(Duration::from_millis(1)),
             row_wait: self.row_wait(),
             allow_volatile: self.allow_volatile,
+            durable_elsewhere: self.durable_elsewhere,
             trust_promotion: self.trust_promotion,
         }
     }

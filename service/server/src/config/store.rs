@@ -59,6 +59,10 @@ pub struct StoreArgs {
     #[arg(long)]
     pub allow_volatile: bool,
 
+    /// Postgres' storage keeps what it was given, whatever `fsync` and `full_page_writes` say (Neon; ZFS): they may be off
+    #[arg(long)]
+    pub durable_elsewhere: bool,
+
     /// Grant at once after a fail-over of Postgres: only for a synchronous standby. The same for all nodes
     #[arg(long)]
     pub trust_promotion: bool,

@@ -200,6 +200,7 @@ pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConf
         statement_timeout,
         row_wait: statement_timeout,
         allow_volatile: true,
+        durable_elsewhere: false,
         trust_promotion: false,
     }
 }

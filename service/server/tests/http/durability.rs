@@ -62,6 +62,15 @@ async fn a_lease_granted_through_a_proxy_survives_a_crash_likewise() {
 }
 
 #[tokio::test]
+async fn a_lease_on_storage_that_is_durable_elsewhere_survives_a_crash_likewise() {
+    let settings = [("wal_writer_delay", "10s"), ("fsync", "off"), ("full_page_writes", "off")];
+    let mut postgres = Postgres::start_with(&settings).await;
+    let node = Node::start(BIN, &["--locks", &postgres.create_database().await, "--durable-elsewhere"]).await;
+    crash_loses_nothing(&mut postgres, &node).await;
+    assert!(get(&node, "/metrics").await.body.as_str().unwrap().contains("latchgate_may_forget 0"));
+}
+
+#[tokio::test]
 async fn an_unlogged_table_is_a_risk_while_nodes_run_and_when_they_start() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
@@ -72,8 +81,10 @@ async fn an_unlogged_table_is_a_risk_while_nodes_run_and_when_they_start() {
         until_ready(&node, 503).await;
         let why = get(&node, "/readyz").await.text("detail");
         assert!(why.contains(&format!("latchgate.{table} is unlogged")), "{why}");
-        let started = Node::try_start(BIN, &["--locks", &database], &[]).await;
-        assert!(started.is_err_and(|refused| refused.log.contains("is unlogged")));
+        for args in [&["--locks", &database][..], &["--locks", &database, "--durable-elsewhere"]] {
+            let started = Node::try_start(BIN, args, &[]).await;
+            assert!(started.is_err_and(|refused| refused.log.contains("is unlogged")));
+        }
         Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
         postgres.query(name, &format!("alter table latchgate.{table} set logged")).await;
         until_ready(&node, 200).await;

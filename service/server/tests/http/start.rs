@@ -29,19 +29,107 @@ async fn a_postgres_that_may_lose_commits_is_refused_unless_allowed() {
         let postgres = Postgres::start_with(&[(setting, "off")]).await;
         let database = postgres.create_database().await;
         let log = refusal(&["--locks", &database]).await;
-        assert!(log.contains(setting) && log.contains("--allow-volatile"), "{log}");
-        let node = Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
-        granted(&node, "k", json!({})).await;
+        for flag in ["--allow-volatile", "--durable-elsewhere"] {
+            assert!(log.contains(setting) && log.contains(flag), "{log}");
+            let node = Node::start(BIN, &["--locks", &database, flag]).await;
+            granted(&node, flag, json!({})).await;
+        }
     }
 }
 
 #[tokio::test]
 async fn a_database_in_another_encoding_is_refused() {
     let postgres = Postgres::start().await;
-    postgres.query("postgres", "create database latin encoding 'LATIN1' locale 'C' template template0").await;
-    let log = refusal(&["--locks", &postgres.url("latin")]).await;
-    assert!(log.contains("LATIN1") && log.contains("UTF8"), "{log}");
-    assert_eq!(postgres.query("latin", "select to_regnamespace('latchgate') is null").await, "t");
+    for encoding in ["LATIN1", "SQL_ASCII"] {
+        let name = encoding.to_lowercase();
+        let create = format!("create database {name} encoding '{encoding}' locale 'C' template template0");
+        postgres.query("postgres", &create).await;
+        assert_is_refused_and_left_alone(&postgres, &postgres.url(&name), &[encoding, "UTF8"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_only_speaks_the_protocol_of_postgres_is_refused_by_name() {
+    let postgres = Postgres::start().await;
+    for (name, version) in [
+        ("CockroachDB", "CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu, built 2024/05/15 21:28:29, go1.22.2)"),
+        ("YugabyteDB", "PostgreSQL 15.2-YB-2.25.0.0-b0 on x86_64-pc-linux-gnu, compiled by clang version 17.0.6"),
+    ] {
+        let url = postgres.create_database().await;
+        replace_built_in(&postgres, &url, "version", "", "text", &format!("return '{version}';")).await;
+        assert_is_refused_and_left_alone(&postgres, &url, &[name]).await;
+    }
+}
+
+async fn assert_is_refused_and_left_alone(postgres: &Postgres, url: &str, reasons: &[&str]) {
+    let migrated = latchgate(&["migrate", "--locks", url]).await;
+    assert!(!migrated.status.success());
+    let migrated = String::from_utf8_lossy(&migrated.stderr).into_owned();
+    for log in [migrated, refusal(&["--locks", url]).await, refusal(&["--locks", url, "--no-migrate"]).await] {
+        assert!(reasons.iter().all(|reason| log.contains(reason)), "{log}");
+    }
+    assert_eq!(postgres.query(database_of(url), "select to_regnamespace('latchgate') is null").await, "t");
+}
+
+fn database_of(url: &str) -> &str {
+    url.rsplit_once('/').unwrap().1
+}
+
+/// Lets a function of Postgres itself do what the body says, in this database. The body is in PL/pgSQL.
+async fn replace_built_in(postgres: &Postgres, url: &str, name: &str, parameters: &str, returns: &str, body: &str) {
+    for statement in [
+        // The server calls its own functions by their number, whatever is written in their place.
+        format!("alter function pg_catalog.{name}({parameters}) rename to own_{name}"),
+        format!(
+            "create function pg_catalog.{name}({parameters}) returns {returns} language plpgsql
+            as $$ begin {body} end $$"
+        ),
+    ] {
+        assert_eq!(postgres.query(database_of(url), &statement).await, "");
+    }
+}
+
+#[tokio::test]
+async fn a_url_may_have_an_address_of_ipv6() {
+    let postgres = Postgres::start_with(&[("listen_addresses", "127.0.0.1,::1")]).await;
+    if postgres.log().contains("could not bind IPv6 address") {
+        return; // This machine has no IPv6.
+    }
+    let url = postgres.create_database().await.replace("127.0.0.1", "[::1]");
+    let node = Node::start(BIN, &["--locks", &url]).await;
+    granted(&node, "k", json!({})).await;
+    assert!(greeting(&node).contains(&format!(" on [::1]:{}", postgres.port())), "{}", greeting(&node));
+}
+
+#[tokio::test]
+async fn a_url_that_only_a_person_reads_as_one_of_a_store_is_refused_and_no_file_is_made() {
+    let dir = tempfile::tempdir().unwrap();
+    for url in [
+        "postgresql+psycopg2://u:s3cret@127.0.0.1:1/d",
+        "POSTGRES://u:s3cret@127.0.0.1:1/d",
+        "Postgres://u:s3cret@127.0.0.1:1/d",
+        "jdbc:postgresql://127.0.0.1:1/d?password=s3cret",
+        "postgres:u:s3cret@127.0.0.1:1/d",
+        "postgres//u:s3cret@127.0.0.1:1/d",
+        " postgres://u:s3cret@127.0.0.1:1/d",
+        "\tpostgres://u:s3cret@127.0.0.1:1/d",
+        "\"postgres://u:s3cret@127.0.0.1:1/d\"",
+        "REDIS://:s3cret@127.0.0.1:1",
+        "SQLITE:latchgate.db",
+        "/var/lib/latchgate.db",
+    ] {
+        for (flag, variable) in [("--locks", "LATCHGATE_LOCKS"), ("--gate", "LATCHGATE_GATE")] {
+            for (args, env) in [(&[flag, url][..], None), (&[], Some((variable, url)))] {
+                let mut node = command(BIN);
+                node.arg("serve").args(args).envs(env).current_dir(dir.path());
+                let refused = node.output().unwrap();
+                let said = String::from_utf8_lossy(&refused.stderr);
+                assert!(!refused.status.success() && said.contains(&format!("{flag} must be sqlite:PATH")), "{said}");
+                assert!(!said.contains("s3cret"), "{said}");
+            }
+        }
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[tokio::test]
@@ -70,22 +158,56 @@ async fn a_schema_that_another_role_has_made_is_refused_before_anything_is_creat
 }
 
 #[tokio::test]
-async fn a_postgres_without_a_timeline_is_refused_unless_promotions_are_trusted() {
+async fn a_role_that_does_not_own_the_schema_is_told_which_grants_it_lacks() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
-    let (_, name) = database.rsplit_once('/').unwrap();
-    assert!(crate::client::latchgate(&["migrate", "--locks", &database]).await.status.success());
+    let name = database.rsplit_once('/').unwrap().1;
+    postgres.query("postgres", "create role node login").await;
+    let url = database.replace("postgres@", "node@");
+    let log = refusal(&["--locks", &url]).await;
+    assert!(log.contains("grant create on database") && log.contains("--no-migrate"), "{log}");
+    assert!(latchgate(&["migrate", "--locks", &database]).await.status.success());
+    for grant in [
+        "grant usage on schema latchgate to node",
+        "grant select, insert, update, delete, truncate on all tables in schema latchgate to node",
+        "grant usage on all sequences in schema latchgate to node",
+        "grant execute on all functions in schema latchgate to node",
+    ] {
+        let log = refusal(&["--locks", &url, "--no-migrate"]).await;
+        assert!(log.contains(&format!("{grant};")), "{log}");
+        postgres.query(name, grant).await;
+    }
+    // A switch to this Postgres empties its tables.
+    let dir = tempfile::tempdir().unwrap();
+    let file = format!("sqlite:{}", dir.path().join("old.db").display());
+    assert!(latchgate(&["migrate", "--locks", &file]).await.status.success());
+    let pair = ["--locks", &format!("old={file}"), "--locks", &format!("new={url}"), "--no-migrate"];
+    let node = Node::start(BIN, &pair).await;
+    granted(&node, "moved", json!({})).await;
+    let switched = send(reqwest::Client::new().post(format!("{}/v1/admin/engines/locks", node.base_url()))).await;
+    assert_eq!(switched.status, 200, "{}", switched.body);
+    crate::client::acquire(&node, "moved", json!({})).await.assert_problem(423, "lock-held");
+    granted(&node, "k", json!({})).await;
+    crate::client::begun(&node, json!({ "operation": "charge", "contents": 1 })).await;
+}
+
+#[tokio::test]
+async fn a_postgres_without_a_timeline_is_refused_unless_promotions_are_trusted() {
+    let postgres = Postgres::start().await;
     // Aurora answers like this, by its setting of wal_level.
     for code in ["0A000", "55000"] {
-        let mute = format!(
-            "create or replace function latchgate.timeline_here(is_known boolean) returns text language plpgsql as $$
-            begin if is_known then raise exception 'not supported' using errcode = '{code}'; end if; return ''; end $$"
-        );
-        postgres.query(name, &mute).await;
-        let log = refusal(&["--locks", &database]).await;
+        let url = postgres.create_database().await;
+        let fails = format!("raise exception 'wal_level must be set to \"logical\"' using errcode = '{code}';");
+        replace_built_in(&postgres, &url, "pg_current_wal_lsn", "", "pg_lsn", &fails).await;
+        let log = refusal(&["--locks", &url]).await;
         assert!(log.contains("does not report its timeline") && log.contains("--trust-promotion"), "{log}");
-        let node = Node::start(BIN, &["--locks", &database, "--trust-promotion"]).await;
-        granted(&node, code, json!({})).await;
+        let address = format!("127.0.0.1:{}", postgres.port());
+        let several = url.replace(&address, &format!("127.0.0.1:1,{address}"));
+        for url in [&url, &several] {
+            let node = Node::start(BIN, &["--locks", url, "--trust-promotion"]).await;
+            granted(&node, url, json!({})).await;
+            crate::client::begun(&node, json!({ "operation": "charge", "contents": url })).await;
+        }
     }
 }
 

@@ -56,6 +56,7 @@ async fn config() -> PostgresConfig {
         statement_timeout: Duration::from_secs(30),
         row_wait: Duration::from_secs(30),
         allow_volatile: false,
+        durable_elsewhere: false,
         trust_promotion: false,
     }
 }

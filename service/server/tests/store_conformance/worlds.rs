@@ -124,6 +124,7 @@ pub async fn postgres_config() -> PostgresConfig {
         statement_timeout: PATIENCE,
         row_wait: PATIENCE,
         allow_volatile: false,
+        durable_elsewhere: false,
         trust_promotion: false,
     }
 }

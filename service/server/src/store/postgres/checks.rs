@@ -4,6 +4,7 @@ use anyhow::{anyhow, bail, ensure};
 use sqlx::PgConnection;
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
+use super::config::PostgresConfig;
 use super::hosts::Hosts;
 use crate::store::postgres::faults::message;
 
@@ -17,15 +18,16 @@ pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
 /// The error names the fault of the server or the schema.
 pub(in crate::store) async fn connect(
     hosts: &Hosts,
-    allow_volatile: bool,
+    config: &PostgresConfig,
     migrations: &Migrator,
 ) -> anyhow::Result<PgConnection> {
     let mut connection = hosts.open().await.map_err(|error| cannot_connect(&error))?;
     refuse_imitations(&mut connection).await?;
     refuse_encoding(&mut connection).await?;
+    refuse_missing_grants(&mut connection).await?;
     refuse_old_schema(&mut connection, migrations).await?;
-    if !allow_volatile {
-        refuse_volatile(&mut connection).await?;
+    if !config.allow_volatile {
+        refuse_volatile(&mut connection, config.durable_elsewhere).await?;
     }
     Ok(connection)
 }
@@ -46,7 +48,7 @@ pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyh
         ensure!(
             is_trusted,
             "the schema latchgate belongs to the role {owner}, whose functions this node would run as its own: drop it, or make it the node's \
-             own (alter schema latchgate owner to …)"
+             own (alter schema latchgate owner to …). If you trust that role, let it run `latchgate migrate`, and start nodes with --no-migrate"
         );
         return Ok(());
     }
@@ -58,7 +60,11 @@ pub(in crate::store) async fn make_schema(connection: &mut PgConnection) -> anyh
         {
             Ok(())
         }
-        Err(error) => Err(anyhow!("cannot make the schema latchgate: {error}")),
+        Err(error) => Err(anyhow!(
+            "cannot make the schema latchgate: {}. The node's role needs `grant create on database … to …`; or let another role run `latchgate \
+             migrate`, and start nodes with --no-migrate",
+            message(&error)
+        )),
     }
 }
 
@@ -112,14 +118,15 @@ async fn refuse_encoding(connection: &mut PgConnection) -> anyhow::Result<()> {
 
 /// Refuses a server that may lose acknowledged grants in a crash. Later each transaction that writes looks: see `refuse_risk` in
 /// the migration.
-async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
-    for setting in ["fsync", "full_page_writes"] {
+async fn refuse_volatile(connection: &mut PgConnection, durable_elsewhere: bool) -> anyhow::Result<()> {
+    let settings: &[&str] = if durable_elsewhere { &[] } else { &["fsync", "full_page_writes"] };
+    for &setting in settings {
         let value: String =
             sqlx::query_scalar("select current_setting($1)").bind(setting).fetch_one(&mut *connection).await?;
         if value == "off" {
             bail!(
                 "this Postgres has {setting} = off: a crash would forget locks that are held. Turn it on, or pass \
-                 --allow-volatile to accept that"
+                 --allow-volatile to accept that, or --durable-elsewhere if its storage keeps them all the same"
             );
         }
     }
@@ -131,6 +138,42 @@ async fn refuse_volatile(connection: &mut PgConnection) -> anyhow::Result<()> {
              --allow-volatile to accept that"
         );
     }
+    Ok(())
+}
+
+/// What a role must be granted by the owner of the schema, as statements.
+const MISSING_GRANTS: &str = "
+select format(missing.what, current_user)
+from pg_namespace n, lateral (
+    select 1, 'grant usage on schema latchgate to %I' where not has_schema_privilege(n.oid, 'usage')
+    union all
+    select 2, 'grant select, insert, update, delete, truncate on all tables in schema latchgate to %I' where exists (
+        select from pg_class c, unnest(array['select', 'insert', 'update', 'delete', 'truncate']) needed
+        where c.relnamespace = n.oid and case when c.relkind = 'r' then not has_table_privilege(c.oid, needed) end
+    )
+    union all
+    select 3, 'grant usage on all sequences in schema latchgate to %I' where exists (
+        select from pg_class c
+        where c.relnamespace = n.oid and case when c.relkind = 'S' then not has_sequence_privilege(c.oid, 'usage') end
+    )
+    union all
+    select 4, 'grant execute on all functions in schema latchgate to %I' where exists (
+        select from pg_proc p where p.pronamespace = n.oid and not has_function_privilege(p.oid, 'execute')
+    )
+) missing (place, what)
+where n.nspname = 'latchgate'
+order by missing.place";
+
+/// A node may run as a role that does not own the schema, if `latchgate migrate` has run as its owner.
+async fn refuse_missing_grants(connection: &mut PgConnection) -> anyhow::Result<()> {
+    let missing = sqlx::query_scalar(MISSING_GRANTS).fetch_all(connection).await;
+    let missing: Vec<String> =
+        missing.map_err(|error| anyhow!("cannot read what this role may do: {}", message(&error)))?;
+    ensure!(
+        missing.is_empty(),
+        "this role may not use all of the schema latchgate. As the owner of the schema: {};",
+        missing.join("; ")
+    );
     Ok(())
 }
 

@@ -22,6 +22,8 @@ pub struct PostgresConfig {
     pub row_wait: Duration,
     /// Accept a server that can lose acknowledged commits in a crash.
     pub allow_volatile: bool,
+    /// Its storage keeps what it was given, whatever `fsync` and `full_page_writes` say.
+    pub durable_elsewhere: bool,
     /// The operator guarantees that a promoted standby has every acknowledged commit.
     pub trust_promotion: bool,
 }
@@ -56,7 +58,8 @@ impl PostgresConfig {
     }
 
     fn terms(&self, statement_timeout: Duration, lock_timeout: Duration) -> SessionTerms {
-        SessionTerms { statement_timeout, lock_timeout, allow_volatile: self.allow_volatile }
+        let Self { allow_volatile, durable_elsewhere, .. } = *self;
+        SessionTerms { statement_timeout, lock_timeout, allow_volatile, durable_elsewhere }
     }
 
     /// The most connections that one node opens: for two committers and what they serve apart, two LISTENs, reads of clients, upkeep, locked

@@ -85,7 +85,7 @@ impl PostgresStore {
     /// The error names the fault of the URL, the server or the schema.
     pub async fn open(config: &PostgresConfig) -> anyhow::Result<Self> {
         let (route, direct) = (config.route()?, config.direct_route()?);
-        let mut connection = checks::connect(direct.hosts(), config.allow_volatile, &MIGRATIONS).await?;
+        let mut connection = checks::connect(direct.hosts(), config, &MIGRATIONS).await?;
         checks::warn_of_few_connections(&mut connection, PostgresConfig::CONNECTIONS_MAX).await?;
         // It has a session of its own, because the transaction fails on a server that does not support the functions.
         let mut session = Sessions::new(&direct, 1, true).check_out().await?;

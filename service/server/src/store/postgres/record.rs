@@ -11,8 +11,8 @@ use super::sessions::Session;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
 use crate::store::{Version, random_number};
 
-/// Fails on a server that does not know its timeline, and on a standby.
-const TIMELINE: &str = "select timeline_here(true)";
+/// Fails on a server that does not tell its system identifier and its timeline, and on a standby.
+const TIMELINE: &str = "select server_here(true)";
 
 const READ: &str = "
 select now_ms(), server_here($2), risk_here(), allows_volatile(), r.server, r.revision, r.copied, r.body,

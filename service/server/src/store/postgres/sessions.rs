@@ -40,6 +40,8 @@ pub(in crate::store) struct SessionTerms {
     pub lock_timeout: Duration,
     /// The operator accepts a server that may lose acknowledged commits in a crash.
     pub allow_volatile: bool,
+    /// The operator says that its storage keeps what it was given without `fsync`.
+    pub durable_elsewhere: bool,
 }
 
 /// How a server is reached.
@@ -82,8 +84,8 @@ impl Route {
 /// The schema of all tables and functions of Latchgate.
 pub(in crate::store) const SCHEMA: &str = "latchgate";
 
-fn settings(terms: SessionTerms) -> [(&'static str, String); 12] {
-    [
+fn settings(terms: SessionTerms) -> Vec<(&'static str, String)> {
+    let mut settings = vec![
         ("statement_timeout", in_ms(terms.statement_timeout)),
         ("lock_timeout", in_ms(terms.lock_timeout)),
         ("idle_in_transaction_session_timeout", "2s".to_owned()),
@@ -102,7 +104,11 @@ fn settings(terms: SessionTerms) -> [(&'static str, String); 12] {
             true => ("latchgate.allow_volatile", "on".to_owned()),
             false => ("synchronous_commit", "on".to_owned()),
         },
-    ]
+    ];
+    if terms.durable_elsewhere {
+        settings.push(("latchgate.durable_elsewhere", "on".to_owned()));
+    }
+    settings
 }
 
 /// A duration as a value of a setting. Zero would mean no limit.
@@ -479,20 +485,23 @@ mod tests {
 
     #[test]
     fn through_a_proxy_each_transaction_begins_with_the_settings_of_a_direct_connection() {
-        let terms = |allow_volatile| SessionTerms {
+        let terms = |allow_volatile, durable_elsewhere| SessionTerms {
             statement_timeout: Duration::from_millis(800),
             lock_timeout: Duration::from_millis(50),
             allow_volatile,
+            durable_elsewhere,
         };
-        for allow_volatile in [false, true] {
-            let begin = Route::through_proxy("postgres://u@h/d", terms(allow_volatile)).unwrap().begin.unwrap();
+        for (allow_volatile, durable_elsewhere) in [(false, false), (true, false), (false, true)] {
+            let terms = terms(allow_volatile, durable_elsewhere);
+            let begin = Route::through_proxy("postgres://u@h/d", terms).unwrap().begin.unwrap();
             assert!(
                 begin.starts_with("begin; set local statement_timeout = '800ms'; set local lock_timeout = '50ms'; ")
             );
-            for (name, value) in settings(terms(allow_volatile)) {
+            for (name, value) in settings(terms) {
                 assert!(begin.contains(&format!("; set local {name} = '{value}'")), "{begin}");
             }
             assert_eq!(begin.contains("synchronous_commit = 'on'"), !allow_volatile);
+            assert_eq!(begin.contains("latchgate.durable_elsewhere = 'on'"), durable_elsewhere);
         }
     }
 }

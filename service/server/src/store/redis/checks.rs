@@ -27,9 +27,7 @@ pub(in crate::store) async fn check(link: &Link, allow_eviction: bool) -> anyhow
     let info =
         link.send(&redis::cmd("INFO")).await.map_err(|failed| anyhow!("cannot connect to Redis: {}", failed.error))?;
     let info = Info(redis::from_redis_value(info)?);
-    let version = info.field("redis_version");
-    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
-    ensure!(major.is_some_and(|major| major >= 7), "this Redis is {version}: Latchgate needs 7.0 or later");
+    refuse_old(&info)?;
     ensure!(info.field("cluster_enabled") != "1", "this Redis is part of a cluster. {NO_CLUSTER}");
     let policy = info.field("maxmemory_policy");
     if policy != KEEPS_ALL {
@@ -47,4 +45,29 @@ pub(in crate::store) async fn check(link: &Link, allow_eviction: bool) -> anyhow
         tracing::warn!("Redis has no append-only file: a restart forgets all since its last snapshot");
     }
     Ok(())
+}
+
+/// Valkey and other relatives report the version of Redis that they are compatible with.
+fn refuse_old(info: &Info) -> anyhow::Result<()> {
+    let version = info.field("redis_version");
+    let major = version.split('.').next().and_then(|major| major.parse::<u32>().ok());
+    ensure!(major.is_some_and(|major| major >= 7), "this Redis is {version}: Latchgate needs 7.0 or later");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redis_before_7_is_refused() {
+        let of = |version: &str| refuse_old(&Info(format!("# Server\r\nredis_version:{version}\r\nrun_id:1\r\n")));
+        for version in ["7.0.0", "7.2.4", "8.0.1", "10.0.0"] {
+            of(version).unwrap();
+        }
+        for version in ["6.2.14", "2.8.0", "", "seven"] {
+            let error = of(version).unwrap_err().to_string();
+            assert!(error.contains(version) && error.contains("needs 7.0 or later"), "{error}");
+        }
+    }
 }
