@@ -36,8 +36,8 @@ _latchgate_names() {
     local -a names
     if [[ $words[CURRENT-1] == --app ]]; then
         names=(${(f)"$(latchgate app list 2>/dev/null </dev/null | cut -f 1)"})
-    elif [[ $words[CURRENT] != -* ]] && (( CURRENT == 3 )) && [[ $words[2] == lock ]] ||
-        (( CURRENT == 4 )) && [[ $words[2] == locks && $words[3] != list ]]; then
+    elif [[ $words[CURRENT] != -* && ( $CURRENT == 3 && $words[2] == lock ||
+        $CURRENT == 4 && $words[2] == locks && $words[3] != list ) ]]; then
         names=(${(f)"$(latchgate locks list --all --prefix "$words[CURRENT]" --limit 100 2>/dev/null </dev/null | cut -f 1)"})
     else
         _latchgate "$@"

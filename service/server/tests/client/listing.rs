@@ -155,7 +155,7 @@ async fn shells_complete_keys_and_apps() {
         desk.shell(&script).ends().await.out
     };
     for shell in ["bash", "zsh", "fish"] {
-        let two_words = if shell == "zsh" { "jobs/two words" } else { "jobs/two\\ words" };
+        let two_words = if shell != "bash" { "jobs/two words" } else { "jobs/two\\ words" };
         assert_eq!(
             completed(shell, "latchgate locks show jobs/").await,
             format!("jobs/nightly\n{two_words}\n"),

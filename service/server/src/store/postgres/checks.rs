@@ -6,11 +6,7 @@ use sqlx::migrate::{Migrate, MigrateError, Migrator};
 
 use super::config::PostgresConfig;
 use super::hosts::Hosts;
-use crate::store::postgres::faults::message;
-
-pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
-    anyhow!("cannot connect to Postgres: {}", message(error))
-}
+use crate::store::postgres::faults::{cannot_connect, message};
 
 /// Connects, and checks that this server can be used for writing.
 ///

@@ -9,6 +9,10 @@ use crate::store::StoreError;
 pub(in crate::store) const CONTENDED: StoreError =
     StoreError::Contended("the database would not wait for a lock any longer");
 
+pub(in crate::store) fn cannot_connect(error: &sqlx::Error) -> anyhow::Error {
+    anyhow::anyhow!("cannot connect to Postgres: {}", message(error))
+}
+
 /// The database's own message. sqlx's would include a line number of Postgres' source code.
 pub(in crate::store) fn message(error: &sqlx::Error) -> String {
     match error.as_database_error() {

@@ -117,7 +117,7 @@ impl PostgresStore {
         // No statement time-out, because a migration may take long.
         let url = config.direct_url.as_deref().unwrap_or(&config.url);
         let hosts = Hosts::parse(url)?.map(|options| options.options([("search_path", SCHEMA)]));
-        let mut connection = hosts.open().await.map_err(|error| checks::cannot_connect(&error))?;
+        let mut connection = hosts.open().await.map_err(|error| faults::cannot_connect(&error))?;
         checks::make_schema(&mut connection).await?;
         MIGRATIONS.run(&mut connection).await.map_err(|error| checks::cannot_migrate(&error))?;
         connection.close().await?;

@@ -17,8 +17,7 @@ use sqlx::{Connection, Postgres, Row};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 
-use super::checks::cannot_connect;
-use super::faults;
+use super::faults::{self, cannot_connect};
 use super::hosts::Hosts;
 use super::marks::{self, Marks};
 use crate::store::engine_record::Reading;
