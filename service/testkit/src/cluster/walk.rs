@@ -27,8 +27,9 @@ pub async fn run(tier: Tier) -> anyhow::Result<()> {
     let room = tier.parts.file("");
     drop(tier);
     let writes = |pid: &u32| fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|output| output.starts_with(&room));
-    let left: Vec<u32> = crate::process::all().into_iter().filter(writes).collect();
-    ensure!(left.is_empty(), "these processes still run: {left:?}");
+    let left = || crate::process::all().into_iter().filter(writes).collect::<Vec<u32>>();
+    // What was killed is there until its parent has seen its end.
+    ensure!(eventually(WITHIN, async || left().is_empty()).await, "these processes still run: {:?}", left());
     say("the cluster passes its tests");
     Ok(())
 }
