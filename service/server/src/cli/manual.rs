@@ -53,8 +53,16 @@ function __fish_latchgate_words
     test (count (commandline -opc)) -eq $argv[1]
 end
 complete -c latchgate -l app -x -a '(latchgate app list 2>/dev/null </dev/null | cut -f 1)'
-complete -c latchgate -f -n '__fish_latchgate_words 2; and __fish_seen_subcommand_from lock
-    or __fish_latchgate_words 3; and __fish_seen_subcommand_from locks; and not __fish_seen_subcommand_from list' \
+function __fish_latchgate_wants_key
+    if __fish_latchgate_words 2
+        __fish_seen_subcommand_from lock
+    else if __fish_latchgate_words 3
+        __fish_seen_subcommand_from locks; and not __fish_seen_subcommand_from list
+    else
+        false
+    end
+end
+complete -c latchgate -f -n __fish_latchgate_wants_key \
     -a '(latchgate locks list --all --prefix (commandline -ct) --limit 100 2>/dev/null </dev/null | cut -f 1)'
 "#;
 
