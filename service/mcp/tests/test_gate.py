@@ -65,6 +65,17 @@ class Gate(Case):
         async with self.shop(*scope) as three:
             self.assertIn("latchgate/duplicate", (await three.call("slow", seconds=1, idempotency_key="k")).meta or {})
 
+    async def test_a_call_with_a_key_is_the_same_after_a_restart(self) -> None:
+        said = ""
+        for _ in range(2):
+            try:
+                async with self.shop() as agent:
+                    said = words(await agent.call("crash", idempotency_key="k"))
+            except* Exception:  # the SDK finds the end of the process
+                pass
+        self.assertIn("UNKNOWN", said)
+        self.assertEqual(self.effects(), ["crash"])
+
     async def test_tools_that_read_pass_and_options_choose(self) -> None:
         async with self.shop("--except", "pay", "--treat", "put=once") as agent:
             await agent.client.list_tools()

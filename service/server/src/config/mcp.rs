@@ -76,9 +76,9 @@ pub struct McpGateArgs {
     #[arg(long, value_name = "NAME")]
     pub name: String,
 
-    /// Which calls with an equal idempotency_key are the same: `session`, those of one run of this command; `app`, all of the app; any other
-    /// text, those of all runs with this text, for example the id of a conversation that outlives a crash.
-    #[arg(long, value_name = "SCOPE", env = "LATCHGATE_MCP_SCOPE", default_value = "session", value_parser = scope)]
+    /// Which calls with an equal idempotency_key are the same: `app`, all of the app; `session`, those of one run of this command, so a call
+    /// that is repeated after a restart is a new one; any other text, those of all runs with this text, for example the id of a conversation.
+    #[arg(long, value_name = "SCOPE", env = "LATCHGATE_MCP_SCOPE", default_value = "app", value_parser = scope)]
     pub scope: Scope,
 
     /// Without an idempotency_key, a call with equal arguments counts as a retry for so long after a success, within the run or the scope's
