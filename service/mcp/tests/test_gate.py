@@ -7,18 +7,21 @@ from typing import Any
 
 import anyio
 from mcp.types import ElicitResult
-from world import Case, python_server, request, until, words
+from raw import Raw
+from world import BINARY, Case, python_server, request, until, words
 
 
-class Gate(Case):
+class World(Case):
+    def effects(self) -> list[str]:
+        file = self.directory / "effects"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+class Gate(World):
     def shop(self, *arguments: str, **options: Any) -> Any:
         # Each test has works of its own.
         arguments = ("--name", f"shop-{self.directory.name}", *arguments)
         return self.behind(*arguments, server=python_server("shop.py", str(self.directory / "effects")), **options)
-
-    def effects(self) -> list[str]:
-        file = self.directory / "effects"
-        return file.read_text().splitlines() if file.exists() else []
 
     async def test_a_retry_gets_the_first_result(self) -> None:
         for mode in ["auto", "legacy"]:
@@ -167,3 +170,22 @@ class Gate(Case):
             self.assertIn("not made", said)
             self.assertIn("looked", words(await agent.call("look")) if await agent.client.list_tools() else "")
         self.assertEqual(self.effects(), ["look"])
+
+
+class Odd(World):
+    async def odd(self, *arguments: str) -> Raw:
+        url, name = ("--url", self.node.url), f"odd-{self.directory.name}"
+        server = python_server("odd.py", str(self.directory / "effects"))
+        raw = await Raw.start([BINARY, "mcp-gate", *url, "--name", name, *arguments, "--", *server])
+        self.addAsyncCleanup(raw.close)
+        return raw
+
+    async def test_an_error_in_the_middle_of_a_call_is_an_unknown_outcome(self) -> None:
+        raw = await self.odd()
+        for _ in range(2):
+            result = await raw.call("ask", idempotency_key="k")
+            self.assertIn("UNKNOWN", result["content"][0]["text"])
+        for _ in range(2):
+            answer = await raw.ask("tools/call", {"name": "refuse", "arguments": {"idempotency_key": "k"}})
+            self.assertEqual(answer["error"]["code"], -32601)
+        self.assertEqual(self.effects(), ["ask", "refuse", "refuse"])

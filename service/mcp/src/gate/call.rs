@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::Scope;
 use super::message::{Object, answer, field, set, text};
-use super::relay::Relay;
+use super::relay::{Answer, Relay};
 use super::tools::{KEY, Tool};
 
-/// Errors by which a server says that it has not begun the call: the protocol's own, and that the client must do something first.
+/// Errors by which a server says that it has not begun the call: the protocol's own, and that the client must do something first. In the middle
+/// of a call they are unclear: servers also pass on the error with which the client has refused a request of theirs.
 const NOT_BEGUN: [i64; 8] = [-32_700, -32_600, -32_601, INVALID, -32_020, -32_021, -32_022, -32_042];
 const INVALID: i64 = -32_602;
 /// Results by which a server asks for a second call with more input. That call is the one that does the work.
@@ -101,16 +102,18 @@ impl Relay {
         };
         // If the server has ended meanwhile, no answer comes.
         let _ = self.to_server.send(text(&call.message)).await;
-        let (mut said, mut why) = (Object::new(), "The server ended before it had answered.".to_owned());
+        let (mut answered_with, mut why) = (Answer::default(), "The server ended before it had answered.".to_owned());
         match timeout(self.settings.call_max, answered).await {
-            Ok(Ok(message)) => said = message,
+            Ok(Ok(answer)) => answered_with = answer,
             Ok(Err(_)) => {}
             Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
         }
+        let Answer { message: mut said, is_first } = answered_with;
         let result: Option<Value> = field(&said, "result");
         let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
         // Some servers check what a tool has returned, too, and say then that it is invalid.
-        let not_begun = |code: i64| NOT_BEGUN.contains(&code) && !(code == INVALID && call.known.has_output_schema);
+        let is_unclear = |code: i64| !is_first || code == INVALID && call.known.has_output_schema;
+        let not_begun = |code: i64| NOT_BEGUN.contains(&code) && !is_unclear(code);
         let needs_input = result.as_ref().is_some_and(|result| result["resultType"] == INPUT_REQUIRED);
         let is_known = result.is_some() || code.is_some_and(not_begun);
         let report = match result {
