@@ -189,3 +189,11 @@ class Odd(World):
             answer = await raw.ask("tools/call", {"name": "refuse", "arguments": {"idempotency_key": "k"}})
             self.assertEqual(answer["error"]["code"], -32601)
         self.assertEqual(self.effects(), ["ask", "refuse", "refuse"])
+
+    async def test_arguments_that_have_no_value_are_refused(self) -> None:
+        raw = await self.odd()
+        for wrong in [{"to": "half of a pair \ud83d"}, {"\ud83d": 1}, {"amount": 10**400}, [1]]:
+            for arguments in [wrong, {**wrong, "idempotency_key": "k"} if isinstance(wrong, dict) else "text"]:
+                answer = await raw.ask("tools/call", {"name": "pay", "arguments": arguments}, 20)
+                self.assertEqual(answer["result"]["_meta"]["latchgate/refusal"]["code"], "invalid-request")
+        self.assertEqual(self.effects(), [])

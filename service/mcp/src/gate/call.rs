@@ -30,16 +30,21 @@ pub struct Call {
     message: Object,
     tool: String,
     known: Tool,
-    arguments: Object,
+    arguments: Value,
     key: Option<String>,
 }
 
 impl Call {
     /// # Errors
-    /// The answer to a call whose key is not one.
+    /// The answer to a call whose key or arguments are not ones.
     pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, String> {
         let (id, mut params): (_, Object) = (message["id"].clone(), field(&message, "params").unwrap_or_default());
-        let mut arguments: Object = field(&params, "arguments").unwrap_or_default();
+        let invalid = |error: serde_json::Error| {
+            let words = format!("The arguments are not a valid JSON object: {error}. The tool was not called.");
+            answer(&id, "result", &refusal(&words, "invalid-request", None))
+        };
+        let given = params.get("arguments").map_or("null", |given| given.get());
+        let mut arguments = serde_json::from_str::<Option<Object>>(given).map_err(invalid)?.unwrap_or_default();
         let is_short = |key: &String| (1..=KEY_BYTES_MAX).contains(&key.len());
         let key = field(&arguments, KEY).filter(is_short);
         if !known.has_own_key && arguments.shift_remove(KEY).is_some() {
@@ -50,6 +55,8 @@ impl Call {
             set(&mut params, "arguments", &arguments);
             set(&mut message, "params", &params);
         }
+        // Half of a surrogate pair, to which some programs cut a text, and a number that is too large are no values.
+        let arguments = serde_json::to_value(&arguments).map_err(invalid)?;
         set(&mut message, "id", &id_at_server);
         Ok(Self { id, id_at_server, message, tool, known, arguments, key })
     }
@@ -89,7 +96,7 @@ impl Relay {
             let contents = json!({ "scope": scope, "arguments": call.arguments });
             return operation.retention(settings.window).begin(&contents).await;
         };
-        let operation = operation.retention(settings.retention).checked(json!(call.arguments));
+        let operation = operation.retention(settings.retention).checked(call.arguments.clone());
         operation.begin(&json!({ "scope": scope, "key": key })).await
     }
 

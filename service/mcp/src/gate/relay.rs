@@ -184,7 +184,8 @@ impl Relay {
     fn called(self: &Arc<Self>, message: Object, line: String) -> Passes {
         let params: Object = field(&message, "params").unwrap_or_default();
         let (Some(id), Some(tool)) = (message.get("id"), field::<String>(&params, "name")) else {
-            return Err(refused(RawValue::NULL, -32_600, "a call needs an id and the name of a tool"));
+            let id = message.get("id").map_or(RawValue::NULL, AsRef::as_ref);
+            return Err(refused(id, -32_600, "a call needs an id and the name of a tool"));
         };
         let mut state = self.state.lock();
         if !state.tools.is_gated(&self.settings, &tool) {
