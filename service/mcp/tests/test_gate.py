@@ -197,3 +197,10 @@ class Odd(World):
                 answer = await raw.ask("tools/call", {"name": "pay", "arguments": arguments}, 20)
                 self.assertEqual(answer["result"]["_meta"]["latchgate/refusal"]["code"], "invalid-request")
         self.assertEqual(self.effects(), [])
+
+    async def test_a_result_without_a_value_passes_and_is_a_success(self) -> None:
+        raw = await self.odd()
+        first = await raw.call("cut", idempotency_key="k")
+        self.assertEqual(first["content"][0]["text"], "half of a pair \ud83d")
+        self.assertIn("DONE BEFORE", (await raw.call("cut", idempotency_key="k"))["content"][0]["text"])
+        self.assertEqual(self.effects(), ["cut"])

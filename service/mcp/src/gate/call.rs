@@ -20,7 +20,7 @@ const INVALID: i64 = -32_602;
 /// Results by which a server asks for a second call with more input. That call is the one that does the work.
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
-const LARGE: &str = "the result is longer than 64 KiB: it is not stored, and a retry does not get it";
+const NOT_STORED: &str = "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
 
 /// A call on its way.
 pub struct Call {
@@ -116,15 +116,17 @@ impl Relay {
             Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
         }
         let Answer { message: mut said, is_first } = answered_with;
-        let result: Option<Value> = field(&said, "result");
+        let result = said.get("result").map(|result| serde_json::from_str::<Value>(result.get()));
         let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
         // Some servers check what a tool has returned, too, and say then that it is invalid.
         let is_unclear = |code: i64| !is_first || code == INVALID && call.known.has_output_schema;
         let not_begun = |code: i64| NOT_BEGUN.contains(&code) && !is_unclear(code);
-        let needs_input = result.as_ref().is_some_and(|result| result["resultType"] == INPUT_REQUIRED);
+        let parts: Object = field(&said, "result").unwrap_or_default();
+        let needs_input = field::<String>(&parts, "resultType").as_deref() == Some(INPUT_REQUIRED);
         let is_known = result.is_some() || code.is_some_and(not_begun);
         let report = match result {
-            Some(result) if !needs_input => attempt.succeed(&result).await,
+            Some(Ok(result)) if !needs_input => attempt.succeed(&result).await,
+            Some(Err(_)) if !needs_input => attempt.succeed_without_result().await,
             _ if is_known => attempt.fail().await,
             _ => {
                 why = said.get("error").map_or(why, |error| format!("The server has answered with an error: {error}"));
@@ -132,7 +134,7 @@ impl Relay {
             }
         };
         match report {
-            Ok(report) if report["result_omitted"] == true => tracing::warn!(operation, "{LARGE}"),
+            Ok(report) if report["result_omitted"] == true => tracing::warn!(operation, "{NOT_STORED}"),
             Ok(_) => {}
             Err(error) => tracing::error!(operation, %error, "the outcome was not recorded: it may be unknown"),
         }
@@ -191,7 +193,7 @@ fn stored(duplicate: &Duplicate, known: Tool) -> Value {
     let (problem, mut stored) = (&duplicate.problem, duplicate.result.clone());
     if stored.get("content").or(stored.get("task")).is_none() {
         let what = if stored.is_null() {
-            "not stored: it was too long, or a person has resolved the call"
+            "not stored: it was too long or not valid, or a person has resolved the call"
         } else {
             &stored.to_string()
         };
