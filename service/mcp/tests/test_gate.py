@@ -143,6 +143,10 @@ class Gate(World):
         async with self.shop(*scope) as agent:
             said, _ = await agent.refused("crash", idempotency_key="k")
             self.assertIn(operation, said)
+            said, _ = await agent.refused("crash", times=2, idempotency_key="k")
+            self.assertIn("UNKNOWN", said)
+            self.assertIn(operation, said)
+            self.assertNotIn("choose a new", said.lower())
             self.assertEqual(self.effects(), ["crash"])
             shown = request(self.node.url, "GET", f"/v1/operations/{operation}")
             self.assertEqual((shown["state"], shown["operation"]), ("unknown", f"mcp/shop-{self.directory.name}/crash"))

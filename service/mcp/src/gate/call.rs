@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use latchgate_client::{Attempt, Begun, Duplicate, Error, OnExpiry, process_name};
+use latchgate_client::{Attempt, Begun, Duplicate, Error, Method, OnExpiry, encode, process_name};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -70,7 +70,7 @@ impl Relay {
             begun = self.begin(&call) => match begun {
                 Ok(Begun::Go(attempt)) => self.go(&call, attempt, &cancelled).await,
                 Ok(Begun::Duplicate(duplicate)) => say(stored(&duplicate, call.known)),
-                Err(error) => say(not_begun(&error)),
+                Err(error) => say(self.not_begun(&error).await),
             },
             () = cancelled.cancelled() => String::new(),
             () = self.ending.cancelled() => say(server_ended()),
@@ -98,6 +98,16 @@ impl Relay {
         };
         let operation = operation.retention(settings.retention).checked(call.arguments.clone());
         operation.begin(&json!({ "scope": scope, "key": key })).await
+    }
+
+    async fn not_begun(&self, error: &Error) -> Value {
+        // A new key for what may have been done would do it twice.
+        let mismatch = error.problem().filter(|problem| problem.code() == "contents-mismatch");
+        let Some(id) = mismatch.and_then(|problem| problem.field("id").as_str()) else {
+            return not_begun(error, false);
+        };
+        let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
+        not_begun(error, first.is_ok_and(|first| first["state"] == "unknown"))
     }
 
     /// Calls the server, and reports the outcome before the client has the answer.
@@ -170,7 +180,7 @@ fn unknown(why: &str, id: &str) -> Value {
     refusal(&words, "operation-unknown", Some(id))
 }
 
-fn not_begun(error: &Error) -> Value {
+fn not_begun(error: &Error, is_first_unknown: bool) -> Value {
     let operation = error.problem().and_then(|problem| problem.field("id").as_str());
     let code = error.code().unwrap_or("unreachable");
     let words = match error {
@@ -179,6 +189,10 @@ fn not_begun(error: &Error) -> Value {
         }
         Error::InProgress(_) => {
             "The first call still runs. Repeat it with the same key and arguments to get its result."
+        }
+        _ if is_first_unknown => {
+            let why = "The call with this key had other arguments, and ended without a known outcome.";
+            return unknown(why, operation.unwrap_or("ID"));
         }
         _ if code == "contents-mismatch" => {
             "This key was used for a call with other arguments. For new work, choose a new key."
