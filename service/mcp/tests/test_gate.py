@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import unittest.mock
 from typing import Any
 
 import anyio
@@ -208,3 +210,8 @@ class Odd(World):
         self.assertEqual(first["content"][0]["text"], "half of a pair \ud83d")
         self.assertIn("DONE BEFORE", (await raw.call("cut", idempotency_key="k"))["content"][0]["text"])
         self.assertEqual(self.effects(), ["cut"])
+
+    async def test_the_server_does_not_get_the_api_key_of_the_gate(self) -> None:
+        with unittest.mock.patch.dict(os.environ, LATCHGATE_API_KEY=f"lgk_{'a' * 43}"):
+            raw = await self.odd("--treat", "key=pass")
+        self.assertEqual((await raw.call("key"))["content"][0]["text"], "none")

@@ -36,6 +36,8 @@ const CALLS_MAX: usize = 1_000;
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How long the server may take to end by itself, and the reports of the last outcomes.
 const END_MAX: Duration = Duration::from_secs(5);
+/// Variables of the gate that the server does not get.
+const OWN_SECRETS: [&str; 2] = ["LATCHGATE_API_KEY", "LATCHGATE_ADMIN_API_KEY"];
 
 pub struct Relay {
     pub client: Client,
@@ -88,6 +90,9 @@ pub async fn run(
 ) -> std::io::Result<Option<ExitStatus>> {
     let (program, args) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut server = Command::new(program);
+    for secret in OWN_SECRETS {
+        server.env_remove(secret);
+    }
     let mut server = server.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let no_pipe = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     let (to, from_server) = (server.stdin.take().ok_or_else(no_pipe)?, server.stdout.take().ok_or_else(no_pipe)?);
