@@ -5,7 +5,7 @@ use std::sync::Arc;
 use latchgate_client::{Attempt, Begun, Duplicate, Error, Method, OnExpiry, encode, process_name};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Scope;
@@ -20,6 +20,7 @@ const INVALID: i64 = -32_602;
 /// Results by which a server asks for a second call with more input. That call is the one that does the work.
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
+const NOT_READ: &str = "The server does not read what it is sent. The tool was not called: repeat the call later.";
 const NOT_STORED: &str = "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
 
 /// A call on its way.
@@ -117,10 +118,14 @@ impl Relay {
             let _ = attempt.fail().await;
             return answer(&call.id, "result", &server_ended());
         };
+        let until = Instant::now() + self.settings.call_max;
         // If the server has ended meanwhile, no answer comes.
-        let _ = self.to_server.send(text(&call.message)).await;
+        if timeout_at(until, self.to_server.send(text(&call.message))).await.is_err() {
+            let _ = attempt.fail().await;
+            return answer(&call.id, "result", &refusal(NOT_READ, "server-busy", None));
+        }
         let (mut answered_with, mut why) = (Answer::default(), "The server ended before it had answered.".to_owned());
-        match timeout(self.settings.call_max, answered).await {
+        match timeout_at(until, answered).await {
             Ok(Ok(answer)) => answered_with = answer,
             Ok(Err(_)) => {}
             Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
