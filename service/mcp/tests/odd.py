@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from typing import Any
 
-TOOLS = ["pay", "ask", "refuse", "cut", "key"]
+TOOLS = ["pay", "ask", "refuse", "cut", "key", "deaf"]
 
 
 def say(message: dict[str, Any]) -> None:
@@ -27,6 +28,8 @@ def call(tool: str) -> dict[str, Any]:
             return {"error": {"code": -32601, "message": "Method not found"}}
         case "cut":
             text = "half of a pair \ud83d"
+        case "deaf":
+            time.sleep(3600)
         case "key":
             text = os.environ.get("LATCHGATE_API_KEY", "none")
     return {"result": {"content": [{"type": "text", "text": text}]}}

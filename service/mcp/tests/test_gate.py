@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import unittest.mock
 from typing import Any
 
@@ -215,3 +216,20 @@ class Odd(World):
         with unittest.mock.patch.dict(os.environ, LATCHGATE_API_KEY=f"lgk_{'a' * 43}"):
             raw = await self.odd("--treat", "key=pass")
         self.assertEqual((await raw.call("key"))["content"][0]["text"], "none")
+
+    async def test_names_of_tools_are_trimmed_and_not_empty(self) -> None:
+        raw = await self.odd("--only", "key, pay")
+        for _ in range(2):
+            await raw.call("pay", amount=1)
+        self.assertEqual(self.effects(), ["pay"])
+        for wrong in [["--only", "key,,pay"], ["--except", " "], ["--treat", "=once"]]:
+            command = [BINARY, "mcp-gate", "--name", "odd", *wrong, "--", "true"]
+            self.assertEqual(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode, 2)
+
+    async def test_each_call_has_an_answer_though_the_server_does_not_read(self) -> None:
+        raw = await self.odd("--call-timeout", "1s")
+        works = [{"name": "deaf", "arguments": {"work": work, "filler": "x" * 3000}} for work in range(90)]
+        answers = await asyncio.wait_for(asyncio.gather(*(raw.ask("tools/call", work) for work in works)), 40)
+        codes = {answer["result"]["_meta"]["latchgate/refusal"]["code"] for answer in answers}
+        self.assertEqual(codes, {"operation-unknown", "server-busy"})
+        self.assertEqual(self.effects(), ["deaf"])

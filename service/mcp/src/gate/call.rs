@@ -21,7 +21,8 @@ const INVALID: i64 = -32_602;
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
 const NOT_READ: &str = "The server does not read what it is sent. The tool was not called: repeat the call later.";
-const NOT_STORED: &str = "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
+const NOT_STORED: &str =
+    "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
 
 /// A call on its way.
 pub struct Call {
