@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { startNode } from "../../clients/typescript/tests/world.js";
+import { cleanUp, startNode } from "../../clients/typescript/tests/world.js";
 
 const require = createRequire(join(process.env.MCP_NODE_MODULES, "latchgate.js"));
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
@@ -22,6 +22,7 @@ before(async () => {
   node = await startNode(["--locks", "sqlite:mcp.db"]);
   directory = await mkdtemp(join(tmpdir(), "latchgate-mcp-"));
 });
+after(cleanUp);
 after(() => rm(directory, { recursive: true }));
 
 async function session(name, args, env = {}) {

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import unittest.mock
 from typing import Any
 
 import anyio
 from mcp.types import ElicitResult
-from world import Case, python_server, request, until, words
+from raw import Raw
+from world import BINARY, Case, python_server, request, until, words
 
 
-class Gate(Case):
+class World(Case):
+    def effects(self) -> list[str]:
+        file = self.directory / "effects"
+        return file.read_text().splitlines() if file.exists() else []
+
+
+class Gate(World):
     def shop(self, *arguments: str, **options: Any) -> Any:
         # Each test has works of its own.
         arguments = ("--name", f"shop-{self.directory.name}", *arguments)
         return self.behind(*arguments, server=python_server("shop.py", str(self.directory / "effects")), **options)
-
-    def effects(self) -> list[str]:
-        file = self.directory / "effects"
-        return file.read_text().splitlines() if file.exists() else []
 
     async def test_a_retry_gets_the_first_result(self) -> None:
         for mode in ["auto", "legacy"]:
@@ -64,6 +70,17 @@ class Gate(Case):
             self.assertEqual(self.effects(), ["slow"])
         async with self.shop(*scope) as three:
             self.assertIn("latchgate/duplicate", (await three.call("slow", seconds=1, idempotency_key="k")).meta or {})
+
+    async def test_a_call_with_a_key_is_the_same_after_a_restart(self) -> None:
+        said = ""
+        for _ in range(2):
+            try:
+                async with self.shop() as agent:
+                    said = words(await agent.call("crash", idempotency_key="k"))
+            except* Exception:  # the SDK finds the end of the process
+                pass
+        self.assertIn("UNKNOWN", said)
+        self.assertEqual(self.effects(), ["crash"])
 
     async def test_tools_that_read_pass_and_options_choose(self) -> None:
         async with self.shop("--except", "pay", "--treat", "put=once") as agent:
@@ -129,6 +146,10 @@ class Gate(Case):
         async with self.shop(*scope) as agent:
             said, _ = await agent.refused("crash", idempotency_key="k")
             self.assertIn(operation, said)
+            said, _ = await agent.refused("crash", times=2, idempotency_key="k")
+            self.assertIn("UNKNOWN", said)
+            self.assertIn(operation, said)
+            self.assertNotIn("choose a new", said.lower())
             self.assertEqual(self.effects(), ["crash"])
             shown = request(self.node.url, "GET", f"/v1/operations/{operation}")
             self.assertEqual((shown["state"], shown["operation"]), ("unknown", f"mcp/shop-{self.directory.name}/crash"))
@@ -156,3 +177,59 @@ class Gate(Case):
             self.assertIn("not made", said)
             self.assertIn("looked", words(await agent.call("look")) if await agent.client.list_tools() else "")
         self.assertEqual(self.effects(), ["look"])
+
+
+class Odd(World):
+    async def odd(self, *arguments: str) -> Raw:
+        url, name = ("--url", self.node.url), f"odd-{self.directory.name}"
+        server = python_server("odd.py", str(self.directory / "effects"))
+        raw = await Raw.start([BINARY, "mcp-gate", *url, "--name", name, *arguments, "--", *server])
+        self.addAsyncCleanup(raw.close)
+        return raw
+
+    async def test_an_error_in_the_middle_of_a_call_is_an_unknown_outcome(self) -> None:
+        raw = await self.odd()
+        for _ in range(2):
+            result = await raw.call("ask", idempotency_key="k")
+            self.assertIn("UNKNOWN", result["content"][0]["text"])
+        for _ in range(2):
+            answer = await raw.ask("tools/call", {"name": "refuse", "arguments": {"idempotency_key": "k"}})
+            self.assertEqual(answer["error"]["code"], -32601)
+        self.assertEqual(self.effects(), ["ask", "refuse", "refuse"])
+
+    async def test_arguments_that_have_no_value_are_refused(self) -> None:
+        raw = await self.odd()
+        for wrong in [{"to": "half of a pair \ud83d"}, {"\ud83d": 1}, {"amount": 10**400}, [1]]:
+            for arguments in [wrong, {**wrong, "idempotency_key": "k"} if isinstance(wrong, dict) else "text"]:
+                answer = await raw.ask("tools/call", {"name": "pay", "arguments": arguments}, 20)
+                self.assertEqual(answer["result"]["_meta"]["latchgate/refusal"]["code"], "invalid-request")
+        self.assertEqual(self.effects(), [])
+
+    async def test_a_result_without_a_value_passes_and_is_a_success(self) -> None:
+        raw = await self.odd()
+        first = await raw.call("cut", idempotency_key="k")
+        self.assertEqual(first["content"][0]["text"], "half of a pair \ud83d")
+        self.assertIn("DONE BEFORE", (await raw.call("cut", idempotency_key="k"))["content"][0]["text"])
+        self.assertEqual(self.effects(), ["cut"])
+
+    async def test_the_server_does_not_get_the_api_key_of_the_gate(self) -> None:
+        with unittest.mock.patch.dict(os.environ, LATCHGATE_API_KEY=f"lgk_{'a' * 43}"):
+            raw = await self.odd("--treat", "key=pass")
+        self.assertEqual((await raw.call("key"))["content"][0]["text"], "none")
+
+    async def test_names_of_tools_are_trimmed_and_not_empty(self) -> None:
+        raw = await self.odd("--only", "key, pay")
+        for _ in range(2):
+            await raw.call("pay", amount=1)
+        self.assertEqual(self.effects(), ["pay"])
+        for wrong in [["--only", "key,,pay"], ["--except", " "], ["--treat", "=once"]]:
+            command = [BINARY, "mcp-gate", "--name", "odd", *wrong, "--", "true"]
+            self.assertEqual(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode, 2)
+
+    async def test_each_call_has_an_answer_though_the_server_does_not_read(self) -> None:
+        raw = await self.odd("--call-timeout", "1s")
+        works = [{"name": "deaf", "arguments": {"work": work, "filler": "x" * 3000}} for work in range(90)]
+        answers = await asyncio.wait_for(asyncio.gather(*(raw.ask("tools/call", work) for work in works)), 40)
+        codes = {answer["result"]["_meta"]["latchgate/refusal"]["code"] for answer in answers}
+        self.assertEqual(codes, {"operation-unknown", "server-busy"})
+        self.assertEqual(self.effects(), ["deaf"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from mcp import Client
+from mcp import Client, MCPError
 from world import BINARY, Case, Session, until, words
 
 
@@ -94,6 +94,19 @@ class Locks(Case):
                 result = await agent.call("who_holds", key="other")
             self.assertIn("LOST", words(result).splitlines()[0])
             self.assertIn("src/lost", words(result).splitlines()[0])
+
+    async def test_a_loss_is_told_though_calls_fail_meanwhile(self) -> None:
+        async with self.session("--ttl", "1s") as agent, self.session() as other:
+            await other.ok("acquire", keys=["taken"])
+            await agent.ok("acquire", keys=["lost"])
+            self.node.force("lost")
+            await asyncio.sleep(3)
+            with self.assertRaises(MCPError):
+                await agent.call("no_such_tool")
+            with anyio.move_on_after(1):
+                await agent.call("acquire", keys=["taken"], wait_s=20)
+            self.assertIn("LOST", words(await agent.call("who_holds", key="other")))
+            self.assertNotIn("LOST", words(await agent.call("who_holds", key="other")))
 
     async def test_an_operator_can_ask_for_a_lock(self) -> None:
         async with self.session("--ttl", "1s") as agent:

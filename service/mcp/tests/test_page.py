@@ -89,5 +89,9 @@ class Page(Case):
             self.assertEqual(push("three", f"lease=src/a/={token}"), "")
             await ann.ok("release")
             newer = (await bob.ok("acquire", paths=["src/a/"]))["tokens"]["path/pushed:src/a"]
-            self.assertIn("is not valid", push("four", f"lease=src/a={token}"))
+            self.assertIn("is not held with", push("four", f"lease=src/a={token}"))
             self.assertEqual(push("five", f"lease=src/a={newer}"), "")
+            await bob.ok("release")
+            self.assertIn("is not held with", push("six", f"lease=src/a={newer}"), "it is released")
+            await ann.ok("acquire", paths=["src"])
+            self.assertIn("is not held with", push("seven", f"lease=src/a={newer}"), "another session has the folder")

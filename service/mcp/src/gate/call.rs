@@ -2,24 +2,27 @@
 
 use std::sync::Arc;
 
-use latchgate_client::{Attempt, Begun, Duplicate, Error, OnExpiry, process_name};
+use latchgate_client::{Attempt, Begun, Duplicate, Error, Method, OnExpiry, encode, process_name};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Scope;
 use super::message::{Object, answer, field, set, text};
-use super::relay::Relay;
+use super::relay::{Answer, Relay};
 use super::tools::{KEY, Tool};
 
-/// Errors by which a server says that it has not begun the call: the protocol's own, and that the client must do something first.
+/// Errors by which a server says that it has not begun the call: the protocol's own, and that the client must do something first. In the middle
+/// of a call they are unclear: servers also pass on the error with which the client has refused a request of theirs.
 const NOT_BEGUN: [i64; 8] = [-32_700, -32_600, -32_601, INVALID, -32_020, -32_021, -32_022, -32_042];
 const INVALID: i64 = -32_602;
 /// Results by which a server asks for a second call with more input. That call is the one that does the work.
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
-const LARGE: &str = "the result is longer than 64 KiB: it is not stored, and a retry does not get it";
+const NOT_READ: &str = "The server does not read what it is sent. The tool was not called: repeat the call later.";
+const NOT_STORED: &str =
+    "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
 
 /// A call on its way.
 pub struct Call {
@@ -29,16 +32,21 @@ pub struct Call {
     message: Object,
     tool: String,
     known: Tool,
-    arguments: Object,
+    arguments: Value,
     key: Option<String>,
 }
 
 impl Call {
     /// # Errors
-    /// The answer to a call whose key is not one.
+    /// The answer to a call whose key or arguments are not ones.
     pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, String> {
         let (id, mut params): (_, Object) = (message["id"].clone(), field(&message, "params").unwrap_or_default());
-        let mut arguments: Object = field(&params, "arguments").unwrap_or_default();
+        let invalid = |error: serde_json::Error| {
+            let words = format!("The arguments are not a valid JSON object: {error}. The tool was not called.");
+            answer(&id, "result", &refusal(&words, "invalid-request", None))
+        };
+        let given = params.get("arguments").map_or("null", |given| given.get());
+        let mut arguments = serde_json::from_str::<Option<Object>>(given).map_err(invalid)?.unwrap_or_default();
         let is_short = |key: &String| (1..=KEY_BYTES_MAX).contains(&key.len());
         let key = field(&arguments, KEY).filter(is_short);
         if !known.has_own_key && arguments.shift_remove(KEY).is_some() {
@@ -49,6 +57,8 @@ impl Call {
             set(&mut params, "arguments", &arguments);
             set(&mut message, "params", &params);
         }
+        // Half of a surrogate pair, to which some programs cut a text, and a number that is too large are no values.
+        let arguments = serde_json::to_value(&arguments).map_err(invalid)?;
         set(&mut message, "id", &id_at_server);
         Ok(Self { id, id_at_server, message, tool, known, arguments, key })
     }
@@ -62,7 +72,7 @@ impl Relay {
             begun = self.begin(&call) => match begun {
                 Ok(Begun::Go(attempt)) => self.go(&call, attempt, &cancelled).await,
                 Ok(Begun::Duplicate(duplicate)) => say(stored(&duplicate, call.known)),
-                Err(error) => say(not_begun(&error)),
+                Err(error) => say(self.not_begun(&error).await),
             },
             () = cancelled.cancelled() => String::new(),
             () = self.ending.cancelled() => say(server_ended()),
@@ -88,8 +98,18 @@ impl Relay {
             let contents = json!({ "scope": scope, "arguments": call.arguments });
             return operation.retention(settings.window).begin(&contents).await;
         };
-        let operation = operation.retention(settings.retention).checked(json!(call.arguments));
+        let operation = operation.retention(settings.retention).checked(call.arguments.clone());
         operation.begin(&json!({ "scope": scope, "key": key })).await
+    }
+
+    async fn not_begun(&self, error: &Error) -> Value {
+        // A new key for what may have been done would do it twice.
+        let mismatch = error.problem().filter(|problem| problem.code() == "contents-mismatch");
+        let Some(id) = mismatch.and_then(|problem| problem.field("id").as_str()) else {
+            return not_begun(error, false);
+        };
+        let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
+        not_begun(error, first.is_ok_and(|first| first["state"] == "unknown"))
     }
 
     /// Calls the server, and reports the outcome before the client has the answer.
@@ -99,22 +119,30 @@ impl Relay {
             let _ = attempt.fail().await;
             return answer(&call.id, "result", &server_ended());
         };
+        let until = Instant::now() + self.settings.call_max;
         // If the server has ended meanwhile, no answer comes.
-        let _ = self.to_server.send(text(&call.message)).await;
-        let (mut said, mut why) = (Object::new(), "The server ended before it had answered.".to_owned());
-        match timeout(self.settings.call_max, answered).await {
-            Ok(Ok(message)) => said = message,
+        if timeout_at(until, self.to_server.send(text(&call.message))).await.is_err() {
+            let _ = attempt.fail().await;
+            return answer(&call.id, "result", &refusal(NOT_READ, "server-busy", None));
+        }
+        let (mut answered_with, mut why) = (Answer::default(), "The server ended before it had answered.".to_owned());
+        match timeout_at(until, answered).await {
+            Ok(Ok(answer)) => answered_with = answer,
             Ok(Err(_)) => {}
             Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
         }
-        let result: Option<Value> = field(&said, "result");
+        let Answer { message: mut said, is_first } = answered_with;
+        let result = said.get("result").map(|result| serde_json::from_str::<Value>(result.get()));
         let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
         // Some servers check what a tool has returned, too, and say then that it is invalid.
-        let not_begun = |code: i64| NOT_BEGUN.contains(&code) && !(code == INVALID && call.known.has_output_schema);
-        let needs_input = result.as_ref().is_some_and(|result| result["resultType"] == INPUT_REQUIRED);
+        let is_unclear = |code: i64| !is_first || code == INVALID && call.known.has_output_schema;
+        let not_begun = |code: i64| NOT_BEGUN.contains(&code) && !is_unclear(code);
+        let parts: Object = field(&said, "result").unwrap_or_default();
+        let needs_input = field::<String>(&parts, "resultType").as_deref() == Some(INPUT_REQUIRED);
         let is_known = result.is_some() || code.is_some_and(not_begun);
         let report = match result {
-            Some(result) if !needs_input => attempt.succeed(&result).await,
+            Some(Ok(result)) if !needs_input => attempt.succeed(&result).await,
+            Some(Err(_)) if !needs_input => attempt.succeed_without_result().await,
             _ if is_known => attempt.fail().await,
             _ => {
                 why = said.get("error").map_or(why, |error| format!("The server has answered with an error: {error}"));
@@ -122,7 +150,7 @@ impl Relay {
             }
         };
         match report {
-            Ok(report) if report["result_omitted"] == true => tracing::warn!(operation, "{LARGE}"),
+            Ok(report) if report["result_omitted"] == true => tracing::warn!(operation, "{NOT_STORED}"),
             Ok(_) => {}
             Err(error) => tracing::error!(operation, %error, "the outcome was not recorded: it may be unknown"),
         }
@@ -158,7 +186,7 @@ fn unknown(why: &str, id: &str) -> Value {
     refusal(&words, "operation-unknown", Some(id))
 }
 
-fn not_begun(error: &Error) -> Value {
+fn not_begun(error: &Error, is_first_unknown: bool) -> Value {
     let operation = error.problem().and_then(|problem| problem.field("id").as_str());
     let code = error.code().unwrap_or("unreachable");
     let words = match error {
@@ -167,6 +195,10 @@ fn not_begun(error: &Error) -> Value {
         }
         Error::InProgress(_) => {
             "The first call still runs. Repeat it with the same key and arguments to get its result."
+        }
+        _ if is_first_unknown => {
+            let why = "The call with this key had other arguments, and ended without a known outcome.";
+            return unknown(why, operation.unwrap_or("ID"));
         }
         _ if code == "contents-mismatch" => {
             "This key was used for a call with other arguments. For new work, choose a new key."
@@ -181,7 +213,7 @@ fn stored(duplicate: &Duplicate, known: Tool) -> Value {
     let (problem, mut stored) = (&duplicate.problem, duplicate.result.clone());
     if stored.get("content").or(stored.get("task")).is_none() {
         let what = if stored.is_null() {
-            "not stored: it was too long, or a person has resolved the call"
+            "not stored: it was too long or not valid, or a person has resolved the call"
         } else {
             &stored.to_string()
         };

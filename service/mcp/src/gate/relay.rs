@@ -36,6 +36,8 @@ const CALLS_MAX: usize = 1_000;
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 /// How long the server may take to end by itself, and the reports of the last outcomes.
 const END_MAX: Duration = Duration::from_secs(5);
+/// Variables of the gate that the server does not get.
+const OWN_SECRETS: [&str; 2] = ["LATCHGATE_API_KEY", "LATCHGATE_ADMIN_API_KEY"];
 
 pub struct Relay {
     pub client: Client,
@@ -56,8 +58,24 @@ struct State {
     numbers: u64,
     /// By the client's id, as it was sent: the id at the server, and whether the client has cancelled the call.
     calls: HashMap<String, (String, CancellationToken)>,
-    /// By the id at the server: where the answer goes.
-    awaited: HashMap<String, oneshot::Sender<Object>>,
+    /// By the id at the server.
+    awaited: HashMap<String, Awaited>,
+    /// Lines of the server that were no answers.
+    lines_of_server: u64,
+}
+
+struct Awaited {
+    to: oneshot::Sender<Answer>,
+    /// `lines_of_server` before the call.
+    lines_before: u64,
+}
+
+/// The server's answer to a gated call.
+#[derive(Default)]
+pub struct Answer {
+    pub message: Object,
+    /// Since the call, the server has sent nothing but answers: it has asked the client for nothing and reported nothing.
+    pub is_first: bool,
 }
 
 /// Runs the server behind the gate, until it ends, the client closes its end, or `stop`. Returns how it has ended; `None` if it was killed.
@@ -72,6 +90,9 @@ pub async fn run(
 ) -> std::io::Result<Option<ExitStatus>> {
     let (program, args) = command.split_first().ok_or(std::io::ErrorKind::InvalidInput)?;
     let mut server = Command::new(program);
+    for secret in OWN_SECRETS {
+        server.env_remove(secret);
+    }
     let mut server = server.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let no_pipe = || std::io::Error::from(std::io::ErrorKind::BrokenPipe);
     let (to, from_server) = (server.stdin.take().ok_or_else(no_pipe)?, server.stdout.take().ok_or_else(no_pipe)?);
@@ -168,7 +189,8 @@ impl Relay {
     fn called(self: &Arc<Self>, message: Object, line: String) -> Passes {
         let params: Object = field(&message, "params").unwrap_or_default();
         let (Some(id), Some(tool)) = (message.get("id"), field::<String>(&params, "name")) else {
-            return Err(refused(RawValue::NULL, -32_600, "a call needs an id and the name of a tool"));
+            let id = message.get("id").map_or(RawValue::NULL, AsRef::as_ref);
+            return Err(refused(id, -32_600, "a call needs an id and the name of a tool"));
         };
         let mut state = self.state.lock();
         if !state.tools.is_gated(&self.settings, &tool) {
@@ -200,10 +222,15 @@ impl Relay {
 
     /// What the client gets of a line of the server, if anything.
     fn of_server(&self, line: String) -> Option<String> {
-        let Ok(mut message) = serde_json::from_str::<Object>(&line) else { return Some(line) };
+        let message = serde_json::from_str::<Object>(&line);
         let mut state = self.state.lock();
+        let is_answer = message.as_ref().is_ok_and(|message| !message.contains_key("method"));
+        state.lines_of_server += u64::from(!is_answer);
+        let Ok(mut message) = message else { return Some(line) };
         if let Some(id) = field::<String>(&message, "id").filter(|id| id.starts_with(&self.run)) {
-            if state.awaited.remove(&id).is_none_or(|awaits| awaits.send(message).is_err()) {
+            let lines = state.lines_of_server;
+            let arrives = |Awaited { to, lines_before }| to.send(Answer { message, is_first: lines == lines_before });
+            if state.awaited.remove(&id).is_none_or(|awaits| arrives(awaits).is_err()) {
                 tracing::warn!(call = id, "the server has answered late, or twice: the answer is dropped");
             }
             return None;
@@ -215,11 +242,12 @@ impl Relay {
     }
 
     /// Where the server's answer arrives; `None` if no call begins any more.
-    pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<Object>> {
-        let (awaits, answered) = oneshot::channel();
+    pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<Answer>> {
+        let (to, answered) = oneshot::channel();
         let mut state = self.state.lock();
+        let awaited = Awaited { to, lines_before: state.lines_of_server };
         // Under the lock, which `end_calls` takes after it.
-        (!self.ending.is_cancelled()).then(|| state.awaited.insert(call.id_at_server.clone(), awaits))?;
+        (!self.ending.is_cancelled()).then(|| state.awaited.insert(call.id_at_server.clone(), awaited))?;
         Some(answered)
     }
 

@@ -25,12 +25,15 @@ pub struct Tool {
 }
 
 #[derive(Default)]
-pub struct Tools(HashMap<String, Tool>);
+pub struct Tools {
+    listed: HashMap<String, Tool>,
+    is_checked: bool,
+}
 
 impl Tools {
     pub fn get(&self, name: &str) -> Tool {
         // Of a tool that was not listed, the client may know a schema.
-        self.0.get(name).copied().unwrap_or(Tool { has_output_schema: true, ..Tool::default() })
+        self.listed.get(name).copied().unwrap_or(Tool { has_output_schema: true, ..Tool::default() })
     }
 
     pub fn is_gated(&self, settings: &Settings, name: &str) -> bool {
@@ -56,8 +59,8 @@ impl Tools {
                 has_own_key: properties.contains_key(KEY),
                 has_output_schema: tool.contains_key("outputSchema"),
             };
-            if self.0.len() < TOOLS_MAX || self.0.contains_key(&name) {
-                self.0.insert(name.clone(), known);
+            if self.listed.len() < TOOLS_MAX || self.listed.contains_key(&name) {
+                self.listed.insert(name.clone(), known);
             }
             if self.is_gated(settings, &name) && !known.has_own_key {
                 set(&mut properties, KEY, &json!({ "type": "string", "description": DESCRIPTION.trim() }));
@@ -65,8 +68,22 @@ impl Tools {
                 set(tool, "inputSchema", &schema);
             }
         }
+        if field::<String>(&result, "nextCursor").is_none() {
+            self.check_names(settings);
+        }
         set(&mut result, "tools", &tools);
         Some(result)
+    }
+
+    /// Once the list is whole: a wrong name in the settings would leave a tool without a gate.
+    fn check_names(&mut self, settings: &Settings) {
+        if std::mem::replace(&mut self.is_checked, true) {
+            return;
+        }
+        let named = settings.only.iter().chain(&settings.except).chain(settings.treat.keys());
+        for name in named.filter(|name| !self.listed.contains_key(*name)) {
+            tracing::warn!(tool = name, "the server lists no tool of this name, which --only, --except or --treat has");
+        }
     }
 }
 

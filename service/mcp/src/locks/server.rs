@@ -24,7 +24,7 @@ impl ServerHandler for Session {
     }
 
     async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> Result<CallToolResponse, ErrorData> {
-        let mut notices = self.notices();
+        let (mut notices, cancelled) = (self.notices(), context.ct.clone());
         let mut answer = Self::tools().call(ToolCallContext::new(self, request, context)).await?;
         // What has happened during the call.
         let mut later = self.notices();
@@ -32,7 +32,10 @@ impl ServerHandler for Session {
         notices.append(&mut later);
         if let CallToolResponse::Complete(result) = &mut answer
             && !notices.is_empty()
+            // A cancelled call has no answer.
+            && !cancelled.is_cancelled()
         {
+            self.told(&notices);
             result.content.splice(0..0, notices.iter().map(ContentBlock::text));
             result.structured_content.get_or_insert_default()["notices"] = notices.into();
         }

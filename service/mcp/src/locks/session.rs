@@ -50,6 +50,8 @@ pub struct Session {
 pub struct Held {
     pub leases: BTreeMap<u64, Hold>,
     pub attempts: HashMap<String, Attempt>,
+    /// Losses that no answer has told yet.
+    pub losses: Vec<String>,
     /// Waits that can go on: the lease id that was asked for, and the node's ticket.
     pub tickets: BTreeMap<u64, (String, Value)>,
 }
@@ -107,11 +109,12 @@ impl Session {
 
     /// What the client must know before anything else: leases that it has lost, and locks that an operator asks for.
     pub fn notices(&self) -> Vec<String> {
-        let mut notices = Vec::new();
-        self.held.lock().leases.retain(|number, hold| {
+        let (mut held, mut notices) = (self.held.lock(), Vec::new());
+        let Held { leases, losses, .. } = &mut *held;
+        leases.retain(|number, hold| {
             let lost = hold.lease.check().err();
             if let Some(loss) = &lost {
-                notices.push(format!("LOST: lease {number} ({}): {loss}. {LOST}", hold.names()));
+                losses.push(format!("LOST: lease {number} ({}): {loss}. {LOST}", hold.names()));
             } else if let Some(asked) = hold.lease.revocation() {
                 let (reason, names) = (asked.reason.as_deref().unwrap_or("no reason given"), hold.names());
                 let until = asked.deadline;
@@ -121,7 +124,12 @@ impl Session {
             }
             lost.is_none()
         });
-        notices
+        losses.iter().cloned().chain(notices).collect()
+    }
+
+    /// The client gets these notices with an answer.
+    pub fn told(&self, notices: &[String]) {
+        self.held.lock().losses.retain(|loss| !notices.contains(loss));
     }
 }
 

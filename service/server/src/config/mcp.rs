@@ -76,9 +76,9 @@ pub struct McpGateArgs {
     #[arg(long, value_name = "NAME")]
     pub name: String,
 
-    /// Which calls with an equal idempotency_key are the same: `session`, those of one run of this command; `app`, all of the app; any other
-    /// text, those of all runs with this text, for example the id of a conversation that outlives a crash.
-    #[arg(long, value_name = "SCOPE", env = "LATCHGATE_MCP_SCOPE", default_value = "session", value_parser = scope)]
+    /// Which calls with an equal idempotency_key are the same: `app`, all of the app; `session`, those of one run of this command, so a call
+    /// that is repeated after a restart is a new one; any other text, those of all runs with this text, for example the id of a conversation.
+    #[arg(long, value_name = "SCOPE", env = "LATCHGATE_MCP_SCOPE", default_value = "app", value_parser = scope)]
     pub scope: Scope,
 
     /// Without an idempotency_key, a call with equal arguments counts as a retry for so long after a success, within the run or the scope's
@@ -91,11 +91,11 @@ pub struct McpGateArgs {
     pub retention: Duration,
 
     /// Gate only these tools.
-    #[arg(long, value_name = "TOOLS", value_delimiter = ',', conflicts_with = "except")]
+    #[arg(long, value_name = "TOOLS", value_delimiter = ',', value_parser = tool, conflicts_with = "except")]
     pub only: Vec<String>,
 
     /// Do not gate these tools.
-    #[arg(long, value_name = "TOOLS", value_delimiter = ',')]
+    #[arg(long, value_name = "TOOLS", value_delimiter = ',', value_parser = tool)]
     pub except: Vec<String>,
 
     /// Gate this tool (TOOL=once) or not (TOOL=pass), whatever its annotations say. Can be repeated.
@@ -150,9 +150,15 @@ fn scope(text: &str) -> Result<Scope, String> {
 }
 
 fn treatment(text: &str) -> Result<(String, Treatment), String> {
-    match text.rsplit_once('=') {
-        Some((tool, "once")) => Ok((tool.to_owned(), Treatment::Once)),
-        Some((tool, "pass")) => Ok((tool.to_owned(), Treatment::Pass)),
+    let (name, choice) = text.rsplit_once('=').unwrap_or_default();
+    match choice.trim() {
+        "once" => Ok((tool(name)?, Treatment::Once)),
+        "pass" => Ok((tool(name)?, Treatment::Pass)),
         _ => Err("must be TOOL=once or TOOL=pass".to_owned()),
     }
+}
+
+fn tool(name: &str) -> Result<String, String> {
+    let name = name.trim();
+    if name.is_empty() { Err("the name of a tool is empty".to_owned()) } else { Ok(name.to_owned()) }
 }
