@@ -8,7 +8,7 @@ use latchgate_core::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::time::{Duration, sleep, timeout};
+use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use utoipa::ToSchema;
 
@@ -160,24 +160,29 @@ impl Inner {
     }
 }
 
-/// Whether a node runs that uses a gate: it says so again while this one looks.
+/// Whether a node runs that uses a gate: it says so again while this one looks. If that cannot be known, there may be one.
 pub(crate) async fn any_has_gate(locks: &Locks) -> bool {
     let read = async || {
         let used = locks.engines().used()?;
         let StoredDocument { text, .. } = used.store.read_document(NODES, 0).await?;
-        let document: Document = text.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
+        let document: Document = text.map_or_else(|| Ok(Document::default()), |text| serde_json::from_str(&text))?;
         let has_gate = |said: &Said| said.report.get("gate").is_some_and(|gate| !gate.is_null());
-        Ok::<_, StoreError>(document.into_values().filter(has_gate).map(|said| said.at).max())
+        anyhow::Ok(document.into_values().filter(has_gate).map(|said| said.at).max())
     };
-    let Ok(Some(last)) = read().await else { return false };
+    let first = match read().await {
+        Ok(Some(last)) => last,
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
+    let silent_ms = SAY_EVERY_MS + 2 * ms(LOOK_EVERY);
+    let began = Instant::now();
     loop {
         // A node that runs would have said so by now.
-        if locks.now().ms_since(last) > SAY_EVERY_MS + 2 * ms(LOOK_EVERY) {
+        if locks.now().ms_since(first) > silent_ms || ms(began.elapsed()) > silent_ms {
             return false;
         }
         sleep(Duration::from_secs(1)).await;
-        // Unknown means that there may be one.
-        if !read().await.is_ok_and(|now| now == Some(last)) {
+        if !read().await.is_ok_and(|last| last == Some(first)) {
             return true;
         }
     }

@@ -27,8 +27,14 @@ struct Waiters {
     number: u64,
 }
 
-/// Those that wait for one operation, by their number.
-type Queue = BTreeMap<u64, Arc<Notify>>;
+/// Those that wait for one operation.
+#[derive(Default)]
+struct Queue {
+    /// By their number.
+    waiters: BTreeMap<u64, Arc<Notify>>,
+    /// Those up to this number have been told of a decision: each of them finds it, and need not tell the others again.
+    told: u64,
+}
 
 /// One call that waits, until it is dropped.
 pub(super) struct Waiting {
@@ -53,7 +59,7 @@ impl Waits {
         waiters.count += 1;
         waiters.number += 1;
         let (number, woken) = (waiters.number, Arc::new(Notify::new()));
-        waiters.by_address.entry(address.clone()).or_default().insert(number, Arc::clone(&woken));
+        waiters.by_address.entry(address.clone()).or_default().waiters.insert(number, Arc::clone(&woken));
         Ok(Waiting { waits: Arc::clone(self), address: address.clone(), number, woken })
     }
 
@@ -76,26 +82,31 @@ impl Waits {
 }
 
 fn wake_first(queue: &Queue) {
-    queue.values().take(1).for_each(|woken| woken.notify_one());
+    queue.waiters.values().take(1).for_each(|woken| woken.notify_one());
 }
 
 impl Waiting {
     pub(super) fn is_first(&self) -> bool {
         let waiters = self.waits.waiters.lock();
-        let first = waiters.by_address.get(&self.address).and_then(BTreeMap::first_key_value);
+        let first = waiters.by_address.get(&self.address).and_then(|queue| queue.waiters.first_key_value());
         first.is_some_and(|(number, _)| *number == self.number)
     }
 
     /// Returns after a notification since the last return, also one from before this call.
     pub(super) async fn notified(&self) {
+        if let Some(queue) = self.waits.waiters.lock().by_address.get_mut(&self.address) {
+            // What it was told was no decision for it.
+            queue.told = queue.told.min(self.number - 1);
+        }
         self.woken.notified().await;
     }
 
     /// The operation is decided: the others can be answered too.
     pub(super) fn wake_others(&self) {
-        let waiters = self.waits.waiters.lock();
-        let others = waiters.by_address.get(&self.address).into_iter().flatten();
-        others.filter(|(number, _)| **number != self.number).for_each(|(_, woken)| woken.notify_one());
+        let mut waiters = self.waits.waiters.lock();
+        let Some(Queue { waiters, told }) = waiters.by_address.get_mut(&self.address) else { return };
+        waiters.range(*told + 1..).for_each(|(_, woken)| woken.notify_one());
+        *told = waiters.last_key_value().map_or(*told, |(number, _)| *number);
     }
 }
 
@@ -104,9 +115,9 @@ impl Drop for Waiting {
         let mut waiters = self.waits.waiters.lock();
         waiters.count -= 1;
         let Some(queue) = waiters.by_address.get_mut(&self.address) else { return };
-        let was_first = queue.first_key_value().is_some_and(|(number, _)| *number == self.number);
-        queue.remove(&self.number);
-        if queue.is_empty() {
+        let was_first = queue.waiters.first_key_value().is_some_and(|(number, _)| *number == self.number);
+        queue.waiters.remove(&self.number);
+        if queue.waiters.is_empty() {
             waiters.by_address.remove(&self.address);
         } else if was_first {
             wake_first(queue);

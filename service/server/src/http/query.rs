@@ -69,15 +69,15 @@ impl<T: DeserializeOwned> FromRequestParts<Served> for Query<T> {
     }
 }
 
-/// What a listing reads that is to be sorted, as it counts against a quota.
-pub const SORTED_ENTRIES: usize = 20_000;
+/// The longest page. A sorted listing counts as one against a quota: what it walks along is bounded by its time.
+pub const PAGE_MAX: usize = 1_000;
 
 /// Most entries of one page: 100 if the request does not say.
 ///
 /// # Errors
 /// `invalid-request`
 pub fn page_limit(requested: Option<usize>) -> Result<usize, Problem> {
-    within("limit", requested.unwrap_or(100), 1..=1_000)
+    within("limit", requested.unwrap_or(100), 1..=PAGE_MAX)
 }
 
 /// axum words a query's errors as `Failed to deserialize query string: {field}: {reason}`.

@@ -225,7 +225,7 @@ impl EngineRecord {
             late(self.operations_late_ms, self.operations_late_until, longest_ms);
         let moved = |at: Timestamp| if at > Timestamp::default() { at.plus_ms(jumped_ms) } else { at };
         let record = Self {
-            operations_late_ms: operations_late_ms.min(longest_ms),
+            operations_late_ms,
             operations_late_until,
             jumped_ms: self.jumped_ms + jumped_ms,
             forced_until: moved(self.forced_until),
@@ -388,5 +388,21 @@ mod tests {
         assert!(here > known && there > here);
         // Another engine replaces this one, and its clock is behind.
         assert!(known.ahead_of(NOW) > known.next(NOW.plus_ms(50_000)));
+    }
+
+    #[test]
+    fn after_any_jump_leases_of_operations_end_later_by_all_of_it_until_the_longest_has_ended() {
+        let record = EngineRecord {
+            operations_more_ms: 3_000_000,
+            ..EngineRecord::new(EngineState::Active, Epoch::NONE, &[], 600_000)
+        };
+        for jumped_ms in [5_000, 700_000, 86_400_000] {
+            let now = NOW.plus_ms(jumped_ms);
+            let jumped = record.after_jump(jumped_ms, now);
+            assert_eq!(jumped.operations_late_ms, jumped_ms);
+            assert!(jumped.operations_late_until >= now.plus_ms(3_600_000), "{jumped_ms}");
+            let again = jumped.after_jump(jumped_ms, now.plus_ms(jumped_ms));
+            assert_eq!(again.operations_late_ms, 2 * jumped_ms);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::http::answer;
 use crate::http::call::{Answered, Call};
 use crate::http::path::PathAddress;
 use crate::http::problem::Problem;
-use crate::http::query::{Query, SORTED_ENTRIES, page_limit};
+use crate::http::query::{PAGE_MAX, Query, page_limit};
 use crate::locks::Waiting;
 
 answers! {
@@ -140,7 +140,7 @@ pub async fn list(call: Call, Query(query): Query<ListQuery>) -> Answered {
         check_name(owner, OWNER_MAX_BYTES).map_err(|error| Problem::field("owner", error))?;
     }
     let limit = page_limit(query.limit)?;
-    call.count_listed(if query.sort.is_some() { SORTED_ENTRIES } else { limit })?;
+    call.count_listed(if query.sort.is_some() { PAGE_MAX } else { limit })?;
     let search = Search::parse(&call, query.prefix, query.cursor.as_deref())?;
     let ListQuery { owner, held, closed, sort, .. } = query;
     let listed = |address: &Address, state: LockState, now| {

@@ -23,7 +23,7 @@ use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call, Served};
 use super::problem::{Problem, within};
-use super::query::{Query, SORTED_ENTRIES};
+use super::query::{PAGE_MAX, Query};
 use crate::gate::{ListFailure, Reply, Shown};
 use crate::store::Listing;
 
@@ -211,7 +211,7 @@ pub async fn forget(call: Call, PathId(address): PathId, Query(ForgetQuery { for
 )]
 pub async fn list(call: Call, Query(query): Query<OperationsQuery>) -> Answered {
     let (filter, limit) = query.parse()?;
-    call.count_listed(if query.sort.is_some() { SORTED_ENTRIES } else { limit })?;
+    call.count_listed(if query.sort.is_some() { PAGE_MAX } else { limit })?;
     let listing = Listing { app: call.apps().cloned(), filter, cursor: query.cursor, limit };
     let page = match query.sort {
         Some(order) => call.context.operations.list_by_time(&listing, order).await,
