@@ -4,23 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use latchgate_core::Address;
-use latchgate_core::gate::{Command, Outcome, Phase};
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::Instant;
+use latchgate_core::gate::{Command, Phase};
+use tokio::sync::mpsc;
 
-use super::kind::{Context, Gating, State};
+use super::kind::{Context, Gating, Input, Reply, State};
 use super::waits::Waits;
-use crate::failure::{Answer, Failure};
-use crate::node::{Apart, ApartKeys, BATCH_MAX, Cache, Done, Failed, Node, Returned, Work, gather, run, run_locked};
+use crate::failure::Failure;
+use crate::node::{Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Node, Work, gather, run, run_locked};
 use crate::store::Epoch;
 
 /// How many claims a node remembers: a post or a heartbeat begins with one, without a load.
 const CLAIMS_MAX: usize = 8_192;
 const CLAIMS_BYTES_MAX: usize = 32 << 20;
-
-/// What a command came to, and the record then.
-pub(super) type Applied = (Outcome, State);
-type Reply = oneshot::Sender<Answer<Applied>>;
 
 pub(super) struct Call {
     pub address: Address,
@@ -33,15 +28,7 @@ pub(super) struct Committer {
     waits: Arc<Waits>,
     calls: mpsc::Receiver<Call>,
     cache: Cache<State>,
-    apart: ApartKeys<Call, Gating, Vec<Reply>>,
-}
-
-/// What one batch brings to one operation.
-#[derive(Default)]
-struct Input {
-    commands: Vec<Command>,
-    /// One for each command, in order.
-    replies: Vec<Reply>,
+    apart: ApartKeys<Call, Gating>,
 }
 
 type Inputs = BTreeMap<Address, Input>;
@@ -57,7 +44,6 @@ impl Committer {
         let mut calls = Vec::with_capacity(BATCH_MAX);
         loop {
             let mut inputs = Inputs::new();
-            let mut returned = Vec::new();
             tokio::select! {
                 biased;
                 count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
@@ -65,20 +51,13 @@ impl Committer {
                         return;
                     }
                 }
-                Some(one) = self.apart.next(), if !self.apart.is_empty() => returned.push(one),
+                Some((done, arrived)) = self.apart.next(), if !self.apart.is_empty() => {
+                    self.take_back(done, arrived, &mut inputs);
+                }
             }
             // However many calls come.
-            while let Some(one) = self.apart.try_next() {
-                returned.push(one);
-            }
-            for (one, arrived) in returned {
-                let Returned { done, luggage, is_busy } = one;
-                let address = done.work.address.clone();
-                if is_busy {
-                    self.apart.set_busy(&address, "its state in the store could not be locked in time");
-                }
-                self.answer(done, luggage);
-                arrived.calls.into_iter().for_each(|call| self.take(call, &mut inputs));
+            while let Some((done, arrived)) = self.apart.try_next() {
+                self.take_back(done, arrived, &mut inputs);
             }
             gather(&mut self.calls, &mut calls).await;
             calls.drain(..).for_each(|call| self.take(call, &mut inputs));
@@ -86,6 +65,12 @@ impl Committer {
                 self.serve(inputs).await;
             }
         }
+    }
+
+    /// An operation comes back: it is answered, and what has arrived meanwhile is served.
+    fn take_back(&mut self, done: Done<Gating>, arrived: Arrived<Call>, inputs: &mut Inputs) {
+        self.answer(done);
+        arrived.calls.into_iter().for_each(|call| self.take(call, inputs));
     }
 
     fn take(&mut self, call: Call, inputs: &mut Inputs) {
@@ -103,7 +88,7 @@ impl Committer {
     }
 
     /// Evaluates, commits and answers one batch.
-    async fn serve(&mut self, mut inputs: Inputs) {
+    async fn serve(&mut self, inputs: Inputs) {
         if !self.node.health.is_up() {
             for input in inputs.into_values() {
                 fail(input.replies, &Failure::StoreUnavailable("the store does not answer".to_owned()));
@@ -111,11 +96,11 @@ impl Committer {
             return;
         }
         let epoch = self.node.store.epoch();
-        let (mut works, mut apart) = (Vec::with_capacity(inputs.len()), Vec::new());
-        for (address, input) in &mut inputs {
+        let mut works = Vec::with_capacity(inputs.len());
+        for (address, input) in inputs {
             let work = self.work(address, input, epoch);
-            match self.apart.is_busy(address) {
-                true => apart.push(Apart { work, is_busy: true }),
+            match self.apart.is_busy(&work.address) {
+                true => self.set_apart(Apart { work, is_busy: true }),
                 false => works.push(work),
             }
         }
@@ -125,40 +110,30 @@ impl Committer {
             self.cache.guessed_wrong();
         }
         for done in served.done {
-            if let Some(input) = inputs.remove(&done.work.address) {
-                self.answer(done, input.replies);
-            }
+            self.apart.note_unreadable(&done);
+            self.answer(done);
         }
-        for one in apart.into_iter().chain(served.apart) {
-            if let Some(input) = inputs.remove(&one.work.address) {
-                self.set_apart(one, input.replies);
-            }
-        }
+        served.apart.into_iter().for_each(|apart| self.set_apart(apart));
     }
 
-    fn work(&mut self, address: &Address, input: &mut Input, epoch: Epoch) -> Box<Work<Gating>> {
-        let base = self.cache.base(address, epoch);
+    fn work(&mut self, address: Address, input: Input, epoch: Epoch) -> Box<Work<Gating>> {
+        let base = self.cache.base(&address, epoch);
         // A pre is mostly the first of its operation: it claims without looking.
         let is_new = matches!(input.commands.first(), Some(Command::Pre(_)));
-        let base = base.or_else(|| (is_new && self.cache.may_guess_absent(address)).then(Arc::default));
-        let input = std::mem::take(&mut input.commands);
-        Box::new(Work { address: address.clone(), input, base, epoch, is_fresh: false, losses: 0 })
+        let base = base.or_else(|| (is_new && self.cache.may_guess_absent(&address)).then(Arc::default));
+        Box::new(Work { address, input, base, epoch, is_fresh: false, losses: 0 })
     }
 
-    fn set_apart(&mut self, apart: Apart<Gating>, replies: Vec<Reply>) {
-        let address = apart.work.address.clone();
-        if apart.is_busy {
-            self.apart.set_busy(&address, "another session keeps its row locked");
-        }
-        self.cache.remove(&address);
+    fn set_apart(&mut self, apart: Apart<Gating>) {
+        self.cache.remove(&apart.work.address);
         let (node, waits) = (Arc::clone(&self.node), Arc::clone(&self.waits));
-        self.apart.begin(Arc::clone(&self.node), apart, replies, async move |work, replies, deadline: Instant| {
-            let context = Context { node: &node, waits: &waits };
-            (run_locked::<Gating>(&node, context, work, deadline).await, replies)
+        self.apart.begin(Arc::clone(&self.node), apart, async move |work, deadline| {
+            run_locked::<Gating>(&node, Context { node: &node, waits: &waits }, work, deadline).await
         });
     }
 
-    fn answer(&mut self, Done { work, result }: Done<Gating>, replies: Vec<Reply>) {
+    fn answer(&mut self, Done { work, result }: Done<Gating>) {
+        let replies = work.input.replies;
         match result {
             Ok((stored, evaluation)) => {
                 // Most others are read once more, if at all, and for an answer they are loaded.
@@ -174,9 +149,6 @@ impl Committer {
             }
             Err(Failed { failure, .. }) => {
                 self.cache.remove(&work.address);
-                if matches!(failure, Failure::Unreadable { .. }) {
-                    self.apart.set_busy(&work.address, &failure.to_string());
-                }
                 fail(replies, &failure);
             }
         }

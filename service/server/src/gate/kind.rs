@@ -2,8 +2,10 @@
 
 use latchgate_core::gate::{Claim, Command, OperationRecord, Outcome, Phase, step};
 use latchgate_core::{Address, Timestamp};
+use tokio::sync::oneshot;
 
 use super::waits::Waits;
+use crate::failure::Answer;
 use crate::node::{Kind, Node, Round};
 use crate::store::{Change, Version};
 
@@ -11,6 +13,18 @@ use crate::store::{Change, Version};
 pub(super) type State = Option<OperationRecord>;
 
 pub(super) struct Gating;
+
+/// What a command came to, and the record then.
+pub(super) type Applied = (Outcome, State);
+pub(super) type Reply = oneshot::Sender<Answer<Applied>>;
+
+/// What one batch brings to one operation.
+#[derive(Default)]
+pub(super) struct Input {
+    pub commands: Vec<Command>,
+    /// One for each command, in order.
+    pub replies: Vec<Reply>,
+}
 
 /// What follows a commit needs these.
 #[derive(Clone, Copy)]
@@ -22,7 +36,7 @@ pub(super) struct Context<'a> {
 pub(super) struct Evaluation {
     state: State,
     /// What each command came to, in order, and the record then.
-    pub applied: Vec<(Outcome, State)>,
+    pub applied: Vec<Applied>,
     has_changed: bool,
     /// Callers wait for what has happened.
     wakes: bool,
@@ -33,22 +47,16 @@ const NEVER: Timestamp = Timestamp::from_ms(1 << 52);
 
 impl Kind for Gating {
     type State = State;
-    type Input = Vec<Command>;
+    type Input = Input;
     type Evaluation = Evaluation;
     type Unknown = ();
     type Context<'a> = Context<'a>;
 
-    fn evaluate(
-        _: Context<'_>,
-        _: &Address,
-        commands: &Vec<Command>,
-        state: &State,
-        Round { used, now }: Round<'_>,
-    ) -> Evaluation {
+    fn evaluate(_: Context<'_>, input: &Input, state: &State, Round { used, now }: Round<'_>) -> Evaluation {
         let hold_off = used.hold_off_of_operations();
         let then = Timestamp::from_ms(now.as_ms().saturating_sub(used.operations_late_ms(now)));
         let mut evaluation = Evaluation { state: state.clone(), applied: Vec::new(), has_changed: false, wakes: false };
-        for command in commands {
+        for command in &input.commands {
             let command = match command.clone() {
                 Command::Pre(claim) => Command::Pre(Claim { hold_off, ..claim }),
                 other => other,
@@ -109,8 +117,8 @@ impl Kind for Gating {
 
     fn unknown(_: Evaluation) {}
 
-    fn bytes(commands: &Vec<Command>) -> usize {
-        commands.iter().map(Command::bytes).sum()
+    fn bytes(input: &Input) -> usize {
+        input.commands.iter().map(Command::bytes).sum()
     }
 }
 

@@ -9,7 +9,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::committer::{Applied, Call, Committer};
+use super::committer::{Call, Committer};
+use super::kind::Applied;
 use super::kind::State;
 use super::waits::Waits;
 use crate::engines::{EngineSet, UsedStore};

@@ -14,7 +14,7 @@ use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, Reply, Waiting, give_back_later};
 use super::committer::Committer;
 use super::key_queue::{KeyQueue, WaitQueue, Waiter};
-use super::kind::{LockInput, Locking};
+use super::kind::Locking;
 use crate::node::{Done, Failed, Work};
 use crate::observe::metrics::LockMetrics;
 
@@ -122,7 +122,7 @@ impl Committer {
     /// Replies with what a batch came to for one key.
     pub(super) fn answer(&mut self, done: Done<Locking>, input: &mut BatchInput) {
         let Done { work, result } = done;
-        let Work { address, input: LockInput { arrived, .. }, epoch, .. } = *work;
+        let Work { address, epoch, .. } = *work;
         let evaluation = match result {
             Ok((stored, (evaluation, _))) => {
                 self.cache.put(address.clone(), stored, epoch);
@@ -130,7 +130,7 @@ impl Committer {
             }
             Err(failed) => {
                 self.cache.remove(&address);
-                return self.answer_failure(&address, input, &arrived, failed);
+                return self.answer_failure(&address, input, failed);
             }
         };
         let Evaluation { outcomes, answered, notified, refusals, .. } = evaluation;
@@ -166,7 +166,7 @@ impl Committer {
             waiter.reply.answer(Ok(Acquired::Notified));
         }
         let numbers = QueueNumbers::new(state, &self.node.id);
-        for rank in arrived {
+        for rank in input.arrived.iter().copied() {
             if queue.get(rank).is_none_or(|waiter| waiter.deadline.is_some()) {
                 continue;
             }
@@ -183,13 +183,7 @@ impl Committer {
 
     /// The calls and the waiters of this batch get the failure. Earlier waiters go on waiting: the store may answer again
     /// before their waits end.
-    pub(super) fn answer_failure(
-        &mut self,
-        address: &Address,
-        input: &mut BatchInput,
-        arrived: &[Rank],
-        failed: Failed<Locking>,
-    ) {
+    pub(super) fn answer_failure(&mut self, address: &Address, input: &mut BatchInput, failed: Failed<Locking>) {
         for reply in input.replies.drain(..) {
             reply.fail(failed.failure.clone(), address, &self.home);
         }
@@ -199,7 +193,7 @@ impl Committer {
                 reply.undelivered.add(lease, true);
             }
         }
-        for rank in arrived {
+        for rank in &input.arrived {
             if let Some(waiter) = queue.queue.remove(*rank) {
                 self.waiters -= 1;
                 waiter.reply.answer(Err(failed.failure.clone()));

@@ -7,14 +7,17 @@ use latchgate_core::lock::{Command, Rank};
 use smallvec::SmallVec;
 
 use super::call::{Failure, Reply};
+use super::key_queue::KeyQueue;
 
 /// What one batch brings to one key. Most often it is one call, for which no list is allocated.
 #[derive(Default)]
 pub(super) struct BatchInput {
+    /// The waiters, from the evaluation to the answers.
+    pub queue: KeyQueue,
     pub commands: Vec<Command>,
     /// One for each command, in order.
     pub replies: SmallVec<[Reply; 1]>,
-    /// Waiters that joined the queue.
+    /// Waiters that joined the queue with this batch.
     pub arrived: SmallVec<[Rank; 1]>,
     /// Waiters whose wait ends with this batch.
     pub ended: Vec<Rank>,

@@ -15,18 +15,12 @@ use tokio::time::Instant;
 use super::batch_input::{BatchInput, Inputs};
 use super::call::{Call, Envelope, Failure};
 use super::ended_waits::EndedWaits;
-use super::key_queue::{KeyQueue, WaitQueue};
-use super::kind::{Context, LockInput, Locking, Waiting};
+use super::key_queue::KeyQueue;
+use super::kind::Locking;
 use super::node::LockNode;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
-use crate::node::{Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Returned, Work, gather, run, run_locked};
+use crate::node::{Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Work, gather, run, run_locked};
 use crate::store::{Epoch, WakeUp};
-
-/// With a hasher that is four times as fast as the standard one, and has a random seed too.
-pub(super) type Queues = HashMap<Address, KeyQueue, lru::DefaultHasher>;
-
-/// A key that comes back from a task of its own, with its queue and its input.
-type Back = Returned<Locking, (KeyQueue, BatchInput)>;
 
 pub(super) struct Committer {
     pub(super) node: Arc<LockNode>,
@@ -37,10 +31,11 @@ pub(super) struct Committer {
     wake_ups: mpsc::Receiver<WakeUp>,
     /// Keys that this node has changed beside the batches.
     rechecks: mpsc::Receiver<Address>,
-    pub(super) queues: Queues,
+    /// Of the keys that are neither in a batch nor apart. With a hasher that is four times as fast as the standard one, and has a random seed too.
+    pub(super) queues: HashMap<Address, KeyQueue, lru::DefaultHasher>,
     schedule: Schedule,
     pub(super) cache: Cache<LockState>,
-    apart: ApartKeys<Call, Locking, (KeyQueue, BatchInput)>,
+    apart: ApartKeys<Call, Locking>,
     pub(super) ended_waits: EndedWaits,
     pub(super) waiters: usize,
 }
@@ -66,7 +61,6 @@ impl Committer {
         let mut is_closing = false;
         loop {
             let mut inputs = Inputs::new();
-            let mut returned = Vec::new();
             let next = self.schedule.next().into_iter().chain(self.ended_waits.next()).min();
             tokio::select! {
                 biased;
@@ -79,15 +73,14 @@ impl Committer {
                         return;
                     }
                 }
-                Some(one) = self.apart.next(), if !self.apart.is_empty() => returned.push(one),
+                Some((done, arrived)) = self.apart.next(), if !self.apart.is_empty() => {
+                    self.take_back(done, arrived, &mut inputs);
+                }
                 () = tokio::time::sleep_until(next.unwrap_or_else(far)), if next.is_some() => {}
             }
-            // Before any wake-up is read: until they are back, their wake-ups would be lost.
-            while let Some(one) = self.apart.try_next() {
-                returned.push(one);
-            }
-            for (one, arrived) in returned {
-                self.take_back(one, arrived, &mut inputs);
+            // However many calls come.
+            while let Some((done, arrived)) = self.apart.try_next() {
+                self.take_back(done, arrived, &mut inputs);
             }
             gather(&mut self.calls, &mut calls).await;
             while let Ok(wake_up) = self.wake_ups.try_recv() {
@@ -169,18 +162,10 @@ impl Committer {
         input.is_timed = false;
     }
 
-    /// A key comes back from its own task: it is answered, and what has arrived meanwhile is served.
-    fn take_back(&mut self, returned: Back, arrived: Arrived<Call>, inputs: &mut Inputs) {
-        let Returned { luggage: (queue, mut input), done, is_busy } = returned;
+    /// A key comes back: it is answered, and what has arrived meanwhile is served.
+    fn take_back(&mut self, done: Done<Locking>, arrived: Arrived<Call>, inputs: &mut Inputs) {
         let address = done.work.address.clone();
-        self.queues.insert(address.clone(), queue);
-        self.note_unreadable(&done);
-        if is_busy {
-            self.apart.set_busy(&address, "its state in the store could not be locked in time");
-        }
-        self.answer(done, &mut input);
-        self.answer_ended(&address, &input.ended, input.failure.as_ref());
-        self.schedule_next(address.clone());
+        self.conclude(done);
         if arrived.is_woken && self.queues.contains_key(&address) {
             inputs.entry(address.clone()).or_default().must_load = true;
         }
@@ -189,28 +174,24 @@ impl Committer {
         }
     }
 
-    /// A key whose state cannot be decoded would have the others of its batch loaded once more.
-    fn note_unreadable(&mut self, done: &Done<Locking>) {
-        if let Err(Failed { failure: failure @ Failure::Unreadable { .. }, .. }) = &done.result {
-            self.apart.set_busy(&done.work.address, &failure.to_string());
+    /// Takes back the queue of a key, and answers its calls.
+    fn conclude(&mut self, mut done: Done<Locking>) {
+        let address = done.work.address.clone();
+        let mut input = std::mem::take(&mut done.work.input);
+        if !input.queue.queue.is_empty() {
+            self.queues.insert(address.clone(), std::mem::take(&mut input.queue));
         }
+        self.answer(done, &mut input);
+        self.answer_ended(&address, &input.ended, input.failure.as_ref());
+        self.schedule_next(address);
     }
 
-    /// The key leaves the committer, with its queue and its input.
-    fn set_apart(&mut self, apart: Apart<Locking>, mut input: BatchInput) {
-        let address = apart.work.address.clone();
-        if apart.is_busy {
-            self.apart.set_busy(&address, "another session keeps its row locked");
-        }
-        self.schedule.remove(&address);
-        self.cache.remove(&address);
-        // They are on their way with the work.
-        input.commands.clear();
-        let queue = self.queues.remove(&address).unwrap_or_default();
+    /// The key leaves the committer.
+    fn set_apart(&mut self, apart: Apart<Locking>) {
+        self.cache.remove(&apart.work.address);
         let node = Arc::clone(&self.node);
-        self.apart.begin(Arc::clone(&node.node), apart, (queue, input), async move |work, (queue, input), deadline| {
-            let context = Context { node: &node, waiting: Waiting::One(&queue.queue) };
-            (run_locked(&node, context, work, deadline).await, (queue, input))
+        self.apart.begin(Arc::clone(&node.node), apart, async move |work, deadline| {
+            run_locked(&node, &*node, work, deadline).await
         });
     }
 
@@ -246,58 +227,49 @@ impl Committer {
     }
 
     /// Evaluates, commits and answers one batch.
-    async fn serve(&mut self, mut inputs: Inputs) {
+    async fn serve(&mut self, inputs: Inputs) {
         let mut works = Vec::with_capacity(inputs.len());
-        let mut apart = Vec::new();
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();
-        for (address, input) in &mut inputs {
-            if !is_up {
-                let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
-                let arrived = std::mem::take(&mut input.arrived);
-                self.cache.remove(address);
-                self.answer_failure(address, input, &arrived, Failed { failure, unknown: Vec::new() });
-            } else if !self.only_waits(address, input, epoch) {
+        for (address, mut input) in inputs {
+            if is_up && !self.only_waits(&address, &input, epoch) {
                 let work = self.work(address, input, epoch);
-                match self.apart.is_busy(address) {
-                    true => apart.push(Apart { work, is_busy: true }),
+                match self.apart.is_busy(&work.address) {
+                    true => self.set_apart(Apart { work, is_busy: true }),
                     false => works.push(work),
                 }
+                continue;
             }
-        }
-        if !works.is_empty() {
-            let calls = works.iter().map(|work| work.input.commands.len() + work.input.arrived.len()).sum::<usize>();
-            self.node.metrics.batch_calls().observe(calls as f64);
-            let none = WaitQueue::default();
-            let context = Context { node: &self.node, waiting: Waiting::All(&self.queues, &none) };
-            let served = run(&self.node, context, works).await;
-            for done in served.done {
-                self.note_unreadable(&done);
-                if let Some(input) = inputs.get_mut(&done.work.address) {
-                    self.answer(done, input);
-                }
+            if !is_up {
+                let failure = Failure::StoreUnavailable("the store does not answer".to_owned());
+                self.cache.remove(&address);
+                self.answer_failure(&address, &mut input, Failed { failure, unknown: Vec::new() });
             }
-            apart.extend(served.apart);
-            if served.has_guessed_wrong {
-                self.cache.guessed_wrong();
-            }
-        }
-        for one in apart {
-            if let Some(input) = inputs.remove(&one.work.address) {
-                self.set_apart(one, input);
-            }
-        }
-        for (address, input) in inputs {
             self.answer_ended(&address, &input.ended, input.failure.as_ref());
             self.schedule_next(address);
         }
+        if !works.is_empty() {
+            let calls = works.iter().map(|work| work.input.calls()).sum::<usize>();
+            self.node.metrics.batch_calls().observe(calls as f64);
+            let served = run(&self.node, &*self.node, works).await;
+            if served.has_guessed_wrong {
+                self.cache.guessed_wrong();
+            }
+            for done in served.done {
+                self.apart.note_unreadable(&done);
+                self.conclude(done);
+            }
+            served.apart.into_iter().for_each(|apart| self.set_apart(apart));
+        }
     }
 
-    fn work(&mut self, address: &Address, input: &mut BatchInput, epoch: Epoch) -> Box<Work<Locking>> {
-        let queue = self.queues.get(address);
+    /// With the queue of the key.
+    fn work(&mut self, address: Address, mut input: BatchInput, epoch: Epoch) -> Box<Work<Locking>> {
+        self.schedule.remove(&address);
+        input.queue = self.queues.remove(&address).unwrap_or_default();
         // If other nodes wait for the key, they have most likely changed it.
         let is_shared = |state: &LockState| state.turns().iter().any(|turn| turn.node != self.node.id);
-        let base = if input.must_load { None } else { self.cache.base(address, epoch) };
+        let base = if input.must_load { None } else { self.cache.base(&address, epoch) };
         let base = base.filter(|base| !is_shared(&base.state));
         let metrics = &self.node.metrics;
         if base.is_some() {
@@ -306,21 +278,11 @@ impl Committer {
             metrics.cache_misses.inc();
         }
         // All waiters of the key have just arrived, so the node may not have met it.
-        let is_new = !input.arrived.is_empty() && queue.is_some_and(|queue| queue.queue.len() == input.arrived.len());
-        let may_guess = is_new && input.commands.is_empty() && !input.must_load && self.cache.may_guess_absent(address);
-        Box::new(Work {
-            address: address.clone(),
-            input: LockInput {
-                commands: std::mem::take(&mut input.commands),
-                arrived: std::mem::take(&mut input.arrived),
-                ended: input.ended.clone(),
-                uncertain: queue.map(KeyQueue::uncertain_grants).unwrap_or_default(),
-            },
-            base: base.or_else(|| may_guess.then(Arc::default)),
-            epoch,
-            is_fresh: false,
-            losses: 0,
-        })
+        let is_new = !input.arrived.is_empty() && input.queue.queue.len() == input.arrived.len();
+        let may_guess =
+            is_new && input.commands.is_empty() && !input.must_load && self.cache.may_guess_absent(&address);
+        let base = base.or_else(|| may_guess.then(Arc::default));
+        Box::new(Work { address, input, base, epoch, is_fresh: false, losses: 0 })
     }
 
     /// Whether the key needs neither a read nor a write: its new waiters only join a queue whose turn is published.

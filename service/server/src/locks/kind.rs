@@ -1,11 +1,9 @@
 //! Locks as a kind of state in the machine.
 
-use latchgate_core::lock::{self, Command, Evaluation, Grant, GrantId, Lease, LockState, Outcome, Rank, evaluate};
+use latchgate_core::lock::{self, Evaluation, Grant, Lease, LockState, Outcome, Rank, evaluate};
 use latchgate_core::{Address, Timestamp};
-use smallvec::SmallVec;
 
-use super::committer::Queues;
-use super::key_queue::WaitQueue;
+use super::batch_input::BatchInput;
 use super::node::LockNode;
 use crate::node::{Kind, Round};
 use crate::observe::metrics::Uncounted;
@@ -13,62 +11,23 @@ use crate::store::{Change, Version};
 
 pub(super) struct Locking;
 
-/// What the evaluation of a lock needs.
-#[derive(Clone, Copy)]
-pub(super) struct Context<'a> {
-    pub node: &'a LockNode,
-    pub waiting: Waiting<'a>,
-}
-
-/// The waiters of this node.
-#[derive(Clone, Copy)]
-pub(super) enum Waiting<'a> {
-    /// Those of all keys, and an empty queue.
-    All(&'a Queues, &'a WaitQueue),
-    /// Those of the only key.
-    One(&'a WaitQueue),
-}
-
-impl<'a> Waiting<'a> {
-    fn of(self, address: &Address) -> &'a WaitQueue {
-        match self {
-            Self::All(queues, none) => queues.get(address).map_or(none, |queue| &queue.queue),
-            Self::One(queue) => queue,
-        }
-    }
-}
-
-/// What a batch brings to the evaluation of one key.
-#[derive(Default)]
-pub(super) struct LockInput {
-    pub commands: Vec<Command>,
-    /// Waiters that joined the queue with this batch.
-    pub arrived: SmallVec<[Rank; 1]>,
-    /// Waiters whose wait ends with this batch.
-    pub ended: Vec<Rank>,
-    /// Waiters that an earlier commit may have granted the lock, with those grants.
-    pub uncertain: Vec<(Rank, GrantId)>,
-}
-
 impl Kind for Locking {
     type State = LockState;
-    type Input = LockInput;
+    type Input = BatchInput;
     /// And what it grants and ends, which is counted after the commit.
     type Evaluation = (Evaluation, Option<Uncounted>);
     /// New grants.
     type Unknown = Vec<(Rank, Lease)>;
-    type Context<'a> = Context<'a>;
+    type Context<'a> = &'a LockNode;
 
     fn evaluate(
-        context: Context<'_>,
-        address: &Address,
-        LockInput { commands, arrived, ended, uncertain }: &LockInput,
+        node: &LockNode,
+        BatchInput { queue, commands, arrived, ended, .. }: &BatchInput,
         state: &LockState,
         round: Round<'_>,
     ) -> Self::Evaluation {
-        let batch = lock::Batch { commands, arrived, uncertain, ended };
-        let terms = context.node.terms(round);
-        let evaluation = evaluate(state, batch, context.waiting.of(address), &context.node.id, round.now, terms);
+        let batch = lock::Batch { commands, arrived, uncertain: &queue.uncertain_grants(), ended };
+        let evaluation = evaluate(state, batch, &queue.queue, &node.id, round.now, node.terms(round));
         let uncounted = Uncounted::of(&evaluation.events);
         (evaluation, Some(uncounted))
     }
@@ -82,31 +41,31 @@ impl Kind for Locking {
     }
 
     fn change(
-        context: Context<'_>,
+        node: &LockNode,
         address: &Address,
         expected: Version,
         evaluation: &mut Self::Evaluation,
         round: Round<'_>,
     ) -> Change {
         let state = Self::take_state(evaluation);
-        context.node.change(address, (expected, state), std::mem::take(&mut evaluation.0.events), round)
+        node.change(address, (expected, state), std::mem::take(&mut evaluation.0.events), round)
     }
 
     fn committed(
-        context: Context<'_>,
+        node: &LockNode,
         change: &Change,
         before: &LockState,
         (_, uncounted): &mut Self::Evaluation,
         now: Timestamp,
     ) {
         if let Some(uncounted) = uncounted.take() {
-            context.node.metrics.committed(uncounted, before, &change.state, now);
+            node.metrics.committed(uncounted, before, &change.state, now);
         }
-        context.node.notify_next(&change.address, &change.state, now);
+        node.notify_next(&change.address, &change.state, now);
     }
 
-    fn has_events(context: Context<'_>) {
-        context.node.history.has_events();
+    fn has_events(node: &LockNode) {
+        node.history.has_events();
     }
 
     fn unknown((evaluation, _): Self::Evaluation) -> Self::Unknown {
@@ -117,7 +76,7 @@ impl Kind for Locking {
         granted.collect()
     }
 
-    fn bytes(_: &LockInput) -> usize {
+    fn bytes(_: &BatchInput) -> usize {
         0
     }
 }

@@ -25,7 +25,7 @@ const WRITTEN_BYTES_MAX: usize = 2 << 20;
 /// What a kind of state brings to the machine: how a batch is evaluated, and what follows its commit.
 pub(crate) trait Kind: Sized + 'static {
     type State: RowState;
-    /// What a batch brings to one key.
+    /// What a batch brings to one key, and what its committer needs to reply.
     type Input: Send + Sync;
     /// What came of it, with the state until that is moved out.
     type Evaluation: Send + Sync;
@@ -36,7 +36,6 @@ pub(crate) trait Kind: Sized + 'static {
 
     fn evaluate(
         context: Self::Context<'_>,
-        address: &Address,
         input: &Self::Input,
         state: &Self::State,
         round: Round<'_>,
@@ -390,7 +389,7 @@ where
         let absent = K::State::default();
         let evaluate = |work: Box<Work<K>>| {
             let state = work.base.as_deref().map_or(&absent, |base| &base.state);
-            let evaluation = K::evaluate(self.context, &work.address, &work.input, state, round);
+            let evaluation = K::evaluate(self.context, &work.input, state, round);
             (work, evaluation)
         };
         works.into_iter().map(evaluate).collect()

@@ -16,7 +16,7 @@ mod waker;
 
 use tokio::sync::mpsc;
 
-pub(crate) use self::apart::{ApartKeys, Arrived, Returned};
+pub(crate) use self::apart::{ApartKeys, Arrived};
 pub(crate) use self::batch::{Apart, Done, Failed, Kind, Round, Work, run, run_locked};
 pub(crate) use self::cache::Cache;
 pub(crate) use self::collector::collect;
