@@ -180,7 +180,7 @@ fn server_ended() -> Value {
 fn unknown(why: &str, id: &str) -> Value {
     let words = format!(
         "UNKNOWN whether this call was done. {why} It is not repeated by itself. A person must find out and resolve the \
-         operation {id}: `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`. Until then each retry \
+         operation {id}: `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`, with the scope admin. Until then each retry \
          gets this answer. Do not repeat the work with another {KEY} or other arguments."
     );
     refusal(&words, "operation-unknown", Some(id))

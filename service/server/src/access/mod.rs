@@ -16,7 +16,7 @@ use std::sync::Arc;
 use latchgate_core::access::{Document, KeyId, Permissions, Quotas, Refusal};
 use latchgate_core::{App, Timestamp};
 use parking_lot::{Mutex, RwLock};
-use tokio::time::Instant;
+use tokio::time::{Duration, Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 pub use self::caller::Caller;
@@ -24,6 +24,9 @@ pub use self::change::ChangeFailure;
 pub use self::fixed_key::FixedKey;
 use self::quota::AppUse;
 use crate::engines::EngineSet;
+
+/// How long a list waits for what other nodes have changed.
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Gives the time by the store's clock.
 pub type Clock = Arc<dyn Fn() -> Timestamp + Send + Sync>;
@@ -126,6 +129,11 @@ impl Access {
         let caller = known.callers.get(&id).ok_or(Denied::Refused(Refusal::Unknown))?;
         caller.used(now);
         Ok(Arc::clone(caller))
+    }
+
+    /// Reads what other nodes have changed in the last moments. If the store does not answer, what is known stays.
+    pub async fn look(&self) {
+        let _ = timeout(LOOK_MAX, self.inner.read_document()).await;
     }
 
     /// Whether the app is there, or an API key names it.

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::beside;
 use super::node::{ORDER_MAX, client};
-use super::print::{counted, list, one_line, out, rough, said, text, when};
+use super::print::{coloured, counted, list, one_line, out, rough, said, text, when};
 use super::progress::shown;
 use crate::config::{
     EnginesCommand, EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, OperationsCommand,
@@ -186,9 +186,9 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
                 &operations,
                 &["SINCE", "STATE", "OPERATION", "LABEL", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "ID"],
                 |operation| {
-                    let fields = ["state", "operation", "label", "attempt", "suspected_double_runs", "id"];
+                    let fields = ["operation", "label", "attempt", "suspected_double_runs", "id"];
                     let cells = fields.iter().map(|name| one_line(&operation[name]));
-                    [when(&json!(since(operation)))].into_iter().chain(cells).collect()
+                    [when(&json!(since(operation))), state_of(operation)].into_iter().chain(cells).collect()
                 },
             );
         }
@@ -284,6 +284,12 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
     Ok(())
 }
 
+/// The state that a list shows: an attempt whose lease has ended is not under way any more.
+fn state_of(operation: &Value) -> String {
+    let has_expired = operation["state"] == "started" && operation["ttl_ms"] == 0;
+    if has_expired { "expired".to_owned() } else { text(&operation["state"]) }
+}
+
 /// Whether a person must find out how the operation has ended.
 fn is_undecided(operation: &Value) -> bool {
     let has_passed = operation["ttl_ms"] == 0 && operation["on_expiry"] == "block";
@@ -301,7 +307,8 @@ async fn whole_id(client: &Client, beginning: &str) -> anyhow::Result<String> {
     let found: Vec<&str> = ids.filter(|id| id.starts_with(&beginning.to_lowercase())).collect();
     match found[..] {
         [id] => Ok(id.to_owned()),
-        [] => bail!("the id of no operation begins with {beginning}"),
+        // The node says that there is none.
+        [] => Ok(beginning.to_owned()),
         _ => bail!(
             "the ids of {} operations begin with {beginning}: {}",
             found.len(),
@@ -333,7 +340,8 @@ fn show_lock(is_json: bool, lock: &Value) {
         lock if !lock["delayed_until"].is_null() => "not held, but not granted yet",
         _ => "free",
     };
-    out(format_args!("{}: {state}, {}", text(&lock["key"]), counted(&lock["waiters"], "waiter")));
+    let (key, state) = (text(&lock["key"]), coloured("STATE", state));
+    out(format_args!("{key}: {state}, {}", counted(&lock["waiters"], "waiter")));
     for (name, what) in
         [("delayed_until", "lock-delay or min-hold until"), ("limit", "limit of permits"), ("fence", "fence")]
     {
@@ -401,8 +409,9 @@ async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
             out(&data);
         } else {
             let app = data["app"].is_string().then(|| one_line(&data["app"]));
-            let between = if stdout().is_terminal() { "  " } else { "\t" };
-            out(app.into_iter().chain(event_cells(&data)).collect::<Vec<_>>().join(between).trim_end());
+            let cells = EVENT_COLUMNS.iter().zip(event_cells(&data)).map(|(column, cell)| coloured(column, &cell));
+            let cells: Vec<String> = app.into_iter().chain(cells).collect();
+            out(if stdout().is_terminal() { cells.join("  ").trim_end().to_owned() } else { cells.join("\t") });
         }
     }
 }

@@ -181,8 +181,10 @@ async fn report(
 /// What a person does about an operation whose outcome is unknown.
 fn resolving(args: &OnceArgs, id: &str) -> String {
     let of_period = if args.every.is_some() { " in this period" } else { "" };
+    let needs = if args.node.key.is_some() { ", with an API key of this app with the scope admin" } else { "" };
     format!(
-        "no run begins{of_period} until someone checks, then runs `latchgate operations resolve {id} --succeeded --reason …`, or `--failed`"
+        "no run begins{of_period} until someone checks, then runs `latchgate operations resolve {id} --succeeded --reason …`, or \
+         `--failed`{needs}"
     )
 }
 

@@ -4,6 +4,8 @@ use std::fmt::Display;
 use std::io::{self, IsTerminal, Write as _, stdout};
 use std::time::Duration;
 
+use anstream::{AutoStream, ColorChoice};
+use clap::builder::styling::{AnsiColor, Style};
 use comfy_table::{Table, presets};
 use serde_json::Value;
 use time::OffsetDateTime;
@@ -54,9 +56,9 @@ pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells:
         return;
     }
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(columns.iter().copied());
+    table.load_style(presets::NOTHING).set_header(columns.iter().map(|column| coloured(column, column)));
     for item in items {
-        table.add_row(cells(item));
+        table.add_row(columns.iter().zip(cells(item)).map(|(column, cell)| coloured(column, &cell)));
     }
     let mut lines = table.lines();
     lines.next().iter().for_each(|header| out(bold(header)));
@@ -64,9 +66,46 @@ pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells:
 }
 
 /// On a terminal, unless NO_COLOR is set (<https://no-color.org>).
+fn has_colours() -> bool {
+    AutoStream::choice(&stdout()) != ColorChoice::Never
+}
+
 fn bold(text: &str) -> String {
-    let is_plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if is_plain { text.to_owned() } else { format!("\x1b[1m{text}\x1b[0m") }
+    let style = Style::new().bold();
+    if has_colours() { format!("{style}{text}{style:#}") } else { text.to_owned() }
+}
+
+/// The end of a colour.
+const PLAIN: &str = "\x1b[39m";
+
+/// A cell in the colour of what it says. Every cell of a table gets as many characters more, with or without a colour, so that the columns
+/// stay aligned.
+pub fn coloured(column: &str, cell: &str) -> String {
+    if !has_colours() {
+        return cell.to_owned();
+    }
+    let begin = colour_of(column, cell).map_or_else(|| PLAIN.to_owned(), |colour| colour.render_fg().to_string());
+    format!("{begin}{cell}{PLAIN}")
+}
+
+/// Green is held or used, yellow waits for something, red is what a person should look at.
+fn colour_of(column: &str, cell: &str) -> Option<AnsiColor> {
+    use AnsiColor::{Green, Red, Yellow};
+    match (column, cell) {
+        ("STATE" | "EVENT", state) => match state {
+            "active" | "enabled" | "granted" | "held" | "succeeded" => Some(Green),
+            "closed" | "filling" | "held_too_long" | "moving" | "not held, but not granted yet" | "revoking" => {
+                Some(Yellow)
+            }
+            "disabled" | "expired" | "forced" | "revoked" | "unknown" | "unreadable" | "waited" => Some(Red),
+            _ => None,
+        },
+        ("HOLDERS", owners) if owners != column => Some(Green),
+        ("CLOSED" | "HOLD-OFF" | "REVOKED", text) if text != column => Some(Yellow),
+        ("TROUBLE", text) if text != column => Some(Red),
+        ("SUSPECTED DOUBLE RUNS", count) if count != "0" && count != column => Some(Red),
+        _ => None,
+    }
 }
 
 /// A time; on a terminal how long ago it was, or how long it is until then, by this machine's clock.

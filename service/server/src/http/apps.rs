@@ -26,6 +26,7 @@ requests! {
 /// List the apps.
 #[utoipa::path(get, path = "/v1/admin/apps", tag = "admin", responses((status = 200, body = AppsAnswer)))]
 pub async fn list_apps(call: Call) -> Response {
+    call.context.access.look().await;
     ok(&call.context.access.apps())
 }
 
@@ -82,6 +83,7 @@ queries! {
 /// List the API keys, without their secrets.
 #[utoipa::path(get, path = "/v1/admin/api-keys", tag = "admin", params(KeysQuery), responses((status = 200, body = KeysAnswer)))]
 pub async fn list_keys(call: Call, Query(query): Query<KeysQuery>) -> Answered {
+    call.context.access.look().await;
     Ok(ok(&call.context.access.api_keys(query.app.as_deref())?))
 }
 

@@ -22,7 +22,7 @@ use crate::access::quota::{Counted, Excess};
 use crate::failure::Failure;
 
 /// A listing of so many entries counts as one request.
-const ENTRIES_PER_REQUEST: usize = 100;
+pub const ENTRIES_PER_REQUEST: usize = 100;
 
 /// What a handler answers.
 pub type Answered = Result<Response, Problem>;

@@ -21,8 +21,9 @@ const BATCH_MAX: usize = 512;
 /// Tries to write events while the store does not answer. An event whose write was not acknowledged may be written twice.
 const TRIES: usize = 30;
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// How many watchers may read events from before they came at once.
-const CATCH_UPS_MAX: usize = 8;
+/// How many watchers may read events from before they came at once: fewer than there are connections for reads, so that listings and
+/// the reader of all watchers go on meanwhile.
+const CATCH_UPS_MAX: usize = 2;
 
 /// What a node keeps for the history.
 pub(super) struct History {

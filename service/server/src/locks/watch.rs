@@ -6,16 +6,19 @@ use std::time::Duration;
 use latchgate_core::{Address, App};
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use super::call::{Answer, Failure};
-use super::feed::Batch;
+use super::feed::{Batch, READ_MAX};
 use super::handle::Locks;
 use super::node::LockNode;
 use crate::store::{EventCursor, LoggedEvent, Watched};
 
 /// A watcher without events learns its position this often, if it has moved.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
+
+/// Counts a read of so many events at most. The error says when it may be made.
+type CountRead = Box<dyn Fn(usize) -> Result<(), Duration> + Send + Sync>;
 
 /// What a watcher sees next.
 pub enum Next {
@@ -37,6 +40,7 @@ pub struct Watch {
     known: (EventCursor, Instant),
     /// Its own reads go on to here: from here on the batches have everything.
     catches_up_to: Option<EventCursor>,
+    count_read: CountRead,
     batches: broadcast::Receiver<Arc<Batch>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -45,6 +49,11 @@ impl Watch {
     /// How far the watcher has read: where it resumes after a break.
     pub fn seen(&self) -> EventCursor {
         self.after
+    }
+
+    /// Counts the reads of this watcher alone, from before it joined the others. While they may not be made, it pauses.
+    pub fn counting(self, count_read: impl Fn(usize) -> Result<(), Duration> + Send + Sync + 'static) -> Self {
+        Self { count_read: Box::new(count_read), ..self }
     }
 
     /// What comes next. `None` if the node shuts down; or if the store does not answer while the watcher catches up: it resumes from
@@ -93,6 +102,12 @@ impl Watch {
     /// Reads events from before the watcher joined the reader. Few watchers do so at once.
     async fn catch_up(&mut self, end: EventCursor) -> Option<Next> {
         let node = Arc::clone(&self.node);
+        while let Err(pause) = (self.count_read)(READ_MAX) {
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = node.closing.cancelled() => return None,
+            }
+        }
         let _permit = tokio::select! {
             permit = node.history.catch_ups.acquire() => permit.ok()?,
             () = node.closing.cancelled() => return None,
@@ -161,6 +176,7 @@ impl Locks {
             after,
             known: (after, Instant::now()),
             catches_up_to: (after != begin).then_some(begin),
+            count_read: Box::new(|_| Ok(())),
             batches,
             _permit: permit,
         })

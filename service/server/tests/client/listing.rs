@@ -56,6 +56,74 @@ async fn locks_are_listed_with_their_times_in_an_order_and_number_of_ones_choice
 }
 
 #[tokio::test]
+async fn a_terminal_shows_states_in_colour_unless_that_is_not_wanted() {
+    const GREEN: &str = "\u{1b}[32m";
+    const RED: &str = "\u{1b}[31m";
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let _held = client(&[&node]).lock("k").owner("me").acquire().await.unwrap();
+    desk.run(&["once", "contents", "--", "sh", "-c", "kill -9 $$"]).ends().await;
+    desk.run(&["locks", "force", "k", "--reason", "tried"]).ends().await;
+    let _held = client(&[&node]).lock("k").owner("me").acquire().await.unwrap();
+    let on_terminal = async |variables: &str, args: &str| {
+        let shown =
+            desk.shell(&format!("{variables} TERM=xterm script -qec 'latchgate {args}' /dev/null")).ends().await;
+        assert_eq!(shown.code, Some(0), "{shown:?}");
+        shown.out
+    };
+    for (args, shown) in [
+        ("locks list", format!("{GREEN}me")),
+        ("locks show k", format!("{GREEN}held")),
+        ("locks history k", format!("{RED}forced")),
+        ("operations list", format!("{RED}unknown")),
+        ("engines list", format!("{GREEN}active")),
+    ] {
+        let coloured = on_terminal("", args).await;
+        assert!(coloured.contains(&shown), "{coloured:?}");
+        let plain = on_terminal("NO_COLOR=1", args).await;
+        assert!(!plain.contains('\u{1b}') && !on_terminal("", &format!("{args} --json")).await.contains('\u{1b}'));
+        // Colours move no column.
+        let mut columns = coloured.clone();
+        for code in ["[1m", "[0m", "[31m", "[32m", "[33m", "[39m"] {
+            columns = columns.replace(&format!("\u{1b}{code}"), "");
+        }
+        let at = |text: &str, word: &str| text.lines().find_map(|line| line.find(word));
+        for word in ["MODE", "exclusive", "EVENT", "forced", "STATE", "unknown"] {
+            assert_eq!(at(&columns, word), at(&plain, word), "{word} in {columns}");
+        }
+    }
+    let piped = desk.run(&["locks", "list"]).ends().await;
+    assert!(!piped.out.contains('\u{1b}'), "{piped:?}");
+}
+
+#[tokio::test]
+async fn with_the_token_that_was_on_the_screen_a_lease_that_was_granted_since_stays() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let client = client(&[&node]);
+    let shown = client.lock("k").acquire().await.unwrap().tokens()[0].to_string();
+    until("the lock is free", async || look(&node, "k").await["held"] == false).await;
+    let since = client.lock("k").acquire().await.unwrap();
+    for order in ["force", "revoke"] {
+        let refused = desk.run(&["locks", order, "k", "--token", &shown]).ends().await;
+        assert!(refused.code == Some(64) && refused.err.contains("stale-token"), "{refused:?}");
+    }
+    assert!(since.check().is_ok() && look(&node, "k").await["held"] == true);
+    let token = since.tokens()[0].to_string();
+    desk.run(&["locks", "force", "k", "--token", &token]).ends().await.assert(0, "1 lease ended: k.\n");
+}
+
+#[tokio::test]
+async fn each_event_has_all_its_values_between_tabs() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let script =
+        "latchgate locks watch k | head -n 1 >line & while ! [ -s line ]; do latchgate lock k -- true; done; cat line";
+    let event = desk.shell(script).ends().await;
+    assert_eq!(event.out.split('\t').count(), 9, "{event:?}");
+}
+
+#[tokio::test]
 async fn a_list_is_shown_again_with_watch() {
     let node = node().await;
     let desk = Desk::new(&[&node]);

@@ -423,6 +423,9 @@ async fn terraform_locks_under_the_lease_of_the_command() {
     assert_eq!(look(&node, "terraform%2Fnetwork").await["held"], false);
     let after = desk.shell("curl -s -X LOCK $(cat address) -d '{}'; echo $?").ends().await;
     assert_ne!(after.out, "0\n", "the address ends with the command");
+    let script = "TF_HTTP_LOCK_METHOD=POST TF_HTTP_UNLOCK_METHOD=DELETE latchgate lock --terraform network -- \
+                  sh -c 'echo $TF_HTTP_LOCK_METHOD $TF_HTTP_UNLOCK_METHOD'";
+    desk.shell(script).ends().await.assert(0, "LOCK UNLOCK\n");
 }
 
 /// As `sudo` does. Only root can make such a program.

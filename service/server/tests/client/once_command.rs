@@ -217,6 +217,29 @@ async fn contents_that_say_nothing_are_refused_before_anything_runs() {
 }
 
 #[tokio::test]
+async fn a_retention_that_no_node_accepts_is_refused_before_the_work() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let refused = desk.run(&["once", "a", "--retention", "3650d", "--", "touch", "ran"]).ends().await;
+    assert!(refused.code == Some(64) && refused.err.contains("retention_ms"), "{refused:?}");
+    assert!(!desk.path("ran").exists());
+    desk.run(&["once", "a", "--permanent", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn on_a_terminal_a_replay_says_when_and_by_which_run_the_work_was_done() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    desk.run(&["once", "a", "--label", "the first", "--", "echo", "receipt"]).ends().await.assert(0, "receipt\n");
+    desk.run(&["once", "a", "--", "echo", "again"]).ends().await.assert(0, "receipt\n");
+    let shown = desk.shell("script -qec 'latchgate once a -- echo again' /dev/null").ends().await.out;
+    assert!(
+        shown.contains("done before, ") && shown.contains(" ago, by the first") && shown.contains("receipt"),
+        "{shown}"
+    );
+}
+
+#[tokio::test]
 async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
@@ -286,7 +309,7 @@ async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id
     desk.run(&["operations", "resolve", &cells[6][..6], "--failed", "--reason", "looked"]).ends().await;
     desk.run(&["operations", "list", "--undecided"]).ends().await.assert(0, "");
     let absent = desk.run(&["operations", "show", "0000"]).ends().await;
-    assert!(absent.code == Some(1) && absent.err.contains("begins with 0000"), "{absent:?}");
+    assert!(absent.code == Some(64) && absent.err.contains("operation-not-found"), "{absent:?}");
 }
 
 #[tokio::test]

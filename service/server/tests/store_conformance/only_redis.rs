@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::{Change, EngineState, StoreError, Stored, WakeUp};
+use latchgate::store::{Change, EngineState, EventCursor, StoreError, Stored, WakeUp};
 use latchgate_core::lock::{EventKind, NodeId};
 use latchgate_core::{Address, App, Timestamp};
 use latchgate_testkit::eventually;
@@ -145,6 +145,18 @@ async fn a_dead_redis_is_unavailable_and_a_hanging_one_leaves_the_outcome_unknow
     // At first the connection is dead; then the server cannot be reached.
     let is_refused = || async { matches!(world.store.commit(now, &changes).await, Err(StoreError::Unavailable(_))) };
     assert!(eventually(PATIENCE, is_refused).await);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listings_and_events_are_read_on_a_connection_of_their_own() {
+    let redis = Redis::start().await;
+    let world = on(redis.url()).await;
+    world.write(&at("key"), state(1), FOREVER).await;
+    let connections = || redis.ask(&["client", "list"]).lines().count();
+    let before = connections();
+    assert_eq!(world.keys("").await, ["key"]);
+    assert!(world.store.history(&at("key"), EventCursor::END, 1).await.unwrap().is_empty());
+    assert_eq!(connections(), before + 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

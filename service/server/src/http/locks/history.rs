@@ -1,6 +1,7 @@
 //! `GET /v1/locks/{key}/history`, and the event streams of one key and of all keys with a prefix.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderMap;
@@ -13,7 +14,7 @@ use super::fields::ModeName;
 use super::search::parse_prefix;
 use crate::format::{DateTime, answers, queries, rfc3339};
 use crate::http::answer;
-use crate::http::call::{Answered, Call, Waiting};
+use crate::http::call::{Answered, Call, ENTRIES_PER_REQUEST, Waiting};
 use crate::http::path::PathAddress;
 use crate::http::problem::{Code, Problem};
 use crate::http::query::{Query, page_limit};
@@ -150,7 +151,11 @@ async fn stream_of(call: &Call, watched: Watched, after: Option<&str>, headers: 
         None => parse_cursor("after", after)?,
     };
     let waits = call.enter_stream()?;
-    let watch = call.context.locks.watch(call.apps(), watched, after).await?;
+    let app_use = Arc::clone(&call.caller.app_use);
+    let watch = call.context.locks.watch(call.apps(), watched, after).await?.counting(move |events| {
+        let requests = u32::try_from(events / ENTRIES_PER_REQUEST).unwrap_or(u32::MAX);
+        app_use.request(false, 0, requests).map_err(|excess| excess.retry_after)
+    });
     let stream =
         Sse::new(frames(watch, waits, call.apps().is_none())).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     // nginx would buffer events.

@@ -145,9 +145,11 @@ impl Problem {
                     .with_some("key", key.as_ref().map(Key::as_str))
             }
             Failure::ShuttingDown => retry_later(Code::ShuttingDown, "This node is shutting down."),
-            Failure::NoDurableStore => {
-                Self::field("durability", "must be fast: this service has no store that commits to disk")
-            }
+            Failure::NoDurableStore => Self::field(
+                "durability",
+                "must be fast while locks are in Redis, which may lose what it has acknowledged. For durable operations an operator names \
+                 Postgres or SQLite in --locks; if that is the other engine of a pair, `latchgate engines switch locks` changes to it",
+            ),
             Failure::PermanentNeedsDurable => {
                 Self::field("permanent", "is possible only for operations that were claimed with durability durable")
             }

@@ -53,7 +53,7 @@ pub(super) async fn page(
 /// The next entries: at least `limit` events after `after` if there are as many. The first one may have events up to it.
 async fn oldest(shared: &Shared, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
     let arguments = [format!("{}-{}", after.number, u64::MAX), limit.to_string()];
-    let page: Vec<Entry> = shared.link.read(&READ, &[shared.layout.tail()], &arguments).await?;
+    let page: Vec<Entry> = shared.reads.read(&READ, &[shared.layout.tail()], &arguments).await?;
     Ok(page.into_iter().map(read_entry).collect())
 }
 
@@ -107,7 +107,7 @@ pub(super) async fn history(
     while logged.len() < limit {
         let wanted = HISTORY_AT_ONCE.min(limit - logged.len());
         let arguments = [from, wanted.to_string(), indexed(address)];
-        let found: Vec<(u64, Vec<u8>)> = shared.link.read(&HISTORY, &keys, &arguments).await?;
+        let found: Vec<(u64, Vec<u8>)> = shared.reads.read(&HISTORY, &keys, &arguments).await?;
         let last = found.last().filter(|_| found.len() == wanted).map(|(number, _)| number.to_string());
         logged.extend(found.into_iter().map(|(number, value)| {
             let text = String::from_utf8(value).unwrap_or_default();

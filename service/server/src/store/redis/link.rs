@@ -46,6 +46,8 @@ struct Shared {
     /// The run id of the server that it leads to, or led to last.
     server: watch::Sender<Arc<str>>,
     connecting: tokio::sync::Mutex<()>,
+    /// This one leads to the same server as that one.
+    beside: Option<Link>,
 }
 
 #[derive(Default)]
@@ -136,9 +138,18 @@ async fn connect(client: &Client, time_out: Duration) -> RedisResult<Multiplexed
 impl Link {
     /// Connects at the first call. `timeout` is the longest wait for a connection, and for an answer.
     pub(in crate::store) fn new(target: Target, timeout: Duration) -> Self {
+        Self::of(target, timeout, None)
+    }
+
+    /// Another connection to the server that this one leads to: what is read on it delays no call on this one.
+    pub(in crate::store) fn beside(&self) -> Self {
+        Self::of(self.shared.target.clone(), self.shared.timeout, Some(self.clone()))
+    }
+
+    fn of(target: Target, timeout: Duration, beside: Option<Self>) -> Self {
         let server = watch::Sender::new(Arc::from(""));
         let (current, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { shared: Arc::new(Shared { target, timeout, current, server, connecting }) }
+        Self { shared: Arc::new(Shared { target, timeout, current, server, connecting, beside }) }
     }
 
     pub(super) fn target(&self) -> &Target {
@@ -249,14 +260,22 @@ impl Link {
     }
 
     async fn connection(&self) -> RedisResult<Open> {
-        if let Some(open) = self.open() {
+        let server = match &self.shared.beside {
+            Some(link) => Some(Box::pin(link.connection()).await?.run_id),
+            None => None,
+        };
+        let leads_there = |open: &Open| server.as_ref().is_none_or(|server| *server == open.run_id);
+        if let Some(open) = self.open().filter(leads_there) {
             return Ok(open);
         }
         let _turn = self.shared.connecting.lock().await;
-        if let Some(open) = self.open() {
+        if let Some(open) = self.open().filter(leads_there) {
             return Ok(open);
         }
         let (_, fresh) = self.shared.target.reach(self.shared.timeout).await?;
+        if !leads_there(&fresh) {
+            return Err(std::io::Error::other("two servers answer as the master").into());
+        }
         let run_id = Arc::clone(&fresh.run_id);
         self.shared.server.send_if_modified(|server| std::mem::replace(server, Arc::clone(&run_id)) != run_id);
         let mut current = self.shared.current.lock();

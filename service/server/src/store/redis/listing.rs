@@ -61,7 +61,7 @@ pub(super) async fn along_index(
 ) -> Result<Vec<String>, StoreError> {
     let mut range = redis::cmd("ZRANGE");
     range.arg(shared.layout.index(kind)).arg(from).arg(end).arg("BYLEX").arg("LIMIT").arg(0).arg(limit);
-    shared.link.get(&range).await
+    shared.reads.get(&range).await
 }
 
 /// The states of those addresses that have one.
@@ -94,7 +94,7 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
             addresses.iter().map(|address| shared.layout.state(RowKind::Operation, address)).collect();
         let (time, bodies): (Time, Vec<Option<Vec<u8>>>) = match found.is_empty() {
             true => return Ok(page),
-            false => shared.link.read(&BODIES, &keys, &[]).await?,
+            false => shared.reads.read(&BODIES, &keys, &[]).await?,
         };
         let now = timestamp(time);
         for (address, body) in addresses.into_iter().zip(bodies) {

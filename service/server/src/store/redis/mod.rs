@@ -66,6 +66,8 @@ pub struct RedisStore {
 
 struct Shared {
     link: Link,
+    /// For listings, histories and events.
+    reads: Link,
     layout: Layout,
     timeout: Duration,
     history_ms: u64,
@@ -82,6 +84,7 @@ impl RedisStore {
         checks::check(&link, config.allow_eviction).await?;
         let history_ms = u64::try_from(config.history_retention.as_millis()).unwrap_or(u64::MAX);
         let shared = Shared {
+            reads: link.beside(),
             link,
             layout: Layout::new(&config.prefix),
             timeout: config.timeout,
@@ -115,7 +118,7 @@ impl Shared {
         if addresses.is_empty() {
             return Ok(Vec::new());
         }
-        self.link.get(&self.get_all(kind, addresses)).await
+        self.reads.get(&self.get_all(kind, addresses)).await
     }
 
     fn get_all(&self, kind: RowKind, addresses: &[Address]) -> Cmd {

@@ -8,7 +8,7 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::world::{Caller, LONG, guarded};
+use super::world::{Caller, LONG, OPERATOR, guarded};
 use crate::client::{BIN, acquire};
 
 /// An event stream, read until it ends.
@@ -22,6 +22,24 @@ async fn stream(caller: &Caller, path: &str) -> tokio::task::JoinHandle<String> 
 fn poll(caller: &Caller, path: &str, body: Value) -> tokio::task::JoinHandle<crate::client::Answer> {
     let (caller, path) = (Caller { base_url: caller.base_url.clone(), key: caller.key.clone() }, path.to_owned());
     tokio::spawn(async move { caller.post(&path, body).await })
+}
+
+#[tokio::test]
+async fn what_was_changed_at_one_node_is_listed_at_another_at_once() {
+    let database = latchgate_testkit::postgres::shared_database().await;
+    let args = ["--locks", &database];
+    let (one, two) = (Node::start_with(BIN, &args, OPERATOR).await, Node::start_with(BIN, &args, OPERATOR).await);
+    for number in 0..20 {
+        let app = format!("app{number}");
+        let made = Caller::of_app(&one, &app).await;
+        let quotas = json!({ "quotas": { "waiters": number } });
+        Caller::operator(&one).ok(Method::PATCH, &format!("/v1/admin/apps/{app}"), quotas).await;
+        let listed = Caller::operator(&two).get("/v1/admin/apps").await;
+        let shown = listed.body["apps"].as_array().unwrap().iter().find(|shown| shown["app"] == app.as_str());
+        assert_eq!(shown.map(|shown| &shown["quotas"]["waiters"]), Some(&json!(number)), "{}", listed.body);
+        let keys = Caller::operator(&two).get(&format!("/v1/admin/api-keys?app={app}")).await;
+        assert_eq!(keys.body["api_keys"][0]["id"], made.id(), "{}", keys.body);
+    }
 }
 
 #[tokio::test]

@@ -6,5 +6,6 @@ mod commands;
 mod keys;
 mod lasting;
 mod quotas;
+mod reads;
 mod scopes;
 pub mod world;

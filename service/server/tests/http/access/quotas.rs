@@ -18,7 +18,7 @@ async fn app(node: &Node, name: &str, quotas: Value) -> Caller {
     caller
 }
 
-async fn limit(node: &Node, app: &str, quotas: Value) -> Answer {
+pub async fn limit(node: &Node, app: &str, quotas: Value) -> Answer {
     Caller::operator(node).ok(Method::PATCH, &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await
 }
 

@@ -1,0 +1,112 @@
+//! What an app reads much of, in listings and by event streams that resume far behind, delays no other app.
+
+use std::time::{Duration, Instant};
+
+use futures::future::{join_all, try_join_all};
+use latchgate_testkit::redis::Redis;
+use reqwest::Client;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::quotas::limit;
+use super::world::{Caller, LONG, guarded};
+
+const KEYS: usize = 64;
+/// Of each key; every one is a grant and its release.
+const ROUNDS: usize = 20;
+const EVENTS: usize = 2 * KEYS * ROUNDS;
+
+/// Locks an app's keys again and again. Returns the id of an event before all others.
+async fn busy_past(caller: &Caller) -> String {
+    caller.granted("first").await;
+    let first = caller.get("/v1/locks/first/history").await.body["events"][0]["id"].as_str().unwrap().to_owned();
+    let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
+    let locks: Vec<_> = keys.iter().map(|key| json!({ "key": key })).collect();
+    for round in 0..ROUNDS {
+        let lease_id = format!("l{round}");
+        let leases: Vec<_> = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
+        let body = json!({ "locks": locks, "lease_id": lease_id, "owner": "o".repeat(200) });
+        assert_eq!(caller.post("/v1/multilocks/acquire", body).await.status, 200);
+        assert_eq!(caller.post("/v1/leases/release", json!({ "leases": leases })).await.status, 200);
+    }
+    first
+}
+
+/// Reads all events after `first`: a stream that ends, or leaves some out, fails.
+async fn read_from(caller: &Caller, first: &str) {
+    let request = Client::new().get(format!("{}/v1/events", caller.base_url)).bearer_auth(&caller.key);
+    let mut stream = request.header("last-event-id", first).send().await.unwrap();
+    assert_eq!(stream.status(), 200);
+    let (mut unread, mut kinds) = (String::new(), Vec::new());
+    while kinds.len() < EVENTS {
+        let chunk = timeout(LONG, stream.chunk()).await.expect("events in time").unwrap();
+        unread.push_str(std::str::from_utf8(&chunk.expect("the stream goes on")).unwrap());
+        let whole = unread.rfind('\n').map_or(0, |end| end + 1);
+        kinds.extend(unread[..whole].lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned));
+        unread.drain(..whole);
+    }
+    for (number, kind) in kinds.iter().enumerate() {
+        assert_eq!(kind, if number / KEYS % 2 == 0 { "granted" } else { "released" }, "event {number}");
+    }
+}
+
+/// Operations with results that are nearly as long as they may be.
+async fn long_results(caller: &Caller) {
+    for number in 0..100 {
+        let begun = caller.post("/v1/operations/pre", json!({ "operation": "long", "contents": number + 1 })).await;
+        assert_eq!(begun.status, 201, "{}", begun.body);
+        let post = json!({ "stamp": begun.text("stamp"), "outcome": "success", "result": "r".repeat(60_000) });
+        assert_eq!(caller.post(&format!("/v1/operations/{}/post", begun.text("id")), post).await.status, 200);
+    }
+}
+
+/// Reads lists again and again. Some of them may be refused: few are read at once.
+async fn lists(caller: &Caller, path: &str) {
+    loop {
+        let answer = caller.get(path).await;
+        assert!([200, 503].contains(&answer.status.as_u16()), "{path}: {}", answer.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_an_app_reads_delays_no_acquire_and_no_pre_of_another() {
+    let redis = Redis::start().await;
+    for store in [latchgate_testkit::postgres::shared_database().await, redis.url()] {
+        let node = guarded(&["--locks", &store]).await;
+        let (reader, other) = (Caller::of_app(&node, "reader").await, Caller::of_app(&node, "other").await);
+        let first = busy_past(&reader).await;
+        long_results(&reader).await;
+        let catching_up = (0..8).map(|_| {
+            let (reader, first) = (reader.at(&node), first.clone());
+            tokio::spawn(async move { read_from(&reader, &first).await })
+        });
+        let catching_up = try_join_all(catching_up);
+        let paths = ["/v1/operations?limit=1000", "/v1/locks?limit=1000", "/v1/locks/k1/history?limit=1000"];
+        let listing = join_all(paths.iter().map(|path| lists(&reader, path)));
+        let working = async {
+            for number in 1.. {
+                let acquired = other.acquire(&format!("k{number}"), json!({ "ttl_ms": 300_000 })).await;
+                assert_eq!(acquired.status, 200, "acquire {number} on {store}: {}", acquired.body);
+                let begun = other.post("/v1/operations/pre", json!({ "operation": "o", "contents": number })).await;
+                assert_eq!(begun.status, 201, "pre {number} on {store}: {}", begun.body);
+            }
+        };
+        tokio::select! {
+            read = catching_up => drop(read.unwrap()),
+            _ = listing => unreachable!(),
+            () = working => unreachable!(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_that_catches_up_counts_as_a_listing_of_what_it_reads_and_waits_for_its_quota() {
+    let node = guarded(&[]).await;
+    let watched = Caller::of_app(&node, "watched").await;
+    let first = busy_past(&watched).await;
+    // Six reads of 500 events are 30 requests; ten may come at once.
+    limit(&node, "watched", json!({ "requests_per_second": 10 })).await;
+    let begun = Instant::now();
+    read_from(&watched, &first).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
+}
