@@ -378,7 +378,15 @@ mod tests {
     #[test]
     fn for_a_digest_each_number_and_each_text_keeps_a_form_of_its_own() {
         let read = |json: &str| Canonical::parse_for_digest("arguments", json.as_bytes()).unwrap();
-        let apart = ["9007199254740992", "9007199254740993", "\"9007199254740992\"", "\"number 9007199254740992\"", "1e300", "0.1", "\"0.1\""];
+        let apart = [
+            "9007199254740992",
+            "9007199254740993",
+            "\"9007199254740992\"",
+            "\"number 9007199254740992\"",
+            "1e300",
+            "0.1",
+            "\"0.1\"",
+        ];
         let forms: std::collections::HashSet<_> = apart.iter().map(|json| format!("{:?}", read(json))).collect();
         assert_eq!(forms.len(), apart.len(), "{forms:?}");
         assert_eq!(read(r#"{"b":[1.0],"a":"\u0062"}"#), read(r#"{"a":"b","b":[1]}"#));

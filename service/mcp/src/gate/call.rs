@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use latchgate_client::{Attempt, Begun, Duplicate, Error, Method, OnExpiry, encode, process_name};
+use latchgate_core::gate::{Canonical, Sha256Digest};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Scope;
-use super::message::{Object, answer, field, set, text};
+use super::message::{Line, Object, answer, field, set, text};
 use super::relay::{Answer, Relay};
 use super::tools::{KEY, Tool};
 
@@ -20,6 +21,7 @@ const INVALID: i64 = -32_602;
 /// Results by which a server asks for a second call with more input. That call is the one that does the work.
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
+const REPEAT: &str = "Wait, then repeat the first call: the SAME key, and its arguments.";
 const NOT_READ: &str = "The server does not read what it is sent. The tool was not called: repeat the call later.";
 const NOT_STORED: &str =
     "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
@@ -32,35 +34,36 @@ pub struct Call {
     message: Object,
     tool: String,
     known: Tool,
-    arguments: Value,
+    /// Of their canonical form: a node takes no long ones.
+    arguments_sha256: String,
     key: Option<String>,
 }
 
 impl Call {
     /// # Errors
     /// The answer to a call whose key or arguments are not ones.
-    pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, String> {
+    pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, Line> {
         let (id, mut params): (_, Object) = (message["id"].clone(), field(&message, "params").unwrap_or_default());
-        let invalid = |error: serde_json::Error| {
-            let words = format!("The arguments are not a valid JSON object: {error}. The tool was not called.");
-            answer(&id, "result", &refusal(&words, "invalid-request", None))
+        let invalid = |why: String| {
+            answer(&id, "result", &refusal(&format!("{why}. The tool was not called."), "invalid-request", None))
         };
         let given = params.get("arguments").map_or("null", |given| given.get());
-        let mut arguments = serde_json::from_str::<Option<Object>>(given).map_err(invalid)?.unwrap_or_default();
+        let arguments = serde_json::from_str::<Option<Object>>(given);
+        let mut arguments = arguments.map_err(|error| invalid(format!("arguments: {error}")))?.unwrap_or_default();
         let is_short = |key: &String| (1..=KEY_BYTES_MAX).contains(&key.len());
         let key = field(&arguments, KEY).filter(is_short);
-        if !known.has_own_key && arguments.shift_remove(KEY).is_some() {
-            if key.is_none() {
-                let words = format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes. The tool was not called.");
-                return Err(answer(&id, "result", &refusal(&words, "invalid-request", None)));
-            }
-            set(&mut params, "arguments", &arguments);
-            set(&mut message, "params", &params);
+        if !known.has_own_key && arguments.shift_remove(KEY).is_some() && key.is_none() {
+            return Err(invalid(format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes")));
         }
         // Half of a surrogate pair, to which some programs cut a text, and a number that is too large are no values.
-        let arguments = serde_json::to_value(&arguments).map_err(invalid)?;
+        let canonical = Canonical::parse_for_digest("arguments", &text(&arguments));
+        let canonical = canonical.map_err(|error| invalid(error.to_string()))?;
+        let arguments_sha256 = Sha256Digest::of(canonical.as_bytes()).to_string();
+        // As they were read: of two members with one name, the server gets the last one.
+        set(&mut params, "arguments", &arguments);
+        set(&mut message, "params", &params);
         set(&mut message, "id", &id_at_server);
-        Ok(Self { id, id_at_server, message, tool, known, arguments, key })
+        Ok(Self { id, id_at_server, message, tool, known, arguments_sha256, key })
     }
 }
 
@@ -74,7 +77,7 @@ impl Relay {
                 Ok(Begun::Duplicate(duplicate)) => say(stored(&duplicate, call.known)),
                 Err(error) => say(self.not_begun(&error).await),
             },
-            () = cancelled.cancelled() => String::new(),
+            () = cancelled.cancelled() => Line::new(),
             () = self.ending.cancelled() => say(server_ended()),
         };
         self.forget(&call);
@@ -95,25 +98,46 @@ impl Relay {
         let operation = self.client.operation(format!("mcp/{}/{}", settings.name, call.tool)).label(label);
         let operation = operation.ttl(settings.lease).wait(settings.call_max).on_expiry(OnExpiry::Block);
         let Some(key) = &call.key else {
-            let contents = json!({ "scope": scope, "arguments": call.arguments });
+            let contents = json!({ "scope": scope, "arguments_sha256": call.arguments_sha256 });
             return operation.retention(settings.window).begin(&contents).await;
         };
-        let operation = operation.retention(settings.retention).checked(call.arguments.clone());
+        let operation = operation.retention(settings.retention).checked(call.arguments_sha256.as_str());
         operation.begin(&json!({ "scope": scope, "key": key })).await
     }
 
     async fn not_begun(&self, error: &Error) -> Value {
-        // A new key for what may have been done would do it twice.
-        let mismatch = error.problem().filter(|problem| problem.code() == "contents-mismatch");
-        let Some(id) = mismatch.and_then(|problem| problem.field("id").as_str()) else {
-            return not_begun(error, false);
+        let operation = error.problem().and_then(|problem| problem.field("id").as_str());
+        let code = error.code().unwrap_or("unreachable");
+        let words = match error {
+            Error::OutcomeUnknown(_) => {
+                return unknown("An earlier call has ended without a known outcome.", operation.unwrap_or("ID"));
+            }
+            Error::InProgress(_) => format!("The first call still runs. {REPEAT}"),
+            Error::Unreachable(_) => format!("{error}. {REPEAT}"),
+            // A new key for what may have been done would do it twice.
+            _ if code == "contents-mismatch" => {
+                let id = operation.unwrap_or("ID");
+                let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
+                match first.as_ref().ok().and_then(|first| first["state"].as_str()) {
+                    Some("unknown") => {
+                        return unknown(
+                            "The call with this key had other arguments, and ended without a known outcome.",
+                            id,
+                        );
+                    }
+                    Some("succeeded") => {
+                        "This key was used for a call with other arguments. For new work, choose a new key.".to_owned()
+                    }
+                    _ => format!("A call with this key and other arguments may still run. {REPEAT}"),
+                }
+            }
+            error => error.to_string(),
         };
-        let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
-        not_begun(error, first.is_ok_and(|first| first["state"] == "unknown"))
+        refusal(&format!("This call was not made. {words}"), code, operation)
     }
 
     /// Calls the server, and reports the outcome before the client has the answer.
-    async fn go(&self, call: &Call, attempt: Attempt, cancelled: &CancellationToken) -> String {
+    async fn go(&self, call: &Call, attempt: Attempt, cancelled: &CancellationToken) -> Line {
         let operation = attempt.id().to_owned();
         let Some(answered) = self.expect(call).filter(|_| !cancelled.is_cancelled()) else {
             let _ = attempt.fail().await;
@@ -184,28 +208,6 @@ fn unknown(why: &str, id: &str) -> Value {
          gets this answer. Do not repeat the work with another {KEY} or other arguments."
     );
     refusal(&words, "operation-unknown", Some(id))
-}
-
-fn not_begun(error: &Error, is_first_unknown: bool) -> Value {
-    let operation = error.problem().and_then(|problem| problem.field("id").as_str());
-    let code = error.code().unwrap_or("unreachable");
-    let words = match error {
-        Error::OutcomeUnknown(_) => {
-            return unknown("An earlier call has ended without a known outcome.", operation.unwrap_or("ID"));
-        }
-        Error::InProgress(_) => {
-            "The first call still runs. Repeat it with the same key and arguments to get its result."
-        }
-        _ if is_first_unknown => {
-            let why = "The call with this key had other arguments, and ended without a known outcome.";
-            return unknown(why, operation.unwrap_or("ID"));
-        }
-        _ if code == "contents-mismatch" => {
-            "This key was used for a call with other arguments. For new work, choose a new key."
-        }
-        error => &error.to_string(),
-    };
-    refusal(&format!("This call was not made. {words}"), code, operation)
 }
 
 /// The result of the first call. One that a person has entered may have another form.

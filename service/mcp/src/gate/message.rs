@@ -8,6 +8,9 @@ use serde_json::value::{RawValue, to_raw_value};
 /// A JSON object whose values are as they came.
 pub type Object = IndexMap<String, Box<RawValue>>;
 
+/// Without its end. It may be no UTF-8.
+pub type Line = Vec<u8>;
+
 /// A field, if it is there and has this type.
 pub fn field<T: DeserializeOwned>(object: &Object, name: &str) -> Option<T> {
     serde_json::from_str(object.get(name)?.get()).ok()
@@ -19,12 +22,12 @@ pub fn set(object: &mut Object, name: &str, value: &impl Serialize) {
     }
 }
 
-pub fn text(message: &Object) -> String {
-    serde_json::to_string(message).unwrap_or_default()
+pub fn text(message: &Object) -> Line {
+    serde_json::to_vec(message).unwrap_or_default()
 }
 
 /// The answer to the request with this id: `name` is `result` or `error`.
-pub fn answer(id: &RawValue, name: &str, value: &impl Serialize) -> String {
+pub fn answer(id: &RawValue, name: &str, value: &impl Serialize) -> Line {
     let mut message = Object::new();
     set(&mut message, "jsonrpc", &"2.0");
     set(&mut message, "id", &id);

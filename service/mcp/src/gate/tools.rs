@@ -24,6 +24,9 @@ pub struct Tool {
     pub has_output_schema: bool,
 }
 
+/// The client may know a schema of its results.
+const NOT_LISTED: Tool = Tool { is_harmless: false, has_own_key: false, has_output_schema: true };
+
 #[derive(Default)]
 pub struct Tools {
     listed: HashMap<String, Tool>,
@@ -32,8 +35,24 @@ pub struct Tools {
 
 impl Tools {
     pub fn get(&self, name: &str) -> Tool {
-        // Of a tool that was not listed, the client may know a schema.
-        self.listed.get(name).copied().unwrap_or(Tool { has_output_schema: true, ..Tool::default() })
+        self.listed.get(name).copied().unwrap_or(NOT_LISTED)
+    }
+
+    /// What is known of a tool first of all holds if it is gated: the same call must not pass after one whose outcome is unknown.
+    pub fn know(&mut self, name: &str, mut tool: Tool) {
+        let is_full = self.listed.len() >= TOOLS_MAX;
+        match self.listed.get(name) {
+            Some(before) if tool.is_harmless && !before.is_harmless => {
+                tracing::warn!(
+                    tool = name,
+                    "the tool is said to be harmless now: it stays gated as long as this gate runs"
+                );
+                tool.is_harmless = false;
+            }
+            None if is_full => return,
+            _ => {}
+        }
+        self.listed.insert(name.to_owned(), tool);
     }
 
     pub fn is_gated(&self, settings: &Settings, name: &str) -> bool {
@@ -59,9 +78,7 @@ impl Tools {
                 has_own_key: properties.contains_key(KEY),
                 has_output_schema: tool.contains_key("outputSchema"),
             };
-            if self.listed.len() < TOOLS_MAX || self.listed.contains_key(&name) {
-                self.listed.insert(name.clone(), known);
-            }
+            self.know(&name, known);
             if self.is_gated(settings, &name) && !known.has_own_key {
                 set(&mut properties, KEY, &json!({ "type": "string", "description": DESCRIPTION.trim() }));
                 set(&mut schema, "properties", &properties);

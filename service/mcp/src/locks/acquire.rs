@@ -1,9 +1,9 @@
 //! The tools `acquire`, `release` and `who_holds`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use latchgate_client::{Error, Lease, Method, Wanted, encode};
+use latchgate_client::{Client, Error, Lease, Method, Wanted, encode};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::CallToolResult;
 use rmcp::{tool, tool_router};
@@ -11,15 +11,17 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answers::{Answer, failed, held, not_acquired, refused, said};
+use super::answers::{AND_MORE, Answer, failed, held, not_acquired, refused, said};
 use super::paths::overlap;
 use super::session::{Caller, Context, Hold, PER_SESSION_MAX, Session, short};
 
 /// Longest wait of one call: clients give up after a minute.
 const WAIT_MAX: Duration = Duration::from_secs(45);
+/// How long an acquire or a release is repeated while no node can do it: many sessions that lock one folder together keep its row locked.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The metadata of a lease are 1 KiB at most, of which a note takes 400 bytes at most.
 const NOTE_CHARS_MAX: usize = 100;
-const PATHS_BYTES_MAX: usize = 350;
+const PATHS_BYTES_MAX: usize = 344;
 /// The most keys that a node locks together.
 const KEYS_MAX: usize = 64;
 /// Most locks that `who_holds` lists.
@@ -55,6 +57,8 @@ pub struct Release {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WhoHolds {
+    /// One file or folder, as in acquire: what holds it, a folder above it, or something below it.
+    pub path: Option<String>,
     /// One key.
     pub key: Option<String>,
     /// All held keys that begin with this. Those of paths begin with "path/".
@@ -69,23 +73,15 @@ impl Session {
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
     async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: Context) -> Answer {
         let caller = self.caller(&context)?;
-        let tree = &self.settings.tree;
-        let paths = args.paths.iter().map(|path| tree.relative(path));
-        let paths: Vec<String> = paths.collect::<Result<_, _>>().map_err(refused)?;
+        let (paths, locks) = self.wanted(&args.keys, &args.paths)?;
         if let Some(own) = self.held_already(&args.keys, &paths)? {
             return Ok(own);
         }
-        let mut locks = tree.locks(&paths);
-        locks.extend(args.keys.iter().map(|key| (key.clone(), true)));
-        if locks.is_empty() || locks.len() > KEYS_MAX {
-            let words =
-                format!("{} locks are not possible, with the folders above paths: 1 to {KEYS_MAX} are.", locks.len());
-            return Err(refused(words));
-        }
         let (lease_id, ticket) = self.resumed(args.ticket)?;
+        let client = caller.client.clone().patience(PATIENCE);
         let request = match locks.first_key_value() {
-            Some((key, true)) if locks.len() == 1 => caller.client.lock(key),
-            _ => caller.client.multilock(locks.iter().map(|(key, is_exclusive)| match is_exclusive {
+            Some((key, true)) if locks.len() == 1 => client.lock(key),
+            _ => client.multilock(locks.iter().map(|(key, is_exclusive)| match is_exclusive {
                 true => Wanted::exclusive(key),
                 false => Wanted::shared(key),
             })),
@@ -102,10 +98,10 @@ impl Session {
             Err(Error::NotAcquired(problem)) => {
                 let first = locks.keys().next().map_or("", String::as_str);
                 let key = problem.field("key").as_str().unwrap_or(first);
-                let path = key.strip_prefix(&tree.key(""));
+                let path = key.strip_prefix(&self.settings.tree.key(""));
                 let ticket = Some(problem.field("ticket")).filter(|ticket| !ticket.is_null());
                 let ticket = ticket.map(|ticket| self.ticket(lease_id, ticket.clone()));
-                Err(not_acquired(&problem, key, path, &paths, ticket))
+                Err(not_acquired(&problem, key, path, &paths, ticket, &self.waited_for(&caller).await))
             }
             Err(error) => Err(failed(&error, "Nothing was acquired: do not begin the work.")),
         }
@@ -133,24 +129,69 @@ impl Session {
         if lost.is_empty() { Ok(said(words, data)) } else { Err(said(lost.join("\n"), data)) }
     }
 
-    /// Show who holds locks, since when, and why: of one key, of all keys that begin with a prefix, or of all.
+    /// Show who holds locks, since when, and why: of one path, of one key, of all keys that begin with a prefix, or of all.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
     async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: Context) -> Answer {
         let client = self.caller(&context)?.client;
-        let path = match args.key {
-            Some(key) => format!("/v1/locks/{}", encode(&key)),
-            None => {
-                format!("/v1/locks?held=true&limit={LISTED_MAX}&prefix={}", encode(&args.prefix.unwrap_or_default()))
+        let not_known = |error: Error| failed(&error, "Who holds it is not known.");
+        let (keys, paths): (Vec<_>, Vec<_>) = (args.key.into_iter().collect(), args.path.into_iter().collect());
+        if keys.is_empty() && paths.is_empty() {
+            let prefix = encode(&args.prefix.unwrap_or_default());
+            let found = list(&client, &format!("limit={LISTED_MAX}&prefix={prefix}")).await.map_err(not_known)?;
+            return Ok(held(&found));
+        }
+        let (_, locks) = self.wanted(&keys, &paths)?;
+        let mut found = Vec::new();
+        for (key, is_exclusive) in &locks {
+            let lock =
+                client.call(Method::GET, &format!("/v1/locks/{}", encode(key)), None).await.map_err(not_known)?;
+            // Those that share a folder above work elsewhere in it.
+            if lock["holders"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|holder| *is_exclusive || holder["mode"] == "exclusive")
+            {
+                found.push(lock);
             }
-        };
-        let found = client.call(Method::GET, &path, None).await;
-        let mut found = found.map_err(|error| failed(&error, "Who holds it is not known."))?;
-        let locks = found["locks"].as_array_mut().map_or_else(Vec::new, std::mem::take);
-        Ok(held(&if locks.is_empty() && found["key"].is_string() { vec![found] } else { locks }))
+        }
+        Ok(held(&found))
     }
 }
 
 impl Session {
+    /// The paths relative to the root, and what is locked for them and the keys: whether exclusively.
+    fn wanted(
+        &self,
+        keys: &[String],
+        paths: &[String],
+    ) -> Result<(Vec<String>, BTreeMap<String, bool>), CallToolResult> {
+        let tree = &self.settings.tree;
+        let paths: Vec<String> =
+            paths.iter().map(|path| tree.relative(path)).collect::<Result<_, _>>().map_err(refused)?;
+        let mut locks = tree.locks(&paths);
+        locks.extend(keys.iter().map(|key| (key.clone(), true)));
+        if !(1..=KEYS_MAX).contains(&locks.len()) {
+            let words =
+                format!("{} locks are not possible, with the folders above paths: 1 to {KEYS_MAX} are.", locks.len());
+            return Err(refused(words));
+        }
+        Ok((paths, locks))
+    }
+
+    /// What this session holds and other sessions wait for.
+    async fn waited_for(&self, caller: &Caller) -> Vec<String> {
+        let own = |hold: &Hold| self.settings.tree.locks(&hold.paths).into_keys().chain(hold.keys.clone());
+        let own: BTreeSet<String> = self.held.lock().leases.values().flat_map(own).collect();
+        if own.is_empty() {
+            return Vec::new();
+        }
+        let found = list(&caller.client, &format!("limit=1000&owner={}", encode(&caller.owner))).await;
+        let waited_for = found.unwrap_or_default().into_iter().filter(|lock| lock["waiters"] != 0);
+        let keys = waited_for.filter_map(|lock| lock["key"].as_str().map(str::to_owned));
+        keys.filter(|key| own.contains(key)).collect()
+    }
+
     /// A repeated call gets the lease again. One that overlaps with an own lease would wait for itself.
     fn held_already(&self, keys: &[String], paths: &[String]) -> Result<Option<CallToolResult>, CallToolResult> {
         let held = self.held.lock();
@@ -200,17 +241,26 @@ impl Session {
     }
 }
 
-/// What refused sessions see of a lease beside its owner. If there are many paths, it has the first ones.
+/// What refused sessions see of a lease beside its owner. If there are many paths, it has the first ones and [`AND_MORE`].
 fn metadata(caller: &Caller, note: Option<&str>, paths: &[String]) -> serde_json::Map<String, Value> {
     let mut bytes = 0;
     let fits = |path: &&String| {
         bytes += path.len() + 3;
         bytes <= PATHS_BYTES_MAX
     };
-    let shown: Vec<&String> = paths.iter().take_while(fits).collect();
+    let mut shown: Vec<&str> = paths.iter().take_while(fits).map(String::as_str).collect();
+    if shown.len() < paths.len() {
+        shown.push(AND_MORE);
+    }
     let note = note.map(|note| short(note, NOTE_CHARS_MAX));
     let fields = [("client", json!(caller.program)), ("note", json!(note)), ("paths", json!(shown))];
     fields.map(|(name, value)| (name.to_owned(), value)).into_iter().filter(|(_, value)| !value.is_null()).collect()
+}
+
+/// Held locks.
+async fn list(client: &Client, query: &str) -> Result<Vec<Value>, Error> {
+    let mut found = client.call(Method::GET, &format!("/v1/locks?held=true&{query}"), None).await?;
+    Ok(found["locks"].as_array_mut().map_or_else(Vec::new, std::mem::take))
 }
 
 fn granted(number: u64, hold: &Hold, how: &str) -> CallToolResult {

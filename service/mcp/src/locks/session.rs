@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::http::request::Parts;
 use latchgate_client::{Attempt, Client, Lease};
 use parking_lot::Mutex;
@@ -92,8 +92,7 @@ impl Session {
     /// # Errors
     /// If the API key is another one than that of the session, or has not the form of one.
     pub fn caller(&self, context: &Context) -> Result<Caller, CallToolResult> {
-        let header = context.extensions.get::<Parts>().and_then(|parts| parts.headers.get(AUTHORIZATION));
-        let key = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+        let key = context.extensions.get::<Parts>().and_then(|parts| api_key(&parts.headers));
         if self.first.get().is_none() {
             let client = key.map_or_else(|| Ok(self.client.clone()), |key| self.client.clone().api_key(key));
             let client = client.map_err(|error| refused(error.to_string()))?;
@@ -138,6 +137,10 @@ impl Hold {
         let names = self.keys.iter().chain(&self.paths).map(|name| if name.is_empty() { "." } else { name });
         names.collect::<Vec<_>>().join(", ")
     }
+}
+
+pub fn api_key(headers: &HeaderMap) -> Option<&str> {
+    headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 /// A text that fits into a name or a note.

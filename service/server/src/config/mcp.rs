@@ -73,7 +73,7 @@ pub struct McpGateArgs {
     pub command: Vec<OsString>,
 
     /// Names the server: operations are mcp/NAME/TOOL. Different servers need different names.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = server)]
     pub name: String,
 
     /// Which calls with an equal idempotency_key are the same: `app`, all of the app; `session`, those of one run of this command, so a call
@@ -138,6 +138,12 @@ fn repository(name: &str) -> Result<String, String> {
     let has_form =
         !name.is_empty() && name.len() <= 100 && !name.contains(|letter: char| letter == ':' || letter.is_control());
     has_form.then(|| name.to_owned()).ok_or_else(|| "must be 1 to 100 bytes without `:`".to_owned())
+}
+
+/// Operations are `mcp/NAME/TOOL`, of which a tool's name may have `/` in it.
+fn server(name: &str) -> Result<String, String> {
+    let has_form = !name.is_empty() && !name.contains('/');
+    has_form.then(|| name.to_owned()).ok_or_else(|| "must be a name without `/`".to_owned())
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
