@@ -22,7 +22,10 @@ const INVALID: i64 = -32_602;
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
 const REPEAT: &str = "Wait, then repeat the first call: the SAME key, and its arguments.";
+const EARLIER: &str = "An earlier call with this key, or these arguments, has ended without a known outcome.";
+const OTHER_ARGUMENTS: &str = "This key was used for a call with other arguments. For new work, choose a new key.";
 const NOT_READ: &str = "The server does not read what it is sent. The tool was not called: repeat the call later.";
+const NO_RESULT: &str = "not stored: it was too long or not valid, or a person has resolved the call";
 const NOT_STORED: &str =
     "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
 
@@ -106,34 +109,23 @@ impl Relay {
     }
 
     async fn not_begun(&self, error: &Error) -> Value {
-        let operation = error.problem().and_then(|problem| problem.field("id").as_str());
-        let code = error.code().unwrap_or("unreachable");
-        let words = match error {
-            Error::OutcomeUnknown(_) => {
-                return unknown("An earlier call has ended without a known outcome.", operation.unwrap_or("ID"));
-            }
-            Error::InProgress(_) => format!("The first call still runs. {REPEAT}"),
-            Error::Unreachable(_) => format!("{error}. {REPEAT}"),
+        let (code, id) = (error.code(), error.problem().and_then(|problem| problem.field("id").as_str()));
+        let (code, is_mismatch) = (code.unwrap_or("unreachable"), code == Some("contents-mismatch"));
+        let mut state = Value::Null;
+        if let Some(id) = id.filter(|_| is_mismatch) {
             // A new key for what may have been done would do it twice.
-            _ if code == "contents-mismatch" => {
-                let id = operation.unwrap_or("ID");
-                let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
-                match first.as_ref().ok().and_then(|first| first["state"].as_str()) {
-                    Some("unknown") => {
-                        return unknown(
-                            "The call with this key had other arguments, and ended without a known outcome.",
-                            id,
-                        );
-                    }
-                    Some("succeeded") => {
-                        "This key was used for a call with other arguments. For new work, choose a new key.".to_owned()
-                    }
-                    _ => format!("A call with this key and other arguments may still run. {REPEAT}"),
-                }
-            }
-            error => error.to_string(),
+            let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
+            state = first.map_or(state, |first| first["state"].clone());
+        }
+        let words = match error {
+            _ if state == "succeeded" => OTHER_ARGUMENTS,
+            Error::InProgress(_) | Error::Unreachable(_) => &format!("{error}. {REPEAT}"),
+            Error::OutcomeUnknown(_) => return unknown(EARLIER, id.unwrap_or("ID")),
+            _ if state == "unknown" => return unknown(EARLIER, id.unwrap_or("ID")),
+            _ if is_mismatch => &format!("{error}. {REPEAT}"),
+            error => &error.to_string(),
         };
-        refusal(&format!("This call was not made. {words}"), code, operation)
+        refusal(&format!("This call was not made. {words}"), code, id)
     }
 
     /// Calls the server, and reports the outcome before the client has the answer.
@@ -149,13 +141,12 @@ impl Relay {
             let _ = attempt.fail().await;
             return answer(&call.id, "result", &refusal(NOT_READ, "server-busy", None));
         }
-        let (mut answered_with, mut why) = (Answer::default(), "The server ended before it had answered.".to_owned());
-        match timeout_at(until, answered).await {
-            Ok(Ok(answer)) => answered_with = answer,
-            Ok(Err(_)) => {}
-            Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
-        }
-        let Answer { message: mut said, is_first } = answered_with;
+        let answered = timeout_at(until, answered).await;
+        let mut why = match &answered {
+            Ok(_) => "The server ended before it had answered.".to_owned(),
+            Err(_) => format!("The server did not answer within {:?}.", self.settings.call_max),
+        };
+        let Answer { message: mut said, is_first } = answered.ok().and_then(Result::ok).unwrap_or_default();
         let result = said.get("result").map(|result| serde_json::from_str::<Value>(result.get()));
         let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
         // Some servers check what a tool has returned, too, and say then that it is invalid.
@@ -214,11 +205,7 @@ fn unknown(why: &str, id: &str) -> Value {
 fn stored(duplicate: &Duplicate, known: Tool) -> Value {
     let (problem, mut stored) = (&duplicate.problem, duplicate.result.clone());
     if stored.get("content").or(stored.get("task")).is_none() {
-        let what = if stored.is_null() {
-            "not stored: it was too long or not valid, or a person has resolved the call"
-        } else {
-            &stored.to_string()
-        };
+        let what = if stored.is_null() { NO_RESULT } else { &stored.to_string() };
         let words = format!("DONE BEFORE: this call has succeeded, and was not made again. Its result: {what}");
         stored = result(&words, known.has_output_schema);
     } else if stored["isError"] == true

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,13 +17,13 @@ use tokio::io::{
 use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Settings;
 use super::call::Call;
-use super::message::{Line, Object, answer, field, set, text};
+use super::message::{Line, Lines, Object, answer, field, set, text};
 use super::tools::Tools;
 
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -47,8 +46,8 @@ pub struct Relay {
     pub settings: Settings,
     /// Names this run of the gate. The server gets gated calls under ids that begin with it, which no client uses.
     pub run: String,
-    pub to_client: mpsc::Sender<Line>,
-    pub to_server: mpsc::Sender<Line>,
+    pub to_client: Lines,
+    pub to_server: Lines,
     /// No call begins from now on.
     pub ending: CancellationToken,
     running: TaskTracker,
@@ -61,16 +60,10 @@ struct State {
     numbers: u64,
     /// By the client's id, as it was sent: the id at the server, and whether the client has cancelled the call.
     calls: HashMap<String, (String, CancellationToken)>,
-    /// By the id at the server.
-    awaited: HashMap<String, Awaited>,
+    /// By the id at the server, with `lines_of_server` before the call.
+    awaited: HashMap<String, (oneshot::Sender<Answer>, u64)>,
     /// Lines of the server that were no answers.
     lines_of_server: u64,
-}
-
-struct Awaited {
-    to: oneshot::Sender<Answer>,
-    /// `lines_of_server` before the call.
-    lines_before: u64,
 }
 
 /// The server's answer to a gated call.
@@ -103,29 +96,27 @@ pub async fn run(
     let (from_client, to) = stdio_pipes();
     let (to_client, written) = writer(to);
     let (ending, running, run) = (CancellationToken::new(), TaskTracker::new(), uuid::Uuid::new_v4().to_string());
+    // It can be waited for, and takes calls all the same.
+    running.close();
     let reports = client.clone();
     let relay = Relay { client, settings, run, to_client, to_server, ending, running, state: Mutex::default() };
     let relay = Arc::new(relay);
     {
         let Relay { to_client, to_server, .. } = &*relay;
-        let of_client = pass_on(from_client, to_server, to_client, |line| relay.of_client(line));
-        let mut server_ended = pin!(pass_on(from_server, to_client, to_server, |line| Ok(relay.of_server(line))));
+        let client_ends = async {
+            pass_on(from_client, to_server, to_client, |line| relay.of_client(line)).await;
+            relay.ending.cancel();
+            let _ = timeout(DRAIN_MAX, relay.running.wait()).await;
+        };
         tokio::select! {
-            () = of_client => {
-                relay.ending.cancel();
-                relay.running.close();
-                tokio::select! {
-                    () = relay.running.wait() => {}
-                    () = &mut server_ended => {}
-                    () = stop.cancelled() => {}
-                    () = sleep(DRAIN_MAX) => {}
-                }
-            }
-            () = &mut server_ended => {}
+            () = client_ends => {}
+            () = pass_on(from_server, to_client, to_server, |line| Ok(relay.of_server(line))) => {}
             () = stop.cancelled() => {}
         }
     }
-    relay.end_calls();
+    relay.ending.cancel();
+    // What the server has not answered is unknown from now on.
+    relay.state.lock().awaited.clear();
     let _ = timeout(END_MAX, relay.running.wait()).await;
     // With the last sender, the server's input closes, which asks it to end.
     drop(relay);
@@ -138,7 +129,7 @@ pub async fn run(
 }
 
 /// Writes lines until all senders are gone or the reader is.
-fn writer(mut to: impl AsyncWrite + Unpin + Send + 'static) -> (mpsc::Sender<Line>, JoinHandle<()>) {
+fn writer(mut to: impl AsyncWrite + Unpin + Send + 'static) -> (Lines, JoinHandle<()>) {
     let (sender, mut lines) = mpsc::channel::<Line>(LINES_MAX);
     let writing = tokio::spawn(async move {
         while let Some(mut line) = lines.recv().await {
@@ -154,12 +145,7 @@ fn writer(mut to: impl AsyncWrite + Unpin + Send + 'static) -> (mpsc::Sender<Lin
 /// What becomes of a line: what the other side gets, if anything, or the answer to the side that has sent it.
 type Passes = Result<Option<Line>, Line>;
 
-async fn pass_on(
-    from: impl AsyncRead + Unpin,
-    there: &mpsc::Sender<Line>,
-    back: &mpsc::Sender<Line>,
-    passes: impl Fn(Line) -> Passes,
-) {
+async fn pass_on(from: impl AsyncRead + Unpin, there: &Lines, back: &Lines, passes: impl Fn(Line) -> Passes) {
     let mut from = BufReader::new(from);
     while let Some(line) = next_line(&mut from).await {
         // If a reader has gone, the task that reads from it finds out: sending does not.
@@ -257,7 +243,8 @@ impl Relay {
         let Ok(mut message) = message else { return Some(line) };
         if let Some(id) = field::<String>(&message, "id").filter(|id| id.starts_with(&self.run)) {
             let lines = state.lines_of_server;
-            let arrives = |Awaited { to, lines_before }| to.send(Answer { message, is_first: lines == lines_before });
+            let arrives =
+                |(to, before): (oneshot::Sender<_>, _)| to.send(Answer { message, is_first: lines == before });
             if state.awaited.remove(&id).is_none_or(|awaits| arrives(awaits).is_err()) {
                 tracing::warn!(call = id, "the server has answered late, or twice: the answer is dropped");
             }
@@ -273,8 +260,8 @@ impl Relay {
     pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<Answer>> {
         let (to, answered) = oneshot::channel();
         let mut state = self.state.lock();
-        let awaited = Awaited { to, lines_before: state.lines_of_server };
-        // Under the lock, which `end_calls` takes after it.
+        let awaited = (to, state.lines_of_server);
+        // Under the lock, which `run` takes after it.
         (!self.ending.is_cancelled()).then(|| state.awaited.insert(call.id_at_server.clone(), awaited))?;
         Some(answered)
     }
@@ -283,13 +270,6 @@ impl Relay {
         let mut state = self.state.lock();
         state.calls.remove(call.id.get());
         state.awaited.remove(&call.id_at_server);
-    }
-
-    /// What the server has not answered is unknown from now on.
-    fn end_calls(&self) {
-        self.ending.cancel();
-        self.running.close();
-        self.state.lock().awaited.clear();
     }
 }
 

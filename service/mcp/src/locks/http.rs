@@ -15,12 +15,11 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::RELEASES_MAX;
 use super::session::{Session, Settings, api_key};
 
 const SESSIONS_MAX: usize = 1_000;
 const BODY_BYTES_MAX: usize = 256 * 1_024;
-/// Longest time for the releases at the end.
-const RELEASES_MAX: Duration = Duration::from_secs(10);
 
 /// Serves `/mcp` until `stop`. A session ends when its client says so, or has sent nothing for `idle_max`. A call goes to the nodes with the API
 /// key that it came with; without one, with that of `client`, which only an address on loopback allows.
