@@ -15,6 +15,8 @@ class Raw:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.ended = asyncio.Event()
+        # What no call waits for.
+        self.others: asyncio.Queue[bytes] = asyncio.Queue()
         self._awaited: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ids = 0
         self._reading = asyncio.create_task(self._read())
@@ -33,9 +35,14 @@ class Raw:
     async def _read(self) -> None:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
-            message = json.loads(line)
+            try:
+                message = json.loads(line)
+            except UnicodeDecodeError:
+                message = {}
             awaits = self._awaited.pop(message.get("id"), None)
-            if awaits is not None and not awaits.done():
+            if awaits is None:
+                self.others.put_nowait(line)
+            elif not awaits.done():
                 awaits.set_result(message)
         self.ended.set()
         for awaits in self._awaited.values():
@@ -44,10 +51,13 @@ class Raw:
         await self.process.wait()
 
     def send(self, message: dict[str, Any]) -> None:
+        self.write(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    def write(self, line: bytes) -> None:
         assert self.process.stdin is not None
         if self.ended.is_set():
             raise Lost
-        self.process.stdin.write((json.dumps({"jsonrpc": "2.0", **message}) + "\n").encode())
+        self.process.stdin.write(line + b"\n")
 
     async def ask(self, method: str, params: dict[str, Any], patience_s: float | None = None) -> dict[str, Any]:
         """The answer. After `patience_s`, the call is cancelled and counts as lost."""

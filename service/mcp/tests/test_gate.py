@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import subprocess
 import unittest.mock
@@ -11,6 +12,7 @@ from typing import Any
 import anyio
 from mcp.types import ElicitResult
 from raw import Raw
+from tests.world import Proxy
 from world import BINARY, Case, python_server, request, until, words
 
 
@@ -175,17 +177,75 @@ class Gate(World):
         async with self.shop("--url", "http://127.0.0.1:1") as agent:
             said, _ = await agent.refused("pay", amount=1)
             self.assertIn("not made", said)
+            self.assertIn("SAME", said)
             self.assertIn("looked", words(await agent.call("look")) if await agent.client.list_tools() else "")
         self.assertEqual(self.effects(), ["look"])
 
 
 class Odd(World):
     async def odd(self, *arguments: str) -> Raw:
-        url, name = ("--url", self.node.url), f"odd-{self.directory.name}"
+        url, name = [] if "--url" in arguments else ["--url", self.node.url], f"odd-{self.directory.name}"
         server = python_server("odd.py", str(self.directory / "effects"))
         raw = await Raw.start([BINARY, "mcp-gate", *url, "--name", name, *arguments, "--", *server])
         self.addAsyncCleanup(raw.close)
         return raw
+
+    async def test_a_line_that_cannot_be_read_ends_no_session(self) -> None:
+        raw = await self.odd()
+        raw.write(b'{"jsonrpc":"2.0","id":99,"method":"tools/call","params":{"name":"pay","arguments":{"to":"\xff"}}}')
+        answer = json.loads(await asyncio.wait_for(raw.others.get(), 20))
+        self.assertEqual((answer["id"], answer["error"]["code"]), (None, -32700))
+        await raw.call("latin")
+        self.assertEqual(await raw.others.get(), b'{"jsonrpc":"2.0","method":"caf\xe9"}\n')
+        # A client and a server that send what is longer than 64 MiB.
+        long = {"name": "pay", "arguments": {"to": "x" * (65 << 20)}}
+        answer = await raw.ask("tools/call", long, 60)
+        self.assertIn("64 MiB", answer["error"]["message"])
+        raw.write(json.dumps({"method": "tools/call", "params": long, "jsonrpc": "2.0", "id": "last"}, separators=(",", ":")).encode())
+        answer = json.loads(await asyncio.wait_for(raw.others.get(), 60))
+        self.assertEqual((answer["id"], "64 MiB" in answer["error"]["message"]), ("last", True))
+        self.assertIn("64 MiB", (await raw.ask("long", {}, 60))["error"]["message"])
+        self.assertIn("UNKNOWN", (await raw.call("long", idempotency_key="k"))["content"][0]["text"])
+        await raw.call("pay", amount=1)
+        self.assertEqual(self.effects(), ["latin", "long", "pay"])
+
+    async def test_long_arguments_and_large_numbers_are_told_apart(self) -> None:
+        raw = await self.odd()
+        text = "x" * 200_000
+        large = [{"to": text}, {"to": text + "y"}, {"n": 2**53}, {"n": 2**53 + 1}, {"n": str(2**53)}, {"n": 2**70}, {"n": [0.1, {"n": 2**53}]}]
+        for arguments in large:
+            for key in [{}, {"idempotency_key": f"key {large.index(arguments)}"}]:
+                for is_again in [False, True]:
+                    result = await raw.call("pay", **arguments, **key)
+                    self.assertEqual("latchgate/duplicate" in result.get("_meta", {}), is_again, str(result)[:500])
+        result = await raw.call("pay", n=2**53 + 2, idempotency_key="key 3")
+        self.assertEqual(result["_meta"]["latchgate/refusal"]["code"], "contents-mismatch")
+        self.assertEqual(len(self.effects()), 2 * len(large))
+
+    async def test_a_tool_stays_gated_whatever_a_later_list_says(self) -> None:
+        raw = await self.odd()
+        for _ in range(2):
+            self.assertIn("UNKNOWN", (await raw.call("ask", idempotency_key="k"))["content"][0]["text"])
+            tools = (await raw.ask("tools/list", {}))["result"]["tools"]
+        self.assertIn("idempotency_key", tools[0]["inputSchema"]["properties"])
+        self.assertEqual(self.effects(), ["ask"])
+
+    async def test_while_the_first_call_may_run_no_new_key_is_advised(self) -> None:
+        raw = await self.odd("--call-timeout", "6s")
+        first = asyncio.create_task(raw.call("deaf", idempotency_key="k"))
+        await until("the call runs", lambda: self.effects() == ["deaf"])
+        said = (await raw.call("deaf", other=1, idempotency_key="k"))["content"][0]["text"]
+        self.assertIn("SAME", said)
+        self.assertNotIn("new", said)
+        first.cancel()
+        # No node says what has become of the first call.
+        proxy = Proxy(self.node)
+        self.addCleanup(proxy.stop)
+        raw = await self.odd("--url", proxy.url)
+        await raw.call("pay", idempotency_key="k")
+        said = (await raw.call("pay", other=1, idempotency_key="k"))["content"][0]["text"]
+        self.assertIn("SAME", said)
+        self.assertNotIn("new", said)
 
     async def test_an_error_in_the_middle_of_a_call_is_an_unknown_outcome(self) -> None:
         raw = await self.odd()
@@ -222,8 +282,9 @@ class Odd(World):
         for _ in range(2):
             await raw.call("pay", amount=1)
         self.assertEqual(self.effects(), ["pay"])
-        for wrong in [["--only", "key,,pay"], ["--except", " "], ["--treat", "=once"]]:
-            command = [BINARY, "mcp-gate", "--name", "odd", *wrong, "--", "true"]
+        for wrong in [["--only", "key,,pay"], ["--except", " "], ["--treat", "=once"], ["--name", "a/b"], ["--name", ""]]:
+            name = [] if "--name" in wrong else ["--name", "odd"]
+            command = [BINARY, "mcp-gate", *name, *wrong, "--", "true"]
             self.assertEqual(subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True).returncode, 2)
 
     async def test_each_call_has_an_answer_though_the_server_does_not_read(self) -> None:

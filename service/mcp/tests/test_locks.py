@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import urllib.error
 import urllib.request
@@ -11,7 +12,7 @@ from typing import Any
 
 import anyio
 from mcp import Client, MCPError
-from world import BINARY, Case, Session, until, words
+from world import BINARY, Case, Node, Session, until, words
 
 
 class Locks(Case):
@@ -142,6 +143,45 @@ class Locks(Case):
             said, data = await three.refused("acquire", paths=["src/web"])
             self.assertEqual(data["code"], "held-by-you")
 
+    async def test_a_holder_of_many_paths_is_named(self) -> None:
+        paths = [f"src/{'x' * 60}/{number}.rs" for number in range(20)]
+        async with self.session(name="first") as first, self.session(name="second") as second:
+            await first.ok("acquire", paths=paths, note="all of it")
+            for wanted in ["src", paths[19], paths[19] + "/a"]:
+                said, data = await second.refused("acquire", paths=[wanted])
+                self.assertIn("first/", said)
+                self.assertIn("all of it", said)
+                self.assertIn("…", said)
+                self.assertEqual(len(data["holders"]), 1)
+
+    async def test_sessions_that_wait_for_each_other_are_told(self) -> None:
+        async with self.session(name="first") as first, self.session(name="second") as second:
+            await first.ok("acquire", keys=["a", "c"])
+            await first.ok("acquire", paths=["src/a"])
+            await second.ok("acquire", keys=["b"])
+            said, data = await first.refused("acquire", keys=["b"])
+            self.assertEqual(data["waited_for"], [])
+            for wanted, waited in [({"keys": ["a"]}, "a"), ({"paths": ["src"]}, f"path/{self.directory.name}:src")]:
+                waiting = asyncio.create_task(second.call("acquire", wait_s=40, **wanted))
+                await until("a waiter", lambda: self.node.lock(waited)["waiters"] == 1)
+                said, data = await first.refused("acquire", keys=["b"], wait_s=1)
+                self.assertEqual(data["waited_for"], [waited])
+                self.assertIn(waited, said)
+                self.assertIn("in one call", said)
+                waiting.cancel()
+                await until("no waiter", lambda: self.node.lock(waited)["waiters"] == 0)
+
+    async def test_who_holds_a_path(self) -> None:
+        async with self.session() as first, self.session() as second:
+            await first.ok("acquire", paths=["src/a", "docs"])
+            key = f"path/{self.directory.name}:"
+            for path, held in [("src/a", "src/a"), ("./src/a/b/c.rs", "src/a"), ("src", "src"), ("docs/", "docs"), (f"{self.directory}/src/a", "src/a")]:
+                locks = (await second.ok("who_holds", path=path))["locks"]
+                self.assertEqual([lock["key"] for lock in locks], [key + held], path)
+            for free in ["src/b", "src/ab", "doc"]:
+                self.assertEqual((await second.ok("who_holds", path=free))["locks"], [])
+            await second.refused("who_holds", path="../other")
+
     async def test_what_cannot_be_locked_is_refused_before_a_node_is_asked(self) -> None:
         async with self.session() as agent:
             for wrong in [{}, {"paths": ["../other"]}, {"paths": ["/etc/passwd"]}, {"paths": ["a/" * 70]}, {"keys": ["a"], "ticket": 9}]:
@@ -170,7 +210,8 @@ class Locks(Case):
 
 class Http(Case):
     def serve(self, *arguments: str) -> str:
-        command = ["setpriv", "--pdeathsig", "KILL", "--", BINARY, "mcp", "--url", self.node.url, *arguments]
+        arguments = arguments if "--url" in arguments else ("--url", self.node.url, *arguments)
+        command = ["setpriv", "--pdeathsig", "KILL", "--", BINARY, "mcp", *arguments]
         server = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=self.directory)
         assert server.stderr is not None
         line = server.stderr.readline().decode()
@@ -197,16 +238,25 @@ class Http(Case):
             await until("the lease ends", lambda: not self.held("idle"))
 
     async def test_beyond_loopback_an_api_key_is_needed(self) -> None:
-        url = self.serve("--http", "0.0.0.0:0").replace("0.0.0.0", "127.0.0.1")
+        generate = [BINARY, "api-key", "generate"]
+        api_key, other = (subprocess.run(generate, check=True, capture_output=True, text=True).stdout.strip() for _ in range(2))
+        node = Node("--locks", "sqlite:mcp.db", LATCHGATE_ADMIN_API_KEY=api_key)
+        self.addCleanup(node.stop)
+        info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": info}).encode()
 
-        def status(**headers: Any) -> int:
+        def status(url: str, key: str | None) -> int:
+            headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+            headers |= {} if key is None else {"Authorization": f"Bearer {key}"}
             try:
-                urllib.request.urlopen(urllib.request.Request(url, b"{}", headers, method="POST"))
+                with urllib.request.urlopen(urllib.request.Request(url, body, headers, method="POST")) as answer:
+                    return int(answer.status)
             except urllib.error.HTTPError as error:
                 with error:
                     return error.code
-            return 200
 
-        self.assertEqual(await asyncio.to_thread(status), 401)
-        self.assertEqual(await asyncio.to_thread(lambda: status(Authorization="Bearer other")), 401)
-        self.assertNotEqual(await asyncio.to_thread(lambda: status(Authorization="Bearer lgk_a_b")), 401)
+        url = self.serve("--http", "0.0.0.0:0", "--url", node.url).replace("0.0.0.0", "127.0.0.1")
+        for key, expected in [(None, 401), ("other", 401), ("lgk_a_b", 401), (other, 401), (f"{api_key}0", 401), (api_key, 200)]:
+            self.assertEqual(await asyncio.to_thread(status, url, key), expected, key)
+        node.kill()
+        self.assertEqual(await asyncio.to_thread(status, url, api_key), 503, "whether the key is good is not known")

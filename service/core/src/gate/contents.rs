@@ -69,6 +69,15 @@ impl Canonical {
         }
     }
 
+    /// As [`parse`](Self::parse), for bytes of which only a digest is taken: a number that canonical JSON would round keeps its digits, as a
+    /// string. Other strings begin with a mark, so that none is such a number.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse), but of numbers only those that are too large for a double.
+    pub fn parse_for_digest(field: &str, json: &[u8]) -> Result<Self, ContentsError> {
+        read(field, json, Use::Digested).and_then(|value| Self::of(field, &value))
+    }
+
     fn of(field: &str, value: &Value) -> Result<Self, ContentsError> {
         serde_json_canonicalizer::to_vec(value)
             .map(Self)
@@ -119,7 +128,7 @@ fn read(field: &str, json: &[u8], purpose: Use) -> Result<Value, ContentsError> 
     let walk = Walk {
         path: RefCell::new(field.to_owned()),
         fault: RefCell::new(None),
-        numbers: RefCell::new(if purpose == Use::Hashed { numbers::of(json) } else { Vec::new() }.into_iter()),
+        numbers: RefCell::new(if purpose == Use::Kept { Vec::new() } else { numbers::of(json) }.into_iter()),
     };
     let mut deserializer = serde_json::Deserializer::from_slice(json);
     let value = Node { walk: &walk, depth: 0, purpose }
@@ -132,7 +141,7 @@ fn read(field: &str, json: &[u8], purpose: Use) -> Result<Value, ContentsError> 
             (Some(fault), _) => fault,
             // More than a double can hold: 1e400, for example.
             (None, Use::Hashed) if is_out_of_range => ContentsError::NumberNotExact { path },
-            (None, Use::Kept) if is_out_of_range => ContentsError::NumberOutOfRange { path },
+            (None, _) if is_out_of_range => ContentsError::NumberOutOfRange { path },
             (None, _) => ContentsError::NotJson { path, reason: error.to_string() },
         }
     })
@@ -143,6 +152,8 @@ fn read(field: &str, json: &[u8], purpose: Use) -> Result<Value, ContentsError> 
 enum Use {
     /// Its canonical form makes an id, so it must have exactly one.
     Hashed,
+    /// Its canonical form makes a digest, which is another one for each other number.
+    Digested,
     Kept,
 }
 
@@ -212,6 +223,8 @@ impl Node<'_> {
         let value = if value.is_f64() { written.parse::<f64>().map_or(Value::Null, Value::from) } else { value };
         if is_in_bounds && numbers::are_equal(written, &value.to_string()) {
             Ok(value)
+        } else if self.purpose == Use::Digested {
+            Ok(format!("number {written}").into())
         } else {
             Err(self.walk.fail(|path| ContentsError::NumberNotExact { path }))
         }
@@ -242,11 +255,7 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
 
     fn visit_str<E: serde::de::Error>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_string<E: serde::de::Error>(self, value: String) -> Result<Value, E> {
-        Ok(value.into())
+        Ok(if self.purpose == Use::Digested { format!("text {value}").into() } else { value.into() })
     }
 
     fn visit_u64<E: serde::de::Error>(self, value: u64) -> Result<Value, E> {
@@ -281,7 +290,7 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut object = Map::new();
         while let Some(key) = entries.next_key::<String>()? {
             let outside = self.walk.enter(PathStep::Key(&key));
-            if self.purpose == Use::Hashed && object.contains_key(&key) {
+            if self.purpose != Use::Kept && object.contains_key(&key) {
                 return Err(self.walk.fail(|path| ContentsError::DuplicateKey { path }));
             }
             let value = entries.next_value_seed(node)?;
@@ -364,6 +373,26 @@ mod tests {
             let json = format!(r#"{{"id":1,"items":[1,{{}},{{"amount":{number}}}]}}"#);
             assert_eq!(refusal(&json), ContentsError::NumberNotExact { path });
         }
+    }
+
+    #[test]
+    fn for_a_digest_each_number_and_each_text_keeps_a_form_of_its_own() {
+        let read = |json: &str| Canonical::parse_for_digest("arguments", json.as_bytes()).unwrap();
+        let apart = [
+            "9007199254740992",
+            "9007199254740993",
+            "\"9007199254740992\"",
+            "\"number 9007199254740992\"",
+            "1e300",
+            "0.1",
+            "\"0.1\"",
+        ];
+        let forms: std::collections::HashSet<_> = apart.iter().map(|json| format!("{:?}", read(json))).collect();
+        assert_eq!(forms.len(), apart.len(), "{forms:?}");
+        assert_eq!(read(r#"{"b":[1.0],"a":"\u0062"}"#), read(r#"{"a":"b","b":[1]}"#));
+        let refused = |json: &str| Canonical::parse_for_digest("arguments", json.as_bytes()).unwrap_err();
+        assert!(matches!(refused(r#"{"a":1,"a":1}"#), ContentsError::DuplicateKey { .. }));
+        assert!(matches!(refused("1e400"), ContentsError::NumberOutOfRange { .. }));
     }
 
     #[test]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use latchgate_client::{Attempt, Begun, Duplicate, Error, Method, OnExpiry, encode, process_name};
+use latchgate_core::gate::{Canonical, Sha256Digest};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::Scope;
-use super::message::{Object, answer, field, set, text};
+use super::message::{Line, Object, answer, field, set, text};
 use super::relay::{Answer, Relay};
 use super::tools::{KEY, Tool};
 
@@ -20,7 +21,11 @@ const INVALID: i64 = -32_602;
 /// Results by which a server asks for a second call with more input. That call is the one that does the work.
 const INPUT_REQUIRED: &str = "input_required";
 const KEY_BYTES_MAX: usize = 256;
+const REPEAT: &str = "Wait, then repeat the first call: the SAME key, and its arguments.";
+const EARLIER: &str = "An earlier call with this key, or these arguments, has ended without a known outcome.";
+const OTHER_ARGUMENTS: &str = "This key was used for a call with other arguments. For new work, choose a new key.";
 const NOT_READ: &str = "The server does not read what it is sent. The tool was not called: repeat the call later.";
+const NO_RESULT: &str = "not stored: it was too long or not valid, or a person has resolved the call";
 const NOT_STORED: &str =
     "the result is longer than 64 KiB, or not valid: it is not stored, and a retry does not get it";
 
@@ -32,35 +37,36 @@ pub struct Call {
     message: Object,
     tool: String,
     known: Tool,
-    arguments: Value,
+    /// Of their canonical form: a node takes no long ones.
+    arguments_sha256: String,
     key: Option<String>,
 }
 
 impl Call {
     /// # Errors
     /// The answer to a call whose key or arguments are not ones.
-    pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, String> {
+    pub fn parse(mut message: Object, id_at_server: String, tool: String, known: Tool) -> Result<Self, Line> {
         let (id, mut params): (_, Object) = (message["id"].clone(), field(&message, "params").unwrap_or_default());
-        let invalid = |error: serde_json::Error| {
-            let words = format!("The arguments are not a valid JSON object: {error}. The tool was not called.");
-            answer(&id, "result", &refusal(&words, "invalid-request", None))
+        let invalid = |why: String| {
+            answer(&id, "result", &refusal(&format!("{why}. The tool was not called."), "invalid-request", None))
         };
         let given = params.get("arguments").map_or("null", |given| given.get());
-        let mut arguments = serde_json::from_str::<Option<Object>>(given).map_err(invalid)?.unwrap_or_default();
+        let arguments = serde_json::from_str::<Option<Object>>(given);
+        let mut arguments = arguments.map_err(|error| invalid(format!("arguments: {error}")))?.unwrap_or_default();
         let is_short = |key: &String| (1..=KEY_BYTES_MAX).contains(&key.len());
         let key = field(&arguments, KEY).filter(is_short);
-        if !known.has_own_key && arguments.shift_remove(KEY).is_some() {
-            if key.is_none() {
-                let words = format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes. The tool was not called.");
-                return Err(answer(&id, "result", &refusal(&words, "invalid-request", None)));
-            }
-            set(&mut params, "arguments", &arguments);
-            set(&mut message, "params", &params);
+        if !known.has_own_key && arguments.shift_remove(KEY).is_some() && key.is_none() {
+            return Err(invalid(format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes")));
         }
         // Half of a surrogate pair, to which some programs cut a text, and a number that is too large are no values.
-        let arguments = serde_json::to_value(&arguments).map_err(invalid)?;
+        let canonical = Canonical::parse_for_digest("arguments", &text(&arguments));
+        let canonical = canonical.map_err(|error| invalid(error.to_string()))?;
+        let arguments_sha256 = Sha256Digest::of(canonical.as_bytes()).to_string();
+        // As they were read: of two members with one name, the server gets the last one.
+        set(&mut params, "arguments", &arguments);
+        set(&mut message, "params", &params);
         set(&mut message, "id", &id_at_server);
-        Ok(Self { id, id_at_server, message, tool, known, arguments, key })
+        Ok(Self { id, id_at_server, message, tool, known, arguments_sha256, key })
     }
 }
 
@@ -74,7 +80,7 @@ impl Relay {
                 Ok(Begun::Duplicate(duplicate)) => say(stored(&duplicate, call.known)),
                 Err(error) => say(self.not_begun(&error).await),
             },
-            () = cancelled.cancelled() => String::new(),
+            () = cancelled.cancelled() => Line::new(),
             () = self.ending.cancelled() => say(server_ended()),
         };
         self.forget(&call);
@@ -95,25 +101,35 @@ impl Relay {
         let operation = self.client.operation(format!("mcp/{}/{}", settings.name, call.tool)).label(label);
         let operation = operation.ttl(settings.lease).wait(settings.call_max).on_expiry(OnExpiry::Block);
         let Some(key) = &call.key else {
-            let contents = json!({ "scope": scope, "arguments": call.arguments });
+            let contents = json!({ "scope": scope, "arguments_sha256": call.arguments_sha256 });
             return operation.retention(settings.window).begin(&contents).await;
         };
-        let operation = operation.retention(settings.retention).checked(call.arguments.clone());
+        let operation = operation.retention(settings.retention).checked(call.arguments_sha256.as_str());
         operation.begin(&json!({ "scope": scope, "key": key })).await
     }
 
     async fn not_begun(&self, error: &Error) -> Value {
-        // A new key for what may have been done would do it twice.
-        let mismatch = error.problem().filter(|problem| problem.code() == "contents-mismatch");
-        let Some(id) = mismatch.and_then(|problem| problem.field("id").as_str()) else {
-            return not_begun(error, false);
+        let (code, id) = (error.code(), error.problem().and_then(|problem| problem.field("id").as_str()));
+        let (code, is_mismatch) = (code.unwrap_or("unreachable"), code == Some("contents-mismatch"));
+        let mut state = Value::Null;
+        if let Some(id) = id.filter(|_| is_mismatch) {
+            // A new key for what may have been done would do it twice.
+            let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
+            state = first.map_or(state, |first| first["state"].clone());
+        }
+        let words = match error {
+            _ if state == "succeeded" => OTHER_ARGUMENTS,
+            Error::InProgress(_) | Error::Unreachable(_) => &format!("{error}. {REPEAT}"),
+            Error::OutcomeUnknown(_) => return unknown(EARLIER, id.unwrap_or("ID")),
+            _ if state == "unknown" => return unknown(EARLIER, id.unwrap_or("ID")),
+            _ if is_mismatch => &format!("{error}. {REPEAT}"),
+            error => &error.to_string(),
         };
-        let first = self.client.call(Method::GET, &format!("/v1/operations/{}", encode(id)), None).await;
-        not_begun(error, first.is_ok_and(|first| first["state"] == "unknown"))
+        refusal(&format!("This call was not made. {words}"), code, id)
     }
 
     /// Calls the server, and reports the outcome before the client has the answer.
-    async fn go(&self, call: &Call, attempt: Attempt, cancelled: &CancellationToken) -> String {
+    async fn go(&self, call: &Call, attempt: Attempt, cancelled: &CancellationToken) -> Line {
         let operation = attempt.id().to_owned();
         let Some(answered) = self.expect(call).filter(|_| !cancelled.is_cancelled()) else {
             let _ = attempt.fail().await;
@@ -125,13 +141,12 @@ impl Relay {
             let _ = attempt.fail().await;
             return answer(&call.id, "result", &refusal(NOT_READ, "server-busy", None));
         }
-        let (mut answered_with, mut why) = (Answer::default(), "The server ended before it had answered.".to_owned());
-        match timeout_at(until, answered).await {
-            Ok(Ok(answer)) => answered_with = answer,
-            Ok(Err(_)) => {}
-            Err(_) => why = format!("The server did not answer within {:?}.", self.settings.call_max),
-        }
-        let Answer { message: mut said, is_first } = answered_with;
+        let answered = timeout_at(until, answered).await;
+        let mut why = match &answered {
+            Ok(_) => "The server ended before it had answered.".to_owned(),
+            Err(_) => format!("The server did not answer within {:?}.", self.settings.call_max),
+        };
+        let Answer { message: mut said, is_first } = answered.ok().and_then(Result::ok).unwrap_or_default();
         let result = said.get("result").map(|result| serde_json::from_str::<Value>(result.get()));
         let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
         // Some servers check what a tool has returned, too, and say then that it is invalid.
@@ -186,37 +201,11 @@ fn unknown(why: &str, id: &str) -> Value {
     refusal(&words, "operation-unknown", Some(id))
 }
 
-fn not_begun(error: &Error, is_first_unknown: bool) -> Value {
-    let operation = error.problem().and_then(|problem| problem.field("id").as_str());
-    let code = error.code().unwrap_or("unreachable");
-    let words = match error {
-        Error::OutcomeUnknown(_) => {
-            return unknown("An earlier call has ended without a known outcome.", operation.unwrap_or("ID"));
-        }
-        Error::InProgress(_) => {
-            "The first call still runs. Repeat it with the same key and arguments to get its result."
-        }
-        _ if is_first_unknown => {
-            let why = "The call with this key had other arguments, and ended without a known outcome.";
-            return unknown(why, operation.unwrap_or("ID"));
-        }
-        _ if code == "contents-mismatch" => {
-            "This key was used for a call with other arguments. For new work, choose a new key."
-        }
-        error => &error.to_string(),
-    };
-    refusal(&format!("This call was not made. {words}"), code, operation)
-}
-
 /// The result of the first call. One that a person has entered may have another form.
 fn stored(duplicate: &Duplicate, known: Tool) -> Value {
     let (problem, mut stored) = (&duplicate.problem, duplicate.result.clone());
     if stored.get("content").or(stored.get("task")).is_none() {
-        let what = if stored.is_null() {
-            "not stored: it was too long or not valid, or a person has resolved the call"
-        } else {
-            &stored.to_string()
-        };
+        let what = if stored.is_null() { NO_RESULT } else { &stored.to_string() };
         let words = format!("DONE BEFORE: this call has succeeded, and was not made again. Its result: {what}");
         stored = result(&words, known.has_output_schema);
     } else if stored["isError"] == true

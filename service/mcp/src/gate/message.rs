@@ -3,10 +3,17 @@
 use indexmap::IndexMap;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use tokio::sync::mpsc;
 
 /// A JSON object whose values are as they came.
 pub type Object = IndexMap<String, Box<RawValue>>;
+
+/// Without its end. It may be no UTF-8.
+pub type Line = Vec<u8>;
+
+pub type Lines = mpsc::Sender<Line>;
 
 /// A field, if it is there and has this type.
 pub fn field<T: DeserializeOwned>(object: &Object, name: &str) -> Option<T> {
@@ -19,15 +26,11 @@ pub fn set(object: &mut Object, name: &str, value: &impl Serialize) {
     }
 }
 
-pub fn text(message: &Object) -> String {
-    serde_json::to_string(message).unwrap_or_default()
+pub fn text(message: &Object) -> Line {
+    serde_json::to_vec(message).unwrap_or_default()
 }
 
 /// The answer to the request with this id: `name` is `result` or `error`.
-pub fn answer(id: &RawValue, name: &str, value: &impl Serialize) -> String {
-    let mut message = Object::new();
-    set(&mut message, "jsonrpc", &"2.0");
-    set(&mut message, "id", &id);
-    set(&mut message, name, value);
-    text(&message)
+pub fn answer(id: &RawValue, name: &str, value: &Value) -> Line {
+    format!(r#"{{"jsonrpc":"2.0","id":{id},"{name}":{value}}}"#).into_bytes()
 }

@@ -27,12 +27,10 @@ pub struct Settings {
     pub lease: Duration,
     /// Longest time for the server's answer, and for that of another gate. Then the outcome is unknown.
     pub call_max: Duration,
-    /// If not empty, only these tools are gated.
-    pub only: Vec<String>,
-    /// These tools pass.
-    pub except: Vec<String>,
-    /// What is done with these tools, whatever else is said of them.
-    pub treat: HashMap<String, Treatment>,
+    /// Whether these tools are gated, whatever their annotations say.
+    pub chosen: HashMap<String, bool>,
+    /// All other tools pass.
+    pub only_chosen: bool,
 }
 
 /// Which calls with equal keys or arguments are the same.
@@ -44,10 +42,4 @@ pub enum Scope {
     App,
     /// Those of all gates with this text, for example the id of a conversation.
     Text(String),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Treatment {
-    Once,
-    Pass,
 }

@@ -2,32 +2,34 @@
 
 use std::collections::HashMap;
 use std::ffi::OsString;
-use std::pin::pin;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{SinkExt as _, Stream, StreamExt as _};
 use latchgate_client::Client;
 use parking_lot::Mutex;
 use rmcp::transport::io::stdio_pipes;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, BufReader,
+};
 use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
-use tokio_util::codec::{FramedRead, FramedWrite, LinesCodec};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::Settings;
 use super::call::Call;
-use super::message::{Object, answer, field, set, text};
+use super::message::{Line, Lines, Object, answer, field, set, text};
 use super::tools::Tools;
 
-const LINE_BYTES_MAX: usize = 64 << 20;
+const LINE_BYTES_MAX: u64 = 64 << 20;
+/// The part of a longer line in which its id is looked for, at either end.
+const END_BYTES: usize = 1_024;
+const TOO_LONG: &str = "a line is longer than 64 MiB: it is not passed on";
 /// Lines that wait for a slow reader.
 const LINES_MAX: usize = 64;
 /// Most calls of gated tools at once.
@@ -44,8 +46,8 @@ pub struct Relay {
     pub settings: Settings,
     /// Names this run of the gate. The server gets gated calls under ids that begin with it, which no client uses.
     pub run: String,
-    pub to_client: mpsc::Sender<String>,
-    pub to_server: mpsc::Sender<String>,
+    pub to_client: Lines,
+    pub to_server: Lines,
     /// No call begins from now on.
     pub ending: CancellationToken,
     running: TaskTracker,
@@ -58,16 +60,10 @@ struct State {
     numbers: u64,
     /// By the client's id, as it was sent: the id at the server, and whether the client has cancelled the call.
     calls: HashMap<String, (String, CancellationToken)>,
-    /// By the id at the server.
-    awaited: HashMap<String, Awaited>,
+    /// By the id at the server, with `lines_of_server` before the call.
+    awaited: HashMap<String, (oneshot::Sender<Answer>, u64)>,
     /// Lines of the server that were no answers.
     lines_of_server: u64,
-}
-
-struct Awaited {
-    to: oneshot::Sender<Answer>,
-    /// `lines_of_server` before the call.
-    lines_before: u64,
 }
 
 /// The server's answer to a gated call.
@@ -100,27 +96,27 @@ pub async fn run(
     let (from_client, to) = stdio_pipes();
     let (to_client, written) = writer(to);
     let (ending, running, run) = (CancellationToken::new(), TaskTracker::new(), uuid::Uuid::new_v4().to_string());
+    // It can be waited for, and takes calls all the same.
+    running.close();
     let reports = client.clone();
     let relay = Relay { client, settings, run, to_client, to_server, ending, running, state: Mutex::default() };
     let relay = Arc::new(relay);
     {
-        let mut server_ended = pin!(relay.read_server(from_server));
+        let Relay { to_client, to_server, .. } = &*relay;
+        let client_ends = async {
+            pass_on(from_client, to_server, to_client, |line| relay.of_client(line)).await;
+            relay.ending.cancel();
+            let _ = timeout(DRAIN_MAX, relay.running.wait()).await;
+        };
         tokio::select! {
-            () = relay.read_client(from_client) => {
-                relay.ending.cancel();
-                relay.running.close();
-                tokio::select! {
-                    () = relay.running.wait() => {}
-                    () = &mut server_ended => {}
-                    () = stop.cancelled() => {}
-                    () = sleep(DRAIN_MAX) => {}
-                }
-            }
-            () = &mut server_ended => {}
+            () = client_ends => {}
+            () = pass_on(from_server, to_client, to_server, |line| Ok(relay.of_server(line))) => {}
             () = stop.cancelled() => {}
         }
     }
-    relay.end_calls();
+    relay.ending.cancel();
+    // What the server has not answered is unknown from now on.
+    relay.state.lock().awaited.clear();
     let _ = timeout(END_MAX, relay.running.wait()).await;
     // With the last sender, the server's input closes, which asks it to end.
     drop(relay);
@@ -133,49 +129,66 @@ pub async fn run(
 }
 
 /// Writes lines until all senders are gone or the reader is.
-fn writer(to: impl AsyncWrite + Unpin + Send + 'static) -> (mpsc::Sender<String>, JoinHandle<()>) {
-    let (sender, mut lines) = mpsc::channel::<String>(LINES_MAX);
-    let mut to = FramedWrite::new(to, LinesCodec::new());
+fn writer(mut to: impl AsyncWrite + Unpin + Send + 'static) -> (Lines, JoinHandle<()>) {
+    let (sender, mut lines) = mpsc::channel::<Line>(LINES_MAX);
     let writing = tokio::spawn(async move {
-        while let Some(line) = lines.recv().await
-            && to.send(line).await.is_ok()
-        {}
+        while let Some(mut line) = lines.recv().await {
+            line.push(b'\n');
+            if to.write_all(&line).await.is_err() || to.flush().await.is_err() {
+                return;
+            }
+        }
     });
     (sender, writing)
 }
 
-fn lines(from: impl AsyncRead + Unpin) -> impl Stream<Item = String> {
-    let lines = FramedRead::new(from, LinesCodec::new_with_max_length(LINE_BYTES_MAX));
-    lines.filter_map(async |line| line.inspect_err(|error| tracing::error!(%error, "cannot read a line")).ok())
+/// What becomes of a line: what the other side gets, if anything, or the answer to the side that has sent it.
+type Passes = Result<Option<Line>, Line>;
+
+async fn pass_on(from: impl AsyncRead + Unpin, there: &Lines, back: &Lines, passes: impl Fn(Line) -> Passes) {
+    let mut from = BufReader::new(from);
+    while let Some(line) = next_line(&mut from).await {
+        // If a reader has gone, the task that reads from it finds out: sending does not.
+        match line.and_then(&passes) {
+            Ok(Some(line)) => drop(there.send(line).await),
+            Ok(None) => {}
+            Err(answer) => drop(back.send(answer).await),
+        }
+    }
 }
 
-/// What becomes of a client's line: what the server gets, if anything, or the client's answer.
-type Passes = Result<Option<String>, String>;
+/// The next line; `None` at the end. In place of an answer that is too long there is an error, and of such a request the error is `Err`.
+async fn next_line(mut from: impl AsyncBufRead + Unpin) -> Option<Result<Line, Line>> {
+    loop {
+        let (mut line, mut last) = (Line::new(), Line::new());
+        (&mut from).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await.ok().filter(|bytes| *bytes > 0)?;
+        if line.pop_if(|byte| *byte == b'\n').is_some() || (line.len() as u64) < LINE_BYTES_MAX {
+            return Some(Ok(line));
+        }
+        while !last.ends_with(b"\n") {
+            last.drain(..last.len().saturating_sub(END_BYTES));
+            (&mut from).take(END_BYTES as u64).read_until(b'\n', &mut last).await.ok().filter(|bytes| *bytes > 0)?;
+        }
+        let known = members(&String::from_utf8_lossy(&line[..END_BYTES]), &String::from_utf8_lossy(&last));
+        tracing::error!(?known, TOO_LONG);
+        if let Some(id) = known.get("id") {
+            let error = refused(id, -32_603, TOO_LONG);
+            return Some(if known.contains_key("method") { Err(error) } else { Ok(error) });
+        }
+    }
+}
+
+/// The members of a message that are before the first object in it, and behind the last one.
+fn members(first: &str, last: &str) -> Object {
+    let before = || Some(first.strip_prefix('{')?.split('{').next()?.rsplit_once(',')?.0);
+    let behind = || Some(last.trim_end().strip_suffix('}')?.rsplit('}').next()?.split_once(',')?.1);
+    let read = |members| serde_json::from_str::<Object>(&format!("{{{members}}}")).ok();
+    [before(), behind()].into_iter().flatten().filter_map(read).flatten().collect()
+}
 
 impl Relay {
-    // If a reader has gone, the task that reads from it finds out: sending does not.
-    async fn read_client(self: &Arc<Self>, from: impl AsyncRead + Unpin) {
-        let mut lines = pin!(lines(from));
-        while let Some(line) = lines.next().await {
-            match self.of_client(line) {
-                Ok(Some(line)) => drop(self.to_server.send(line).await),
-                Ok(None) => {}
-                Err(answer) => drop(self.to_client.send(answer).await),
-            }
-        }
-    }
-
-    async fn read_server(&self, from: impl AsyncRead + Unpin) {
-        let mut lines = pin!(lines(from));
-        while let Some(line) = lines.next().await {
-            if let Some(line) = self.of_server(line) {
-                let _ = self.to_client.send(line).await;
-            }
-        }
-    }
-
-    fn of_client(self: &Arc<Self>, line: String) -> Passes {
-        let Ok(message) = serde_json::from_str::<Object>(&line) else {
+    fn of_client(self: &Arc<Self>, line: Line) -> Passes {
+        let Ok(message) = serde_json::from_slice::<Object>(&line) else {
             // The server might read a call in it: older versions of the protocol have batches.
             return Err(refused(RawValue::NULL, -32_700, "the line is not one message of JSON-RPC"));
         };
@@ -186,7 +199,7 @@ impl Relay {
         }
     }
 
-    fn called(self: &Arc<Self>, message: Object, line: String) -> Passes {
+    fn called(self: &Arc<Self>, message: Object, line: Line) -> Passes {
         let params: Object = field(&message, "params").unwrap_or_default();
         let (Some(id), Some(tool)) = (message.get("id"), field::<String>(&params, "name")) else {
             let id = message.get("id").map_or(RawValue::NULL, AsRef::as_ref);
@@ -200,6 +213,7 @@ impl Relay {
             return Err(refused(id, -32_600, "a call with this id runs, or too many do: the tool was not called"));
         }
         let (known, id_at_server) = (state.tools.get(&tool), format!("{}-{}", self.run, state.numbers));
+        state.tools.know(&tool, known);
         let call = Call::parse(message, id_at_server.clone(), tool, known)?;
         let cancelled = CancellationToken::new();
         state.numbers += 1;
@@ -209,7 +223,7 @@ impl Relay {
     }
 
     /// The server learns of it under the id that it knows. If it answers all the same, that is recorded.
-    fn cancelled(&self, mut message: Object, line: String) -> String {
+    fn cancelled(&self, mut message: Object, line: Line) -> Line {
         let mut params: Object = field(&message, "params").unwrap_or_default();
         let state = self.state.lock();
         let call = params.get("requestId").and_then(|id| state.calls.get(id.get()));
@@ -221,15 +235,16 @@ impl Relay {
     }
 
     /// What the client gets of a line of the server, if anything.
-    fn of_server(&self, line: String) -> Option<String> {
-        let message = serde_json::from_str::<Object>(&line);
+    fn of_server(&self, line: Line) -> Option<Line> {
+        let message = serde_json::from_str::<Object>(&String::from_utf8_lossy(&line));
         let mut state = self.state.lock();
         let is_answer = message.as_ref().is_ok_and(|message| !message.contains_key("method"));
         state.lines_of_server += u64::from(!is_answer);
         let Ok(mut message) = message else { return Some(line) };
         if let Some(id) = field::<String>(&message, "id").filter(|id| id.starts_with(&self.run)) {
             let lines = state.lines_of_server;
-            let arrives = |Awaited { to, lines_before }| to.send(Answer { message, is_first: lines == lines_before });
+            let arrives =
+                |(to, before): (oneshot::Sender<_>, _)| to.send(Answer { message, is_first: lines == before });
             if state.awaited.remove(&id).is_none_or(|awaits| arrives(awaits).is_err()) {
                 tracing::warn!(call = id, "the server has answered late, or twice: the answer is dropped");
             }
@@ -245,8 +260,8 @@ impl Relay {
     pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<Answer>> {
         let (to, answered) = oneshot::channel();
         let mut state = self.state.lock();
-        let awaited = Awaited { to, lines_before: state.lines_of_server };
-        // Under the lock, which `end_calls` takes after it.
+        let awaited = (to, state.lines_of_server);
+        // Under the lock, which `run` takes after it.
         (!self.ending.is_cancelled()).then(|| state.awaited.insert(call.id_at_server.clone(), awaited))?;
         Some(answered)
     }
@@ -256,15 +271,8 @@ impl Relay {
         state.calls.remove(call.id.get());
         state.awaited.remove(&call.id_at_server);
     }
-
-    /// What the server has not answered is unknown from now on.
-    fn end_calls(&self) {
-        self.ending.cancel();
-        self.running.close();
-        self.state.lock().awaited.clear();
-    }
 }
 
-fn refused(id: &RawValue, code: i64, words: &str) -> String {
+fn refused(id: &RawValue, code: i64, words: &str) -> Line {
     answer(id, "error", &json!({ "code": code, "message": words }))
 }

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::Settings;
 use super::message::{Object, field, set};
-use super::{Settings, Treatment};
 
 pub const KEY: &str = "idempotency_key";
 /// Most tools that are remembered. A tool that is not is gated.
@@ -24,6 +24,9 @@ pub struct Tool {
     pub has_output_schema: bool,
 }
 
+/// The client may know a schema of its results.
+const NOT_LISTED: Tool = Tool { is_harmless: false, has_own_key: false, has_output_schema: true };
+
 #[derive(Default)]
 pub struct Tools {
     listed: HashMap<String, Tool>,
@@ -32,17 +35,27 @@ pub struct Tools {
 
 impl Tools {
     pub fn get(&self, name: &str) -> Tool {
-        // Of a tool that was not listed, the client may know a schema.
-        self.listed.get(name).copied().unwrap_or(Tool { has_output_schema: true, ..Tool::default() })
+        self.listed.get(name).copied().unwrap_or(NOT_LISTED)
+    }
+
+    /// What is known of a tool first of all holds if it is gated: the same call must not pass after one whose outcome is unknown.
+    pub fn know(&mut self, name: &str, mut tool: Tool) {
+        let before = self.listed.get(name);
+        if tool.is_harmless && before.is_some_and(|before| !before.is_harmless) {
+            tracing::warn!(
+                tool = name,
+                "now the server says that the tool is harmless: it stays gated until the gate ends"
+            );
+            tool.is_harmless = false;
+        }
+        if before.is_some() || self.listed.len() < TOOLS_MAX {
+            self.listed.insert(name.to_owned(), tool);
+        }
     }
 
     pub fn is_gated(&self, settings: &Settings, name: &str) -> bool {
-        let named = |names: &[String]| names.iter().any(|one| one == name);
-        match settings.treat.get(name) {
-            Some(treatment) => *treatment == Treatment::Once,
-            None if !settings.only.is_empty() => named(&settings.only),
-            None => !named(&settings.except) && !self.get(name).is_harmless,
-        }
+        let by_itself = !settings.only_chosen && !self.get(name).is_harmless;
+        settings.chosen.get(name).copied().unwrap_or(by_itself)
     }
 
     /// The result of `tools/list`, in which each gated tool has one argument more.
@@ -59,31 +72,25 @@ impl Tools {
                 has_own_key: properties.contains_key(KEY),
                 has_output_schema: tool.contains_key("outputSchema"),
             };
-            if self.listed.len() < TOOLS_MAX || self.listed.contains_key(&name) {
-                self.listed.insert(name.clone(), known);
-            }
+            self.know(&name, known);
             if self.is_gated(settings, &name) && !known.has_own_key {
                 set(&mut properties, KEY, &json!({ "type": "string", "description": DESCRIPTION.trim() }));
                 set(&mut schema, "properties", &properties);
                 set(tool, "inputSchema", &schema);
             }
         }
-        if field::<String>(&result, "nextCursor").is_none() {
-            self.check_names(settings);
+        // Once the list is whole: a wrong name in the settings would leave a tool without a gate.
+        let is_whole = field::<String>(&result, "nextCursor").is_none();
+        if is_whole && !std::mem::replace(&mut self.is_checked, true) {
+            for name in settings.chosen.keys().filter(|name| !self.listed.contains_key(*name)) {
+                tracing::warn!(
+                    tool = name,
+                    "the server lists no tool of this name, which --only, --except or --treat has"
+                );
+            }
         }
         set(&mut result, "tools", &tools);
         Some(result)
-    }
-
-    /// Once the list is whole: a wrong name in the settings would leave a tool without a gate.
-    fn check_names(&mut self, settings: &Settings) {
-        if std::mem::replace(&mut self.is_checked, true) {
-            return;
-        }
-        let named = settings.only.iter().chain(&settings.except).chain(settings.treat.keys());
-        for name in named.filter(|name| !self.listed.contains_key(*name)) {
-            tracing::warn!(tool = name, "the server lists no tool of this name, which --only, --except or --treat has");
-        }
     }
 }
 
@@ -96,9 +103,9 @@ mod tests {
 
     fn settings() -> Settings {
         let second = Duration::from_secs(1);
-        let (name, scope, treat) = ("shop".to_owned(), Scope::Session, HashMap::new());
+        let (name, scope, chosen) = ("shop".to_owned(), Scope::Session, HashMap::new());
         let (window, retention, lease, call_max) = (second, second, second, second);
-        Settings { name, scope, window, retention, lease, call_max, only: Vec::new(), except: Vec::new(), treat }
+        Settings { name, scope, window, retention, lease, call_max, chosen, only_chosen: false }
     }
 
     fn listed(tools: &mut Tools) -> String {
@@ -124,15 +131,24 @@ mod tests {
     }
 
     #[test]
+    fn a_tool_that_was_gated_stays_gated() {
+        let mut tools = Tools::default();
+        tools.know("look", NOT_LISTED);
+        listed(&mut tools);
+        tools.know("pay", Tool { is_harmless: true, ..Tool::default() });
+        assert!(["look", "pay"].iter().all(|name| tools.is_gated(&settings(), name)));
+        assert!(!tools.is_gated(&settings(), "put"));
+    }
+
+    #[test]
     fn a_tool_passes_only_if_it_is_said_to_be_harmless() {
         let mut tools = Tools::default();
         assert!(tools.is_gated(&settings(), "look"), "nothing is known of it yet");
         listed(&mut tools);
         let gated = |settings: &Settings| ["pay", "look", "put", "own"].map(|name| tools.is_gated(settings, name));
         assert_eq!(gated(&settings()), [true, false, false, true]);
-        assert_eq!(gated(&Settings { only: vec!["look".to_owned()], ..settings() }), [false, true, false, false]);
-        assert_eq!(gated(&Settings { except: vec!["pay".to_owned()], ..settings() }), [false, false, false, true]);
-        let treat = HashMap::from([("pay".to_owned(), Treatment::Pass), ("put".to_owned(), Treatment::Once)]);
-        assert_eq!(gated(&Settings { treat, ..settings() }), [false, false, true, true]);
+        let chosen = HashMap::from([("pay".to_owned(), false), ("look".to_owned(), true)]);
+        assert_eq!(gated(&Settings { chosen: chosen.clone(), ..settings() }), [false, true, false, true]);
+        assert_eq!(gated(&Settings { chosen, only_chosen: true, ..settings() }), [false, true, false, false]);
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use latchgate_client::{Error, Lease, Method, Wanted, encode};
+use latchgate_client::{Client, Error, Method, Wanted, encode};
 use rmcp::handler::server::wrapper::Parameters;
 use rmcp::model::CallToolResult;
 use rmcp::{tool, tool_router};
@@ -11,15 +11,17 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answers::{Answer, failed, held, not_acquired, refused, said};
-use super::paths::overlap;
+use super::answers::{AND_MORE, Answer, failed, held, not_acquired, refused, said};
+use super::paths::{Locks, overlap};
 use super::session::{Caller, Context, Hold, PER_SESSION_MAX, Session, short};
 
 /// Longest wait of one call: clients give up after a minute.
 const WAIT_MAX: Duration = Duration::from_secs(45);
+/// How long an acquire or a release is repeated while no node can do it: many sessions that lock one folder together keep its row locked.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The metadata of a lease are 1 KiB at most, of which a note takes 400 bytes at most.
 const NOTE_CHARS_MAX: usize = 100;
-const PATHS_BYTES_MAX: usize = 350;
+const PATHS_BYTES_MAX: usize = 344;
 /// The most keys that a node locks together.
 const KEYS_MAX: usize = 64;
 /// Most locks that `who_holds` lists.
@@ -55,6 +57,8 @@ pub struct Release {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WhoHolds {
+    /// One file or folder, as in acquire: what holds it, a folder above it, or something below it.
+    pub path: Option<String>,
     /// One key.
     pub key: Option<String>,
     /// All held keys that begin with this. Those of paths begin with "path/".
@@ -69,43 +73,33 @@ impl Session {
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
     async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: Context) -> Answer {
         let caller = self.caller(&context)?;
-        let tree = &self.settings.tree;
-        let paths = args.paths.iter().map(|path| tree.relative(path));
-        let paths: Vec<String> = paths.collect::<Result<_, _>>().map_err(refused)?;
+        let (paths, locks) = self.wanted(&args.keys, &args.paths)?;
         if let Some(own) = self.held_already(&args.keys, &paths)? {
             return Ok(own);
         }
-        let mut locks = tree.locks(&paths);
-        locks.extend(args.keys.iter().map(|key| (key.clone(), true)));
-        if locks.is_empty() || locks.len() > KEYS_MAX {
-            let words =
-                format!("{} locks are not possible, with the folders above paths: 1 to {KEYS_MAX} are.", locks.len());
-            return Err(refused(words));
-        }
         let (lease_id, ticket) = self.resumed(args.ticket)?;
+        let client = caller.client.clone().patience(PATIENCE);
+        let wanted = |(key, is_exclusive): (&String, &bool)| {
+            if *is_exclusive { Wanted::exclusive(key) } else { Wanted::shared(key) }
+        };
         let request = match locks.first_key_value() {
-            Some((key, true)) if locks.len() == 1 => caller.client.lock(key),
-            _ => caller.client.multilock(locks.iter().map(|(key, is_exclusive)| match is_exclusive {
-                true => Wanted::exclusive(key),
-                false => Wanted::shared(key),
-            })),
+            Some((key, true)) if locks.len() == 1 => client.lock(key),
+            _ => client.multilock(locks.iter().map(wanted)),
         };
         let request =
             request.ttl(self.settings.ttl).wait(Duration::from_secs(args.wait_s).min(WAIT_MAX)).owner(&caller.owner);
         let request = request.metadata(metadata(&caller, args.note.as_deref(), &paths)).resume(&lease_id, ticket);
-        let acquired = tokio::select! {
-            acquired = request.acquire() => acquired,
-            () = context.ct.cancelled() => return Err(refused("The call was cancelled: nothing is held.")),
-        };
-        match acquired {
-            Ok(lease) => Ok(self.keep(lease, locks, args.keys, paths)),
+        let acquired = context.ct.run_until_cancelled(request.acquire()).await;
+        match acquired.ok_or_else(|| refused("The call was cancelled: nothing is held."))? {
+            Ok(lease) => {
+                let (number, hold) = (self.number(), Hold { lease, keys: args.keys, paths, locks });
+                Ok(granted(number, self.held.lock().leases.entry(number).or_insert(hold), "Acquired"))
+            }
             Err(Error::NotAcquired(problem)) => {
-                let first = locks.keys().next().map_or("", String::as_str);
-                let key = problem.field("key").as_str().unwrap_or(first);
-                let path = key.strip_prefix(&tree.key(""));
                 let ticket = Some(problem.field("ticket")).filter(|ticket| !ticket.is_null());
                 let ticket = ticket.map(|ticket| self.ticket(lease_id, ticket.clone()));
-                Err(not_acquired(&problem, key, path, &paths, ticket))
+                let of_paths = self.settings.tree.key("");
+                Err(not_acquired(&problem, &of_paths, &paths, ticket, &self.waited_for(&caller).await))
             }
             Err(error) => Err(failed(&error, "Nothing was acquired: do not begin the work.")),
         }
@@ -114,11 +108,8 @@ impl Session {
     /// Release what acquire has given, as soon as the work is done. If a lease was lost meanwhile, the answer says so.
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
     async fn release(&self, Parameters(args): Parameters<Release>) -> Answer {
-        let mut released = BTreeMap::new();
-        match args.lease {
-            Some(number) => released.extend(self.held.lock().leases.remove_entry(&number)),
-            None => std::mem::swap(&mut released, &mut self.held.lock().leases),
-        }
+        let is_meant = |number: &u64, _: &mut Hold| args.lease.is_none_or(|lease| lease == *number);
+        let released: Vec<_> = self.held.lock().leases.extract_if(.., is_meant).collect();
         let (mut numbers, mut lost) = (Vec::new(), Vec::new());
         for (number, hold) in released {
             let names = hold.names();
@@ -133,26 +124,63 @@ impl Session {
         if lost.is_empty() { Ok(said(words, data)) } else { Err(said(lost.join("\n"), data)) }
     }
 
-    /// Show who holds locks, since when, and why: of one key, of all keys that begin with a prefix, or of all.
+    /// Show who holds locks, since when, and why: of one path, of one key, of all keys that begin with a prefix, or of all.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
     async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: Context) -> Answer {
         let client = self.caller(&context)?.client;
-        let path = match args.key {
-            Some(key) => format!("/v1/locks/{}", encode(&key)),
-            None => {
-                format!("/v1/locks?held=true&limit={LISTED_MAX}&prefix={}", encode(&args.prefix.unwrap_or_default()))
+        let not_known = |error: Error| failed(&error, "Who holds it is not known.");
+        let (keys, paths): (Vec<_>, Vec<_>) = (args.key.into_iter().collect(), args.path.into_iter().collect());
+        if keys.is_empty() && paths.is_empty() {
+            let prefix = encode(&args.prefix.unwrap_or_default());
+            let found = list(&client, &format!("limit={LISTED_MAX}&prefix={prefix}")).await.map_err(not_known)?;
+            return Ok(held(&found));
+        }
+        let (_, locks) = self.wanted(&keys, &paths)?;
+        let mut found = Vec::new();
+        for (key, is_exclusive) in &locks {
+            let lock =
+                client.call(Method::GET, &format!("/v1/locks/{}", encode(key)), None).await.map_err(not_known)?;
+            // Those that share a folder above work elsewhere in it.
+            if *is_exclusive && lock["held"] == true || lock["holders"][0]["mode"] == "exclusive" {
+                found.push(lock);
             }
-        };
-        let found = client.call(Method::GET, &path, None).await;
-        let mut found = found.map_err(|error| failed(&error, "Who holds it is not known."))?;
-        let locks = found["locks"].as_array_mut().map_or_else(Vec::new, std::mem::take);
-        Ok(held(&if locks.is_empty() && found["key"].is_string() { vec![found] } else { locks }))
+        }
+        Ok(held(&found))
     }
 }
 
 impl Session {
+    /// The paths relative to the root, and what is locked for them and the keys.
+    fn wanted(&self, keys: &[String], paths: &[String]) -> Answer<(Vec<String>, Locks)> {
+        let tree = &self.settings.tree;
+        let paths: Result<Vec<_>, _> = paths.iter().map(|path| tree.relative(path)).collect();
+        let paths = paths.map_err(refused)?;
+        let mut locks = tree.locks(&paths);
+        locks.extend(keys.iter().map(|key| (key.clone(), true)));
+        if !(1..=KEYS_MAX).contains(&locks.len()) {
+            let words =
+                format!("{} locks are not possible, with the folders above paths: 1 to {KEYS_MAX} are.", locks.len());
+            return Err(refused(words));
+        }
+        Ok((paths, locks))
+    }
+
+    /// What this session holds and other sessions wait for.
+    async fn waited_for(&self, caller: &Caller) -> Vec<String> {
+        if self.held.lock().leases.is_empty() {
+            return Vec::new();
+        }
+        let found = list(&caller.client, &format!("limit=1000&owner={}", encode(&caller.owner))).await;
+        let found = found.unwrap_or_default().into_iter().filter(|lock| lock["waiters"] != 0);
+        let keys: Vec<_> = found.filter_map(|lock| lock["key"].as_str().map(str::to_owned)).collect();
+        let held = self.held.lock();
+        // Other sessions may have the same owner.
+        let is_own = |key: &String| held.leases.values().any(|hold| hold.locks.contains_key(key));
+        keys.into_iter().filter(is_own).collect()
+    }
+
     /// A repeated call gets the lease again. One that overlaps with an own lease would wait for itself.
-    fn held_already(&self, keys: &[String], paths: &[String]) -> Result<Option<CallToolResult>, CallToolResult> {
+    fn held_already(&self, keys: &[String], paths: &[String]) -> Answer<Option<CallToolResult>> {
         let held = self.held.lock();
         if held.leases.len() >= PER_SESSION_MAX {
             return Err(refused("This session holds too many leases: release some first."));
@@ -170,21 +198,7 @@ impl Session {
         Ok(None)
     }
 
-    fn keep(
-        &self,
-        lease: Lease,
-        locks: BTreeMap<String, bool>,
-        keys: Vec<String>,
-        paths: Vec<String>,
-    ) -> CallToolResult {
-        // The tokens are in the order of the request.
-        let tokens = locks.into_iter().zip(lease.tokens()).filter(|((_, is_exclusive), _)| *is_exclusive);
-        let tokens = tokens.map(|((key, _), token)| (key, *token)).collect();
-        let (number, mut held) = (self.number(), self.held.lock());
-        granted(number, held.leases.entry(number).or_insert(Hold { lease, keys, paths, tokens }), "Acquired")
-    }
-
-    fn resumed(&self, ticket: Option<u64>) -> Result<(String, Option<Value>), CallToolResult> {
+    fn resumed(&self, ticket: Option<u64>) -> Answer<(String, Option<Value>)> {
         let Some(number) = ticket else { return Ok((uuid::Uuid::new_v4().to_string(), None)) };
         let found = self.held.lock().tickets.remove(&number).map(|(lease_id, ticket)| (lease_id, Some(ticket)));
         found.ok_or_else(|| refused(format!("There is no ticket {number}: call acquire without one.")))
@@ -200,21 +214,30 @@ impl Session {
     }
 }
 
-/// What refused sessions see of a lease beside its owner. If there are many paths, it has the first ones.
+/// What refused sessions see of a lease beside its owner. If there are many paths, it has the first ones and [`AND_MORE`].
 fn metadata(caller: &Caller, note: Option<&str>, paths: &[String]) -> serde_json::Map<String, Value> {
-    let mut bytes = 0;
-    let fits = |path: &&String| {
+    let (mut bytes, mut shown) = (0, Vec::new());
+    for path in paths {
         bytes += path.len() + 3;
-        bytes <= PATHS_BYTES_MAX
-    };
-    let shown: Vec<&String> = paths.iter().take_while(fits).collect();
+        shown.push(if bytes > PATHS_BYTES_MAX { AND_MORE } else { path.as_str() });
+    }
+    shown.dedup();
     let note = note.map(|note| short(note, NOTE_CHARS_MAX));
     let fields = [("client", json!(caller.program)), ("note", json!(note)), ("paths", json!(shown))];
-    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().filter(|(_, value)| !value.is_null()).collect()
+    fields.map(|(name, value)| (name.to_owned(), value)).into_iter().collect()
+}
+
+/// Held locks.
+async fn list(client: &Client, query: &str) -> Result<Vec<Value>, Error> {
+    let mut found = client.call(Method::GET, &format!("/v1/locks?held=true&{query}"), None).await?;
+    Ok(found["locks"].as_array_mut().map_or_else(Vec::new, std::mem::take))
 }
 
 fn granted(number: u64, hold: &Hold, how: &str) -> CallToolResult {
-    let (names, tokens) = (hold.names(), &hold.tokens);
+    // The lease's tokens are in the order of its locks.
+    let tokens = hold.locks.iter().zip(hold.lease.tokens()).filter(|((_, is_exclusive), _)| **is_exclusive);
+    let tokens: BTreeMap<_, _> = tokens.map(|((key, _), token)| (key, token)).collect();
+    let names = hold.names();
     let words =
         format!("{how}: lease {number} ({names}), until you call release or the session ends. Tokens: {tokens:?}");
     let data = json!({ "acquired": true, "lease": number, "keys": hold.keys, "paths": hold.paths, "tokens": tokens });

@@ -9,9 +9,13 @@ use super::paths::overlap;
 /// Most holders that an answer names.
 const HOLDERS_MAX: usize = 16;
 const OTHER: &str = " Or do other work first. Do not change what is held.";
+const MAY_WAIT_FOR_YOU: &str =
+    ", perhaps those that you wait for, too: release it, then acquire all that you need in one call.";
+/// The last of a holder's paths, if they are not all there.
+pub const AND_MORE: &str = "…";
 
 /// `Err` is a refusal, which the model reads, too.
-pub type Answer = Result<CallToolResult, CallToolResult>;
+pub type Answer<T = CallToolResult> = Result<T, CallToolResult>;
 
 pub fn said(words: impl Into<String>, data: Value) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(words)]);
@@ -31,35 +35,37 @@ pub fn failed(error: &Error, then: &str) -> CallToolResult {
     said(format!("{error}. {then}"), data)
 }
 
-/// A refusal of an acquire: who holds it, since when, why, until when, and what to do next. `path` is what was refused, if it is one.
+/// A refusal of an acquire: who holds it, since when, why, until when, and what to do next. Keys of paths begin
+/// with `of_paths`; `waited_for` is what the session holds itself.
 pub fn not_acquired(
     problem: &Problem,
-    key: &str,
-    path: Option<&str>,
+    of_paths: &str,
     wanted: &[String],
     ticket: Option<u64>,
+    waited_for: &[String],
 ) -> CallToolResult {
-    let all: &[Value] = problem.field("holders").as_array().map_or(&[], Vec::as_slice);
-    // Those that share a folder work somewhere below it. One that does not name its paths may be in the way.
+    let key = problem.field("key").as_str().unwrap_or_default();
+    let path = key.strip_prefix(of_paths);
+    // Those that share a folder work somewhere below it. One that does not name all its paths may be in the way.
     let in_the_way = |holder: &&Value| {
         let mut held = paths(holder).peekable();
-        path.is_none() || held.peek().is_none() || held.any(|held| wanted.iter().any(|path| overlap(held, path)))
+        let is_wanted = |held| held == AND_MORE || wanted.iter().any(|path| overlap(held, path));
+        path.is_none() || held.peek().is_none() || held.any(is_wanted)
     };
-    let mut who: Vec<&Value> = all.iter().filter(in_the_way).collect();
-    who.truncate(HOLDERS_MAX);
-    let again =
-        ticket.map(|ticket| format!("Within 60 s, repeat the call with ticket {ticket} to go on waiting.{OTHER}"));
-    let next = again.unwrap_or_else(|| format!("Call acquire with wait_s to wait.{OTHER}"));
+    let all = problem.field("holders").as_array().into_iter().flatten();
+    let who: Vec<&Value> = all.filter(in_the_way).take(HOLDERS_MAX).collect();
+    let again = |ticket| format!("Within 60 s, repeat the call with ticket {ticket} to go on waiting.{OTHER}");
+    let mut next = ticket.map_or_else(|| format!("Call acquire with wait_s to wait.{OTHER}"), again);
+    if !waited_for.is_empty() {
+        next += &format!(" Others wait for what you hold ({}){MAY_WAIT_FOR_YOU}", waited_for.join(", "));
+    }
     let what = path.map_or_else(|| format!("{key:?}"), |path| format!("the path {:?}", dot(path)));
     let (code, waiters) = (problem.code(), problem.field("waiters"));
     let words = format!("NOT acquired ({code}): {what} is not free ({waiters} waiting).\n{}Next: {next}", lines(&who));
-    let mut data = json!(problem.fields());
-    data["key"] = key.into();
-    data["path"] = path.into();
-    data["holders"] = json!(who);
-    data["ticket"] = ticket.into();
-    data["next"] = next.into();
-    said(words, data)
+    let more = json!({ "path": path, "holders": who, "ticket": ticket, "next": next, "waited_for": waited_for });
+    let mut data = problem.fields().clone();
+    data.extend(more.as_object().cloned().unwrap_or_default());
+    said(words, data.into())
 }
 
 /// Locks as they are now, each with its holders.

@@ -4,23 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::AUTHORIZATION;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use latchgate_client::Client;
+use latchgate_client::{Client, Error, Method};
+use rmcp::transport::common::http_header::HEADER_SESSION_ID;
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
 use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use super::session::{Session, Settings};
+use super::RELEASES_MAX;
+use super::session::{Session, Settings, api_key};
 
 const SESSIONS_MAX: usize = 1_000;
 const BODY_BYTES_MAX: usize = 256 * 1_024;
-/// Longest time for the releases at the end.
-const RELEASES_MAX: Duration = Duration::from_secs(10);
 
 /// Serves `/mcp` until `stop`. A session ends when its client says so, or has sent nothing for `idle_max`. A call goes to the nodes with the API
 /// key that it came with; without one, with that of `client`, which only an address on loopback allows.
@@ -53,15 +52,20 @@ pub async fn serve(
     };
     let service = StreamableHttpService::new(tools, Arc::new(sessions), config);
     let router = Router::new().nest_service("/mcp", service);
-    let router = if is_local { router } else { router.layer(middleware::from_fn(with_api_key)) };
+    let router =
+        if is_local { router } else { router.layer(middleware::from_fn_with_state(client.clone(), with_api_key)) };
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await?;
     let _ = tokio::time::timeout(RELEASES_MAX, client.settled()).await;
     Ok(())
 }
 
-/// Whether the API key is a good one is found out by the node that gets the call.
-async fn with_api_key(request: Request, next: Next) -> Result<Response, StatusCode> {
-    let key = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-    key.filter(|key| key.starts_with("Bearer lgk_")).ok_or(StatusCode::UNAUTHORIZED)?;
+/// A session takes the place of another one, so a node must know the API key before it begins.
+async fn with_api_key(State(client): State<Client>, request: Request, next: Next) -> Result<Response, StatusCode> {
+    let key = api_key(request.headers()).and_then(|key| client.api_key(key).ok()).ok_or(StatusCode::UNAUTHORIZED)?;
+    if !request.headers().contains_key(HEADER_SESSION_ID) {
+        let known = key.call(Method::GET, "/v1/me", None).await;
+        let refused = |error: Error| error.problem().and_then(|problem| StatusCode::from_u16(problem.status()).ok());
+        known.map_err(|error| refused(error).unwrap_or(StatusCode::SERVICE_UNAVAILABLE))?;
+    }
     Ok(next.run(request).await)
 }

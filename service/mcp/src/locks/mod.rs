@@ -20,7 +20,7 @@ pub use self::paths::Tree;
 use self::session::Session;
 pub use self::session::Settings;
 
-/// Longest time for the releases at the end of a session over stdio: its client soon kills the server.
+/// Longest time for the releases at the end: a client over stdio soon kills the server.
 const RELEASES_MAX: Duration = Duration::from_secs(5);
 
 /// Serves one session over standard input and output, until the client closes its end or `stop`.
@@ -29,12 +29,9 @@ const RELEASES_MAX: Duration = Duration::from_secs(5);
 /// When the client does not speak the protocol.
 pub async fn serve_stdio(client: Client, settings: Settings, stop: CancellationToken) -> std::io::Result<()> {
     let session = Session::new(client.clone(), Arc::new(settings));
-    let serving = session.serve_with_ct(rmcp::transport::io::stdio_pipes(), stop);
-    match serving.await {
-        Ok(running) => {
-            running.waiting().await?;
-        }
-        Err(error) => tracing::debug!(%error, "the session has not begun"),
+    let served = session.serve_with_ct(rmcp::transport::io::stdio_pipes(), stop).await;
+    if let Ok(running) = served.inspect_err(|error| tracing::debug!(%error, "the session has not begun")) {
+        running.waiting().await?;
     }
     let _ = tokio::time::timeout(RELEASES_MAX, client.settled()).await;
     Ok(())

@@ -65,11 +65,8 @@ impl Session {
         }
         let label = args.label.as_deref().map_or(caller.owner, |label| short(label, 60));
         let operation = caller.client.operation(args.operation).label(label);
-        let begun = tokio::select! {
-            begun = operation.begin(&args.contents) => begun,
-            () = context.ct.cancelled() => return Err(refused("The call was cancelled: nothing was begun.")),
-        };
-        match begun {
+        let begun = context.ct.run_until_cancelled(operation.begin(&args.contents)).await;
+        match begun.ok_or_else(|| refused("The call was cancelled: nothing was begun."))? {
             Ok(Begun::Go(attempt)) => {
                 let id = attempt.id().to_owned();
                 let words = format!("GO: do the work now, then call finish_once with id {id}.");

@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
+/// Keys, each with whether it is locked exclusively.
+pub type Locks = BTreeMap<String, bool>;
+
 /// A tree of files whose paths are locked.
 #[derive(Clone, Debug)]
 pub struct Tree {
@@ -20,33 +23,26 @@ impl Tree {
     /// Says which rule the path breaks.
     pub fn relative(&self, text: &str) -> Result<String, String> {
         let path = Path::new(text);
-        let below = match (path.is_absolute(), &self.root) {
-            (false, _) => path,
-            (true, Some(root)) => {
-                path.strip_prefix(root).map_err(|_| format!("{text:?} is not in {}", root.display()))?
-            }
-            (true, None) => return Err(format!("{text:?} must be relative to the root of the repository")),
-        };
+        let root = self.root.as_deref().filter(|_| path.is_absolute()).unwrap_or(Path::new(""));
+        let below = path.strip_prefix(root).map_err(|_| format!("{text:?} is not in {}", root.display()))?;
         let mut names = Vec::new();
         for component in below.components() {
             match component {
                 Component::Normal(name) => names.push(name.to_string_lossy()),
                 Component::CurDir => {}
-                _ => return Err(format!("{text:?} must not have `..` in it")),
+                _ => return Err(format!("{text:?} must be relative to the root of the repository, without `..`")),
             }
         }
         if text.is_empty() { Err("a path is empty: the root is `.`".to_owned()) } else { Ok(names.join("/")) }
     }
 
     /// The key of a path.
-    #[must_use]
     pub fn key(&self, path: &str) -> String {
         format!("path/{}:{path}", self.name)
     }
 
-    /// What is locked together for these relative paths: each key, and whether exclusively.
-    #[must_use]
-    pub fn locks(&self, paths: &[String]) -> BTreeMap<String, bool> {
+    /// What is locked together for these relative paths.
+    pub fn locks(&self, paths: &[String]) -> Locks {
         let mut is_exclusive = BTreeMap::new();
         for path in paths {
             for above in folders_above(path) {
@@ -68,7 +64,6 @@ pub fn folders_above(path: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Whether one path contains the other, or both are the same.
-#[must_use]
 pub fn overlap(one: &str, other: &str) -> bool {
     one == other || folders_above(one).any(|above| above == other) || folders_above(other).any(|above| above == one)
 }

@@ -24,18 +24,17 @@ impl ServerHandler for Session {
     }
 
     async fn call_tool(&self, request: CallToolRequestParams, context: Context) -> Result<CallToolResponse, ErrorData> {
-        let (mut notices, cancelled) = (self.notices(), context.ct.clone());
+        // The call finds no lease that is lost.
+        self.notices();
+        let cancelled = context.ct.clone();
         let mut answer = Self::tools().call(ToolCallContext::new(self, request, context)).await?;
-        // What has happened during the call.
-        let mut later = self.notices();
-        later.retain(|notice| !notices.contains(notice));
-        notices.append(&mut later);
+        let notices = self.notices();
         if let CallToolResponse::Complete(result) = &mut answer
             && !notices.is_empty()
             // A cancelled call has no answer.
             && !cancelled.is_cancelled()
         {
-            self.told(&notices);
+            self.held.lock().losses.retain(|loss| !notices.contains(loss));
             result.content.splice(0..0, notices.iter().map(ContentBlock::text));
             result.structured_content.get_or_insert_default()["notices"] = notices.into();
         }

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{AUTHORIZATION, HeaderMap};
 use axum::http::request::Parts;
-use latchgate_client::{Attempt, Client, Lease};
+use latchgate_client::{Attempt, Client, Error, Lease};
 use parking_lot::Mutex;
 use rmcp::RoleServer;
 use rmcp::handler::server::tool::ToolRouter;
@@ -16,7 +16,7 @@ use rmcp::service::RequestContext;
 use serde_json::Value;
 
 use super::answers::refused;
-use super::paths::Tree;
+use super::paths::{Locks, Tree};
 
 /// Most leases, attempts and tickets of a session, each.
 pub const PER_SESSION_MAX: usize = 200;
@@ -42,7 +42,7 @@ pub struct Session {
     numbers: AtomicU64,
     client: Client,
     /// The API key of the session's first call over HTTP, and a client with it.
-    first: OnceLock<(Option<String>, Client)>,
+    first: OnceLock<(Option<String>, Result<Client, Error>)>,
     pub held: Mutex<Held>,
 }
 
@@ -61,8 +61,7 @@ pub struct Hold {
     pub keys: Vec<String>,
     /// Relative to the root of the tree.
     pub paths: Vec<String>,
-    /// Of each key that is held exclusively.
-    pub tokens: BTreeMap<String, u64>,
+    pub locks: Locks,
 }
 
 /// Who calls.
@@ -92,19 +91,18 @@ impl Session {
     /// # Errors
     /// If the API key is another one than that of the session, or has not the form of one.
     pub fn caller(&self, context: &Context) -> Result<Caller, CallToolResult> {
-        let header = context.extensions.get::<Parts>().and_then(|parts| parts.headers.get(AUTHORIZATION));
-        let key = header.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
-        if self.first.get().is_none() {
-            let client = key.map_or_else(|| Ok(self.client.clone()), |key| self.client.clone().api_key(key));
-            let client = client.map_err(|error| refused(error.to_string()))?;
-            let _ = self.first.set((key.map(str::to_owned), client));
+        let key = context.extensions.get::<Parts>().and_then(|parts| api_key(&parts.headers));
+        let with = |key: &str| self.client.clone().api_key(key);
+        let begin = || (key.map(str::to_owned), key.map_or_else(|| Ok(self.client.clone()), with));
+        let (first, client) = self.first.get_or_init(begin);
+        if first.as_deref() != key {
+            return Err(refused("The session began with another API key."));
         }
-        let first = self.first.get().filter(|(first, _)| first.as_deref() == key);
-        let (_, client) = first.ok_or_else(|| refused("The session began with another API key."))?;
+        let client = client.clone().map_err(|error| refused(error.to_string()))?;
         let (name, version) = context.client_info().map_or_else(Default::default, |info| (info.name, info.version));
         let name = short(if name.is_empty() { "agent" } else { &name }, 40);
         let owner = self.settings.owner.clone().unwrap_or_else(|| format!("{name}/{}", self.id));
-        Ok(Caller { client: client.clone(), program: format!("{name} {}", short(&version, 20)), owner })
+        Ok(Caller { client, program: format!("{name} {}", short(&version, 20)), owner })
     }
 
     /// What the client must know before anything else: leases that it has lost, and locks that an operator asks for.
@@ -116,20 +114,13 @@ impl Session {
             if let Some(loss) = &lost {
                 losses.push(format!("LOST: lease {number} ({}): {loss}. {LOST}", hold.names()));
             } else if let Some(asked) = hold.lease.revocation() {
-                let (reason, names) = (asked.reason.as_deref().unwrap_or("no reason given"), hold.names());
-                let until = asked.deadline;
-                notices.push(format!(
-                    "An operator asks for lease {number} ({names}): {reason}. Release it before {until}."
-                ));
+                let (names, reason) = (hold.names(), asked.reason.as_deref().unwrap_or("no reason given"));
+                let wish = format!("An operator asks for lease {number} ({names}): {reason}. Release it before");
+                notices.push(format!("{wish} {}.", asked.deadline));
             }
             lost.is_none()
         });
         losses.iter().cloned().chain(notices).collect()
-    }
-
-    /// The client gets these notices with an answer.
-    pub fn told(&self, notices: &[String]) {
-        self.held.lock().losses.retain(|loss| !notices.contains(loss));
     }
 }
 
@@ -138,6 +129,10 @@ impl Hold {
         let names = self.keys.iter().chain(&self.paths).map(|name| if name.is_empty() { "." } else { name });
         names.collect::<Vec<_>>().join(", ")
     }
+}
+
+pub fn api_key(headers: &HeaderMap) -> Option<&str> {
+    headers.get(AUTHORIZATION)?.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 /// A text that fits into a name or a note.

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::Args;
-use latchgate_mcp::gate::{self, Scope, Treatment};
+use latchgate_mcp::gate::{self, Scope};
 use latchgate_mcp::locks::{self, Tree};
 
 use super::duration::some_duration;
@@ -73,7 +73,7 @@ pub struct McpGateArgs {
     pub command: Vec<OsString>,
 
     /// Names the server: operations are mcp/NAME/TOOL. Different servers need different names.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = server)]
     pub name: String,
 
     /// Which calls with an equal idempotency_key are the same: `app`, all of the app; `session`, those of one run of this command, so a call
@@ -100,7 +100,7 @@ pub struct McpGateArgs {
 
     /// Gate this tool (TOOL=once) or not (TOOL=pass), whatever its annotations say. Can be repeated.
     #[arg(long, value_name = "TOOL=CHOICE", value_parser = treatment)]
-    pub treat: Vec<(String, Treatment)>,
+    pub treat: Vec<(String, bool)>,
 
     /// Longest time for the server's answer to a gated call. Then its outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = some_duration)]
@@ -119,6 +119,8 @@ pub struct McpGateArgs {
 
 impl McpGateArgs {
     pub fn settings(&self) -> gate::Settings {
+        let only = self.only.iter().map(|tool| (tool.clone(), true));
+        let except = self.except.iter().map(|tool| (tool.clone(), false));
         gate::Settings {
             name: self.name.clone(),
             scope: self.scope.clone(),
@@ -126,9 +128,8 @@ impl McpGateArgs {
             retention: self.retention,
             lease: self.lease,
             call_max: self.call_timeout,
-            only: self.only.clone(),
-            except: self.except.clone(),
-            treat: self.treat.iter().cloned().collect::<HashMap<_, _>>(),
+            chosen: only.chain(except).chain(self.treat.iter().cloned()).collect::<HashMap<_, _>>(),
+            only_chosen: !self.only.is_empty(),
         }
     }
 }
@@ -140,6 +141,12 @@ fn repository(name: &str) -> Result<String, String> {
     has_form.then(|| name.to_owned()).ok_or_else(|| "must be 1 to 100 bytes without `:`".to_owned())
 }
 
+/// Operations are `mcp/NAME/TOOL`, of which a tool's name may have `/` in it.
+fn server(name: &str) -> Result<String, String> {
+    let has_form = !name.is_empty() && !name.contains('/');
+    has_form.then(|| name.to_owned()).ok_or_else(|| "must be a name without `/`".to_owned())
+}
+
 fn scope(text: &str) -> Result<Scope, String> {
     match text {
         "" => Err("is empty: is a variable unset?".to_owned()),
@@ -149,11 +156,12 @@ fn scope(text: &str) -> Result<Scope, String> {
     }
 }
 
-fn treatment(text: &str) -> Result<(String, Treatment), String> {
+/// The tool, and whether it is gated.
+fn treatment(text: &str) -> Result<(String, bool), String> {
     let (name, choice) = text.rsplit_once('=').unwrap_or_default();
     match choice.trim() {
-        "once" => Ok((tool(name)?, Treatment::Once)),
-        "pass" => Ok((tool(name)?, Treatment::Pass)),
+        "once" => Ok((tool(name)?, true)),
+        "pass" => Ok((tool(name)?, false)),
         _ => Err("must be TOOL=once or TOOL=pass".to_owned()),
     }
 }
