@@ -113,9 +113,8 @@ mod tests {
             {"name":"look","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},
             {"name":"put","annotations":{"idempotentHint":true,"readOnlyHint":false}},
             {"name":"own","inputSchema":{"properties":{"idempotency_key":{"type":"integer"}}},"outputSchema":{}}],"nextCursor":"c"}"#;
-        super::super::message::text(
-            &tools.listed(&settings(), &RawValue::from_string(list.to_owned()).unwrap()).unwrap(),
-        )
+        let list = tools.listed(&settings(), &RawValue::from_string(list.to_owned()).unwrap()).unwrap();
+        String::from_utf8(super::super::message::text(&list)).unwrap()
     }
 
     #[test]
