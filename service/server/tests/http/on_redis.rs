@@ -64,6 +64,11 @@ async fn the_gate_is_beside_the_locks_and_keeps_nothing_durable() {
     assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.status, 200);
     let durable = pre(&node, json!({ "operation": "charge", "contents": "8", "durability": "durable" })).await;
     durable.assert_names("durability");
+    assert!(
+        durable.text("detail").contains("`latchgate engines switch locks`"),
+        "it says what to do: {}",
+        durable.body
+    );
 }
 
 #[tokio::test]

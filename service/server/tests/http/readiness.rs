@@ -248,6 +248,9 @@ async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_that_is_allo
     }
     assert!(eventually(LONG, || metric(&allowed, "latchgate_may_forget 1")).await);
     assert_eq!(get(&allowed, "/readyz").await.status, 200);
+    let begun = Node::start(BIN, &[&args[..], &["--new"]].concat()).await;
+    let warnings = begun.log().lines().filter(|line| line.contains("allkeys-lru")).count();
+    assert_eq!(warnings, 1, "a start says a warning once: {}", begun.log());
     for redis in [&locks, &gate] {
         redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]);
     }

@@ -30,17 +30,12 @@ pub(in crate::store) async fn check(link: &Link, allow_eviction: bool) -> anyhow
     refuse_old(&info)?;
     ensure!(info.field("cluster_enabled") != "1", "this Redis is part of a cluster. {NO_CLUSTER}");
     let policy = info.field("maxmemory_policy");
-    if policy != KEEPS_ALL {
-        ensure!(
-            allow_eviction,
-            "this Redis has maxmemory-policy {policy}: with its memory full it would forget locks that are held, and operations that \
-             were done. Set it to noeviction, or start with --allow-eviction"
-        );
-        tracing::warn!(
-            policy,
-            "Redis may evict locks that are held and operations that were done: others may get them again"
-        );
-    }
+    // With --allow-eviction, the engine that reads the record warns of it.
+    ensure!(
+        policy == KEEPS_ALL || allow_eviction,
+        "this Redis has maxmemory-policy {policy}: with its memory full it would forget locks that are held, and operations that \
+         were done. Set it to noeviction, or start with --allow-eviction"
+    );
     if info.field("aof_enabled") == "0" {
         tracing::warn!("Redis has no append-only file: a restart forgets all since its last snapshot");
     }

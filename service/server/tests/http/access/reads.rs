@@ -46,7 +46,7 @@ async fn read_from(caller: &Caller, first: &str) {
         unread.drain(..whole);
     }
     for (number, kind) in kinds.iter().enumerate() {
-        assert_eq!(kind, if number / KEYS % 2 == 0 { "granted" } else { "released" }, "event {number}");
+        assert_eq!(kind, if (number / KEYS).is_multiple_of(2) { "granted" } else { "released" }, "event {number}");
     }
 }
 

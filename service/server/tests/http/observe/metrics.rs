@@ -153,8 +153,13 @@ async fn the_first_api_key_of_an_app_that_expires_is_shown() {
 }
 
 #[test]
-fn each_panel_of_the_dashboard_says_what_it_shows() {
+fn each_panel_of_the_dashboard_says_what_it_shows_and_the_first_charts_are_of_acquires_and_pres() {
     let dashboard: Value = serde_json::from_str(include_str!("../../../../../deploy/grafana.json")).unwrap();
+    let first = dashboard["panels"].as_array().unwrap().iter().find(|panel| panel["type"] == "timeseries").unwrap();
+    assert!(
+        first["targets"][0]["expr"].as_str().unwrap().contains("acquire|multilock_acquire|pre|pre_batch"),
+        "{first}"
+    );
     for panel in dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row") {
         assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{}", panel["title"]);
     }
