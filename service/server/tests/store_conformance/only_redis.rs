@@ -204,7 +204,8 @@ async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_
     assert!(eventually(PATIENCE, is_refused).await, "{}", redis.log());
     let refused = one.store.commit(one.now().await, &[change(&key, version, state(2))]).await;
     assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
-    assert!(one.store.read_record().await.unwrap().is_after_fail_over);
+    let reading = one.store.read_record().await.unwrap();
+    assert!(reading.is_after_fail_over, "{reading:?}\n{}", redis.log());
     one.turn(EngineState::Active, EPOCH).await;
     assert_eq!(load().await.unwrap().states[0].version, version);
     let writes = || async {
