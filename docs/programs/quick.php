@@ -7,6 +7,13 @@ function call(string $path, array $body): array
     return [preg_match('/^\S+ 2/', $http_response_header[0] ?? '') === 1, json_decode($answer ?: '', true) ?? []];
 }
 
+// `exit` with a text would be a success for the shell.
+function stop(string $why): never
+{
+    fwrite(STDERR, "$why\n");
+    exit(1);
+}
+
 $lock = '/v1/locks/' . rawurlencode('orders/42');
 $lease = ['lease_id' => bin2hex(random_bytes(16))];
 $holder = getmypid();
@@ -17,7 +24,7 @@ register_shutdown_function(function () use ($lock, $lease, $holder) {
 });
 [$mine, $grant] = call("$lock/acquire", $lease + ['ttl_ms' => 30000, 'wait_ms' => 20000]);
 if (!$mine) {
-    exit('could not get the lock: ' . ($grant['code'] ?? 'no answer') . "\n");
+    stop('could not get the lock: ' . ($grant['code'] ?? 'no answer'));
 }
 echo "working with token {$grant['token']}\n";
 
@@ -28,5 +35,5 @@ if ($mine) {
 } elseif (($go['code'] ?? '') === 'operation-duplicate') {
     echo json_encode($go['result']), " done earlier\n";
 } else {
-    exit('not now: ' . ($go['code'] ?? 'no answer') . "\n");
+    stop('not now: ' . ($go['code'] ?? 'no answer'));
 }

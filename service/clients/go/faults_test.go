@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -146,6 +147,22 @@ func Test21NoNodeAnswers(t *testing.T) {
 	b.freeze()
 	_, err := client(Config{Timeout: 300 * time.Millisecond, RetryFor: time.Second}, a.url, b.url).Lock(ctx, freshKey(), Options{})
 	isKind(t, err, ErrUnavailable, "no-answer")
+}
+
+func Test21AFailureSaysMoreThanTheSilenceAfterIt(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	check(t, err == nil, err)
+	defer listener.Close()
+	go func() {
+		// The first connection is closed. Later ones are accepted by the system, and nothing answers there.
+		if first, err := listener.Accept(); err == nil {
+			first.Close()
+		}
+	}()
+	_, err = client(Config{RetryFor: time.Second}, "http://"+listener.Addr().String()).Lock(ctx, freshKey(), Options{})
+	isKind(t, err, ErrUnavailable, "no-answer")
+	check(t, !strings.Contains(err.Error(), "deadline exceeded"), err)
 }
 
 func Test22ANodeThatIsBusyIsCalledAgainAfterItsTime(t *testing.T) {

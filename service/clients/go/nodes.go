@@ -167,6 +167,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 	}
 	waits, body := c.waitUntil > now(), c.body
 	pause := pauseMin
+	var seen *Error // why an earlier request had no answer
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
 		delete(body, "wait_ms")
@@ -187,6 +188,13 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			return got, nil
 		}
 		err, retryAfter := got.problem(), ms(got.RetryAfter)
+		if got.Status == 0 {
+			// The last of the time is too short for an answer, so what earlier requests have shown says more.
+			if seen == nil || now()-got.sent < timeout+wait {
+				seen = err
+			}
+			err = seen
+		}
 		if got.Ticket != "" {
 			body["ticket"] = got.Ticket // with it, the next request returns to its position
 		}

@@ -167,11 +167,13 @@ class ClientBase(Generic[Held, Taken]):
         on_outage: OnOutage | None,
         retention: float | None,
         permanent: bool,
+        label: str | None,
     ) -> Coroutine[Any, Any, Union[Attempt, Done[Any]]]:
         typed(str, operation=operation)
         if not operation:
             raise TypeError("an operation needs a name: operation is missing")
         typed(bool, permanent=permanent)
+        typed(str, label=label)
         seconds(ttl=ttl, wait=wait)
         if permanent and retention is not None:
             raise ValueError("a success that is permanent has no retention")
@@ -190,6 +192,7 @@ class ClientBase(Generic[Held, Taken]):
                 "durability": durability,
                 "retention_ms": ms("retention", retention),
                 "permanent": permanent or None,
+                "label": label,
             }
         )
         if says_nothing(request.get("contents")):

@@ -104,6 +104,7 @@ class Client(ClientBase[Lease, Lease]):
         on_outage: OnOutage | None = None,
         retention: float | None = None,
         permanent: bool = False,
+        label: str | None = None,
     ) -> Done[Result]:
         """Runs `work(attempt)` if this operation with these contents (JSON) has not succeeded yet, and stores its result (JSON).
 
@@ -111,14 +112,14 @@ class Client(ClientBase[Lease, Lease]):
         runs, waits up to `wait` seconds for its end, and then raises `OperationInProgress`. Heartbeats keep the attempt while the work runs.
 
         If the work raises an exception or its process dies, the outcome is unknown: callers get `OperationUnknown` until an operator
-        decides, who sees the exception. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
+        decides, who sees the `label` (a line of at most 256 bytes) and the exception. If the work raises `NotDone`, or with `on_expiry="retry"`, the next caller runs it again.
 
         While the gate is away (503 `store-unavailable`, or no node answers), raises `Unavailable`. With `on_outage="proceed"` the work runs
         all the same, unguarded, and the run is entered in the background when the gate is back, for as long as the process lives.
         """
         check_work(work, is_async=False)
         claim = self._claim(
-            Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent
+            Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent, label
         )
         attempt = self._runner.run(claim, lambda late: isinstance(late, Done) or self._core.background("an attempt", late._not_begun))
         if isinstance(attempt, Done):

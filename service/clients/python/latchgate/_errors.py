@@ -64,7 +64,7 @@ class OperationInProgress(Error):
 
 
 class OperationUnknown(Error):
-    """An earlier attempt may have done the operation: find out, then post its outcome or delete the record."""
+    """An earlier attempt may have done the operation: an operator finds out, and resolves it."""
 
 
 class AttemptLost(Error):

@@ -31,7 +31,7 @@ Durability = Literal["fast", "durable"]
 OnOutage = Literal["proceed"]
 
 # What of the request for a claim says which operation an unguarded run has done.
-_ENTERED = ("operation", "contents", "checked", "attempt_id", "durability", "retention_ms", "permanent")
+_ENTERED = ("operation", "contents", "checked", "attempt_id", "label", "durability", "retention_ms", "permanent")
 # The most that a node stores of a result, as JSON.
 _RESULT_BYTES_MAX = 64 * 1024
 

@@ -126,12 +126,13 @@ class Client(ClientBase[Lease, Acquiring]):
         on_outage: OnOutage | None = None,
         retention: float | None = None,
         permanent: bool = False,
+        label: str | None = None,
     ) -> Done[Result]:
         """Awaits `work(attempt)` if this operation with these contents has not succeeded yet: see `latchgate.Client.once`. Work that is
         cancelled has an unknown outcome, too."""
         check_work(work, is_async=True)
         attempt = await self._claim(
-            Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent
+            Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent, label
         )
         if isinstance(attempt, Done):
             return attempt

@@ -102,9 +102,10 @@ class Gate(Scenario):
                 raise error
 
             with self.assertRaises(type(error)):
+                client.once([self.key, number], fail, operation="test", label="shop: order 7")
+            with self.assertRaises(OperationUnknown) as raised:
                 client.once([self.key, number], fail, operation="test")
-            with self.assertRaises(OperationUnknown):
-                client.once([self.key, number], fail, operation="test")
+            self.assertEqual(raised.exception.fields["label"], "shop: order 7")
         details = [body["detail"] for body in proxy.requests("/post")]
         for detail, said in zip(details, ["ZeroDivisionError: 7 by 0", "Declined: ", repr(self.key), "SystemExit: 3"]):
             self.assertIn(said, detail)

@@ -119,6 +119,7 @@ export class Client {
       durability: options.durability,
       retention_ms: options.retentionMs,
       permanent: options.permanent,
+      label: options.label,
     };
     const entries = onOutage === "proceed" ? this.#entries : undefined;
     return once(this.#nodes, this.#renewals, request, work, { lengthMs: ttlMs, waitMs, entries, signal });

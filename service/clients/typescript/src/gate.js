@@ -142,8 +142,8 @@ function isNotDone({ on_expiry }, error) {
  * @param {number} doubtMs for how long a claim may be there after all
  */
 async function runUnguarded(nodes, entries, request, work, doubtMs) {
-  const { operation, contents, checked, attempt_id, durability, retention_ms, permanent } = request;
-  const run = { operation, contents, checked, attempt_id, durability, retention_ms, permanent, ran_at: new Date().toISOString() };
+  const { operation, contents, checked, attempt_id, label, durability, retention_ms, permanent } = request;
+  const run = { operation, contents, checked, attempt_id, label, durability, retention_ms, permanent, ran_at: new Date().toISOString() };
   let result;
   try {
     result = await work(new Attempt({}));

@@ -82,6 +82,8 @@ export interface OnceOptions {
   retentionMs?: number;
   /** A success is remembered for ever. */
   permanent?: boolean;
+  /** What an operator reads of the operation: a line of at most 256 bytes. */
+  label?: string;
   /** Ends the wait: the promise rejects with its reason. */
   signal?: AbortSignal;
 }
@@ -168,6 +170,8 @@ export class Lease implements AsyncDisposable {
   readonly revocation: { readonly deadline: string; readonly reason?: string; readonly by?: string } | undefined;
   /** For how long the lease is surely live; 0 if it is lost or released. */
   remainingMs(): number;
+  /** For people: its keys, token, owner and time. */
+  toString(): string;
   /** Throws `LeaseLost` if the lease may have ended. Call it before each step that cannot be undone. */
   check(): void;
   /** Rejects with `LeaseLost` if the lease had ended before, and with `Unavailable` if no node answers; then it ends by its TTL. */
@@ -249,7 +253,7 @@ export class LeaseLost extends LatchgateError {
 export class AttemptLost extends LatchgateError {}
 /** Another attempt runs, and the caller's wait has ended. */
 export class OperationInProgress extends LatchgateError {}
-/** An earlier attempt may have done the operation: find out, then post its outcome or delete the record. */
+/** An earlier attempt may have done the operation: an operator finds out, and resolves it. */
 export class OperationUnknown extends LatchgateError {}
 /** The work has succeeded, but the gate does not know it. */
 export class NotRecorded extends LatchgateError {

@@ -96,6 +96,10 @@ export class Lease {
     return this.#target.nodes === nodes;
   }
 
+  toString() {
+    return `lease of ${this.#target.name}, token ${this.token}, owner ${this.owner}, for ${Math.round(this.remainingMs())} ms`;
+  }
+
   remainingMs() {
     return this.#released ? 0 : this.#keeper.remainingMs();
   }

@@ -37,11 +37,13 @@ export class NoAnswer extends Error {
    * @param {string} detail
    * @param {number} [retryAfterMs]
    * @param {boolean} [isSent] whether there was a connection
+   * @param {boolean} [isLate] whether its time has passed
    */
-  constructor(detail, retryAfterMs = 0, isSent = true) {
+  constructor(detail, retryAfterMs = 0, isSent = true, isLate = false) {
     super(detail);
     this.retryAfterMs = retryAfterMs;
     this.isSent = isSent;
+    this.isLate = isLate;
   }
 }
 
@@ -62,6 +64,7 @@ export class Nodes {
   constructor(urls, options = {}) {
     const env = /** @type {any} */ (globalThis).process?.env ?? {};
     const { timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 } = checked("Client", options);
+    if (typeof urls === "object" && !Array.isArray(urls)) throw new TypeError("Client takes the URLs first: new Client(urls, { apiKey })");
     if (retryForMs === 0) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     // As files and lists leave them: with a line end, or a comma at the end.
     this.#urls = [urls ?? (env.LATCHGATE_URL?.trim() || "http://127.0.0.1:7070")].flat()
@@ -125,6 +128,8 @@ export class Nodes {
     let wasAnswered = false;
     /** What a node has said last. @type {LatchgateError | undefined} */
     let said;
+    /** Why an earlier request had no answer. @type {Unavailable | undefined} */
+    let seen;
     for (;;) {
       signal?.throwIfAborted();
       let leftMs = until - now();
@@ -174,7 +179,9 @@ export class Nodes {
         else retryAfterMs = Number(answer.body.retry_after_ms) || 0;
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
-        error = said && timeoutMs < SILENCE_MS_MIN ? said : new Unavailable("no-answer", noAnswer.message);
+        // The last of the time is too short for an answer, so what earlier requests have shown says more.
+        if (!seen || !noAnswer.isLate) seen = new Unavailable("no-answer", noAnswer.message);
+        error = said && timeoutMs < SILENCE_MS_MIN ? said : seen;
         retryAfterMs = noAnswer.retryAfterMs;
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
@@ -284,8 +291,9 @@ export class Nodes {
       signal?.throwIfAborted();
       if (error instanceof NoAnswer) throw error;
       const cause = /** @type {any} */ (error).cause ?? error;
-      const detail = ended.signal.aborted ? `no answer within ${Math.round(timeoutMs)} ms` : cause.message;
-      throw new NoAnswer(`${url}: ${detail}`, 0, !NOT_CONNECTED.includes(cause.code));
+      const isLate = ended.signal.aborted;
+      const detail = isLate ? `no answer within ${Math.round(timeoutMs)} ms` : cause.message;
+      throw new NoAnswer(`${url}: ${detail}`, 0, !NOT_CONNECTED.includes(cause.code), isLate);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);

@@ -57,6 +57,7 @@ const KNOWN = {
     onOutage: oneOf("proceed"),
     retentionMs: WHOLE,
     permanent: FLAG,
+    label: TEXT,
     signal: SIGNAL,
   },
   revoke: { reason: TEXT, by: TEXT, graceMs: WHOLE, token: WHOLE },

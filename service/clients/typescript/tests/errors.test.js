@@ -88,6 +88,7 @@ test("an unknown option is refused by its name", async () => {
     await assert.rejects(call, (error) => error instanceof TypeError && error.message.includes(`no option "${names[index]}"`));
   }
   await assert.rejects(client.lock("k", 30_000), TypeError);
+  assert.throws(() => new Client({ apiKey: "lgk_1" }), (error) => error instanceof TypeError && error.message.includes("the URLs first"));
   assert.throws(() => new Client(["localhost"]), (error) => error instanceof TypeError && error.message.includes('the URL of a node: "localhost"'));
   await isFree(nodes.a, "k");
 });
@@ -107,6 +108,7 @@ test("an option of another type is refused by its name", async () => {
     group: () => client.lock("k", { limit: 2, group: "\ud800" }),
     barge: () => client.lock("k", { barge: 1 }),
     permanent: () => client.once("k", fail, { operation: "test", permanent: "yes" }),
+    label: () => client.once("k", fail, { operation: "test", label: 7 }),
     onOutage: () => client.once("k", fail, { operation: "test", onOutage: "open" }),
     onExpiry: () => client.once("k", fail, { operation: "test", onExpiry: "Block" }),
     token: () => client.revoke("k", { token: NaN }),

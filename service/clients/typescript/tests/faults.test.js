@@ -1,6 +1,8 @@
 // The scenarios in which nodes are killed or freeze: see ../../SCENARIOS.md.
 
 import assert from "node:assert/strict";
+import { once } from "node:events";
+import { createServer } from "node:net";
 import os from "node:os";
 import { test } from "node:test";
 
@@ -104,6 +106,20 @@ test("19: a node is killed while the work runs", async () => {
   };
   assert.equal((await clientOf(a, b).once(contents, work, { operation: "test" })).result, "done");
   assert.equal((await clientOf(b).once(contents, work, { operation: "test" })).duplicate, true);
+});
+
+test("21: a failure says more than the silence after it", async () => {
+  const opened = [];
+  const server = createServer((socket) => {
+    socket.on("error", () => {});
+    if (opened.push(socket) === 1) socket.once("data", () => socket.destroy());
+  });
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  const client = clientOf({ url: `http://127.0.0.1:${server.address().port}` }, { retryForMs: 1_000 });
+  await assert.rejects(client.lock("k"), (error) => error instanceof Unavailable && !error.detail.includes("no answer within"));
+  assert.ok(opened.length > 1);
+  for (const socket of opened) socket.destroy();
+  server.close();
 });
 
 test("21: no node answers", async () => {

@@ -83,8 +83,10 @@ test("38: a person who must decide reads what the work has thrown", async () => 
       throw thrown;
     };
     const contents = freshKey();
-    await assert.rejects(client.once(contents, work, { operation: "test" }), (error) => error === thrown);
-    const unknown = await client.once(contents, work, { operation: "test" }).catch((error) => error);
+    const options = { operation: "test", label: "shop: order 7" };
+    await assert.rejects(client.once(contents, work, options), (error) => error === thrown);
+    const unknown = await client.once(contents, work, options).catch((error) => error);
+    assert.equal(unknown.fields.label, "shop: order 7");
     const { detail } = await (await fetch(`${nodes.a.url}/v1/operations/${unknown.fields.id}`)).json();
     assert.ok(detail.startsWith(`${shown}\nthe last heartbeat that was answered was sent `), detail);
   }

@@ -34,6 +34,7 @@ test("2: a waiter gets the lock when it is released", async () => {
   const lease = await second;
   assert.ok(lease.token > first.token);
   assert.ok(lease.remainingMs() > 15_000);
+  assert.match(String(lease), new RegExp(`^lease of ${key}, token ${lease.token}, owner ${lease.owner}, for \\d+ ms$`));
   await lease[Symbol.asyncDispose]();
   await isFree(nodes.b, key);
 });

@@ -24,6 +24,7 @@ import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
@@ -161,7 +162,7 @@ final class Nodes {
         CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).thenApply(got -> read(sent, got)).exceptionally(failure -> {
             response.cancel(true);
             Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
-            return Answer.none(sent, url + ": " + cause, cause instanceof ConnectException, 0);
+            return Answer.none(sent, url + ": " + (cause instanceof TimeoutException ? "no answer in time" : cause), cause instanceof ConnectException, 0);
         }).thenApply(read -> {
             if (read.isTransient()) avoid(index);
             return read;
@@ -194,6 +195,7 @@ final class Nodes {
         Map<String, Object> request = new LinkedHashMap<>(body);
         boolean waits = call.waitUntil > Clock.now();
         long pause = PAUSE_MIN;
+        LatchgateException seen = null; // why an earlier request had no answer
         for (int tried = 0; ; ) {
             long left = call.until - Clock.now(), wait = Math.min(WAIT_PER_CALL, call.length / 3);
             if (!call.answered) wait = Math.min(wait, Math.min(FIRST_WAIT, left / 4));
@@ -209,6 +211,11 @@ final class Nodes {
             call.check(answer);
             if (answer.status() / 100 == 2) return answer;
             LatchgateException error = LatchgateException.of(answer);
+            if (answer.status() == 0) {
+                // The last of the time is too short for an answer, so what earlier requests have shown says more.
+                boolean isLate = Clock.now() - answer.sent() >= timeout + wait;
+                error = seen = seen != null && isLate ? seen : error;
+            }
             long retryAfter = answer.retryAfter();
             // With its ticket, the next request returns to its position.
             if (!answer.text("ticket").isEmpty()) request.put("ticket", answer.text("ticket"));

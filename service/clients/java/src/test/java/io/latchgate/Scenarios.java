@@ -10,6 +10,7 @@ import io.latchgate.LatchgateException.WaitTimeout;
 import java.lang.management.ManagementFactory;
 import java.lang.reflect.Method;
 import java.net.InetSocketAddress;
+import java.net.ServerSocket;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -447,6 +448,16 @@ final class Scenarios extends World {
         b.freeze();
         LatchgateClient client = config(a.url, b.url).timeout(Duration.ofMillis(300)).retryFor(SECOND).connect();
         raises(Unavailable.class, () -> client.acquire(key));
+    }
+
+    void test21_a_failure_says_more_than_the_silence_after_it() throws Exception {
+        try (ServerSocket server = new ServerSocket(0)) {
+            // The first connection is closed. Later ones are accepted by the system, and nothing answers there.
+            background(() -> { server.accept().close(); return null; });
+            LatchgateClient client = config("http://127.0.0.1:" + server.getLocalPort()).retryFor(SECOND).connect();
+            String detail = raises(Unavailable.class, () -> client.acquire(key)).getMessage();
+            check(!detail.contains("no answer in time"), detail);
+        }
     }
 
     void test22_a_node_that_is_busy_is_called_again_after_its_time() throws Exception {
