@@ -38,7 +38,7 @@ pub enum Error {
 
     /// No node has answered in time, or each one said that it cannot serve. An acquire without an answer was released again, as
     /// far as possible.
-    #[error("no node can be reached: {0}")]
+    #[error("no node serves the call: {0}")]
     Unreachable(String),
 
     /// A base URL or an API key has the wrong form, or an answer is not Latchgate's.

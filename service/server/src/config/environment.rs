@@ -3,7 +3,6 @@
 use std::ffi::{OsStr, OsString};
 
 use anyhow::bail;
-use clap::error::{ContextKind, ContextValue};
 
 const PREFIX: &str = "LATCHGATE_";
 /// What `latchgate lock` sets for the program that it runs. No setting reads them.
@@ -79,14 +78,16 @@ fn unknown(
     })
 }
 
-/// The variable of the flag that clap would suggest for this one's.
+/// The variable of a setting that has most likely been meant: of its letters, at most one in four is another, or one name goes on where the
+/// other one ends.
 fn nearest(command: &clap::Command, name: &str) -> Option<String> {
-    let flag = format!("--{}", name.strip_prefix(PREFIX)?.to_lowercase().replace('_', "-"));
-    let error = command.clone().try_get_matches_from(["latchgate", "serve", &flag]).err()?;
-    match error.get(ContextKind::SuggestedArg)? {
-        ContextValue::String(flag) => Some(variable(flag.trim_start_matches('-'))),
-        _ => None,
-    }
+    let goes_on = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_'));
+    let distance = |known: &str| Some(strsim::osa_distance(known.strip_prefix(PREFIX)?, name.strip_prefix(PREFIX)?));
+    let is_near = |known: &str, distance: usize| {
+        goes_on(known, name) || goes_on(name, known) || distance <= (name.len() - PREFIX.len()).max(4) / 4
+    };
+    let near = names_of(command.find_subcommand("serve")?).into_iter().filter_map(|known| Some((distance(&known)?, known)));
+    near.filter(|(distance, known)| is_near(known, *distance)).min().map(|(_, known)| known)
 }
 
 /// Kubernetes and Docker describe a service called `latchgate` (or `latchgate-…`) to every container:
@@ -125,7 +126,9 @@ mod tests {
             let error = refused(wrong, "x").unwrap_or_else(|| panic!("{wrong} was accepted"));
             assert!(error.contains(wrong) && error.ends_with(&format!("did you mean {right}?")), "{error}");
         }
-        assert!(is_unknown("LATCHGATE_QUUX", "x") && refused("LATCHGATE_QUUX", "x").is_none(), "it is near no setting");
+        for own in ["LATCHGATE_QUUX", "LATCHGATE_USER", "LATCHGATE_DATA", "LATCHGATE_RELEASE", "LATCHGATE_BACKUP_DIR"] {
+            assert!(is_unknown(own, "x") && refused(own, "x").is_none(), "{own} is near no setting");
+        }
     }
 
     #[test]

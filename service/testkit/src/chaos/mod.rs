@@ -128,6 +128,9 @@ impl Chaos<'_> {
         say(&format!("{} minutes of chaos on {on} (--seed {})", self.args.minutes, self.seed));
         let share = Duration::from_secs(60 * self.args.minutes / self.args.on.len() as u64);
         for kind in &self.args.on {
+            ensure!(FAULTS.iter().any(|fault| fault.on.contains(kind)), "chaos has no faults for {}", name_of(*kind));
+        }
+        for kind in &self.args.on {
             // So that a seed repeats a target whatever ran before it.
             self.random = StdRng::seed_from_u64(self.seed << 8 | *kind as u64);
             self.caused = 0;

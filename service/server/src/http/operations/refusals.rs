@@ -57,8 +57,10 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         }
         Outcome::Unknown { attempt, cause } => {
             let of_attempt = |why, at, what| {
-                let next = "Find out whether the work was done, then resolve the operation";
-                let detail = format!("Attempt {attempt} {what}. {next} {id}.");
+                let detail = format!(
+                    "Attempt {attempt} {what}. A person has to find out whether the work was done, and resolves the operation with \
+                     `latchgate operations resolve {id}`, which needs an API key with the scope admin."
+                );
                 problem(Code::OperationUnknown, &detail)
                     .with("attempt", attempt)
                     .with("why", why)
