@@ -22,14 +22,15 @@ class Raw:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, command: list[str], name: str = "raw") -> Raw:
+    async def start(cls, command: list[str], name: str = "raw", lists: bool = True) -> Raw:
         command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
         pipes: Any = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
         raw = cls(await asyncio.create_subprocess_exec(*command, limit=1 << 20, **pipes))
         info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": name, "version": "1"}}
         await raw.ask("initialize", info)
         raw.send({"method": "notifications/initialized"})
-        await raw.ask("tools/list", {})
+        if lists:
+            await raw.ask("tools/list", {})
         return raw
 
     async def _read(self) -> None:

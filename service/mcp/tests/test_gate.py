@@ -183,10 +183,10 @@ class Gate(World):
 
 
 class Odd(World):
-    async def odd(self, *arguments: str) -> Raw:
+    async def odd(self, *arguments: str, lists: bool = True) -> Raw:
         url, name = [] if "--url" in arguments else ["--url", self.node.url], f"odd-{self.directory.name}"
         server = python_server("odd.py", str(self.directory / "effects"))
-        raw = await Raw.start([BINARY, "mcp-gate", *url, "--name", name, *arguments, "--", *server])
+        raw = await Raw.start([BINARY, "mcp-gate", *url, "--name", name, *arguments, "--", *server], lists=lists)
         self.addAsyncCleanup(raw.close)
         return raw
 
@@ -229,6 +229,38 @@ class Odd(World):
             tools = (await raw.ask("tools/list", {}))["result"]["tools"]
         self.assertIn("idempotency_key", tools[0]["inputSchema"]["properties"])
         self.assertEqual(self.effects(), ["ask"])
+
+    async def test_no_server_reads_a_call_that_the_gate_does_not(self) -> None:
+        raw = await self.odd("--treat", "key=pass")
+        pay, key = '"params":{"name":"pay"}', '"params":{"name":"key"}'
+        for members in [
+            f'"method":"ping","params":\r{{"jsonrpc":"2.0","id":71,"method":"tools/call",{pay}}}\r',
+            f'"method":"tools/call","method":"ping",{pay}',
+            f'"Method":"tools/call","method":"ping",{pay}',
+            f'"method":"tools/call",{pay},{key}',
+            f'"method":"tools/call",{pay.replace("params", "PARAMS")},{key}',
+            '"method":"tools/call","params":{"name":"pay","name":"key"}',
+            '"method":"tools/call","params":{"Name":"pay","name":"key"}',
+            '"method":"tools/call","paramſ":{"name":"pay"},"params":{"name":"key"}',
+        ]:
+            raw.write(f'{{"jsonrpc":"2.0","id":70,{members}}}'.encode())
+            await raw.ask("tools/list", {})
+        self.assertEqual(self.effects(), ["key", "key"])
+
+    async def test_a_key_of_the_tool_itself_counts_before_the_tool_is_listed(self) -> None:
+        raw = await self.odd(lists=False)
+        for is_again in [False, True]:
+            result = await raw.call("own", amount=1, idempotency_key="k")
+            self.assertEqual("latchgate/duplicate" in result.get("_meta", {}), is_again, str(result))
+            await raw.ask("tools/list", {})
+        self.assertEqual(self.effects(), ["own"])
+
+    async def test_a_server_that_has_closed_its_input_is_not_called(self) -> None:
+        raw = await self.odd("--call-timeout", "1s")
+        self.assertIn("UNKNOWN", (await raw.call("closed"))["content"][0]["text"])
+        codes = [(await raw.call("pay", work=work))["_meta"]["latchgate/refusal"]["code"] for work in range(3)]
+        self.assertEqual(codes[1:], ["server-busy", "server-busy"])
+        self.assertEqual(self.effects(), ["closed"])
 
     async def test_while_the_first_call_may_run_no_new_key_is_advised(self) -> None:
         raw = await self.odd("--call-timeout", "6s")

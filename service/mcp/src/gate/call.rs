@@ -58,8 +58,13 @@ impl Call {
         if !known.has_own_key && arguments.shift_remove(KEY).is_some() && key.is_none() {
             return Err(invalid(format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes")));
         }
+        let mut identified = arguments.clone();
+        if key.is_some() {
+            // Whether the tool has an argument of this name may not be known yet.
+            identified.shift_remove(KEY);
+        }
         // Half of a surrogate pair, to which some programs cut a text, and a number that is too large are no values.
-        let canonical = Canonical::parse_for_digest("arguments", &text(&arguments));
+        let canonical = Canonical::parse_for_digest("arguments", &text(&identified));
         let canonical = canonical.map_err(|error| invalid(error.to_string()))?;
         let arguments_sha256 = Sha256Digest::of(canonical.as_bytes()).to_string();
         // As they were read: of two members with one name, the server gets the last one.
@@ -136,8 +141,8 @@ impl Relay {
             return answer(&call.id, "result", &server_ended());
         };
         let until = Instant::now() + self.settings.call_max;
-        // If the server has ended meanwhile, no answer comes.
-        if timeout_at(until, self.to_server.send(text(&call.message))).await.is_err() {
+        // If the server ends after this, no answer comes.
+        if !matches!(timeout_at(until, self.to_server.send(text(&call.message))).await, Ok(Ok(()))) {
             let _ = attempt.fail().await;
             return answer(&call.id, "result", &refusal(NOT_READ, "server-busy", None));
         }

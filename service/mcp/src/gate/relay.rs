@@ -187,27 +187,35 @@ fn members(first: &str, last: &str) -> Object {
 }
 
 impl Relay {
-    fn of_client(self: &Arc<Self>, line: Line) -> Passes {
+    /// The server gets what was read here, once each: of two members with one name, another program might read the first.
+    fn of_client(self: &Arc<Self>, mut line: Line) -> Passes {
+        // Between the parts of a message it is a blank. Some servers end a line there, and would read what is behind it as a message.
+        line.iter_mut().filter(|byte| **byte == b'\r').for_each(|byte| *byte = b' ');
         let Ok(message) = serde_json::from_slice::<Object>(&line) else {
             // The server might read a call in it: older versions of the protocol have batches.
             return Err(refused(RawValue::NULL, -32_700, "the line is not one message of JSON-RPC"));
         };
+        if has_other_case(&message, &["id", "method", "params"]) {
+            return Err(refused(RawValue::NULL, -32_600, "the names of id, method and params are in lower case"));
+        }
         match field::<String>(&message, "method").as_deref() {
-            Some("tools/call") => self.called(message, line),
-            Some("notifications/cancelled") => Ok(Some(self.cancelled(message, line))),
-            _ => Ok(Some(line)),
+            Some("tools/call") => self.called(message),
+            Some("notifications/cancelled") => Ok(Some(self.cancelled(message))),
+            _ => Ok(Some(text(&message))),
         }
     }
 
-    fn called(self: &Arc<Self>, message: Object, line: Line) -> Passes {
+    fn called(self: &Arc<Self>, mut message: Object) -> Passes {
         let params: Object = field(&message, "params").unwrap_or_default();
-        let (Some(id), Some(tool)) = (message.get("id"), field::<String>(&params, "name")) else {
+        let is_clear = !has_other_case(&params, &["name", "arguments"]);
+        let (Some(id), Some(tool), true) = (message.get("id"), field::<String>(&params, "name"), is_clear) else {
             let id = message.get("id").map_or(RawValue::NULL, AsRef::as_ref);
             return Err(refused(id, -32_600, "a call needs an id and the name of a tool"));
         };
         let mut state = self.state.lock();
         if !state.tools.is_gated(&self.settings, &tool) {
-            return Ok(Some(line));
+            set(&mut message, "params", &params);
+            return Ok(Some(text(&message)));
         }
         if state.calls.len() >= CALLS_MAX || state.calls.contains_key(id.get()) {
             return Err(refused(id, -32_600, "a call with this id runs, or too many do: the tool was not called"));
@@ -223,11 +231,11 @@ impl Relay {
     }
 
     /// The server learns of it under the id that it knows. If it answers all the same, that is recorded.
-    fn cancelled(&self, mut message: Object, line: Line) -> Line {
+    fn cancelled(&self, mut message: Object) -> Line {
         let mut params: Object = field(&message, "params").unwrap_or_default();
         let state = self.state.lock();
         let call = params.get("requestId").and_then(|id| state.calls.get(id.get()));
-        let Some((id_at_server, cancelled)) = call else { return line };
+        let Some((id_at_server, cancelled)) = call else { return text(&message) };
         cancelled.cancel();
         set(&mut params, "requestId", id_at_server);
         set(&mut message, "params", &params);
@@ -271,6 +279,13 @@ impl Relay {
         state.calls.remove(call.id.get());
         state.awaited.remove(&call.id_at_server);
     }
+}
+
+/// Whether a member has one of these names but for its case, in which some programs take it for that one.
+fn has_other_case(object: &Object, names: &[&str]) -> bool {
+    let is_like =
+        |member: &String| names.iter().any(|name| member != name && member.to_uppercase() == name.to_uppercase());
+    object.keys().any(is_like)
 }
 
 fn refused(id: &RawValue, code: i64, words: &str) -> Line {

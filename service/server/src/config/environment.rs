@@ -86,7 +86,8 @@ fn nearest(command: &clap::Command, name: &str) -> Option<String> {
     let is_near = |known: &str, distance: usize| {
         goes_on(known, name) || goes_on(name, known) || distance <= (name.len() - PREFIX.len()).max(4) / 4
     };
-    let near = names_of(command.find_subcommand("serve")?).into_iter().filter_map(|known| Some((distance(&known)?, known)));
+    let near =
+        names_of(command.find_subcommand("serve")?).into_iter().filter_map(|known| Some((distance(&known)?, known)));
     near.filter(|(distance, known)| is_near(known, *distance)).min().map(|(_, known)| known)
 }
 

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::call::{Answer, Failure};
-use super::feed::{Batch, READ_MAX};
+use super::feed::Batch;
 use super::handle::Locks;
 use super::node::LockNode;
 use crate::store::{EventCursor, LoggedEvent, Watched};
@@ -17,7 +17,7 @@ use crate::store::{EventCursor, LoggedEvent, Watched};
 /// A watcher without events learns its position this often, if it has moved.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts a read of so many events at most. The error says when it may be made.
+/// Counts so many events that were read. The error says when they may be counted.
 type CountRead = Box<dyn Fn(usize) -> Result<(), Duration> + Send + Sync>;
 
 /// What a watcher sees next.
@@ -41,6 +41,8 @@ pub struct Watch {
     /// Its own reads go on to here: from here on the batches have everything.
     catches_up_to: Option<EventCursor>,
     count_read: CountRead,
+    /// How many events it has read by itself that are not counted yet.
+    uncounted: usize,
     batches: broadcast::Receiver<Arc<Batch>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -51,7 +53,7 @@ impl Watch {
         self.after
     }
 
-    /// Counts the reads of this watcher alone, from before it joined the others. While they may not be made, it pauses.
+    /// Counts the events that this watcher alone reads, from before it joined the others. While they may not be counted, it pauses.
     pub fn counting(self, count_read: impl Fn(usize) -> Result<(), Duration> + Send + Sync + 'static) -> Self {
         Self { count_read: Box::new(count_read), ..self }
     }
@@ -102,17 +104,20 @@ impl Watch {
     /// Reads events from before the watcher joined the reader. Few watchers do so at once.
     async fn catch_up(&mut self, end: EventCursor) -> Option<Next> {
         let node = Arc::clone(&self.node);
-        while let Err(pause) = (self.count_read)(READ_MAX) {
+        // What it has read before. The request for the stream counts for the first read.
+        while let Err(pause) = (self.count_read)(self.uncounted) {
             tokio::select! {
                 () = sleep(pause) => {}
                 () = node.closing.cancelled() => return None,
             }
         }
+        self.uncounted = 0;
         let _permit = tokio::select! {
             permit = node.history.catch_ups.acquire() => permit.ok()?,
             () = node.closing.cancelled() => return None,
         };
         let page = node.history.feeds.read(self.app.as_ref(), &self.watched, self.after).await.ok()?;
+        self.uncounted = page.events.len();
         if page.next == self.after || page.next >= end {
             self.catches_up_to = None;
         }
@@ -177,6 +182,7 @@ impl Locks {
             known: (after, Instant::now()),
             catches_up_to: (after != begin).then_some(begin),
             count_read: Box::new(|_| Ok(())),
+            uncounted: 0,
             batches,
             _permit: permit,
         })
