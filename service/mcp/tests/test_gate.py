@@ -259,7 +259,7 @@ class Odd(World):
         raw = await self.odd("--call-timeout", "1s")
         self.assertIn("UNKNOWN", (await raw.call("closed"))["content"][0]["text"])
         codes = [(await raw.call("pay", work=work))["_meta"]["latchgate/refusal"]["code"] for work in range(3)]
-        self.assertEqual(codes[1:], ["server-busy", "server-busy"])
+        self.assertEqual(codes[1:], ["server-ended", "server-ended"])
         self.assertEqual(self.effects(), ["closed"])
 
     async def test_while_the_first_call_may_run_no_new_key_is_advised(self) -> None:

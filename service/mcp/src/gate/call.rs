@@ -142,9 +142,13 @@ impl Relay {
         };
         let until = Instant::now() + self.settings.call_max;
         // If the server ends after this, no answer comes.
-        if !matches!(timeout_at(until, self.to_server.send(text(&call.message))).await, Ok(Ok(()))) {
+        let not_sent = match timeout_at(until, self.to_server.send(text(&call.message))).await {
+            Ok(sent) => sent.is_err().then(server_ended),
+            Err(_) => Some(refusal(NOT_READ, "server-busy", None)),
+        };
+        if let Some(refusal) = not_sent {
             let _ = attempt.fail().await;
-            return answer(&call.id, "result", &refusal(NOT_READ, "server-busy", None));
+            return answer(&call.id, "result", &refusal);
         }
         let answered = timeout_at(until, answered).await;
         let mut why = match &answered {
@@ -194,7 +198,7 @@ fn refusal(words: &str, code: &str, operation: Option<&str>) -> Value {
 }
 
 fn server_ended() -> Value {
-    refusal("The server has ended. The tool was not called for this request.", "server-ended", None)
+    refusal("The server has ended, or reads no more. The tool was not called for this request.", "server-ended", None)
 }
 
 fn unknown(why: &str, id: &str) -> Value {
