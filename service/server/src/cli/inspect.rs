@@ -378,12 +378,17 @@ fn show_lock(is_json: bool, lock: &Value) {
 }
 
 fn hold_off(of: EnginesOf, ms: u64) -> String {
+    let lasts = rough(Duration::from_millis(ms));
     match of {
-        EnginesOf::Locks if ms == 0 => "No hold-off is in force: nodes grant leases.".to_owned(),
-        EnginesOf::Locks => format!("The hold-off is in force: no node grants new leases for {ms} ms."),
-        EnginesOf::Gate if ms == 0 => "No hold-off of the gate is in force: operations without a record go.".to_owned(),
+        EnginesOf::Locks if ms == 0 => "No hold-off is in force: nodes grant leases. Unless the gate has a store of its own, the \
+                                        hold-off of operations has ended too: an operation that was running may run again."
+            .to_owned(),
+        EnginesOf::Locks => format!("The hold-off is in force: no node grants new leases for {lasts}."),
+        EnginesOf::Gate if ms == 0 => "No hold-off of the gate is in force: operations without a record go, and one that was \
+                                       running may run again. Unless the gate has a store of its own, nodes grant leases too."
+            .to_owned(),
         EnginesOf::Gate => format!(
-            "The hold-off of the gate is in force: for {ms} ms, operations without a record go only if they may be repeated."
+            "The hold-off of the gate is in force: for {lasts}, operations without a record go only if they may be repeated."
         ),
     }
 }

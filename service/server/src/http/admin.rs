@@ -191,7 +191,8 @@ pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<Swit
 /// may have been lost, and ends one when none were. If it ends early, grants say in `forced_ms` for how long it would have lasted.
 ///
 /// During a hold-off of the gate, an operation without a record is 409 `operation-unknown` if its pre says `on_expiry: block`; other
-/// pres go and say `possibly_repeated`.
+/// pres go and say `possibly_repeated`. If the gate has no store of its own, both are one: a hold-off that ends early ends for locks and
+/// operations, and an operation that was running may run again.
 #[utoipa::path(post, path = "/v1/admin/hold-off", tag = "admin", responses((status = 200, body = HoldOffAnswer)))]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     let of = of.unwrap_or_default();
