@@ -16,7 +16,7 @@ use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
 use crate::engines::{EngineSet, EngineView, EnginesOf, OrderFailure, SwitchOrder, UsedStore};
-use crate::format::{DateTime, answers, requests, rfc3339};
+use crate::format::{DateTime, answers, lasting, requests, rfc3339};
 use crate::http::TTL_MS_MIN;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -198,7 +198,9 @@ pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<Hold
     let of = of.unwrap_or_default();
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(of.as_str());
-    call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
+    call.detail(|| {
+        for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for {}", lasting(ms)))
+    });
     let ordered = match of {
         EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
         EnginesOf::Gate => call.context.operations.engines().order_hold_off(for_ms).await,
