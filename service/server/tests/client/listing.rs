@@ -238,5 +238,5 @@ async fn shells_complete_keys_and_apps() {
         assert_eq!(completed(shell, "latchgate locks list --app d").await, "default\n", "{shell}");
     }
     assert_eq!(completed("bash", "latchgate locks his").await, "history\n");
-    assert_eq!(completed("bash", "latchgate wa").await, "");
+    assert_eq!(completed("bash", "latchgate wa").await, "\n");
 }
