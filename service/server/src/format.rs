@@ -6,6 +6,8 @@ use latchgate_core::Timestamp;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
+use crate::config::YEAR_MS;
+
 /// Types of answers in JSON. A field with a question mark is absent from an answer in which it says nothing; it is never null.
 macro_rules! answers {
     ($($(#[$about:meta])* pub struct $name:ident $(<$life:lifetime>)? {
@@ -105,6 +107,15 @@ fn write_digits(digits: &mut [u8], mut number: u32) {
     }
 }
 
+/// A time in the largest unit of which it is a whole number: `10 min`, `90 s`.
+pub fn lasting(ms: u64) -> String {
+    const UNITS: [(u64, &str); 5] =
+        [(YEAR_MS, "year"), (24 * 3_600_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s")];
+    let (unit, name) = UNITS.into_iter().find(|(unit, _)| ms > 0 && ms.is_multiple_of(*unit)).unwrap_or((1, "ms"));
+    let count = ms / unit;
+    format!("{count} {name}{}", if name == "year" && count > 1 { "s" } else { "" })
+}
+
 /// Whole ms.
 pub fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
@@ -113,6 +124,21 @@ pub fn ms(duration: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_shown_in_its_largest_unit() {
+        for (ms, text) in [
+            (0, "0 ms"),
+            (1_500, "1500 ms"),
+            (90_000, "90 s"),
+            (600_000, "10 min"),
+            (7 * 24 * 3_600_000, "7 d"),
+            (YEAR_MS, "1 year"),
+            (10 * YEAR_MS, "10 years"),
+        ] {
+            assert_eq!(lasting(ms), text);
+        }
+    }
 
     #[test]
     fn times_are_utc_to_the_ms() {

@@ -7,7 +7,7 @@ import { Selection } from "../selection.js";
 import { Pages, appColumn, ask, badge, button, choice, empty, head, heldFor, keyLink, ownerLink, table, timeLeft } from "../widgets.js";
 
 const PAGE = 50;
-/** Most keys of a page, and most pages, when all keys are counted. */
+/** Most keys of a page, also those that a sorted page looks through, and most pages, when all keys are counted. */
 const COUNTED_PAGE = 1000;
 const COUNTED_PAGES_MAX = 20;
 const STATES = [["any", "any"], ["held", "held"], ["free", "free"], ["closed", "closed"]];
@@ -74,7 +74,10 @@ function listed(view, { locks: rows, unreadable = [], next_cursor }, query, sele
     return [broken, empty(next_cursor ? "None among the keys that were looked through for this page. The next page looks further."
       : isFiltered ? "No lock fits." : query.state === "held" ? "No lock is held." : "No lock has been taken yet.")];
   }
-  return [broken, table("Locks", [
+  // The order is that of one page, which is cut.
+  const part = query.sort && (next_cursor || rows.length === PAGE) && h("p", { class: "about" },
+    `In this order, a page looks through ${number(COUNTED_PAGE)} keys and shows the first ${PAGE} of those that fit: others that belong here may be missing.`);
+  return [broken, part, table("Locks", [
     mayActOn && chosen,
     appColumn(rows),
     { label: "Key", cell: keyLink, class: "key title", sort: "" },

@@ -15,7 +15,7 @@ use utoipa::ToSchema;
 use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use super::{Access, Caller, ChangeFailure};
 use crate::audit::Entry;
-use crate::format::requests;
+use crate::format::{lasting, requests};
 
 /// Longest life of an API key that expires, and longest time before a notice, in ms.
 const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
@@ -216,7 +216,10 @@ impl Order<'_> {
 impl AppChangeRequest {
     fn parse(self) -> Result<AppChange, OrderRefused> {
         if self.warn_after_ms.flatten().is_some_and(|ms| ms == 0 || ms > MS_MAX) {
-            return Err(OrderRefused::invalid("warn_after_ms", format!("must be null, or from 1 to {MS_MAX}")));
+            return Err(OrderRefused::invalid(
+                "warn_after_ms",
+                format!("must be null, or from 1 to {MS_MAX}, {}", lasting(MS_MAX)),
+            ));
         }
         let quotas = self.quotas.unwrap_or_default().parse()?;
         Ok(AppChange { is_disabled: self.disabled, warn_after_ms: self.warn_after_ms, quotas })
@@ -265,7 +268,10 @@ impl KeyRequest {
             check_no_api_key("name", name)?;
         }
         if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
-            return Err(OrderRefused::invalid("expires_in_ms", format!("must be from 1 to {MS_MAX}")));
+            return Err(OrderRefused::invalid(
+                "expires_in_ms",
+                format!("must be from 1 to {MS_MAX}, {}", lasting(MS_MAX)),
+            ));
         }
         Ok((Permissions { app, scopes: self.scopes.into(), prefixes }, self.expires_in_ms))
     }
@@ -275,7 +281,7 @@ impl KeyRequest {
 fn shown_change(change: &AppChange) -> String {
     let or_none = |limit: Option<String>| limit.unwrap_or_else(|| "none".to_owned());
     let disabled = change.is_disabled.map(|is_disabled| format!("disabled: {is_disabled}"));
-    let warn_after = change.warn_after_ms.map(|ms| format!("warn_after_ms: {}", or_none(ms.map(|ms| ms.to_string()))));
+    let warn_after = change.warn_after_ms.map(|ms| format!("warn_after: {}", or_none(ms.map(lasting))));
     let quotas = change
         .quotas
         .iter()
@@ -286,7 +292,7 @@ fn shown_change(change: &AppChange) -> String {
 /// An API key as the detail of an audit record.
 fn shown_key(permissions: &Permissions, expires_in_ms: Option<u64>) -> String {
     let scopes: Vec<&str> = permissions.scopes.iter().map(Scope::as_str).collect();
-    let expires = expires_in_ms.map(|ms| format!(", expires_in_ms {ms}")).unwrap_or_default();
+    let expires = expires_in_ms.map(|ms| format!(", expires in {}", lasting(ms))).unwrap_or_default();
     let prefixes = if permissions.prefixes.is_empty() { "all".to_owned() } else { permissions.prefixes.join(" ") };
     format!("app: {}, scopes: {}, prefixes: {prefixes}{expires}", permissions.app.as_str(), scopes.join(","))
 }

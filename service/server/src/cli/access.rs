@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::node::client;
 use super::print::{complain, counted, list, not_printed, out, printed, said, text};
 use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
+use crate::format::lasting;
 
 /// # Errors
 /// Says why the command was refused, or could not be carried out.
@@ -30,16 +31,31 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
         AppCommand::WarnAfter { app, after } => {
             let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "warn_after_ms": after }))).await?;
             said(is_json, &answer, || match after {
-                Some(ms) => format!("A lock of the app {app:?} that is held for {ms} ms gets the event held_too_long."),
+                Some(ms) => {
+                    format!("A lock of the app {app:?} that is held for {} gets the event held_too_long.", lasting(*ms))
+                }
                 None => format!("However long a lock of the app {app:?} is held, it gets no event held_too_long."),
             });
         }
         AppCommand::List => {
             let answer = call(node, Method::GET, "/v1/admin/apps", None).await?;
-            list(is_json, "apps", items(&answer["apps"]), &["APP", "STATE", "API KEYS", "QUOTAS"], |app| {
-                let state = if app["disabled"] == true { "disabled" } else { "enabled" };
-                vec![text(&app["app"]), state.to_owned(), counted(&app["api_keys"], "API key"), shown(app)]
-            });
+            list(
+                is_json,
+                "apps",
+                items(&answer["apps"]),
+                &["APP", "STATE", "API KEYS", "QUOTAS", "WARN AFTER"],
+                |app| {
+                    let state = if app["disabled"] == true { "disabled" } else { "enabled" };
+                    let warn_after = app["warn_after_ms"].as_u64().map_or_else(|| "never".to_owned(), lasting);
+                    vec![
+                        text(&app["app"]),
+                        state.to_owned(),
+                        counted(&app["api_keys"], "API key"),
+                        shown(app),
+                        warn_after,
+                    ]
+                },
+            );
         }
         AppCommand::Quota { app, quotas } => {
             let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "quotas": quotas }))).await?;
@@ -72,7 +88,8 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
             let answer = call(node, Method::GET, &format!("/v1/admin/api-keys{of_app}"), None).await?;
             let columns =
                 ["ID", "APP", "SCOPES", "PREFIXES", "STATE", "EXPIRES", "LAST USE (HOUR)", "NAME", "CREATED BY"];
-            list(is_json, "API keys", items(&answer["api_keys"]), &columns, |key| {
+            let what = if app.is_some() { "API keys that match" } else { "API keys" };
+            list(is_json, what, items(&answer["api_keys"]), &columns, |key| {
                 let all = |field: &str| items(&key[field]).iter().map(text).collect::<Vec<_>>().join(",");
                 let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
                 let [id, app, state, name, created_by, expires_at, used_at] =

@@ -11,6 +11,7 @@ use super::progress::shown;
 use crate::audit::{Actor, COMMAND, Entry};
 use crate::config::BesideArgs;
 use crate::engines::{EngineSet, EnginesOf, SwitchOrder};
+use crate::format::lasting;
 use crate::observe::logs::{self, LogFormat};
 use crate::serve;
 
@@ -35,7 +36,7 @@ fn start_log() -> anyhow::Result<()> {
 pub async fn hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> anyhow::Result<Value> {
     start_log()?;
     let ordered = order_hold_off(args, of, for_ms).await;
-    let detail = for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}"));
+    let detail = for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for {}", lasting(ms)));
     record("hold-off", of, &detail, ordered.is_ok());
     Ok(json!({ "hold_off_ms": ordered? }))
 }

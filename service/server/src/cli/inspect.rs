@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::beside;
 use super::node::{ORDER_MAX, client};
-use super::print::{coloured, counted, list, one_line, out, rough, said, text, when};
+use super::print::{coloured, complain, counted, list, one_line, out, rough, said, text, when};
 use super::progress::shown;
 use crate::config::{
     EnginesCommand, EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, OperationsCommand,
@@ -35,6 +35,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 const STATUS_LINES: usize = 5;
 /// Digits of the id of an operation.
 const ID_LENGTH: usize = 32;
+/// How many pages of operations a command looks through at most, if it does not list them all.
+const PAGES_MAX: usize = 40;
 
 /// # Errors
 /// Says why the node has refused the command, or did not answer.
@@ -123,6 +125,11 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
         path += if is_asked { parameter } else { "" };
     }
     path += &args.owner.as_ref().map(|owner| format!("&owner={}", encode(owner))).unwrap_or_default();
+    let what = match args {
+        args if args.closed || args.waiters || args.owner.is_some() || !args.prefix.is_empty() => "locks that match",
+        args if args.all => "locks",
+        _ => "held locks",
+    };
     loop {
         let mut locks = pages(client, &path, "locks").await?;
         // The order of the node is that of one page.
@@ -139,15 +146,15 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
         if args.watch && stdout().is_terminal() {
             out("\x1b[H\x1b[2J");
         }
-        let columns = ["KEY", "MODE", "HOLDERS", "HELD", "ENDS", "WAITERS", "TOKEN", "CLOSED"];
-        list_of(is_json, app, "locks", &locks, &columns, |lock| {
+        let columns = ["KEY", "MODE", "HOLDERS", "HELD FOR", "ENDS", "WAITERS", "TOKEN", "CLOSED"];
+        list_of(is_json, app, what, &locks, &columns, |lock| {
             let (holders, first) = (&lock["holders"], &lock["holders"][0]);
             let last = holders.as_array().into_iter().flatten().max_by_key(|holder| holder["ttl_ms"].as_u64());
             vec![
                 one_line(&lock["key"]),
                 text(&first["mode"]),
                 owners(holders),
-                when(&first["granted_at"]),
+                when(&first["granted_at"]).trim_end_matches(" ago").to_owned(),
                 when(last.map_or(&Value::Null, |last| &last["expires_at"])),
                 text(&lock["waiters"]),
                 text(&lock["last_token"]),
@@ -168,21 +175,29 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
     match command {
         OperationsCommand::List { operation, state, older_than, suspect, undecided, limit } => {
             let older_than_ms = ms(*older_than);
-            let mut path = format!("/v1/operations?limit={PAGE}&suspect={suspect}&older_than_ms={older_than_ms}");
-            for (name, value) in [("operation", operation), ("state", state)] {
-                if let Some(value) = value {
-                    path += &format!("&{name}={}", encode(value));
-                }
+            let mut filter = format!("&suspect={suspect}&older_than_ms={older_than_ms}");
+            if let Some(operation) = operation {
+                filter += &format!("&operation={}", encode(operation));
             }
-            let mut operations = pages(&client, &path, "operations").await?;
+            let states: Vec<&str> = match state {
+                Some(state) => vec![state],
+                None if *undecided => UNDECIDED_STATES.to_vec(),
+                None => vec![""],
+            };
+            let mut operations = Vec::new();
+            for state in states {
+                let path = operations_path(state, &filter);
+                let is_kept = |operation: &Value| !undecided || is_undecided(operation);
+                operations.extend(kept(&client, &path, "operations", is_kept, usize::MAX, usize::MAX).await?.0);
+            }
             operations.sort_by_key(since);
-            operations.retain(|operation| !undecided || is_undecided(operation));
+            let is_filtered = *undecided || *suspect || older_than_ms > 0 || operation.is_some() || state.is_some();
             // The newest ones.
             operations.drain(..operations.len().saturating_sub(limit.unwrap_or(usize::MAX)));
             list_of(
                 show.json,
                 app.as_deref(),
-                "operations",
+                if is_filtered { "operations that match" } else { "operations" },
                 &operations,
                 &["SINCE", "STATE", "OPERATION", "LABEL", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "ID"],
                 |operation| {
@@ -197,6 +212,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             let answer = client.call(Method::GET, &format!("/v1/operations/{}", encode(&id)), None).await?;
             said(show.json, &answer, || {
                 let mut fields = answer.as_object().cloned().unwrap_or_default();
+                fields.insert("state".to_owned(), json!(state_of(&answer)));
                 let first = ["operation", "state", "label", "created_at", "started_at", "ended_at", "detail"];
                 let first: Vec<(&str, Value)> =
                     first.into_iter().filter_map(|name| Some((name, fields.remove(name)?))).collect();
@@ -290,6 +306,27 @@ fn state_of(operation: &Value) -> String {
     if has_expired { "expired".to_owned() } else { text(&operation["state"]) }
 }
 
+/// The states of operations that may be undecided.
+const UNDECIDED_STATES: [&str; 2] = ["unknown", "started"];
+
+fn operations_path(state: &str, filter: &str) -> String {
+    let state = if state.is_empty() { String::new() } else { format!("&state={}", encode(state)) };
+    format!("/v1/operations?limit={PAGE}{state}{filter}")
+}
+
+/// The operations of all apps that a person must decide, those that are undecided longest first; and whether these are all.
+async fn undecided(all: &Client) -> Result<(Vec<Value>, bool), Error> {
+    let (mut found, mut is_all) = (Vec::new(), true);
+    for state in UNDECIDED_STATES {
+        let path = operations_path(state, "");
+        let (operations, is_whole) = kept(all, &path, "operations", is_undecided, usize::MAX, PAGES_MAX).await?;
+        found.extend(operations);
+        is_all &= is_whole;
+    }
+    found.sort_by_key(since);
+    Ok((found, is_all))
+}
+
 /// Whether a person must find out how the operation has ended.
 fn is_undecided(operation: &Value) -> bool {
     let has_passed = operation["ttl_ms"] == 0 && operation["on_expiry"] == "block";
@@ -302,18 +339,19 @@ async fn whole_id(client: &Client, beginning: &str) -> anyhow::Result<String> {
     if beginning.len() >= ID_LENGTH || beginning.is_empty() || !is_hex {
         return Ok(beginning.to_owned());
     }
-    let operations = pages(client, &format!("/v1/operations?limit={PAGE}"), "operations").await?;
-    let ids = operations.iter().filter_map(|operation| operation["id"].as_str());
-    let found: Vec<&str> = ids.filter(|id| id.starts_with(&beginning.to_lowercase())).collect();
-    match found[..] {
-        [id] => Ok(id.to_owned()),
+    let begins = beginning.to_lowercase();
+    let begins_so = |operation: &Value| operation["id"].as_str().is_some_and(|id| id.starts_with(&begins));
+    let path = operations_path("", "");
+    let (found, is_all) = kept(client, &path, "operations", begins_so, 2, PAGES_MAX).await?;
+    let mut found: Vec<String> = found.iter().map(|operation| text(&operation["id"])).collect();
+    // A store may have listed one twice.
+    found.dedup();
+    match &found[..] {
+        [first, other, ..] => bail!("the ids of several operations begin with {beginning}: {first}, {other}"),
+        _ if !is_all => bail!("there are too many operations to look for {beginning}: give the whole id"),
+        [id] => Ok(id.clone()),
         // The node says that there is none.
         [] => Ok(beginning.to_owned()),
-        _ => bail!(
-            "the ids of {} operations begin with {beginning}: {}",
-            found.len(),
-            found[..found.len().min(5)].join(", ")
-        ),
     }
 }
 
@@ -378,12 +416,17 @@ fn show_lock(is_json: bool, lock: &Value) {
 }
 
 fn hold_off(of: EnginesOf, ms: u64) -> String {
+    let lasts = rough(Duration::from_millis(ms));
     match of {
-        EnginesOf::Locks if ms == 0 => "No hold-off is in force: nodes grant leases.".to_owned(),
-        EnginesOf::Locks => format!("The hold-off is in force: no node grants new leases for {ms} ms."),
-        EnginesOf::Gate if ms == 0 => "No hold-off of the gate is in force: operations without a record go.".to_owned(),
+        EnginesOf::Locks if ms == 0 => "No hold-off is in force: nodes grant leases. Unless the gate has a store of its own, the \
+                                        hold-off of operations has ended too: an operation that was running may run again."
+            .to_owned(),
+        EnginesOf::Locks => format!("The hold-off is in force: no node grants new leases for {lasts}."),
+        EnginesOf::Gate if ms == 0 => "No hold-off of the gate is in force: operations without a record go, and one that was \
+                                       running may run again. Unless the gate has a store of its own, nodes grant leases too."
+            .to_owned(),
         EnginesOf::Gate => format!(
-            "The hold-off of the gate is in force: for {ms} ms, operations without a record go only if they may be repeated."
+            "The hold-off of the gate is in force: for {lasts}, operations without a record go only if they may be repeated."
         ),
     }
 }
@@ -452,9 +495,14 @@ fn show_engines(is_json: bool, answer: &Value) {
         let fields = ["node", "address", "version"].iter().map(|name| one_line(&node[name]));
         fields.chain([when(&node["started_at"])]).collect()
     });
+    // Not wrong: an operator has vouched for it.
+    for of in ENGINES.into_iter().filter(|of| answer[of]["forced_ms"].as_u64().is_some_and(|ms| ms > 0)) {
+        let left = left(&answer[of]["forced_ms"]);
+        complain(format_args!("{of}: an operator has ended a hold-off early, {left} of it"));
+    }
 }
 
-/// What keeps locks or the gate from working as usual: why no engine is used, hold-offs, and what an operator has forced.
+/// What keeps locks or the gate from working as usual: why no engine is used, and hold-offs.
 pub fn wrong_with(answer: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     for of in ENGINES.into_iter().filter(|of| answer[of].is_object()) {
@@ -464,9 +512,6 @@ pub fn wrong_with(answer: &Value) -> Vec<String> {
         }
         if set["hold_off_ms"].as_u64().is_some_and(|ms| ms > 0) {
             wrong.push(format!("{of}: a hold-off is in force, {}", hold_off_of(set)));
-        }
-        if set["forced_ms"].as_u64().is_some_and(|ms| ms > 0) {
-            wrong.push(format!("{of}: an operator has ended a hold-off early, {} of it", left(&set["forced_ms"])));
         }
         let engines = set["engines"].as_array().into_iter().flatten();
         wrong.extend(
@@ -494,47 +539,59 @@ fn left(ms: &Value) -> String {
 /// One screen: what is wrong, what a person must decide, and what soon ends.
 ///
 /// # Errors
-/// As [`locks`]; and if something is wrong.
+/// As [`locks`]; and if something is wrong, or a part cannot be read.
 pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
     let client = client(&show.node)?;
     let engines = client.call(Method::GET, "/v1/admin/engines", None).await?;
+    // First: a store that does not answer keeps the rest from being read.
+    if !show.json {
+        show_engines(false, &engines);
+    }
+    let mut wrong = wrong_with(&engines);
     let all = client.clone().in_app(Some(ALL_APPS));
-    let mut undecided = pages(&all, &format!("/v1/operations?limit={PAGE}"), "operations").await?;
-    undecided.retain(is_undecided);
-    undecided.sort_by_key(since);
-    let keys = client.call(Method::GET, "/v1/admin/api-keys", None).await?;
+    let (undecided, keys, samples) = tokio::join!(
+        undecided(&all),
+        client.call(Method::GET, "/v1/admin/api-keys", None),
+        all.call(Method::GET, "/metrics/samples", None),
+    );
+    let undecided = undecided.inspect_err(|error| wrong.push(format!("operations cannot be read: {error}"))).ok();
+    let keys = keys.inspect_err(|error| wrong.push(format!("API keys cannot be read: {error}"))).ok();
     let soon = OffsetDateTime::now_utc() + EXPIRES_SOON;
-    let mut expiring = keys["api_keys"].as_array().cloned().unwrap_or_default();
-    expiring.retain(|key| {
-        let at = key["expires_at"].as_str().and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
-        key["state"] == "active" && at.is_some_and(|at| at < soon)
+    let expiring = keys.map(|keys| {
+        let mut expiring = keys["api_keys"].as_array().cloned().unwrap_or_default();
+        expiring.retain(|key| {
+            let at = key["expires_at"].as_str().and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
+            key["state"] == "active" && at.is_some_and(|at| at < soon)
+        });
+        expiring.sort_by_key(|key| text(&key["expires_at"]));
+        expiring
     });
-    let wrong = wrong_with(&engines);
     // They need a scope that the API key may lack.
-    let samples = all.call(Method::GET, "/metrics/samples", None).await.unwrap_or_default();
-    let refused = refused_lately(&samples);
+    let refused = refused_lately(&samples.unwrap_or_default());
     if show.json {
         out(json!({
             "wrong": wrong,
             "engines": engines,
-            "undecided": undecided,
+            "undecided": undecided.as_ref().map(|(operations, _)| operations),
+            "undecided_incomplete": undecided.as_ref().is_none_or(|(_, is_all)| !is_all),
             "api_keys_expiring": expiring,
             "refused": refused,
         }));
     } else {
-        show_engines(false, &engines);
-        out(format_args!("{} to decide", counted(&undecided.len().into(), "operation")));
-        for operation in undecided.iter().take(STATUS_LINES) {
-            out(format_args!(
-                "  {}: {} {}",
-                when(&json!(since(operation))),
-                one_line(&operation["operation"]),
-                text(&operation["id"])
-            ));
+        if let Some((operations, is_all)) = &undecided {
+            let count = counted(&operations.len().into(), "operation");
+            let count = if *is_all { count } else { format!("at least {count}") };
+            show_first(&format!("{count} to decide"), operations, |operation| {
+                let (at, name) = (when(&json!(since(operation))), one_line(&operation["operation"]));
+                let (id, app) = (text(&operation["id"]), quoted(&one_line(&operation["app"])));
+                format!("{at}: {name}: latchgate operations show {id} --app {app}")
+            });
         }
-        out(format_args!("{} to expire within a week", counted(&expiring.len().into(), "API key")));
-        for key in expiring.iter().take(STATUS_LINES) {
-            out(format_args!("  {}: {} of {}", when(&key["expires_at"]), text(&key["id"]), one_line(&key["app"])));
+        if let Some(keys) = &expiring {
+            let count = counted(&keys.len().into(), "API key");
+            show_first(&format!("{count} to expire within a week"), keys, |key| {
+                format!("{}: {} of {}", when(&key["expires_at"]), text(&key["id"]), one_line(&key["app"]))
+            });
         }
         let codes: Vec<String> = refused.iter().map(|(code, count)| format!("{code}: {count}")).collect();
         let codes = if codes.is_empty() { "none".to_owned() } else { codes.join(", ") };
@@ -544,7 +601,22 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many requests the node has refused in the last minutes, by the status of the answer.
+/// How many there are, and the first of them.
+fn show_first(count: &str, items: &[Value], line: impl Fn(&Value) -> String) {
+    let is_cut = items.len() > STATUS_LINES;
+    let cut = if is_cut { format!(", {STATUS_LINES} of {} shown", items.len()) } else { String::new() };
+    out(format_args!("{count}{cut}"));
+    items.iter().take(STATUS_LINES).for_each(|item| out(format_args!("  {}", line(item))));
+}
+
+/// An argument as a shell reads it.
+fn quoted(argument: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:".contains(&byte);
+    if argument.bytes().all(is_plain) { argument.to_owned() } else { format!("'{}'", argument.replace('\'', r"'\''")) }
+}
+
+/// How many requests the node has refused in the last minutes, by the status of the answer. Answers that refuse nothing, such as 304, are
+/// counted as `other`.
 fn refused_lately(samples: &Value) -> BTreeMap<String, i64> {
     let ages = samples["ages_ms"].as_array().map(Vec::as_slice).unwrap_or_default();
     let first = ages.iter().position(|age| age.as_u64().is_some_and(|age| age <= ms(LATELY))).unwrap_or(0);
@@ -552,7 +624,7 @@ fn refused_lately(samples: &Value) -> BTreeMap<String, i64> {
         let code = name.strip_prefix("latchgate_requests_total{code=\"")?.strip_suffix("\"}")?;
         let values = values.as_array()?;
         let count = values.last()?.as_i64()? - values.get(first)?.as_i64()?;
-        (code >= "400" && count > 0).then(|| (code.to_owned(), count))
+        (code.parse::<u16>().is_ok_and(|code| code >= 400) && count > 0).then(|| (code.to_owned(), count))
     };
     samples["series"].as_object().into_iter().flatten().filter_map(of_series).collect()
 }
@@ -575,18 +647,32 @@ fn list_of(
 
 /// All pages of a list.
 async fn pages(client: &Client, path: &str, name: &str) -> Result<Vec<Value>, Error> {
+    Ok(kept(client, path, name, |_| true, usize::MAX, usize::MAX).await?.0)
+}
+
+/// What is kept of the pages of a list, until there is `enough` of it or `pages_max` pages are read; and whether these were all pages.
+async fn kept(
+    client: &Client,
+    path: &str,
+    name: &str,
+    is_kept: impl Fn(&Value) -> bool,
+    enough: usize,
+    pages_max: usize,
+) -> Result<(Vec<Value>, bool), Error> {
     let mut items = Vec::new();
     let mut cursor = String::new();
-    loop {
+    for _ in 0..pages_max {
         let mut answer = client.call(Method::GET, &format!("{path}{cursor}"), None).await?;
         if let Some(Value::Array(page)) = answer.get_mut(name).map(Value::take) {
-            items.extend(page);
+            items.extend(page.into_iter().filter(&is_kept));
         }
         match answer["next_cursor"].as_str() {
+            None => return Ok((items, true)),
+            Some(_) if items.len() >= enough => break,
             Some(next) => cursor = format!("&cursor={}", encode(next)),
-            None => return Ok(items),
         }
     }
+    Ok((items, false))
 }
 
 fn note_fields(note: &NoteArgs) -> Map<String, Value> {

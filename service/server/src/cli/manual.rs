@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{Write as _, stdout};
 
+use clap::Command;
 use clap_complete::Shell;
 
 use super::print::not_printed;
@@ -70,7 +71,14 @@ complete -c latchgate -f -n __fish_latchgate_wants_key \
 /// When the output cannot be written.
 pub fn completions(args: &CompletionsArgs) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut command(), "latchgate", &mut script);
+    // That for bash would offer hidden commands.
+    let all = command();
+    let shown = all.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+    let mut offered = Command::new("latchgate")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(all.get_arguments().cloned())
+        .subcommands(shown);
+    clap_complete::generate(args.shell, &mut offered, "latchgate", &mut script);
     script.extend_from_slice(match args.shell {
         Shell::Bash => BASH_NAMES.as_bytes(),
         Shell::Zsh => ZSH_NAMES.as_bytes(),

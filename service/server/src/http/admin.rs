@@ -16,7 +16,7 @@ use super::path::PathText;
 use super::problem::{Code, Problem, within};
 use crate::config::YEAR_MS;
 use crate::engines::{EngineSet, EngineView, EnginesOf, OrderFailure, SwitchOrder, UsedStore};
-use crate::format::{DateTime, answers, requests, rfc3339};
+use crate::format::{DateTime, answers, lasting, requests, rfc3339};
 use crate::http::TTL_MS_MIN;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
 use crate::store::engine_record::{EngineRecord, EngineState, Reading};
@@ -191,13 +191,16 @@ pub async fn switch(call: Call, PathText(of): PathText, Json(request): Json<Swit
 /// may have been lost, and ends one when none were. If it ends early, grants say in `forced_ms` for how long it would have lasted.
 ///
 /// During a hold-off of the gate, an operation without a record is 409 `operation-unknown` if its pre says `on_expiry: block`; other
-/// pres go and say `possibly_repeated`.
+/// pres go and say `possibly_repeated`. If the gate has no store of its own, both are one: a hold-off that ends early ends for locks and
+/// operations, and an operation that was running may run again.
 #[utoipa::path(post, path = "/v1/admin/hold-off", tag = "admin", responses((status = 200, body = HoldOffAnswer)))]
 pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<HoldOffRequest>) -> Answered {
     let of = of.unwrap_or_default();
     let for_ms = for_ms.map(|for_ms| within("for_ms", for_ms, 0..=YEAR_MS)).transpose()?;
     call.resource(of.as_str());
-    call.detail(|| for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for_ms {ms}")));
+    call.detail(|| {
+        for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for {}", lasting(ms)))
+    });
     let ordered = match of {
         EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
         EnginesOf::Gate => call.context.operations.engines().order_hold_off(for_ms).await,

@@ -10,7 +10,10 @@ async fn an_empty_list_says_so_and_prints_nothing() {
     let node = node().await;
     let desk = Desk::new(&[&node]);
     for (args, said) in [
-        (&["locks", "list"][..], "There are no locks.\n"),
+        (&["locks", "list"][..], "There are no held locks.\n"),
+        (&["locks", "list", "--all"], "There are no locks.\n"),
+        (&["locks", "list", "--prefix", "k"], "There are no locks that match.\n"),
+        (&["operations", "list", "--undecided"], "There are no operations that match.\n"),
         (&["operations", "list"][..], "There are no operations.\n"),
         (&["keys", "list"][..], "There are no API keys.\n"),
         (&["locks", "history", "k"][..], "There are no events.\n"),
@@ -151,7 +154,8 @@ async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_wa
     let node = node().await;
     let desk = Desk::new(&[&node]);
     assert_eq!(desk.run(&["status"]).ends().await.code, Some(0));
-    desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
+    let ordered = desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
+    ordered.assert(0, "The hold-off is in force: no node grants new leases for 5 min.\n");
     let listed = desk.run(&["engines", "list"]).ends().await;
     assert_eq!(listed.code, Some(1), "{listed:?}");
     for text in
@@ -171,6 +175,7 @@ async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_wa
     desk.run(&["engines", "hold-off", "--for", "0"]).ends().await;
     let ended = desk.run(&["engines", "list"]).ends().await;
     assert!(ended.err.contains("ended a hold-off early") && !ended.out.contains("ordered"), "{ended:?}");
+    assert_eq!((ended.code, desk.run(&["status"]).ends().await.code), (Some(0), Some(0)));
 }
 
 /// The variables of [`Desk`] are set.
@@ -233,4 +238,5 @@ async fn shells_complete_keys_and_apps() {
         assert_eq!(completed(shell, "latchgate locks list --app d").await, "default\n", "{shell}");
     }
     assert_eq!(completed("bash", "latchgate locks his").await, "history\n");
+    assert_eq!(completed("bash", "latchgate wa").await, "\n");
 }

@@ -302,6 +302,8 @@ async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id
     assert_eq!((cells.len(), cells[1], cells[2]), (7, "unknown", "charge"), "{undecided:?}");
     let status = desk.run(&["status"]).ends().await;
     assert!(status.code == Some(0) && status.out.contains("\n1 operation to decide\n  2"), "{status:?}");
+    let order = format!(": charge: latchgate operations show {} --app default\n", cells[6]);
+    assert!(status.out.contains(&order), "{status:?}");
     let shown = desk.run(&["operations", "show", &cells[6][..6]]).ends().await;
     for evidence in ["exit code 4", "charging\nno answer of the bank", "last heartbeat"] {
         assert!(shown.out.contains(evidence), "{shown:?}");

@@ -145,7 +145,7 @@ async fn a_command_beside_the_store_logs_what_it_did() {
     let mut node = Node::start_with(BIN, &["--locks", "sqlite:locks.db"], OPERATOR).await;
     node.terminate();
     assert!(node.wait_exit(LONG).await.is_some());
-    let logged = r#"action="hold-off" app="default" from="command" resource="locks" outcome="done" detail="for_ms 0""#;
+    let logged = r#"action="hold-off" app="default" from="command" resource="locks" outcome="done" detail="for 0 ms""#;
     let mut command = command(BIN);
     command
         .args(["engines", "hold-off", "--for", "0", "--beside-store"])

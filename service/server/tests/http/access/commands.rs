@@ -60,7 +60,8 @@ async fn apps_and_api_keys_are_made_through_a_node() {
         printed(&["app", "quota", "a b/c", "--event-streams", "none"], &env).await,
         "a b/c\trequests_per_second 200"
     );
-    assert!(printed(&["app", "list"], &env).await.contains("1 API key\trequests_per_second 200"));
+    assert!(printed(&["app", "warn-after", "a b/c", "10m"], &env).await.contains("held for 10 min gets"));
+    assert!(printed(&["app", "list"], &env).await.contains("1 API key\trequests_per_second 200\t10 min"));
     let printed_json =
         async |args: &[&str]| -> serde_json::Value { serde_json::from_str(&printed(args, &env).await).unwrap() };
     assert_eq!(printed_json(&["api-key", "list", "--app", "a b/c", "--json"]).await["prefixes"][0], "jobs/");
