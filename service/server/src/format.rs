@@ -6,7 +6,7 @@ use latchgate_core::Timestamp;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::config::YEAR_MS;
+pub const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
 /// Types of answers in JSON. A field with a question mark is absent from an answer in which it says nothing; it is never null.
 macro_rules! answers {

@@ -19,10 +19,10 @@ use super::print::{coloured, complain, counted, list, one_line, out, rough, said
 use super::progress::shown;
 use crate::config::{
     EnginesCommand, EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, OperationsCommand,
-    ShowArgs, YEAR_MS,
+    ShowArgs,
 };
 use crate::engines::{EnginesOf, SwitchOrder};
-use crate::format::ms;
+use crate::format::{YEAR_MS, ms};
 
 const PAGE: u32 = 1_000;
 const ENGINES: [&str; 3] = ["locks", "gate", "durable"];

@@ -6,7 +6,8 @@ use anyhow::ensure;
 use clap::Args;
 
 use super::duration::{duration, duration_ms};
-use super::{YEAR_MS, positive};
+use super::positive;
+use crate::format::YEAR_MS;
 use crate::http::TTL_MS_MIN;
 use crate::locks::Limits;
 

@@ -48,8 +48,6 @@ use crate::format::ms;
 use crate::http::{Hosts, RequestLimits};
 use crate::listen::Listen;
 
-pub const YEAR_MS: u64 = 365 * 24 * 3_600_000;
-
 const VARIABLES: &str = "Each flag is also read from a variable: --ttl-max from LATCHGATE_TTL_MAX. A flag without a value is on if its \
                          variable is true. Lists are separated by commas; in --locks, --locks-direct and --without by spaces. A \
                          duration is 500ms, 30s, 5m, 12h or 90d.";

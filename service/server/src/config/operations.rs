@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use clap::Args;
 
-use super::YEAR_MS;
 use super::duration::duration_ms;
+use crate::format::YEAR_MS;
 use crate::http::{OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
 
 #[derive(Debug, Args)]

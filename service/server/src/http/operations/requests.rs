@@ -13,8 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use crate::config::YEAR_MS;
-use crate::format::{parse_rfc3339, queries, requests};
+use crate::format::{YEAR_MS, parse_rfc3339, queries, requests};
 use crate::gate::fresh_stamp;
 use crate::gate::{ByTime, PreCall};
 use crate::http::body::without_position;
