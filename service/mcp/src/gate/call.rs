@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use latchgate_client::{Attempt, Begun, Duplicate, Error, Method, OnExpiry, encode, process_name};
 use latchgate_core::gate::{Canonical, Sha256Digest};
 use serde_json::value::RawValue;
@@ -58,11 +59,9 @@ impl Call {
         if !known.has_own_key && arguments.shift_remove(KEY).is_some() && key.is_none() {
             return Err(invalid(format!("{KEY} must be a text of 1 to {KEY_BYTES_MAX} bytes")));
         }
-        let mut identified = arguments.clone();
-        if key.is_some() {
-            // Whether the tool has an argument of this name may not be known yet.
-            identified.shift_remove(KEY);
-        }
+        // Whether the tool has an argument of this name itself may not be known yet.
+        let is_identified = |(name, _): &(&String, _)| key.is_none() || *name != KEY;
+        let identified: IndexMap<_, _> = arguments.iter().filter(is_identified).collect();
         // Half of a surrogate pair, to which some programs cut a text, and a number that is too large are no values.
         let canonical = Canonical::parse_for_digest("arguments", &text(&identified));
         let canonical = canonical.map_err(|error| invalid(error.to_string()))?;

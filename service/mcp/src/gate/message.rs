@@ -26,7 +26,7 @@ pub fn set(object: &mut Object, name: &str, value: &impl Serialize) {
     }
 }
 
-pub fn text(message: &Object) -> Line {
+pub fn text(message: &impl Serialize) -> Line {
     serde_json::to_vec(message).unwrap_or_default()
 }
 

@@ -1,7 +1,7 @@
 //! `latchgate locks`, `operations`, `engines` and `events`: list, show, watch, intervene.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
@@ -184,13 +184,8 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
                 None if *undecided => UNDECIDED_STATES.to_vec(),
                 None => vec![""],
             };
-            let mut operations = Vec::new();
-            for state in states {
-                let path = operations_path(state, &filter);
-                let is_kept = |operation: &Value| !undecided || is_undecided(operation);
-                operations.extend(kept(&client, &path, "operations", is_kept, usize::MAX, usize::MAX).await?.0);
-            }
-            operations.sort_by_key(since);
+            let is_kept = |operation: &Value| !undecided || is_undecided(operation);
+            let (mut operations, _) = in_states(&client, &states, &filter, is_kept, usize::MAX).await?;
             let is_filtered = *undecided || *suspect || older_than_ms > 0 || operation.is_some() || state.is_some();
             // The newest ones.
             operations.drain(..operations.len().saturating_sub(limit.unwrap_or(usize::MAX)));
@@ -306,23 +301,31 @@ fn state_of(operation: &Value) -> String {
     if has_expired { "expired".to_owned() } else { text(&operation["state"]) }
 }
 
-/// The states of operations that may be undecided.
-const UNDECIDED_STATES: [&str; 2] = ["unknown", "started"];
+/// The states of operations that may be undecided, in the order in which an operation has them: between two lists none is missed.
+const UNDECIDED_STATES: [&str; 2] = ["started", "unknown"];
 
 fn operations_path(state: &str, filter: &str) -> String {
     let state = if state.is_empty() { String::new() } else { format!("&state={}", encode(state)) };
     format!("/v1/operations?limit={PAGE}{state}{filter}")
 }
 
-/// The operations of all apps that a person must decide, those that are undecided longest first; and whether these are all.
-async fn undecided(all: &Client) -> Result<(Vec<Value>, bool), Error> {
+/// What is kept of the operations in these states, the oldest first; and whether these are all.
+async fn in_states(
+    client: &Client,
+    states: &[&str],
+    filter: &str,
+    is_kept: impl Fn(&Value) -> bool,
+    pages_max: usize,
+) -> Result<(Vec<Value>, bool), Error> {
     let (mut found, mut is_all) = (Vec::new(), true);
-    for state in UNDECIDED_STATES {
-        let path = operations_path(state, "");
-        let (operations, is_whole) = kept(all, &path, "operations", is_undecided, usize::MAX, PAGES_MAX).await?;
+    for state in states {
+        let path = operations_path(state, filter);
+        let (operations, is_whole) = kept(client, &path, "operations", &is_kept, usize::MAX, pages_max).await?;
         found.extend(operations);
         is_all &= is_whole;
     }
+    let mut names = HashSet::new();
+    found.retain(|operation| names.insert((text(&operation["app"]), text(&operation["id"]))));
     found.sort_by_key(since);
     Ok((found, is_all))
 }
@@ -550,7 +553,7 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
     let mut wrong = wrong_with(&engines);
     let all = client.clone().in_app(Some(ALL_APPS));
     let (undecided, keys, samples) = tokio::join!(
-        undecided(&all),
+        in_states(&all, &UNDECIDED_STATES, "", is_undecided, PAGES_MAX),
         client.call(Method::GET, "/v1/admin/api-keys", None),
         all.call(Method::GET, "/metrics/samples", None),
     );

@@ -45,11 +45,6 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         Err(Error::InProgress(_)) if args.quiet => return Ok(NOT_HAD.into()),
         Err(error) => {
             let code = failed(&error);
-            if let Error::OutcomeUnknown(problem) = &error
-                && problem.field("why") != "record_may_be_lost"
-            {
-                eprintln!("latchgate: {}", resolving(args, problem.field("id").as_str().unwrap_or("ID")));
-            }
             let may_block = !give_back(&client, args, &mut signals).await && args.on_expiry == OnExpiryChoice::Block;
             return Ok(if may_block { UNKNOWN } else { code }.into());
         }

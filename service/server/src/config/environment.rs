@@ -82,13 +82,10 @@ fn unknown(
 /// other one ends.
 fn nearest(command: &clap::Command, name: &str) -> Option<String> {
     let goes_on = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_'));
-    let distance = |known: &str| Some(strsim::osa_distance(known.strip_prefix(PREFIX)?, name.strip_prefix(PREFIX)?));
-    let is_near = |known: &str, distance: usize| {
-        goes_on(known, name) || goes_on(name, known) || distance <= (name.len() - PREFIX.len()).max(4) / 4
-    };
-    let near =
-        names_of(command.find_subcommand("serve")?).into_iter().filter_map(|known| Some((distance(&known)?, known)));
-    near.filter(|(distance, known)| is_near(known, *distance)).min().map(|(_, known)| known)
+    let most = (name.len() - PREFIX.len()).max(4) / 4;
+    let distance = |known: &String| strsim::osa_distance(known, name);
+    let is_near = |known: &String| goes_on(known, name) || goes_on(name, known) || distance(known) <= most;
+    names_of(command.find_subcommand("serve")?).into_iter().filter(is_near).min_by_key(distance)
 }
 
 /// Kubernetes and Docker describe a service called `latchgate` (or `latchgate-…`) to every container:

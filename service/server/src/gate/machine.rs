@@ -10,8 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::committer::{Call, Committer};
-use super::kind::Applied;
-use super::kind::State;
+use super::kind::{Applied, State};
 use super::waits::Waits;
 use crate::engines::{EngineSet, UsedStore};
 use crate::failure::{Answer, Failure};

@@ -27,7 +27,7 @@ const READ_PAUSE: Duration = Duration::from_millis(20);
 /// The pause is this much longer for each watcher, because each batch wakes all of them.
 const PAUSE_PER_WATCHER: Duration = Duration::from_micros(20);
 /// Events that one read returns at most.
-const READ_MAX: usize = 500;
+pub(super) const READ_MAX: usize = 500;
 
 /// What one read has found.
 pub(super) struct Batch {

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::call::{Answer, Failure};
-use super::feed::Batch;
+use super::feed::{Batch, READ_MAX};
 use super::handle::Locks;
 use super::node::LockNode;
 use crate::store::{EventCursor, LoggedEvent, Watched};
@@ -17,7 +17,7 @@ use crate::store::{EventCursor, LoggedEvent, Watched};
 /// A watcher without events learns its position this often, if it has moved.
 const POSITION_EVERY: Duration = Duration::from_secs(1);
 
-/// Counts so many events that were read. The error says when they may be counted.
+/// Counts a read of so many events, whatever the watcher sees of them. The error says when it may be made.
 type CountRead = Box<dyn Fn(usize) -> Result<(), Duration> + Send + Sync>;
 
 /// What a watcher sees next.
@@ -41,8 +41,8 @@ pub struct Watch {
     /// Its own reads go on to here: from here on the batches have everything.
     catches_up_to: Option<EventCursor>,
     count_read: CountRead,
-    /// How many events it has read by itself that are not counted yet.
-    uncounted: usize,
+    /// It has read by itself before.
+    has_read: bool,
     batches: broadcast::Receiver<Arc<Batch>>,
     _permit: OwnedSemaphorePermit,
 }
@@ -53,7 +53,7 @@ impl Watch {
         self.after
     }
 
-    /// Counts the events that this watcher alone reads, from before it joined the others. While they may not be counted, it pauses.
+    /// Counts the reads that this watcher makes alone, from before it joined the others, but the first. While one may not be made, it pauses.
     pub fn counting(self, count_read: impl Fn(usize) -> Result<(), Duration> + Send + Sync + 'static) -> Self {
         Self { count_read: Box::new(count_read), ..self }
     }
@@ -104,20 +104,21 @@ impl Watch {
     /// Reads events from before the watcher joined the reader. Few watchers do so at once.
     async fn catch_up(&mut self, end: EventCursor) -> Option<Next> {
         let node = Arc::clone(&self.node);
-        // What it has read before. The request for the stream counts for the first read.
-        while let Err(pause) = (self.count_read)(self.uncounted) {
+        // The request for the stream counts for the first read, which often finds that little was missed.
+        while self.has_read
+            && let Err(pause) = (self.count_read)(READ_MAX)
+        {
             tokio::select! {
                 () = sleep(pause) => {}
                 () = node.closing.cancelled() => return None,
             }
         }
-        self.uncounted = 0;
         let _permit = tokio::select! {
             permit = node.history.catch_ups.acquire() => permit.ok()?,
             () = node.closing.cancelled() => return None,
         };
         let page = node.history.feeds.read(self.app.as_ref(), &self.watched, self.after).await.ok()?;
-        self.uncounted = page.events.len();
+        self.has_read = true;
         if page.next == self.after || page.next >= end {
             self.catches_up_to = None;
         }
@@ -182,7 +183,7 @@ impl Locks {
             known: (after, Instant::now()),
             catches_up_to: (after != begin).then_some(begin),
             count_read: Box::new(|_| Ok(())),
-            uncounted: 0,
+            has_read: false,
             batches,
             _permit: permit,
         })

@@ -58,8 +58,8 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
         Outcome::Unknown { attempt, cause } => {
             let of_attempt = |why, at, what| {
                 let detail = format!(
-                    "Attempt {attempt} {what}. A person has to find out whether the work was done, and resolves the operation with \
-                     `latchgate operations resolve {id}`, which needs an API key with the scope admin."
+                    "Attempt {attempt} {what}. No attempt begins until a person has found out whether the work was done, and says so: \
+                     `latchgate operations resolve {id} --succeeded --reason …`, or `--failed` (an API key needs the scope admin)."
                 );
                 problem(Code::OperationUnknown, &detail)
                     .with("attempt", attempt)
