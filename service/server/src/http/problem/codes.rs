@@ -1,4 +1,4 @@
-//! The error codes: one table. Each has a section in docs/ERRORS.md. Nothing else in Latchgate knows a status code other than 2xx.
+//! The error codes: one table. Each has a section in docs/ERRORS.md. No other module of `http` knows the status of a refusal.
 
 use axum::http::StatusCode;
 
