@@ -195,7 +195,7 @@ macro_rules! acquire_body {
             /// or 410 once the lease is one of the last eight of the key that have ended. The server makes one if absent.
             #[schema(max_length = 64, min_length = 1, pattern = "^[A-Za-z0-9._:-]+$")]
             lease_id: Option<String>,
-            /// Length of the lease in ms: 100 to 3 600 000 unless configured otherwise; 30 000 if absent.
+            /// Length of the lease in ms: 100 to 300 000 unless configured otherwise; 30 000 if absent.
             #[schema(example = 30_000, minimum = 1, maximum = 31_536_000_000_u64)]
             ttl_ms: Option<u64>,
             /// How long to wait in the queue, in ms: up to 50 000 unless configured otherwise; 0, the default, does not wait.
