@@ -28,9 +28,13 @@ fmt: ## Format the code
 lint: ## Run clippy; a warning is an error
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 
+oldest := $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
+
 drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code, or if modules import each other in new circles
 	@$(lib) ensure_packages cc nginx python3 systemd-analyze
 	python3 -B scripts/circles.py
+	grep -q "Rust toolchain ($(oldest) or later)" README.md
+	grep -q "rust:$(oldest)-" .github/workflows/release.yml
 	@$(lib) python_tools deploy $$(<service/testkit/deploy/requirements.txt)
 	@# With all targets, so that dependencies are compiled once, with the features that the tests use.
 	cargo build --locked --quiet --workspace --all-targets
@@ -45,12 +49,10 @@ deny: ## Check licenses, sources and, if their database can be reached, known vu
 	    $(target)/tools/deny/bin/cargo-deny --locked check --hide-inclusion-graph advisories; \
 	else echo "not checked: known vulnerabilities, because their database cannot be reached"; fi
 
-oldest-rust: oldest := $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
-oldest-rust: ## Build the binary with the oldest Rust that README.md and Cargo.toml name
-	grep -q "Rust toolchain ($(oldest) or later)" README.md
-	if rustc +$(oldest) --version || rustup toolchain install $(oldest) --profile minimal --no-self-update; then \
-	    cargo +$(oldest) check --locked --quiet -p latchgate; \
-	else echo "not checked: the build with Rust $(oldest), which rustup cannot install here"; fi
+oldest-rust: ## Check the code with the oldest Rust that README.md and Cargo.toml name, which also makes the packages of a release
+	rustc +$(oldest) --version || rustup toolchain install $(oldest) --profile minimal --no-self-update
+	cargo +$(oldest) check --locked --quiet --target-dir $(target)/oldest-rust -p latchgate
+	rm -r $(target)/oldest-rust
 
 openapi: ## Generate openapi/openapi.json from the code
 	mkdir -p openapi

@@ -643,6 +643,33 @@ test("an operator revokes several API keys at once", async () => {
   await context.close();
 });
 
+test("of several locks, those whose leases are not the ones on the screen keep theirs", async () => {
+  const keys = ["one", "two"].map((name) => `${OWN}raced together/${name}`);
+  for (const key of keys) await acquire(key, { owner: "first", ttl_ms: 300_000 });
+  const { page, context, faults } = await visit();
+  await signIn(page, operatorKey);
+  await page.goto(`${url}/#/locks?${new URLSearchParams({ app: "default", prefix: `${OWN}raced together/` })}`);
+  const dialog = page.getByRole("dialog");
+  for (const [button, action, agreed] of [["Revoke…", "Revoke all"], ["Force…", "End the leases now", "Two clients may work at once"]]) {
+    await page.getByLabel("Select all").check();
+    await page.getByRole("button", { name: button }).click();
+    const owner = `after ${button}`;
+    await ok("DELETE", `/v1/locks/${encodeURIComponent(keys[0])}`);
+    await acquire(keys[0], { owner, ttl_ms: 300_000 });
+    if (agreed) await dialog.getByLabel(agreed).check();
+    await dialog.getByRole("button", { name: action }).click();
+    await dialog.getByText("stale-token").waitFor();
+    await dialog.getByText(`1 of 2 done. ${keys[0]}`).waitFor();
+    await dialog.getByRole("button", { name: "Cancel" }).click();
+    const { holders: [left] } = await ok("GET", `/v1/locks/${encodeURIComponent(keys[0])}`);
+    assert.deepEqual([left.owner, left.revocation], [owner, undefined]);
+    await page.getByLabel(`Select ${keys[0]}`).uncheck();
+  }
+  assert.equal((await ok("GET", `/v1/locks/${encodeURIComponent(keys[1])}`)).held, false);
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("what fails of several stays selected, and the dialog says why", async () => {
   const keys = ["one", "two"].map((name) => `${OWN}failing/${name}`);
   for (const key of keys) await acquire(key, { owner: "curl-eleven", ttl_ms: 300_000 });

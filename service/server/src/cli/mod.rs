@@ -3,16 +3,20 @@
 mod access;
 mod bench;
 mod beside;
+mod engines;
 mod health;
-mod inspect;
+mod listing;
 mod lock;
+mod locks;
 mod manual;
 mod mcp;
 mod node;
 mod once;
+mod operations;
 mod print;
 mod progress;
 mod proxy;
+mod status;
 mod terraform;
 mod work;
 
@@ -47,11 +51,11 @@ async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::McpGate(args) => return mcp::gate(args).await,
         Command::Mcp(args) => mcp::mcp(args).await,
         Command::Bench(args) => bench::run(&args).await,
-        Command::Locks(args) => inspect::locks(&args).await,
-        Command::Operations(args) => inspect::operations(&args).await,
-        Command::Events(args) => inspect::events(&args).await,
-        Command::Status(args) => inspect::status(&args).await,
-        Command::Engines(args) => inspect::engines(&args).await,
+        Command::Locks(args) => locks::locks(&args).await,
+        Command::Operations(args) => operations::operations(&args).await,
+        Command::Events(args) => locks::events(&args).await,
+        Command::Status(args) => status::status(&args).await,
+        Command::Engines(args) => engines::engines(&args).await,
         Command::Completions(args) => manual::completions(&args),
         Command::Man(args) => manual::man(&args),
         Command::Serve(args) => serve::run(args).await,

@@ -1,9 +1,12 @@
 //! What the commands that list and show print, and their usage.
 
-use latchgate_testkit::until;
-use serde_json::Value;
+use latchgate_client::Method;
+use latchgate_testkit::node::Node;
+use latchgate_testkit::redis::Redis;
+use latchgate_testkit::{free_port, until};
+use serde_json::{Value, json};
 
-use crate::world::{Desk, client, look, node};
+use crate::world::{BIN, Desk, client, look, node};
 
 #[tokio::test]
 async fn an_empty_list_says_so_and_prints_nothing() {
@@ -178,6 +181,54 @@ async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_wa
     assert_eq!((ended.code, desk.run(&["status"]).ends().await.code), (Some(0), Some(0)));
 }
 
+#[tokio::test]
+async fn a_status_counts_all_that_a_person_must_decide_and_shows_five() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let client = client(&[&node]);
+    for contents in 0..7 {
+        let begun = json!({ "operation": "charge", "contents": contents });
+        let go = client.call(Method::POST, "/v1/operations/pre", Some(&begun)).await.unwrap();
+        let path = format!("/v1/operations/{}/post", go["id"].as_str().unwrap());
+        let unknown = json!({ "stamp": go["stamp"], "outcome": "unknown" });
+        client.call(Method::POST, &path, Some(&unknown)).await.unwrap();
+    }
+    // Once there is an API key, every request needs one.
+    let created = desk.run(&["keys", "create", "--scope", "admin", "--scope", "read", "--json"]).ends().await;
+    let admin = serde_json::from_str::<Value>(&created.out).unwrap()["api_key"].as_str().unwrap().to_owned();
+    let run = async |command: &str| {
+        let ended = desk.shell(&format!("LATCHGATE_API_KEY={admin} latchgate {command}")).ends().await;
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        ended.out
+    };
+    let mut ids = Vec::new();
+    for expires in ["6d", "1h", "30d", "2d"] {
+        let created = run(&format!("keys create --scope read --expires {expires} --json")).await;
+        ids.push(serde_json::from_str::<Value>(&created).unwrap()["id"].as_str().unwrap().to_owned());
+    }
+    let status = run("status").await;
+    assert!(status.contains("\n7 operations to decide, 5 of 7 shown\n"), "{status}");
+    assert_eq!(status.matches(": charge: latchgate operations show ").count(), 5, "{status}");
+    assert!(status.contains("\n3 API keys to expire within a week\n"), "{status}");
+    // The earliest first.
+    let at = [1, 3, 0].map(|key: usize| status.find(&ids[key]).unwrap());
+    assert!(at.is_sorted() && !status.contains(&ids[2]), "{status}");
+}
+
+#[tokio::test]
+async fn a_status_shows_the_engines_of_a_store_that_does_not_answer() {
+    let mut redis = Redis::start().await;
+    let node = Node::start(BIN, &["--locks", &redis.url(), "--new"]).await;
+    let desk = Desk::new(&[&node]);
+    desk.run(&["status"]).ends().await;
+    redis.pause();
+    until("the node notices it", async || desk.run(&["engines", "list"]).ends().await.code != Some(0)).await;
+    let status = desk.shell("LATCHGATE_RETRY_FOR=1s latchgate status").ends().await;
+    redis.resume();
+    assert!(status.code.is_some_and(|code| code != 0) && status.out.contains("redis://"), "{status:?}");
+    assert!(status.err.contains("operations cannot be read: "), "{status:?}");
+}
+
 /// The variables of [`Desk`] are set.
 #[tokio::test]
 async fn a_usage_line_names_no_flag_only_because_its_variable_is_set() {
@@ -239,4 +290,52 @@ async fn shells_complete_keys_and_apps() {
     }
     assert_eq!(completed("bash", "latchgate locks his").await, "history\n");
     assert_eq!(completed("bash", "latchgate wa").await, "\n");
+}
+
+#[tokio::test]
+async fn every_command_says_by_its_exit_code_why_it_has_failed() {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    let scopes = ["admin", "read", "locks", "operations"].map(|scope| ["--scope", scope]).concat();
+    let created = desk.run(&[&["keys", "create", "--json"][..], &scopes].concat()).ends().await;
+    let api_key = serde_json::from_str::<Value>(&created.out).unwrap()["api_key"].as_str().unwrap().to_owned();
+    let away = format!("LATCHGATE_URL=http://127.0.0.1:{}", free_port());
+    let long = "k".repeat(600);
+    // With an argument that is refused, if there is any.
+    for (command, refused) in [
+        ("locks list --prefix", Some(&*long)),
+        ("locks show", Some(&long)),
+        ("locks watch", Some(&long)),
+        ("locks history", Some(&long)),
+        ("locks revoke", Some(&long)),
+        ("locks force", Some(&long)),
+        ("locks close --reason x", Some(&long)),
+        ("locks open", Some(&long)),
+        ("locks limit", Some(&format!("{long} 1"))),
+        ("operations list --operation", Some(&long)),
+        ("operations show", Some(&long)),
+        ("operations resolve --failed --reason x", Some(&long)),
+        ("operations forget", Some(&long)),
+        ("engines list", None),
+        ("engines hold-off --for 0", None),
+        ("status", None),
+        ("events --prefix", Some(&long)),
+        ("keys list", None),
+        ("keys create --scope read --app", Some(&long)),
+        ("keys revoke", Some("000000000000")),
+        ("app list", None),
+        ("app create", Some(&long)),
+        ("app disable", Some(&long)),
+    ] {
+        let run = async |variables: &str| {
+            let (command, argument) = (format!("latchgate {command}"), refused.unwrap_or_default());
+            let ended = desk.shell(&format!("{variables} LATCHGATE_RETRY_FOR=300ms {command} {argument}")).ends().await;
+            assert!(ended.out.is_empty() && ended.err.starts_with("latchgate: "), "{command}: {ended:?}");
+            ended.code
+        };
+        assert_eq!((run("").await, run(&away).await), (Some(77), Some(69)), "{command}");
+        if refused.is_some() {
+            assert_eq!(run(&format!("LATCHGATE_API_KEY={api_key}")).await, Some(64), "{command}");
+        }
+    }
 }

@@ -16,7 +16,7 @@ use crate::access::ChangeFailure;
 use crate::access::operator::OrderRefused;
 use crate::access::quota::Excess;
 use crate::failure::Failure;
-use crate::format::ms;
+use crate::format::{lasting, ms};
 use crate::http::answer::json_line;
 use crate::store::StoreError;
 
@@ -28,7 +28,10 @@ pub fn within<T: PartialOrd + Display>(field: &str, value: T, range: RangeInclus
     if range.contains(&value) {
         return Ok(value);
     }
-    Err(Problem::field(field, format!("must be from {} to {}", range.start(), range.end())))
+    let (min, max) = (range.start(), range.end().to_string());
+    let longest = max.parse().ok().filter(|_| field.ends_with("_ms"));
+    let in_words = longest.map(|ms| format!(", {}", lasting(ms))).unwrap_or_default();
+    Err(Problem::field(field, format!("must be from {min} to {max}{in_words}")))
 }
 
 /// One of several results in an answer: what has succeeded, or the problem.
