@@ -125,12 +125,14 @@ impl Transport {
     pub(crate) fn new(settings: &TransportSettings) -> Result<Self, Error> {
         // Another one may be installed already, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        let has_https = settings.urls.iter().any(|url| url.scheme() == "https");
         let build = |uses_proxies: bool| {
             let mut builder = reqwest::Client::builder();
             if !uses_proxies {
                 builder = builder.no_proxy();
             }
-            if !settings.authorities.is_empty() {
+            // Those that the system trusts are some 150 files, which are read only if they may be needed.
+            if !settings.authorities.is_empty() || !(uses_proxies || has_https) {
                 builder = builder.tls_certs_only(settings.authorities.iter().cloned());
             }
             builder
