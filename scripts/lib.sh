@@ -192,7 +192,8 @@ wait_until() {
     kill -0 "$pid" 2>/dev/null
 }
 
-# start_postgres: a throw-away server with Postgres' own settings for what is on disk, which `alter system` can change; sets POSTGRES_URL to its database `postgres`.
+# start_postgres: a throw-away server with Postgres' own settings for what is on disk, which `alter system` can change; sets POSTGRES_URL to
+# its database `postgres`, and POSTGRES_TEMPLATE to a copy of the data of a new server.
 start_postgres() {
     local bin dir=$ROOM/postgres try port
     bin=$(postgres_bin)
@@ -202,6 +203,7 @@ start_postgres() {
         (cd "$dir" && setpriv "${AS_POSTGRES[@]}" -- "$bin/initdb" --no-sync --locale=C --encoding=UTF8 --auth=trust \
             --username=postgres -D "$dir/data" >"$ROOM/initdb.log" 2>&1) ||
             die "initdb failed: $(cat "$ROOM/initdb.log")"
+        cp -a "$dir/data" "$dir/template"
     else
         # Postgres believes that a killed server still runs if its parent has not waited for it.
         rm -f "$dir"/data/postmaster.pid "$dir"/.s.PGSQL.*
@@ -213,7 +215,7 @@ start_postgres() {
         start postgres "$bin/postgres" -D "$dir/data" -p "$port" "${settings[@]}"
         if wait_until postgres postgres_is_ready "$dir/data/postmaster.pid"; then
             PORTS[postgres]=$port
-            POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres
+            POSTGRES_URL=postgres://postgres@127.0.0.1:$port/postgres POSTGRES_TEMPLATE=$dir/template
             return
         fi
         say "trying Postgres again ($try)"

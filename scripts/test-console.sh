@@ -17,7 +17,7 @@ if [[ -z ${CONSOLE_URL-} ]]; then
         binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
     fi
     # The binary refuses variables that it does not know.
-    unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
+    unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS
     CONSOLE_KEY=$("$binary" api-key generate)
     LATCHGATE_ADMIN_API_KEY=$CONSOLE_KEY start_http node "$binary" serve --locks "sqlite:$SCRATCH/console.db"
     CONSOLE_URL=$HTTP_URL

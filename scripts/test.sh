@@ -12,7 +12,7 @@ source "$(dirname "$0")/lib.sh"
 ensure_packages cc curl fish jq pgbouncer postgres redis zsh
 start_postgres
 start_redis
-export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_REDIS=$REDIS_URL
+export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_POSTGRES_TEMPLATE=$POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS=$REDIS_URL
 
 log=$SCRATCH/test.log
 # Most tests wait most of the time.
@@ -50,7 +50,7 @@ suites=(clients console alerts openapi)
 if (($# > 0)); then suites=(); fi
 binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
 export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary
-unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_REDIS
+unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS
 for suite in "${suites[@]}"; do
     say "scripts/test-$suite.sh"
     "scripts/test-$suite.sh" 2>&1 | tee "$log.$suite" || code=1

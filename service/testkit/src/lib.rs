@@ -7,7 +7,8 @@
 //! - **Shared** ones ([`postgres::shared_database`], [`redis::shared_url`]) are started once by `make test` and named in
 //!   the environment. They save the time of a start, and no test may disturb them.
 //!
-//! [`memory`] has stores in the test's own memory: the reference that the others are compared with. [`recorder`] has
+//! [`memory`] has stores in the test's own memory: the reference that the others are compared with. [`stores`] opens a new store
+//! of each kind. [`recorder`] has
 //! clients that use a mix of everything and record their calls, and [`recorded`] checks from these whether locks and the gate kept
 //! their promises. `latchgate-testkit` is a command for both.
 //!
@@ -27,6 +28,7 @@ pub mod recorded;
 pub mod recorder;
 pub mod redis;
 pub mod redis_group;
+pub mod stores;
 pub mod tier;
 
 mod caller;

@@ -175,8 +175,7 @@ impl Postgres {
     fn replace_directory(&mut self, from: &Path, to: &Path) {
         assert!(self.server.exited().is_some(), "Postgres still runs");
         let _ = fs::remove_dir_all(to);
-        let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp can be run");
-        assert!(copied.success(), "cannot copy {}", from.display());
+        copy_directory(from, to);
     }
 
     /// Stops all its processes (SIGSTOP): its connections stay open and it does not answer.
@@ -331,13 +330,25 @@ impl World {
     }
 }
 
+/// Names a directory with a new server's data, which is copied: initdb takes a second. So all servers have one system identifier.
+const TEMPLATE_ENV: &str = "LATCHGATE_TEST_POSTGRES_TEMPLATE";
+
 /// A new server's data, in `dir`/data.
 pub(crate) fn init(dir: &Path) {
+    if let Some(template) = std::env::var_os(TEMPLATE_ENV) {
+        give_to_postgres(dir);
+        return copy_directory(template.as_ref(), &dir.join("data"));
+    }
     let mut initdb = command_as_postgres(find_program("initdb", &binaries()), dir);
     // --no-sync concerns only the files of the empty cluster: commits of the test are synced.
     initdb.args(["--no-sync", "--locale=C", "--encoding=UTF8", "--auth=trust", "--username=postgres", "-D"]);
     let output = initdb.arg(dir.join("data")).current_dir(dir).output().expect("initdb can be run");
     assert!(output.status.success(), "initdb failed: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn copy_directory(from: &Path, to: &Path) {
+    let copied = Command::new("cp").arg("-a").arg(from).arg(to).status().expect("cp can be run");
+    assert!(copied.success(), "cannot copy {}", from.display());
 }
 
 /// As root, runs `program` as the system user `postgres`, because it refuses to run as root, and gives that user `dir`.

@@ -2,13 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::world::{Desk, node};
+use crate::world::desk;
 
 /// For errors only: a time on a busy machine means nothing.
 #[tokio::test]
 async fn every_workload_of_the_bench_runs_without_an_error() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let workloads = ["repeated", "fresh", "hot", "idle", "renewals", "held", "gate", "gate-durable"];
     let few = [
         "--duration",

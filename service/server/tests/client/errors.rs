@@ -7,7 +7,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{Desk, client, look, node, seconds};
+use crate::world::{client, desk, look, node, seconds};
 
 #[tokio::test]
 async fn a_refused_request_is_not_repeated_and_its_error_has_the_fields_of_the_problem() {
@@ -81,8 +81,7 @@ async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
 
 #[tokio::test]
 async fn a_command_whose_output_cannot_be_written_ends_with_74_and_an_api_key_that_nobody_saw_is_revoked() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     desk.run(&["lock", "k", "--", "true"]).ends().await.assert(0, "");
     for command in [
         "locks list --all",

@@ -76,13 +76,13 @@ async fn the_result_of_a_duplicate_that_was_too_long_to_be_stored_is_an_error() 
 #[tokio::test]
 async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
     let node = node().await;
-    let charges = client(&[&node]).operation("charge").ttl(seconds(5)).on_expiry(OnExpiry::Retry);
+    let charges = client(&[&node]).operation("charge").ttl(seconds(4)).on_expiry(OnExpiry::Retry);
     let Begun::Go(other) = charges.begin("order 43").await.unwrap() else { panic!("a duplicate") };
-    let waiter = charges.clone().ttl(seconds(10)).wait(seconds(60));
+    let waiter = charges.clone().ttl(seconds(8)).wait(seconds(60));
     let waiter = tokio::spawn(async move { waiter.begin("order 43").await });
     let Begun::Go(attempt) = charges.begin("order 42").await.unwrap() else { panic!("a duplicate") };
     // Waits for more than two leases.
-    let refused = charges.clone().wait(seconds(11)).begin("order 42").await.unwrap_err();
+    let refused = charges.clone().wait(seconds(9)).begin("order 42").await.unwrap_err();
     assert!(matches!(refused, Error::InProgress(_)), "{refused}");
     attempt.succeed(&7.into()).await.unwrap();
 

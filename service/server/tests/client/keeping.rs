@@ -14,12 +14,12 @@ use crate::world::{
 #[tokio::test]
 async fn a_lease_outlasts_its_ttl_and_a_waiter_gets_the_lock_after_its_release() {
     let node = node().await;
-    let lease = client(&[&node]).lock("k").ttl(seconds(6)).acquire().await.unwrap();
+    let lease = client(&[&node]).lock("k").ttl(seconds(4)).acquire().await.unwrap();
     let token = lease.token();
-    let refused = client(&[&node]).lock("k").wait(seconds(13)).acquire().await.unwrap_err();
+    let refused = client(&[&node]).lock("k").wait(seconds(9)).acquire().await.unwrap_err();
     assert_eq!(refused.code(), Some("wait-timeout"), "{refused}");
     assert_eq!(refused.problem().unwrap().field("holders")[0]["token"], token);
-    assert!(!lease.remaining().is_zero() && lease.remaining() <= seconds(6));
+    assert!(!lease.remaining().is_zero() && lease.remaining() <= seconds(4));
     let client = client(&[&node]);
     let waiter = tokio::spawn(client.lock("k").wait(seconds(60)).acquire());
     until_waiting(&node, "k", 1).await;
@@ -33,7 +33,7 @@ async fn a_lease_outlasts_its_ttl_and_a_waiter_gets_the_lock_after_its_release()
 #[tokio::test]
 async fn a_lease_survives_the_death_of_its_node() {
     let (mut a, b) = two_nodes().await;
-    let lease = client_that_prefers(&a, &b).await.lock("k").ttl(seconds(10)).acquire().await.unwrap();
+    let lease = client_that_prefers(&a, &b).await.lock("k").ttl(seconds(6)).acquire().await.unwrap();
     let mut state = lease.state();
     a.kill9();
     // Two renewals after the one that the other node has had to answer.

@@ -6,12 +6,11 @@ use latchgate_testkit::redis::Redis;
 use latchgate_testkit::{free_port, until};
 use serde_json::{Value, json};
 
-use crate::world::{BIN, Desk, client, look, node};
+use crate::world::{BIN, Desk, client, desk, look};
 
 #[tokio::test]
 async fn an_empty_list_says_so_and_prints_nothing() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     for (args, said) in [
         (&["locks", "list"][..], "There are no held locks.\n"),
         (&["locks", "list", "--all"], "There are no locks.\n"),
@@ -30,8 +29,7 @@ async fn an_empty_list_says_so_and_prints_nothing() {
 
 #[tokio::test]
 async fn locks_are_listed_with_their_times_in_an_order_and_number_of_ones_choice() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let client = client(&[&node]);
     let mut leases = Vec::new();
     for (key, owner) in [("b", "first"), ("a", "second")] {
@@ -65,8 +63,7 @@ async fn locks_are_listed_with_their_times_in_an_order_and_number_of_ones_choice
 async fn a_terminal_shows_states_in_colour_unless_that_is_not_wanted() {
     const GREEN: &str = "\u{1b}[32m";
     const RED: &str = "\u{1b}[31m";
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let _held = client(&[&node]).lock("k").owner("me").acquire().await.unwrap();
     desk.run(&["once", "contents", "--", "sh", "-c", "kill -9 $$"]).ends().await;
     desk.run(&["locks", "force", "k", "--reason", "tried"]).ends().await;
@@ -104,8 +101,7 @@ async fn a_terminal_shows_states_in_colour_unless_that_is_not_wanted() {
 
 #[tokio::test]
 async fn with_the_token_that_was_on_the_screen_a_lease_that_was_granted_since_stays() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let client = client(&[&node]);
     let shown = client.lock("k").acquire().await.unwrap().tokens()[0].to_string();
     until("the lock is free", async || look(&node, "k").await["held"] == false).await;
@@ -121,8 +117,7 @@ async fn with_the_token_that_was_on_the_screen_a_lease_that_was_granted_since_st
 
 #[tokio::test]
 async fn each_event_has_all_its_values_between_tabs() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let script =
         "latchgate locks watch k | head -n 1 >line & while ! [ -s line ]; do latchgate lock k -- true; done; cat line";
     let event = desk.shell(script).ends().await;
@@ -131,8 +126,7 @@ async fn each_event_has_all_its_values_between_tabs() {
 
 #[tokio::test]
 async fn a_list_is_shown_again_with_watch() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let _held = client(&[&node]).lock("k").acquire().await.unwrap();
     let listed = desk.shell("latchgate locks list --watch | head -n 2 | cut -f 1").ends().await;
     listed.assert(0, "k\nk\n");
@@ -140,22 +134,20 @@ async fn a_list_is_shown_again_with_watch() {
 
 #[tokio::test]
 async fn a_refusal_after_a_wait_says_who_holds_the_lock() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let _held = client(&[&node]).lock("k").owner("nightly").acquire().await.unwrap();
     let refused = desk.run(&["lock", "k", "--wait", "100ms", "--quiet", "--", "true"]).ends().await;
     assert!(refused.code == Some(75) && refused.err.contains("nightly holds the lock"), "{refused:?}");
-    let waiting = desk.run(&["lock", "k", "--", "true"]);
+    let waiting = desk.run(&["lock", "k", "--owner", "second", "--", "true"]);
     until("a waiter", async || look(&node, "k").await["waiters"] == 1).await;
     let shown = desk.run(&["locks", "show", "k"]).ends().await;
-    assert!(shown.out.starts_with("k: held, 1 waiter\n"), "{shown:?}");
+    assert!(shown.out.starts_with("k: held, 1 waiter\n") && shown.out.contains("\nsecond\texclusive\t"), "{shown:?}");
     drop(waiting);
 }
 
 #[tokio::test]
 async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_was_refused() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     assert_eq!(desk.run(&["status"]).ends().await.code, Some(0));
     let ordered = desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
     ordered.assert(0, "The hold-off is in force: no node grants new leases for 5 min.\n");
@@ -183,8 +175,7 @@ async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_wa
 
 #[tokio::test]
 async fn a_status_counts_all_that_a_person_must_decide_and_shows_five() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let client = client(&[&node]);
     for contents in 0..7 {
         let begun = json!({ "operation": "charge", "contents": contents });
@@ -232,8 +223,7 @@ async fn a_status_shows_the_engines_of_a_store_that_does_not_answer() {
 /// The variables of [`Desk`] are set.
 #[tokio::test]
 async fn a_usage_line_names_no_flag_only_because_its_variable_is_set() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     for args in [&["locks", "show"][..], &["keys", "create"], &["lock"], &["once"]] {
         let refused = desk.run(args).ends().await;
         assert!(refused.code == Some(2) && refused.err.contains("Usage: latchgate"), "{refused:?}");
@@ -243,8 +233,7 @@ async fn a_usage_line_names_no_flag_only_because_its_variable_is_set() {
 
 #[tokio::test]
 async fn an_empty_variable_is_an_absent_one_unless_another_service_would_be_called() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     desk.shell("LATCHGATE_RETRY_FOR= LATCHGATE_API_KEY= latchgate lock k -- echo ran").ends().await.assert(0, "ran\n");
     for variable in ["LATCHGATE_URL", "LATCHGATE_CA"] {
         let refused = desk.shell(&format!("{variable}= latchgate lock k -- echo ran")).ends().await;
@@ -254,8 +243,7 @@ async fn an_empty_variable_is_an_absent_one_unless_another_service_would_be_call
 
 #[tokio::test]
 async fn shells_complete_keys_and_apps() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let client = client(&[&node]);
     let mut leases = Vec::new();
     for key in ["jobs/nightly", "jobs/two words", "other"] {
@@ -294,8 +282,7 @@ async fn shells_complete_keys_and_apps() {
 
 #[tokio::test]
 async fn every_command_says_by_its_exit_code_why_it_has_failed() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let scopes = ["admin", "read", "locks", "operations"].map(|scope| ["--scope", scope]).concat();
     let created = desk.run(&[&["keys", "create", "--json"][..], &scopes].concat()).ends().await;
     let api_key = serde_json::from_str::<Value>(&created.out).unwrap()["api_key"].as_str().unwrap().to_owned();

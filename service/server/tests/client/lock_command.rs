@@ -9,15 +9,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use serde_json::json;
 
-use crate::world::{Desk, client, force, is_alive, look, node, seconds, two_nodes, until_gone, until_held};
+use crate::world::{Desk, Run, client, desk, force, is_alive, look, seconds, two_nodes, until_gone, until_held};
 
 /// Ignores SIGTERM, and says its process id.
 const STUBBORN: &str = "trap '' TERM; echo $$ >id; while :; do sleep 0.1; done";
 
 #[tokio::test]
 async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let script = r#"curl -s "$LATCHGATE_URL/v1/locks/k" | jq ".holders[0].token == $LATCHGATE_TOKEN"; exit 7"#;
     desk.run(&["lock", "k", "--", "bash", "-c", script]).ends().await.assert(7, "true\n");
     assert_eq!(look(&node, "k").await["held"], false);
@@ -41,8 +40,7 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
 
 #[tokio::test]
 async fn signals_that_are_ignored_at_the_start_stay_ignored() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     // As `nohup`, and a shell without job control for what runs in the background.
     let script = "trap '' HUP INT; echo $$ >id; exec latchgate lock k -- sh -c 'echo $$ >child; until [ -e go ]; do sleep 0.1; done; echo ran'";
     let run = desk.shell(script);
@@ -58,8 +56,7 @@ async fn signals_that_are_ignored_at_the_start_stay_ignored() {
 
 #[tokio::test]
 async fn a_script_without_an_interpreter_runs_through_the_shell() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     std::fs::write(desk.path("script"), "echo ran $1\n").unwrap();
     desk.shell("chmod +x script; latchgate lock k -- ./script 7").ends().await.assert(0, "ran 7\n");
     desk.shell("PATH=$PWD:$PATH latchgate once a -- script 8").ends().await.assert(0, "ran 8\n");
@@ -67,8 +64,7 @@ async fn a_script_without_an_interpreter_runs_through_the_shell() {
 
 #[tokio::test]
 async fn a_node_on_this_machine_is_not_called_through_an_http_proxy_and_another_one_names_it() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let away = format!("http://127.0.0.1:{}", free_port());
     desk.shell(&format!("http_proxy={away} latchgate lock k -- echo ran")).ends().await.assert(0, "ran\n");
     let other = format!(
@@ -81,8 +77,7 @@ async fn a_node_on_this_machine_is_not_called_through_an_http_proxy_and_another_
 
 #[tokio::test]
 async fn an_unknown_variable_is_named_and_stops_no_command() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let run = desk.shell("LATCHGATE_TOKENS=1 LATCHGATE_CAA=a latchgate lock k -- echo ran").ends().await;
     run.assert(0, "ran\n");
     assert!(run.err.contains("LATCHGATE_TOKENS") && run.err.contains("LATCHGATE_CAA"), "{run:?}");
@@ -90,8 +85,7 @@ async fn an_unknown_variable_is_named_and_stops_no_command() {
 
 #[tokio::test]
 async fn an_api_key_of_another_form_is_refused_and_not_shown() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     for key in ["lgk_0123\\nlgk_4567", "lgk_01 23", "Bearer lgk_0123"] {
         let refused = desk.shell(&format!("LATCHGATE_API_KEY=$(printf '{key}') latchgate locks list")).ends().await;
         assert!(refused.code == Some(1) && refused.err.contains("the API key has the wrong form"), "{refused:?}");
@@ -103,29 +97,8 @@ async fn an_api_key_of_another_form_is_refused_and_not_shown() {
 }
 
 #[tokio::test]
-async fn an_empty_api_key_is_none() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
-    desk.shell("LATCHGATE_API_KEY= latchgate lock k -- echo ran").ends().await.assert(0, "ran\n");
-}
-
-#[tokio::test]
-async fn a_lock_is_shown_with_those_that_wait_for_it() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
-    let _held = client(&[&node]).lock("k").acquire().await.unwrap();
-    let waiting = desk.run(&["lock", "k", "--owner", "second", "--", "echo", "ran"]);
-    until("a waiter", async || look(&node, "k").await["waiters"] == 1).await;
-    let shown = desk.run(&["locks", "show", "k"]).ends().await;
-    assert!(shown.code == Some(0) && shown.out.contains("\nsecond\texclusive\t"), "{shown:?}");
-    waiting.signal(Signal::SIGINT);
-    waiting.ends().await.assert(130, "");
-}
-
-#[tokio::test]
 async fn a_lease_whose_grant_is_lost_is_given_back_before_the_command_ends() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     for is_interrupted in [false, true] {
         let lossy = Lossy::of_all(&node, "/acquire").await;
         let retry_for = if is_interrupted { "30s" } else { "2s" };
@@ -142,8 +115,7 @@ async fn a_lease_whose_grant_is_lost_is_given_back_before_the_command_ends() {
 
 #[tokio::test]
 async fn a_lease_that_may_stay_is_said() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     // The answer to the release is lost, too.
     let lossy = Lossy::of_all(&node, "").await;
     let run =
@@ -153,8 +125,7 @@ async fn a_lease_that_may_stay_is_said() {
 
 #[tokio::test]
 async fn with_a_least_hold_the_lock_stays_taken_after_the_program() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     desk.run(&["lock", "k", "--min-hold", "10h", "--", "true"]).ends().await.assert(0, "");
     let delayed = look(&node, "k").await;
     assert!(delayed["held"] == false && delayed["delayed_until"].is_string(), "{delayed}");
@@ -165,8 +136,7 @@ async fn with_a_least_hold_the_lock_stays_taken_after_the_program() {
 
 #[tokio::test]
 async fn a_program_with_permits_is_told_their_numbers() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let _held = client(&[&node]).lock("pool").permits(1, 4).acquire().await.unwrap();
     let show = ["--", "sh", "-c", "echo \"$LATCHGATE_SLOT\""];
     let with = |args: &[&'static str]| [args, &show[..]].concat();
@@ -186,8 +156,7 @@ async fn a_program_with_permits_is_told_their_numbers() {
 
 #[tokio::test]
 async fn a_closed_key_runs_nothing_until_it_is_opened() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let closed = desk.run(&["locks", "close", "k", "--reason", "release weekend", "--for", "2d"]).ends().await;
     assert!(closed.code == Some(0) && closed.out.contains("k is closed until 2"), "{closed:?}");
     let refused = desk.run(&["lock", "k", "--wait", "0", "--", "echo", "ran"]).ends().await;
@@ -204,8 +173,7 @@ async fn a_closed_key_runs_nothing_until_it_is_opened() {
 
 #[tokio::test]
 async fn signals_reach_the_program_and_the_lock_is_released_after_it() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     for (signal, code) in [(Signal::SIGINT, 41), (Signal::SIGTERM, 42), (Signal::SIGHUP, 43)] {
         let script =
             "trap 'exit 41' INT; trap 'exit 42' TERM; trap 'exit 43' HUP; echo $$ >id; while :; do sleep 0.1; done";
@@ -227,36 +195,36 @@ async fn signals_reach_the_program_and_the_lock_is_released_after_it() {
 #[tokio::test]
 async fn the_program_is_gone_before_another_holder_begins_whatever_happens_to_latchgate() {
     let (mut a, b) = two_nodes().await;
-    let desk = Desk::new(&[&a]);
+    let (killed, stopped, away) = (Desk::new(&[&b]), Desk::new(&[&b]), Desk::new(&[&a]));
     let other = client(&[&b]);
-    // latchgate is killed, latchgate is stopped, the server does not answer.
-    for (key, what) in [("killed", "kill"), ("stopped", "stop"), ("away", "away")] {
-        let run = desk.run(&["lock", key, "--ttl", "10s", "--", "bash", "-c", STUBBORN]);
-        let id = desk.number("id").await;
-        match what {
-            "kill" => run.signal(Signal::SIGKILL),
-            "stop" => run.signal(Signal::SIGSTOP),
-            _ => a.pause(),
-        }
-        let lease = other.lock(key).wait(seconds(60)).acquire().await.unwrap();
-        assert!(!is_alive(id), "{what}: two holders");
-        lease.release().await.unwrap();
-        if what == "stop" {
-            run.signal(Signal::SIGCONT);
-        }
-        if what != "kill" {
-            let ended = run.ends().await;
-            assert_eq!(ended.code, Some(76), "{what}: {}", ended.err);
-        }
-        std::fs::remove_file(desk.path("id")).unwrap();
-    }
+    tokio::join!(
+        is_gone_before_the_next(&killed, &other, "killed", |run| run.signal(Signal::SIGKILL)),
+        is_gone_before_the_next(&stopped, &other, "stopped", |run| run.signal(Signal::SIGSTOP)),
+        // The server does not answer.
+        is_gone_before_the_next(&away, &other, "away", |_| a.pause()),
+    );
     a.resume();
+}
+
+async fn is_gone_before_the_next(desk: &Desk, other: &Client, key: &str, happens: impl FnOnce(&Run)) {
+    let run = desk.run(&["lock", key, "--ttl", "10s", "--", "bash", "-c", STUBBORN]);
+    let id = desk.number("id").await;
+    happens(&run);
+    let lease = other.lock(key).wait(seconds(60)).acquire().await.unwrap();
+    assert!(!is_alive(id), "{key}: two holders");
+    lease.release().await.unwrap();
+    if key == "stopped" {
+        run.signal(Signal::SIGCONT);
+    }
+    if key != "killed" {
+        let ended = run.ends().await;
+        assert_eq!(ended.code, Some(76), "{key}: {}", ended.err);
+    }
 }
 
 #[tokio::test]
 async fn a_restart_of_the_server_does_not_end_the_program() {
-    let mut node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (mut node, desk) = desk().await;
     let run =
         desk.run(&["lock", "k", "--ttl", "60s", "--", "sh", "-c", "echo $$ >id; until [ -e go ]; do sleep 0.1; done"]);
     desk.number("id").await;
@@ -271,8 +239,7 @@ async fn a_restart_of_the_server_does_not_end_the_program() {
 
 #[tokio::test]
 async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revocation_asks_it_to_end() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     // A shell with jobs gives each of them a process group of its own.
     let script =
         "set -m; (trap '' TERM; echo $BASHPID >job; while :; do sleep 0.1; done) & trap '' TERM; echo $$ >id; wait";
@@ -297,8 +264,7 @@ async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revo
 
 #[tokio::test]
 async fn a_warden_that_is_killed_takes_the_program_with_it() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let run = desk.run(&["lock", "k", "--", "sh", "-c", "cut -d' ' -f5 /proc/$$/stat >group; echo $$ >id; sleep 600"]);
     let id = desk.number("id").await;
     let group = desk.read("group").trim().parse().unwrap();
@@ -311,8 +277,7 @@ async fn a_warden_that_is_killed_takes_the_program_with_it() {
 
 #[tokio::test]
 async fn latchgate_ends_soon_after_its_lease_when_no_server_answers() {
-    let mut node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (mut node, desk) = desk().await;
     // The program ends before its lease, and at its end.
     for (key, script) in
         [("early", "echo $$ >id; until [ -e go ]; do sleep 0.1; done"), ("late", "echo $$ >id; sleep 600")]
@@ -334,8 +299,7 @@ async fn latchgate_ends_soon_after_its_lease_when_no_server_answers() {
 
 #[tokio::test]
 async fn each_command_ends_in_time_when_the_node_is_frozen() {
-    let mut node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (mut node, desk) = desk().await;
     let run = desk.run(&[
         "lock",
         "held",
@@ -378,8 +342,7 @@ async fn each_command_ends_in_time_when_the_node_is_frozen() {
 
 #[tokio::test]
 async fn a_command_that_is_refused_says_what_the_user_has_to_know() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let says = async |code: i32, args: &[&str]| -> String {
         let ended = desk.run(args).ends().await;
         assert_eq!((ended.code, ended.out.as_str()), (Some(code), ""), "{args:?}: {}", ended.err);
@@ -410,8 +373,7 @@ async fn a_command_that_is_refused_says_what_the_user_has_to_know() {
 
 #[tokio::test]
 async fn terraform_locks_under_the_lease_of_the_command() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let script = r#"call() { curl -s -o /dev/null -w '%{http_code} ' -X $1 "$2" -d "{\"ID\":\"$3\"}"; }
         call LOCK $TF_HTTP_LOCK_ADDRESS a; call LOCK $TF_HTTP_LOCK_ADDRESS b; call UNLOCK $TF_HTTP_UNLOCK_ADDRESS b
         call UNLOCK $TF_HTTP_UNLOCK_ADDRESS a; call LOCK $TF_HTTP_LOCK_ADDRESS b; call LOCK ${TF_HTTP_LOCK_ADDRESS}x b
@@ -434,8 +396,7 @@ async fn a_program_that_becomes_another_user_is_named_before_it_starts_and_again
     if !Uid::effective().is_root() {
         return;
     }
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let script = r#"
         bin=$(command -v latchgate)
         chmod 755 . && { ln "$bin" own 2>/dev/null || cp "$bin" own; } && cp "$(command -v setpriv)" as-root && chmod 4755 as-root

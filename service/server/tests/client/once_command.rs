@@ -5,12 +5,11 @@ use latchgate_testkit::{free_port, until};
 use nix::sys::signal::Signal;
 use tokio::io::AsyncReadExt;
 
-use crate::world::{Desk, node, seconds, until_gone};
+use crate::world::{desk, seconds, until_gone};
 
 #[tokio::test]
 async fn of_a_hundred_runs_of_one_content_one_runs_and_all_print_its_output() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let args = ["once", r#"{"order": 42}"#, "--wait", "50s", "--", "sh", "-c", "echo ran >>log; echo receipt 7"];
     let runs: Vec<_> = (0..100).map(|_| desk.run(&args)).collect();
     for run in runs {
@@ -21,8 +20,7 @@ async fn of_a_hundred_runs_of_one_content_one_runs_and_all_print_its_output() {
 
 #[tokio::test]
 async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let once = |contents: &str, more: &[&str], script: &str| {
         let args = [&["once", contents, "--duplicate-exit", "9"], more, &["--", "sh", "-c", script]].concat();
         desk.run(&args).ends()
@@ -51,8 +49,7 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
 
 #[tokio::test]
 async fn a_run_that_is_ended_half_way_leaves_no_program_and_blocks_the_operation() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     for (contents, signal) in [("terminated", Signal::SIGTERM), ("killed", Signal::SIGKILL)] {
         let file = format!("{contents}.id");
         let run = desk.run(&["once", contents, "--", "sh", "-c", &format!("echo $$ >{file}; sleep 600")]);
@@ -73,8 +70,7 @@ async fn a_run_that_is_ended_half_way_leaves_no_program_and_blocks_the_operation
 
 #[tokio::test]
 async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_next_one() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let lossy = Lossy::of_all(&node, "/pre").await;
     let run = desk.run(&["once", "a", "--url", &lossy.base_url(), "--failure-exit", "130", "--", "echo", "ran"]);
     lossy.until_lost_one().await;
@@ -88,8 +84,7 @@ async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_ne
 
 #[tokio::test]
 async fn a_claim_whose_answer_is_lost_is_given_back_for_some_seconds() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let lossy = Lossy::of_all(&node, "/pre").await;
     let url = lossy.base_url();
     let once = |contents: &str, more: &[&str]| {
@@ -108,8 +103,7 @@ async fn a_claim_whose_answer_is_lost_is_given_back_for_some_seconds() {
 
 #[tokio::test]
 async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (node, desk) = desk().await;
     let lossy = Lossy::of_all(&node, "/pre").await;
     for (on_expiry, code) in [("block", 70), ("retry", 69)] {
         let url = lossy.base_url();
@@ -122,8 +116,7 @@ async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks()
 
 #[tokio::test]
 async fn with_retry_the_next_run_begins_after_one_that_has_lost_its_lease() {
-    let mut node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (mut node, desk) = desk().await;
     let once = ["once", "a", "--on-expiry", "retry", "--lease", "5s", "--", "sh", "-c"];
     let run = desk.run(&[&once[..], &["echo $$ >id; sleep 600"]].concat());
     let id = desk.number("id").await;
@@ -136,8 +129,7 @@ async fn with_retry_the_next_run_begins_after_one_that_has_lost_its_lease() {
 
 #[tokio::test]
 async fn a_success_whose_output_cannot_be_printed_is_kept_and_the_exit_code_says_so() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let once = |contents: &str, more: &str| {
         desk.shell(&format!("latchgate once {contents} -- sh -c 'for i in 1 2 3; do echo receipt $i; done' {more}"))
             .ends()
@@ -151,8 +143,7 @@ async fn a_success_whose_output_cannot_be_printed_is_kept_and_the_exit_code_says
 
 #[tokio::test]
 async fn an_output_that_is_not_kept_is_named_by_the_first_run() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let binary = desk.run(&["once", "a", "--", "sh", "-c", "printf '\\377'"]).ends().await;
     assert!(binary.code == Some(0) && binary.err.contains("is not text (UTF-8): it is not kept"), "{}", binary.err);
     // As JSON, each of the first bytes has six.
@@ -174,8 +165,7 @@ async fn an_output_that_is_not_kept_is_named_by_the_first_run() {
 
 #[tokio::test]
 async fn a_slow_reader_gets_all_of_the_output_and_a_signal_ends_the_wait_for_it() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     // More than the pipe to the reader takes, and less than that and the pipe from the program. The reader begins long after the program has ended.
     let script = "head -c 100000 /dev/zero | tr '\\0' a; echo done >done";
     let reads = "(until [ -e done ]; do sleep 0.1; done; sleep 4; wc -c)";
@@ -202,8 +192,7 @@ async fn a_slow_reader_gets_all_of_the_output_and_a_signal_ends_the_wait_for_it(
 
 #[tokio::test]
 async fn contents_that_say_nothing_are_refused_before_anything_runs() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     for nothing in ["", "  ", "{}", "[]", r#"{"order": ""}"#, "[null]"] {
         for every in [&[][..], &["--every", "1h"]] {
             let refused = desk.run(&[&["once", nothing][..], every, &["--", "touch", "ran"]].concat()).ends().await;
@@ -218,8 +207,7 @@ async fn contents_that_say_nothing_are_refused_before_anything_runs() {
 
 #[tokio::test]
 async fn a_retention_that_no_node_accepts_is_refused_before_the_work() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let refused = desk.run(&["once", "a", "--retention", "3650d", "--", "touch", "ran"]).ends().await;
     assert!(refused.code == Some(64) && refused.err.contains("retention_ms"), "{refused:?}");
     assert!(!desk.path("ran").exists());
@@ -228,8 +216,7 @@ async fn a_retention_that_no_node_accepts_is_refused_before_the_work() {
 
 #[tokio::test]
 async fn on_a_terminal_a_replay_says_when_and_by_which_run_the_work_was_done() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     desk.run(&["once", "a", "--label", "the first", "--", "echo", "receipt"]).ends().await.assert(0, "receipt\n");
     desk.run(&["once", "a", "--", "echo", "again"]).ends().await.assert(0, "receipt\n");
     let shown = desk.shell("script -qec 'latchgate once a -- echo again' /dev/null").ends().await.out;
@@ -241,8 +228,7 @@ async fn on_a_terminal_a_replay_says_when_and_by_which_run_the_work_was_done() {
 
 #[tokio::test]
 async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let line = [
         "once",
         "report",
@@ -272,8 +258,7 @@ async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
 
 #[tokio::test]
 async fn an_unknown_outcome_of_a_period_is_forgotten_with_the_period() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     for (line, ends) in [(&["once", "a", "--every", "1d"][..], true), (&["once", "b"][..], false)] {
         let failed = desk.run(&[line, &["--", "sh", "-c", "exit 4"]].concat()).ends().await;
         assert!(failed.code == Some(4) && failed.err.contains("in this period") == ends, "{failed:?}");
@@ -291,8 +276,7 @@ async fn an_unknown_outcome_of_a_period_is_forgotten_with_the_period() {
 
 #[tokio::test]
 async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id() {
-    let node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (_node, desk) = desk().await;
     let script = "echo charging >&2; echo no answer of the bank >&2; exit 4";
     let failed = desk.run(&["once", "a", "--operation", "charge", "--", "sh", "-c", script]).ends().await;
     assert!(failed.code == Some(4) && failed.err.contains("no answer of the bank"), "{failed:?}");
@@ -316,8 +300,7 @@ async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id
 
 #[tokio::test]
 async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards() {
-    let mut node = node().await;
-    let desk = Desk::new(&[&node]);
+    let (mut node, desk) = desk().await;
     node.kill9();
     let once = ["once", "a", "--retry-for", "1s", "--on-outage"];
     desk.run(&[&once[..], &["closed", "--", "echo", "ran"]].concat()).ends().await.assert(69, "");

@@ -81,6 +81,13 @@ pub fn client_through(lossy: &Lossy) -> Client {
     Client::new([lossy.base_url()]).unwrap().patience(seconds(30))
 }
 
+/// A node, and a directory in which commands that call it run.
+pub async fn desk() -> (Node, Desk) {
+    let node = node().await;
+    let desk = Desk::new(&[&node]);
+    (node, desk)
+}
+
 /// A directory in which commands run.
 pub struct Desk {
     dir: TempDir,

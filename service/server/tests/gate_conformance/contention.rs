@@ -19,7 +19,7 @@ on_every_store! {
 }
 
 const CALLERS: usize = 64;
-const ROUNDS: usize = 1_000;
+const ROUNDS: usize = 100;
 
 /// The same pre from 64 callers at once, every other one on the other node.
 async fn all_at_once(world: &Arc<World>, operation: &Operation, change: fn(&mut PreCall)) -> Vec<Outcome> {

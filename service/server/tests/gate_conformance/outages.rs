@@ -5,14 +5,15 @@ use std::time::{Duration, Instant};
 
 use latchgate::failure::{Answer, Failure};
 use latchgate::store::Store;
-use latchgate::store::postgres::PostgresStore;
-use latchgate::store::redis::RedisStore;
+use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate_core::gate::{Outcome, Report, Stamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::redis::Redis;
+use latchgate_testkit::stores::{postgres_config, redis_config};
 
-use crate::world::{Node, Operation, post, postgres_config, redis_config, start};
+use crate::world::{Node, Operation, post, start};
 
 /// A caller that hangs does so for longer. How much sooner an answer comes is not a matter for a test on a busy machine.
 const BOUND: Duration = Duration::from_secs(20);
@@ -66,11 +67,12 @@ async fn pre(node: &Node, operation: &Operation) -> Answer<Outcome> {
 }
 
 async fn on_redis(redis: &Redis) -> RedisStore {
-    RedisStore::open(&redis_config(redis.url(), CALL_MAX)).await.unwrap()
+    RedisStore::open(&RedisConfig { timeout: CALL_MAX, ..redis_config(redis.url()) }).await.unwrap()
 }
 
 async fn on_postgres(postgres: &Postgres) -> PostgresStore {
-    let config = postgres_config(postgres.create_database().await, CALL_MAX);
+    let config = postgres_config(postgres.create_database().await);
+    let config = PostgresConfig { statement_timeout: CALL_MAX, row_wait: CALL_MAX, ..config };
     PostgresStore::migrate(&config).await.unwrap();
     PostgresStore::open(&config).await.unwrap()
 }

@@ -9,10 +9,11 @@ use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_core::gate::{Outcome, Post, Report};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::stores::postgres_config;
 use tokio::task::JoinSet;
 
 use crate::on_every_store;
-use crate::world::{Operation, PATIENCE, World, post, postgres_config, start};
+use crate::world::{Operation, PATIENCE, World, post, start};
 
 on_every_store! {
     of_many_operations_at_once_each_is_answered_for_itself,
@@ -64,7 +65,7 @@ async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
 async fn a_row_that_another_session_keeps_locked_delays_no_other_operation() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
-    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config(url.clone(), PATIENCE) };
+    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config(url.clone()) };
     PostgresStore::migrate(&config).await.unwrap();
     let node = Arc::new(start(Arc::new(PostgresStore::open(&config).await.unwrap()), PATIENCE).await);
     let operation = |number: usize| Operation::of("charge", &number.to_string());

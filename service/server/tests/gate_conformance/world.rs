@@ -1,7 +1,6 @@
 //! A store with two nodes on it, and operations to request there.
 
 use std::ops::Deref;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,22 +8,17 @@ use std::time::Duration;
 use latchgate::engines::{EngineSet, EngineSpec};
 use latchgate::gate::{Operations, PreCall, fresh_stamp};
 use latchgate::locks::{Limits, Locks};
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{Change, CommitResult, Store, Version};
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
     OperationRecord, Outcome, Post, Report, Retention, Stamp, step,
 };
 use latchgate_core::{Address, App, Timestamp};
-use latchgate_testkit::memory::MemoryStore;
+pub use latchgate_testkit::stores::PATIENCE;
+use latchgate_testkit::stores::Place;
 use sqlx::Connection as _;
-use tempfile::TempDir;
 
 pub const LEASE_MS: u64 = 60_000;
-/// How long a test waits for a shared server on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 pub const HOUR_MS: u64 = 3_600_000;
 
 pub struct World {
@@ -33,7 +27,6 @@ pub struct World {
     pub store: Arc<dyn Store>,
     place: Place,
     ids: AtomicU64,
-    _directory: Option<TempDir>,
 }
 
 /// A node's operations, beside its locks.
@@ -50,15 +43,6 @@ impl Deref for Node {
     }
 }
 
-/// Where the records of a store are, for a test that damages one.
-enum Place {
-    /// They are values of the program, and cannot be damaged.
-    Memory,
-    Sqlite(PathBuf),
-    Postgres(String),
-    Redis(RedisConfig),
-}
-
 pub async fn start(store: Arc<dyn Store>, store_timeout: Duration) -> Node {
     let spec = EngineSpec::opened(store.kind(), store);
     let engines = EngineSet::start(vec![spec], Duration::from_secs(2), HOUR_MS).await.unwrap();
@@ -68,54 +52,46 @@ pub async fn start(store: Arc<dyn Store>, store_timeout: Duration) -> Node {
 }
 
 impl World {
-    async fn on(stores: Vec<Arc<dyn Store>>, place: Place) -> Self {
-        let store = Arc::clone(&stores[0]);
-        let mut nodes = Vec::new();
-        for store in stores {
-            // What is promised of a store that answers slowly is tested elsewhere.
-            nodes.push(Arc::new(start(store, PATIENCE).await));
-        }
-        let nodes = [Arc::clone(&nodes[0]), nodes.pop().unwrap()];
-        Self { nodes, store, place, ids: AtomicU64::new(0), _directory: None }
+    async fn on(place: Place) -> Self {
+        let store = place.open().await.unwrap();
+        // What is promised of a store that answers slowly is tested elsewhere.
+        let first = Arc::new(start(Arc::clone(&store), PATIENCE).await);
+        let second = match &place {
+            Place::Sqlite(..) => Arc::clone(&first),
+            _ => Arc::new(start(place.open().await.unwrap(), PATIENCE).await),
+        };
+        Self { nodes: [first, second], store, place, ids: AtomicU64::new(0) }
     }
 
     pub async fn memory() -> Self {
-        let store = MemoryStore::default();
-        Self::on(vec![Arc::new(store.clone()), Arc::new(store)], Place::Memory).await
+        Self::on(Place::memory().await).await
     }
 
     pub async fn sqlite() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("gate.db");
-        let store: Arc<dyn Store> = Arc::new(SqliteStore::open(&path, true).await.unwrap());
-        Self { _directory: Some(directory), ..Self::on(vec![store], Place::Sqlite(path)).await }
+        Self::on(Place::sqlite().await).await
     }
 
     pub async fn postgres() -> Self {
-        let config = postgres_config(latchgate_testkit::postgres::shared_database().await, PATIENCE);
-        PostgresStore::migrate(&config).await.unwrap();
-        let open = async || Arc::new(PostgresStore::open(&config).await.unwrap()) as Arc<dyn Store>;
-        Self::on(vec![open().await, open().await], Place::Postgres(config.url.clone())).await
+        Self::on(Place::postgres().await).await
     }
 
     pub async fn redis() -> Self {
-        let config = redis_config(latchgate_testkit::redis::shared_url(), PATIENCE);
-        let open = async || Arc::new(RedisStore::open(&config).await.unwrap()) as Arc<dyn Store>;
-        Self::on(vec![open().await, open().await], Place::Redis(config.clone())).await
+        Self::on(Place::redis().await).await
     }
 
     /// Makes a record undecodable; returns whether this store's can be.
     pub async fn damage(&self, operation: &Operation) -> bool {
         let (app, id) = (operation.app.as_str(), operation.address().id.to_string());
         match &self.place {
-            Place::Memory => return false,
-            Place::Sqlite(path) => {
+            // They are values of the program.
+            Place::Memory(_) => return false,
+            Place::Sqlite(path, _) => {
                 let file = rusqlite::Connection::open(path).unwrap();
                 let damage = "update operations set state = '{damaged' where key = ?1";
                 assert_eq!(file.execute(damage, [id]).unwrap(), 1);
             }
-            Place::Postgres(url) => {
-                let mut connection = sqlx::PgConnection::connect(url).await.unwrap();
+            Place::Postgres(config) => {
+                let mut connection = sqlx::PgConnection::connect(&config.url).await.unwrap();
                 let damage = "update latchgate.operations set state = '{}' where key = $1";
                 let damaged = sqlx::query(damage).bind(id).execute(&mut connection).await.unwrap();
                 assert_eq!(damaged.rows_affected(), 1);
@@ -191,30 +167,6 @@ impl World {
 
 pub fn row_of(operation: &Operation) -> Address {
     Address { app: operation.app.clone(), key: operation.address().id.into() }
-}
-
-pub fn postgres_config(url: String, statement_timeout: Duration) -> PostgresConfig {
-    PostgresConfig {
-        url,
-        direct_url: None,
-        statement_timeout,
-        row_wait: statement_timeout,
-        allow_volatile: true,
-        durable_elsewhere: false,
-        trust_promotion: false,
-    }
-}
-
-pub fn redis_config(url: String, timeout: Duration) -> RedisConfig {
-    RedisConfig {
-        url,
-        // The server is shared by tests, which must not see each other's records.
-        prefix: format!("test-{}", fresh_stamp()),
-        timeout,
-        history_retention: Duration::from_secs(3_600),
-        allow_eviction: false,
-        no_hold_off: false,
-    }
 }
 
 /// An operation by its fingerprint.

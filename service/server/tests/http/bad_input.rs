@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::access::world::{Caller, guarded};
+use crate::access::world::operated;
 use crate::client::{Answer, acquire, embedded, get, granted, inspect, post, release, request};
-use crate::described::API;
+use crate::described::{API, endpoints};
 
 #[tokio::test]
 async fn keys_that_break_a_rule_are_refused() {
@@ -160,17 +160,14 @@ async fn read_to_end(mut stream: TcpStream) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Of each query parameter, what the OpenAPI description rules out is refused. Parameters of the doors for other tools are as their
-/// protocols say.
+/// Of each query parameter, what the OpenAPI description rules out is refused.
 #[tokio::test]
 async fn query_parameters_are_held_to_their_description() {
     let node = embedded().await;
     let mut refused = 0;
-    for (path, item) in API["paths"].as_object().expect("paths") {
-        let reads = &item["get"];
-        for parameter in
-            reads["parameters"].as_array().into_iter().flatten().filter(|parameter| parameter["in"] == "query")
-        {
+    for (_, path, said) in endpoints().filter(|(method, ..)| method == Method::GET) {
+        let parameters = said["parameters"].as_array().into_iter().flatten();
+        for parameter in parameters.filter(|parameter| parameter["in"] == "query") {
             let (name, schema) = (parameter["name"].as_str().expect("a name"), &parameter["schema"]);
             let long = schema["maxLength"].as_u64().map(|max| "k".repeat(max as usize + 1));
             let short = schema["minLength"].as_u64().filter(|min| *min > 0).map(|_| String::new());
@@ -178,7 +175,6 @@ async fn query_parameters_are_held_to_their_description() {
             let high = schema["maximum"].as_u64().map(|max| (max + 1).to_string());
             let other = (schema["type"] != "string" || schema["maxLength"].is_null()).then(|| "other".to_owned());
             for value in [long, short, low, high, other].into_iter().flatten() {
-                let path = path.replace("{key}", "key");
                 let answer = get(&node, &format!("{path}?{name}={value}")).await;
                 assert_eq!(answer.status, 400, "GET {path}?{name}={value}: {}", answer.body);
                 refused += 1;
@@ -191,31 +187,24 @@ async fn query_parameters_are_held_to_their_description() {
 /// Of each request, with each optional field of its body, and of the objects in it.
 #[tokio::test]
 async fn null_says_the_same_as_leaving_an_optional_field_out() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (_node, operator) = operated().await;
     let mut tried = 0;
-    for (path, item) in API["paths"].as_object().expect("paths") {
-        for (method, operation) in item.as_object().expect("operations") {
-            let schema = &operation["requestBody"]["content"]["application/json"]["schema"];
-            let Some(schema) = resolved(schema) else { continue };
-            let method = Method::from_bytes(method.to_uppercase().as_bytes()).expect("a method");
-            let mut fields = Vec::new();
-            add_optional(schema, &schema["example"], "", &mut fields);
-            for (object, field) in fields {
-                let refusal = async |value: Option<Value>| {
-                    let mut body = schema["example"].clone();
-                    let object = body.pointer_mut(&object).and_then(Value::as_object_mut).expect("an object");
-                    object.remove(&field);
-                    object.extend(value.map(|value| (field.clone(), value)));
-                    let path =
-                        path.replace("{key}", "key").replace("{app}", "default").replace("{id}", &"0".repeat(32));
-                    let Answer { status, body, .. } = operator.call(method.clone(), &path, body).await;
-                    (status == 400).then(|| (body["code"].clone(), body["detail"].clone()))
-                };
-                let without = refusal(None).await;
-                assert_eq!(refusal(Some(Value::Null)).await, without, "{method} {path}: {object}/{field}");
-                tried += 1;
-            }
+    for (method, path, said) in endpoints() {
+        let Some(schema) = resolved(&said["requestBody"]["content"]["application/json"]["schema"]) else { continue };
+        let mut fields = Vec::new();
+        add_optional(schema, &schema["example"], "", &mut fields);
+        for (object, field) in fields {
+            let refusal = async |value: Option<Value>| {
+                let mut body = schema["example"].clone();
+                let object = body.pointer_mut(&object).and_then(Value::as_object_mut).expect("an object");
+                object.remove(&field);
+                object.extend(value.map(|value| (field.clone(), value)));
+                let Answer { status, body, .. } = operator.call(method.clone(), &path, body).await;
+                (status == 400).then(|| (body["code"].clone(), body["detail"].clone()))
+            };
+            let without = refusal(None).await;
+            assert_eq!(refusal(Some(Value::Null)).await, without, "{method} {path}: {object}/{field}");
+            tried += 1;
         }
     }
     assert!(tried > 60, "only {tried} fields were tried");

@@ -30,6 +30,8 @@ async fn terms_that_are_wrong_or_contradict_each_other_are_named() {
         ("max_hold_ms", json!({ "max_hold_ms": 99 })),
         ("max_hold_ms", json!({ "max_hold_ms": 604_800_001 })),
         ("max_hold_ms", json!({ "max_hold_ms": [] })),
+        ("min_hold_ms", json!({ "min_hold_ms": 5, "mode": "shared" })),
+        ("min_hold_ms", json!({ "min_hold_ms": 86_400_001 })),
         ("barge", json!({ "barge": "yes" })),
         ("barge", json!({ "barge": 1 })),
         ("reentrant", json!({ "reentrant": 0 })),

@@ -20,6 +20,13 @@ pub async fn on_postgres(database: &str) -> Node {
     Node::start(BIN, &["--locks", database]).await
 }
 
+/// A database, and a node on it.
+pub async fn on_database() -> (String, Node) {
+    let database = shared_database().await;
+    let node = on_postgres(&database).await;
+    (database, node)
+}
+
 /// Two nodes on one database.
 pub async fn two_nodes() -> (Node, Node) {
     let database = shared_database().await;

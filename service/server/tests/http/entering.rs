@@ -53,19 +53,6 @@ async fn a_run_beside_another_success_is_told_counted_once_and_listed() {
 }
 
 #[tokio::test]
-async fn a_run_ends_the_attempt_that_runs_beside_it_and_is_its_own_claims_end() {
-    let node = embedded().await;
-    let go = begun(&node, charge()).await;
-    assert_eq!(enter(&node, "a", json!({})).await.body["double_run"], false);
-    report(&node, &go, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
-    assert_eq!(get(&node, "/v1/operations?suspect=true").await.body["operations"][0]["id"], go.body["id"]);
-
-    let own = begun(&node, json!({ "operation": "mail", "contents": 42, "attempt_id": "b" })).await;
-    let entered = enter(&node, "b", json!({ "operation": "mail" })).await;
-    assert_eq!((&entered.body["double_run"], &entered.body["attempt"]), (&json!(false), &own.body["attempt"]));
-}
-
-#[tokio::test]
 async fn fields_of_an_entry_that_are_wrong_are_named() {
     let node = embedded().await;
     for (field, value) in [

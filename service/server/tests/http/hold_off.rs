@@ -61,24 +61,6 @@ async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue(
 }
 
 #[tokio::test]
-async fn during_a_hold_off_the_fence_passes_only_the_tokens_of_live_leases() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
-    let live = granted(&node, "k", json!({ "mode": "shared" })).await.token();
-    let last = granted(&node, "k", json!({ "mode": "shared", "lease_id": "last" })).await.token();
-    assert_eq!(release(&node, "k", "last").await.status, 200);
-    let fence = async |token: u64| crate::client::verb(&node, "k", "fence", json!({ "token": token })).await;
-    assert_eq!(fence(last).await.status, 200);
-    hold_off(&database, "10m").await;
-    assert_eq!(fence(live).await.status, 200);
-    let unknown = fence(last).await;
-    unknown.assert_problem(503, "store-unavailable");
-    assert!(unknown.body["retry_after_ms"].as_u64().unwrap() > 500_000, "{}", unknown.body);
-    hold_off(&database, "0").await;
-    assert_eq!(fence(last).await.status, 200);
-}
-
-#[tokio::test]
 async fn a_hold_off_of_the_gate_is_begun_read_and_ended_without_a_node() {
     let database = shared_database().await;
     let redis = Redis::start().await;

@@ -6,34 +6,27 @@ use latchgate_testkit::eventually;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{
-    acquire, embedded, granted, inspect, release, renew, request, two_nodes, until_waiting, verb, waiting,
-};
+use crate::client::{acquire, embedded, get, granted, inspect, release, renew, request, verb};
 
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_revoked_holder_sees_that_in_its_renewal_and_loses_the_lock_after_the_grace() {
-    let (one, other) = two_nodes().await;
-    let grant = granted(&one, "k", json!({ "owner": "me" })).await;
-    let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
-    until_waiting(&other, "k", 1).await;
-    let revoke = json!({ "reason": "deploy", "by": "ops", "grace_ms": 3_000 });
-    let revoked = verb(&other, "k", "revoke", revoke).await;
-    assert_eq!((revoked.status.as_u16(), &revoked.body["key"], &revoked.body["leases"]), (200, &json!("k"), &json!(1)));
-    let renewed = renew(&one, "k", &grant.text("lease_id")).await;
-    let revocation = &renewed.body["revocation"];
-    assert_eq!((&revocation["reason"], &revocation["by"]), (&json!("deploy"), &json!("ops")));
-    assert_eq!(revocation["deadline"], revoked.body["deadline"]);
-    assert!(revocation["deadline_ms"].as_u64().unwrap() <= 3_000);
-    assert!(renewed.body["ttl_ms"].as_u64().unwrap() <= 3_000, "{}", renewed.body);
-    let refused = acquire(&one, "k", json!({})).await;
-    assert_eq!(refused.body["holders"][0]["revocation"]["reason"], "deploy");
-
-    assert_eq!(next.await.unwrap().text("owner"), "next");
-    for lost in [renew(&one, "k", &grant.text("lease_id")).await, release(&other, "k", &grant.text("lease_id")).await] {
+    let node = embedded().await;
+    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+    let revoked = verb(&node, "k", "revoke", json!({ "reason": "deploy", "by": "ops", "grace_ms": 3_000 })).await;
+    let deadline = &revoked.body["deadline"];
+    assert_eq!(revoked.body, json!({ "key": "k", "leases": 1, "deadline": deadline }));
+    let renewed = renew(&node, "k", &lease_id).await.body;
+    let left_ms = &renewed["revocation"]["deadline_ms"];
+    assert!(left_ms.as_u64() <= Some(3_000) && renewed["ttl_ms"].as_u64() <= Some(3_000), "{renewed}");
+    let revocation = json!({ "reason": "deploy", "by": "ops", "deadline": deadline, "deadline_ms": left_ms });
+    assert_eq!(renewed["revocation"], revocation);
+    assert_eq!(acquire(&node, "k", json!({})).await.body["holders"][0]["revocation"]["reason"], "deploy");
+    granted(&node, "k", json!({ "wait_ms": 50_000 })).await;
+    for lost in [renew(&node, "k", &lease_id).await, release(&node, "k", &lease_id).await] {
         lost.assert_problem(410, "lease-lost");
-        assert_eq!((&lost.body["why"], &lost.body["at"]), (&json!("revoked"), &revoked.body["deadline"]));
+        assert_eq!((&lost.body["why"], &lost.body["at"]), (&json!("revoked"), deadline));
     }
 }
 
@@ -63,81 +56,67 @@ async fn revoking_a_free_lock_revokes_no_lease_and_a_lease_granted_since_stays()
 }
 
 #[tokio::test]
-async fn a_limit_is_raised_lowered_and_unset() {
-    let (one, other) = two_nodes().await;
+async fn a_limit_is_set_and_unset() {
+    let node = embedded().await;
     let put =
-        async |limit: Value| request(&other, Method::PUT, "/v1/locks/k/limit", json!({ "limit": limit })).await.body;
-    assert_eq!(put(json!(1)).await, json!({ "key": "k", "limit": 1, "permits_held": 0 }));
-    let permit = json!({ "mode": "permits", "wait_ms": 50_000 });
-    let first = granted(&one, "k", permit.clone()).await;
-    assert_eq!((&first.body["permits"], &first.body["limit"]), (&json!(1), &json!(1)));
-    let second = waiting(&one, "k", permit.clone());
-    until_waiting(&other, "k", 1).await;
-    assert_eq!(put(json!(2)).await, json!({ "key": "k", "limit": 2, "permits_held": 1 }));
-    assert_eq!(second.await.unwrap().status, 200);
+        async |limit: Value| request(&node, Method::PUT, "/v1/locks/k/limit", json!({ "limit": limit })).await.body;
+    let permits = json!({ "mode": "permits" });
+    assert_eq!(put(json!(2)).await, json!({ "key": "k", "limit": 2, "permits_held": 0 }));
+    let first = granted(&node, "k", permits.clone()).await;
+    assert_eq!((&first.body["permits"], &first.body["limit"]), (&json!(1), &json!(2)));
+    granted(&node, "k", permits.clone()).await;
     // A lower limit ends no lease.
     assert_eq!(put(json!(1)).await, json!({ "key": "k", "limit": 1, "permits_held": 2 }));
-    acquire(&one, "k", json!({ "mode": "permits" })).await.assert_problem(423, "lock-held");
-    let lock = inspect(&one, "k").await;
+    acquire(&node, "k", permits.clone()).await.assert_problem(423, "lock-held");
+    let lock = inspect(&node, "k").await;
     assert_eq!((&lock["limit"], &lock["permits_held"]), (&json!(1), &json!(2)));
-    let mismatch = acquire(&one, "k", json!({ "mode": "permits", "limit": 2 })).await;
+    let mismatch = acquire(&node, "k", json!({ "mode": "permits", "limit": 2 })).await;
     mismatch.assert_problem(409, "limit-mismatch");
     assert_eq!(mismatch.body["limit"], 1);
-    request(&one, Method::DELETE, "/v1/locks/k", json!({})).await;
+    request(&node, Method::DELETE, "/v1/locks/k", json!({})).await;
     assert_eq!(put(Value::Null).await, json!({ "key": "k", "limit": null, "permits_held": 0 }));
-    let unknown = acquire(&one, "k", json!({ "mode": "permits" })).await;
+    let unknown = acquire(&node, "k", permits).await;
     unknown.assert_problem(409, "limit-mismatch");
     assert!(unknown.body["limit"].is_null());
 }
 
 #[tokio::test]
-async fn a_closed_key_says_why_and_until_when_and_opens_for_its_waiter() {
-    let (one, other) = two_nodes().await;
+async fn a_closed_key_says_why_and_until_when() {
+    let node = embedded().await;
     let path = "/v1/locks/k/closed";
-    let close = async |body: Value| request(&other, Method::PUT, path, body).await;
+    let close = async |body: Value| request(&node, Method::PUT, path, body).await;
+    close(json!({})).await.assert_problem(400, "invalid-request");
     for (body, field) in [
-        (json!({}), "body"),
         (json!({ "reason": "" }), "reason"),
         (json!({ "reason": "r", "until": "tomorrow" }), "until"),
         (json!({ "reason": "r", "until": "2001-01-01T00:00:00Z" }), "until"),
         (json!({ "reason": "r", "until": "2999-01-01T00:00:00Z" }), "until"),
         (json!({ "reason": "r", "by": "me" }), "by"),
     ] {
-        let refused = close(body).await;
-        refused.assert_problem(400, "invalid-request");
-        assert!(field == "body" || refused.body["field"] == field, "{}", refused.body);
+        close(body).await.assert_names(field);
     }
-    let held = granted(&one, "k", json!({ "owner": "me" })).await.text("lease_id");
-    let closed = close(json!({ "reason": "release weekend" })).await;
-    assert_eq!((closed.status.as_u16(), &closed.body["closed"]["reason"]), (200, &json!("release weekend")));
-    let refused = acquire(&one, "k", json!({ "owner": "me", "reentrant": true })).await;
-    refused.assert_problem(423, "lock-closed");
-    assert_eq!((&refused.body["reason"], refused.body.get("until")), (&json!("release weekend"), None));
-    assert_eq!(refused.body["holders"][0]["owner"], "me");
-    let timed_out = acquire(&one, "k", json!({ "wait_ms": 50 })).await;
-    timed_out.assert_problem(423, "wait-timeout");
-    assert!(timed_out.body["reason"] == "release weekend" && timed_out.body["ticket"].is_string());
-    assert_eq!(renew(&one, "k", &held).await.status, 200);
-    let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
-    until_waiting(&other, "k", 1).await;
-    assert_eq!(release(&one, "k", &held).await.status, 200);
-    acquire(&one, "k", json!({})).await.assert_problem(423, "lock-closed");
-    let until = rfc3339_in(&inspect(&one, "k").await["closed"]["since"], 3_600);
+    assert_eq!(close(json!({ "reason": "release weekend" })).await.body["closed"]["reason"], "release weekend");
+    for (wait_ms, code) in [(0, "lock-closed"), (50, "wait-timeout")] {
+        let refused = acquire(&node, "k", json!({ "wait_ms": wait_ms })).await;
+        refused.assert_problem(423, code);
+        assert_eq!((&refused.body["reason"], refused.body.get("until")), (&json!("release weekend"), None));
+        assert_eq!(refused.body["ticket"].is_string(), wait_ms > 0);
+    }
+    let until = rfc3339_in(&inspect(&node, "k").await["closed"]["since"], 3_600);
     let closed = close(json!({ "reason": "longer", "until": until })).await.body["closed"].clone();
     assert!(closed["until"].is_string() && closed["until_ms"].as_u64().unwrap() <= 3_600_000, "{closed}");
-    let shown = &inspect(&one, "k").await["closed"];
-    assert_eq!((&shown["reason"], &shown["until"]), (&json!("longer"), &closed["until"]));
-    let listed = crate::client::get(&other, "/v1/locks?prefix=k").await.body["locks"][0]["closed"].clone();
-    assert_eq!(listed["reason"], "longer");
-    let opened = request(&other, Method::DELETE, path, Value::Null).await;
-    assert_eq!((opened.status.as_u16(), opened.body), (200, json!({ "key": "k", "was_closed": true })));
-    assert_eq!(next.await.unwrap().text("owner"), "next");
-    assert_eq!(request(&one, Method::DELETE, path, Value::Null).await.body["was_closed"], false);
-    assert!(inspect(&one, "k").await.get("closed").is_none());
-    let history = crate::client::get(&one, "/v1/locks/k/history").await.body;
-    let kinds: Vec<&str> =
-        history["events"].as_array().unwrap().iter().filter_map(|event| event["kind"].as_str()).collect();
-    assert!(kinds.contains(&"closed") && kinds.contains(&"opened"), "{history}");
+    let listed = get(&node, "/v1/locks?prefix=k").await.body["locks"][0].clone();
+    for shown in [&inspect(&node, "k").await["closed"], &listed["closed"]] {
+        assert_eq!((&shown["reason"], &shown["until"]), (&json!("longer"), &closed["until"]));
+    }
+    for was_closed in [true, false] {
+        let opened = request(&node, Method::DELETE, path, Value::Null).await;
+        assert_eq!((opened.status.as_u16(), opened.body), (200, json!({ "key": "k", "was_closed": was_closed })));
+    }
+    assert!(inspect(&node, "k").await.get("closed").is_none());
+    let history = get(&node, "/v1/locks/k/history").await.body["events"].clone();
+    let kinds: Vec<&Value> = history.as_array().unwrap().iter().map(|event| &event["kind"]).collect();
+    assert!(kinds.contains(&&json!("closed")) && kinds.contains(&&json!("opened")), "{history}");
 }
 
 /// The time so many seconds after another.

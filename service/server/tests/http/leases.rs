@@ -4,7 +4,7 @@ use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::client::{acquire, embedded, get, granted, inspect, many, owners, post, release, renew, request};
+use crate::client::{acquire, embedded, get, granted, inspect, many, owners, post, release, request};
 
 #[tokio::test]
 async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
@@ -20,43 +20,6 @@ async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
     assert_eq!((&refused.body["waiters"], &refused.body["position"]), (&json!(0), &json!(1)));
     assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 0);
     assert_eq!(refused.headers["retry-after"], "1");
-}
-
-#[tokio::test]
-async fn a_repeated_acquire_gets_the_same_grant() {
-    let node = embedded().await;
-    let request = json!({ "lease_id": "mine-1", "owner": "a" });
-    let first = granted(&node, "k", request.clone()).await;
-    let again = granted(&node, "k", request).await;
-    assert_eq!((first.token(), first.text("expires_at")), (again.token(), again.text("expires_at")));
-    // A repetition without an owner is recognised by its lease id.
-    assert_eq!(granted(&node, "k", json!({ "lease_id": "mine-1" })).await.token(), first.token());
-    acquire(&node, "k", json!({ "lease_id": "mine-1", "owner": "b" })).await.assert_problem(409, "lease-id-reused");
-    release(&node, "k", "mine-1").await;
-    let ended = acquire(&node, "k", json!({ "lease_id": "mine-1", "owner": "a" })).await;
-    ended.assert_problem(410, "lease-lost");
-    assert_eq!(ended.body["why"], "released");
-    // A holder that was paused would take the token of any answer for its own.
-    assert_eq!(ended.body.get("token"), None);
-}
-
-#[tokio::test]
-async fn two_callers_of_one_owner_do_not_both_proceed() {
-    let node = embedded().await;
-    let request = json!({ "owner": "host-1" });
-    let first = granted(&node, "k", request.clone()).await;
-    acquire(&node, "k", request.clone()).await.assert_problem(423, "lock-held");
-    acquire(&node, "k", json!({ "owner": "host-1", "wait_ms": 100 })).await.assert_problem(423, "wait-timeout");
-    let both = json!({ "locks": [{ "key": "j" }, { "key": "k" }], "owner": "host-1" });
-    many(&node, "acquire", both.clone()).await.assert_problem(423, "lock-held");
-    assert_eq!(owners(&node, "k").await, ["host-1"]);
-    // It has to ask for a nested lease.
-    let mut nested = request;
-    nested["reentrant"] = json!(true);
-    assert_eq!(granted(&node, "k", nested).await.token(), first.token());
-    let mut both = both;
-    both["reentrant"] = json!(true);
-    assert_eq!(many(&node, "acquire", both).await.status, 200);
 }
 
 #[tokio::test]
@@ -93,28 +56,18 @@ async fn an_owner_that_the_server_made_cannot_be_sent() {
 }
 
 #[tokio::test]
-async fn an_expired_lease_is_lost_and_its_successor_is_safe_from_it() {
-    let node = embedded().await;
-    let first = granted(&node, "k", json!({ "ttl_ms": 1_000 })).await;
-    let second = granted(&node, "k", json!({ "wait_ms": 5_000 })).await;
-    assert!(second.token() > first.token());
-    for answer in [release(&node, "k", &first.text("lease_id")).await, renew(&node, "k", &first.text("lease_id")).await]
-    {
-        answer.assert_problem(410, "lease-lost");
-        assert_eq!((&answer.body["why"], answer.body.get("token")), (&json!("expired"), None));
-        assert_eq!(answer.body["at"], first.body["expires_at"]);
-    }
-    assert_eq!(renew(&node, "k", &second.text("lease_id")).await.status, 200);
-}
-
-#[tokio::test]
 async fn a_refusal_names_its_key() {
     let node = embedded().await;
+    granted(&node, "a%2F%2Fb", json!({ "lease_id": "before" })).await;
+    assert_eq!(release(&node, "a%2F%2Fb", "before").await.body, json!({ "still_held": 0 }));
+    assert_eq!(release(&node, "a%2F%2Fb", "before").await.body["already"], true);
     let held = granted(&node, "a%2F%2Fb", json!({ "owner": "x", "lease_id": "l" })).await.token();
     for (method, verb, body, code) in [
-        (Method::POST, "/acquire", json!({}), "lock-held"),
+        // An owner has to ask for a nested lease.
+        (Method::POST, "/acquire", json!({ "owner": "x" }), "lock-held"),
         (Method::POST, "/acquire", json!({ "wait_ms": 1 }), "wait-timeout"),
         (Method::POST, "/acquire", json!({ "owner": "y", "lease_id": "l" }), "lease-id-reused"),
+        (Method::POST, "/acquire", json!({ "lease_id": "before" }), "lease-lost"),
         (Method::POST, "/acquire", json!({ "mode": "permits" }), "limit-mismatch"),
         (Method::POST, "/renew", json!({ "lease_id": "other" }), "lease-lost"),
         (Method::POST, "/release", json!({ "lease_id": "other" }), "lease-lost"),
@@ -124,17 +77,11 @@ async fn a_refusal_names_its_key() {
     ] {
         let refused = request(&node, method, &format!("/v1/locks/a%2F%2Fb{verb}"), body).await;
         assert_eq!((refused.code(), &refused.body["key"]), (code, &json!("a//b")), "{}", refused.body);
+        // A holder that was paused would take the token of any answer for its own.
+        assert_eq!(refused.body.get("token"), None);
     }
-}
-
-#[tokio::test]
-async fn a_release_may_be_repeated() {
-    let node = embedded().await;
-    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
-    let first = release(&node, "k", &lease_id).await;
-    assert_eq!(first.body, json!({ "still_held": 0 }));
-    let again = release(&node, "k", &lease_id).await;
-    assert_eq!((again.status.as_u16(), &again.body["already"]), (200, &json!(true)));
+    let nested = json!({ "owner": "x", "reentrant": true });
+    assert_eq!(granted(&node, "a%2F%2Fb", nested).await.token(), held);
 }
 
 #[tokio::test]
@@ -167,14 +114,6 @@ async fn a_listing_filters_and_pages() {
     assert_eq!((page["locks"].as_array().unwrap().len(), &page["next_cursor"]), (3, &json!("a/3")));
     assert_eq!(keys("limit=3&cursor=a/3").await, ["b/1"]);
     assert!(get(&node, "/v1/locks?limit=3&cursor=a/3").await.body.get("next_cursor").is_none());
-}
-
-#[tokio::test]
-async fn an_expired_lock_looks_free() {
-    let node = embedded().await;
-    granted(&node, "k", json!({ "ttl_ms": 1_000 })).await;
-    until("the lease has expired", || async { inspect(&node, "k").await["held"] == false }).await;
-    assert_eq!(get(&node, "/v1/locks?held=true").await.body["locks"], json!([]));
 }
 
 #[tokio::test]

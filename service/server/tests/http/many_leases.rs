@@ -5,8 +5,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::client::{
-    Answer, BIN, acquire, embedded, get, granted, inspect, many, owners, release, request, two_nodes, until_waiting,
-    verb, waiting,
+    Answer, BIN, embedded, get, granted, inspect, many, owners, release, request, two_nodes, until_waiting, verb,
+    waiting,
 };
 
 fn named(key: &str, lease_id: &str) -> Value {
@@ -108,26 +108,4 @@ async fn a_lock_shows_who_waits_for_it_here_and_how_many_elsewhere() {
         (&inspect(&one, "k").await["waiting"], &inspect(&one, "k").await["waiting_elsewhere"]),
         (&json!([]), &json!(0))
     );
-}
-
-#[tokio::test]
-async fn a_shortest_hold_keeps_an_early_release_from_all_and_does_not_belong_to_shared_locks() {
-    let node = embedded().await;
-    for body in [json!({ "min_hold_ms": 5, "mode": "shared" }), json!({ "min_hold_ms": 86_400_001 })] {
-        let refused = acquire(&node, "k", body).await;
-        refused.assert_names("min_hold_ms");
-    }
-    let nightly = json!({ "owner": "cron-1", "min_hold_ms": 600_000 });
-    let lease = granted(&node, "k", nightly.clone()).await.text("lease_id");
-    let step = json!({ "lease_id": lease, "metadata": { "step": 2 } });
-    assert_eq!(verb(&node, "k", "renew", step).await.status, 200);
-    assert_eq!(inspect(&node, "k").await["holders"][0]["metadata"], json!({ "step": 2 }));
-    assert_eq!(release(&node, "k", &lease).await.status, 200);
-    let refused = acquire(&node, "k", nightly).await;
-    refused.assert_problem(423, "lock-delayed");
-    assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 500_000, "{}", refused.body);
-    let lock = inspect(&node, "k").await;
-    assert_eq!((&lock["held"], &lock["delayed_until"]), (&json!(false), &refused.body["delayed_until"]));
-    assert_eq!(request(&node, Method::DELETE, "/v1/locks/k", json!({})).await.status, 200);
-    granted(&node, "k", json!({})).await;
 }

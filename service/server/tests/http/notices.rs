@@ -3,13 +3,12 @@
 use reqwest::{Client, Method};
 use serde_json::json;
 
-use crate::access::world::{Caller, guarded};
+use crate::access::world::{Caller, operated};
 use crate::history::Events;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_an_app_holds_for_too_long_is_a_notice() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let caller = Caller::of_app(&node, "billing").await;
     let path = "/v1/admin/apps/billing";
     for wrong in [json!({ "warn_after": 1 }), json!({ "warn_after_ms": 0 })] {

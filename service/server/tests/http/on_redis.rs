@@ -2,10 +2,9 @@
 
 use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::redis::Redis;
-use reqwest::Client;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, BIN, acquire, begun, embedded, granted, post, pre, renew, report, send};
+use crate::client::{Answer, BIN, begun, embedded, granted, post, pre, renew, report};
 
 async fn on(redis: &Redis) -> Node {
     Node::start(BIN, &["--locks", &redis.url()]).await
@@ -30,28 +29,6 @@ async fn every_grant_and_renewal_says_that_it_may_be_lost() {
     }
     let elsewhere = granted(&embedded().await, "k", json!({})).await;
     assert!(elsewhere.body.get("durability").is_none(), "{}", elsewhere.body);
-}
-
-/// As after a fail-over to an empty replica: the lease is lost, and its token is stale for the resource.
-#[tokio::test]
-async fn an_emptied_redis_loses_leases_but_never_repeats_a_token() {
-    let redis = Redis::start().await;
-    let url = redis.url();
-    let careless = ["--locks", &url, "--no-hold-off"];
-    let (one, other) = (Node::start(BIN, &careless).await, Node::start(BIN, &careless).await);
-    let lost = granted(&one, "k", json!({ "owner": "lost", "ttl_ms": 300_000 })).await;
-    // No connection breaks, and the first node still has the old state in memory.
-    redis.ask(&["flushall"]);
-    let next = granted(&other, "k", json!({ "owner": "next", "ttl_ms": 300_000 })).await;
-    assert!(next.token() > lost.token());
-    renew(&one, "k", &lost.text("lease_id")).await.assert_problem(410, "lease-lost");
-    acquire(&one, "k", json!({})).await.assert_problem(423, "lock-held");
-    let fence = |token: u64| {
-        let url = format!("{}/v1/locks/k/fence", one.base_url());
-        send(Client::new().post(url).body(json!({ "token": token }).to_string()))
-    };
-    fence(lost.token()).await.assert_problem(412, "stale-token");
-    assert_eq!(fence(next.token()).await.status, 200);
 }
 
 #[tokio::test]

@@ -9,10 +9,8 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
-use crate::access::world::{Caller, guarded};
-use crate::client::{
-    Answer, BIN, acquire, begun, embedded, get, granted, inspect_operation, on_postgres, pre, renew, report, send,
-};
+use crate::access::world::{Caller, guarded, operated};
+use crate::client::{Answer, BIN, acquire, begun, embedded, get, granted, inspect_operation, pre, renew, report, send};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -66,26 +64,6 @@ async fn an_operation_is_shown_with_what_its_attempt_said_of_itself_and_refusals
 }
 
 #[tokio::test]
-async fn an_attempt_that_takes_over_is_shown_with_its_own_description() {
-    let node = embedded().await;
-    let request = |label: &str, more: Value| {
-        let mut body = json!({ "operation": "charge", "contents": 1, "label": label, "on_expiry": "retry" });
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        body
-    };
-    let first = begun(&node, request("first", json!({ "ttl_ms": 1_000, "attempt_id": "mine" }))).await;
-    let again = pre(&node, request("renamed", json!({ "attempt_id": "mine" }))).await;
-    assert_eq!(again.status, 200, "{}", again.body);
-    assert_eq!(inspect_operation(&node, &first.text("id")).await.body["label"], "first");
-    let second = begun(&node, request("second", json!({ "wait_ms": 20_000 }))).await;
-    assert_eq!(second.body["reentry"], true);
-    assert_eq!(inspect_operation(&node, &first.text("id")).await.body["label"], "second");
-    report(&node, &second, json!({ "outcome": "failure" })).await;
-    let third = begun(&node, json!({ "operation": "charge", "contents": 1 })).await;
-    assert!(inspect_operation(&node, &third.text("id")).await.body.get("label").is_none());
-}
-
-#[tokio::test]
 async fn what_is_too_long_to_keep_is_refused_by_field_and_claims_nothing() {
     let node = embedded().await;
     let long = |field: &str, value: Value| {
@@ -135,20 +113,6 @@ async fn the_api_key_that_claimed_is_shown_without_its_secret_and_only_to_its_ap
 }
 
 #[tokio::test]
-async fn the_description_goes_along_with_a_switch() {
-    let redis = Redis::start().await;
-    let (database, other) = (shared_database().await, shared_database().await);
-    let gate = ["--gate", &redis.url(), "--gate", &other];
-    let node = Node::start(BIN, &[&["--locks", &database, "--no-hold-off"], &gate[..]].concat()).await;
-    let go = begun(&node, described("x")).await;
-    let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/gate", json!({})).await;
-    assert_eq!(switched.status, 200, "{}", switched.body);
-    let shown = inspect_operation(&node, &go.text("id")).await.body;
-    assert_described(&shown);
-    assert_eq!(shown["contents"], json!({ "a": 1, "z": "x" }));
-}
-
-#[tokio::test]
 async fn a_held_lock_and_a_done_operation_move_from_the_embedded_file_to_postgres_by_one_switch() {
     let (dir, database) = (tempfile::tempdir().unwrap(), shared_database().await);
     let file = format!("sqlite:{}", dir.path().join("locks.db").display());
@@ -177,29 +141,6 @@ async fn until_awaited(database: &str, go: &Answer) {
     let deadline = tokio::time::Instant::now() + LONG;
     while !sqlx::query_scalar::<_, bool>(query).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {
         assert!(tokio::time::Instant::now() < deadline, "no request waits");
-    }
-}
-
-#[tokio::test]
-async fn a_wait_for_the_outcome_ends_with_the_attempt_at_another_node_and_claims_nothing() {
-    let database = shared_database().await;
-    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
-    for (end, status, code) in
-        [("success", 200, ""), ("failure", 404, "operation-not-found"), ("unknown", 409, "operation-unknown")]
-    {
-        let go = begun(&one, json!({ "operation": "charge", "contents": end, "label": "worker" })).await;
-        let wait = awaited(&other, &go, 50_000);
-        until_awaited(&database, &go).await;
-        report(&one, &go, json!({ "outcome": end, "result": { "receipt": 7 } })).await;
-        let answer = wait.await.unwrap();
-        assert_eq!((answer.status.as_u16(), answer.code()), (status, code), "{}", answer.body);
-        match end {
-            "success" => assert_eq!(answer.body["result"], json!({ "receipt": 7 })),
-            "unknown" => assert_eq!(answer.body["label"], "worker"),
-            _ => {}
-        }
-        let next = pre(&one, json!({ "operation": "charge", "contents": end })).await;
-        assert_eq!(next.status.as_u16(), if end == "failure" { 201 } else { 409 });
     }
 }
 
@@ -240,8 +181,7 @@ async fn a_wait_for_a_durable_operation_beside_a_redis_ends_with_it() {
 
 #[tokio::test]
 async fn an_operator_resolves_an_unknown_outcome_and_the_record_says_who_and_why() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let worker = Caller::with(&node, json!({ "scopes": ["read", "operations"] })).await;
     let go = worker.ok(Method::POST, "/v1/operations/pre", described("x")).await;
     let path = format!("/v1/operations/{}", go.text("id"));
@@ -279,21 +219,6 @@ async fn an_operator_resolves_an_unknown_outcome_and_the_record_says_who_and_why
     let reason = json!({ "outcome": "failure", "reason": "no" });
     operator.post(absent, reason).await.assert_problem(404, "operation-not-found");
     assert!(node.log().contains("resolve-operation") && node.log().contains("the bank has it"), "{}", node.log());
-}
-
-#[tokio::test]
-async fn an_operation_that_an_operator_says_has_failed_may_begin_again() {
-    let node = embedded().await;
-    let request = json!({ "operation": "charge", "contents": 1, "ttl_ms": 1_000, "on_expiry": "block" });
-    let go = begun(&node, request.clone()).await;
-    outcome(&node, &go, 50_000).await.assert_problem(409, "operation-unknown");
-    let id = go.text("id");
-    let command =
-        ["operations", "resolve", &id, "--failed", "--reason", "no letter was sent", "--url", &node.base_url()];
-    let said = crate::client::latchgate(&command).await;
-    assert!(said.status.success(), "{said:?}");
-    begun(&node, request).await;
-    report(&node, &go, json!({ "outcome": "success" })).await.assert_problem(409, "operation-superseded");
 }
 
 #[tokio::test]

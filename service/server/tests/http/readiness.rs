@@ -9,7 +9,7 @@ use latchgate_testkit::redis::Redis;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::client::{BIN, acquire, embedded, get, granted, on_postgres};
+use crate::client::{BIN, acquire, embedded, get, granted, on_database, on_postgres};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -53,8 +53,7 @@ async fn is_back(node: &Node) {
 
 #[tokio::test]
 async fn a_node_whose_tables_are_gone_is_not_ready() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let mut other = PgConnection::connect(&database).await.unwrap();
     for table in ["lock_events", "locks"] {
         let node = on_postgres(&database).await;
@@ -110,8 +109,7 @@ async fn a_node_whose_postgres_refuses_what_a_grant_writes_is_not_ready() {
 
 #[tokio::test]
 async fn a_node_whose_postgres_is_read_only_is_not_ready() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let (server, name) = database.rsplit_once('/').unwrap();
     let mut other = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
     for (value, is_read_only) in [("on", true), ("off", false)] {
@@ -171,16 +169,6 @@ async fn a_node_whose_redis_has_no_memory_left_is_not_ready() {
     redis.ask(&["config", "set", "maxmemory", "1"]);
     is_out_of_service(&node, "OOM").await;
     redis.ask(&["config", "set", "maxmemory", "0"]);
-    is_back(&node).await;
-}
-
-#[tokio::test]
-async fn a_node_that_may_not_run_scripts_is_not_ready() {
-    let redis = Redis::start().await;
-    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
-    redis.ask(&["acl", "setuser", "default", "-eval", "-evalsha"]);
-    is_out_of_service(&node, "evalsha").await;
-    redis.ask(&["acl", "setuser", "default", "+@all"]);
     is_back(&node).await;
 }
 

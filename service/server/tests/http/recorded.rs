@@ -113,17 +113,6 @@ async fn a_rolling_restart_under_load_breaks_no_promise() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_kind_of_lock_the_gate_and_the_events_keep_their_promises_at_three_nodes() {
-    let nodes = three_nodes(&shared_database().await).await;
-    let (mix, readers) = (Workload::value_variants().to_vec(), 2);
-    let choose = |args| recorder::Args { mix, readers, keys: 3, ttl_ms: 1_500, abandon_one_in: 30, ..args };
-    let recording = Recording::start(&nodes, choose);
-    let is_enough = |seen: &Report| seen.grants > 200 && seen.attempts > 30 && seen.events > 300;
-    recording.until("clients use everything", is_enough).await;
-    recording.checked(&Options { granted_within_ms: 20_000, ..Options::default() }).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_independent_judge_finds_an_order_for_a_small_history() {
     let nodes = [on_postgres(&shared_database().await).await];
     let choose = |args| recorder::Args { keys: 1, clients: 3, ttl_ms: 300, abandon_one_in: 10, ..args };

@@ -78,7 +78,7 @@ async fn with_every_notification_lost_all_waiters_are_served() {
             }
         }
     });
-    crowd(&nodes, 60).await;
+    crowd(&nodes, 12).await;
     is_over.store(true, Ordering::SeqCst);
     killing.await.unwrap();
     assert!(killed.load(Ordering::SeqCst) > 0, "no listener was found");

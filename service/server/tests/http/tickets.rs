@@ -1,10 +1,9 @@
 //! Long waits as several short polls with a ticket.
 
 use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::shared_database;
 use serde_json::{Value, json};
 
-use crate::client::{BIN, acquire, embedded, granted, many, on_postgres, owners, release, until_waiting, waiting};
+use crate::client::{BIN, acquire, embedded, granted, many, release};
 
 /// The ticket of a wait that has timed out.
 async fn ticket(node: &Node, key: &str, mut request: Value) -> String {
@@ -12,24 +11,6 @@ async fn ticket(node: &Node, key: &str, mut request: Value) -> String {
     let refused = acquire(node, key, request).await;
     refused.assert_problem(423, "wait-timeout");
     refused.text("ticket")
-}
-
-#[tokio::test]
-async fn a_ticket_returns_to_its_position_at_another_node() {
-    let database = shared_database().await;
-    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
-    let holder = granted(&one, "k", json!({})).await.text("lease_id");
-    let ticket = ticket(&one, "k", json!({ "owner": "first", "lease_id": "first-1" })).await;
-    let second = waiting(&one, "k", json!({ "owner": "second", "wait_ms": 50_000 }));
-    until_waiting(&other, "k", 1).await;
-    let first = waiting(&other, "k", json!({ "owner": "first", "ticket": ticket, "wait_ms": 50_000 }));
-    until_waiting(&one, "k", 2).await;
-    release(&one, "k", &holder).await;
-    let first = first.await.unwrap();
-    assert_eq!((first.status.as_u16(), first.text("lease_id")), (200, "first-1".to_owned()), "{}", first.body);
-    assert_eq!(owners(&one, "k").await, ["first"]);
-    release(&one, "k", "first-1").await;
-    assert_eq!(second.await.unwrap().text("owner"), "second");
 }
 
 #[tokio::test]

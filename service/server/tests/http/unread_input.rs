@@ -1,10 +1,13 @@
 //! Input that an endpoint does not read is refused, and what a client has sent does not keep it from reading the answer.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use latchgate_testkit::node::Node;
 use reqwest::{Client, Method};
 use serde_json::json;
 
 use crate::client::{Answer, embedded, get, granted, inspect, send};
+use crate::described::endpoints;
 use crate::raw::Raw;
 
 async fn bare(node: &Node, method: Method, path: &str) -> Answer {
@@ -14,35 +17,7 @@ async fn bare(node: &Node, method: Method, path: &str) -> Answer {
 #[tokio::test]
 async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_method() {
     let node = embedded().await;
-    let id = "0".repeat(32);
-    for (method, path) in [
-        (Method::POST, "/v1/locks/k/acquire".to_owned()),
-        (Method::POST, "/v1/locks/k/renew".to_owned()),
-        (Method::POST, "/v1/locks/k/release".to_owned()),
-        (Method::POST, "/v1/locks/k/revoke".to_owned()),
-        (Method::POST, "/v1/locks/k/fence".to_owned()),
-        (Method::PUT, "/v1/locks/k/limit".to_owned()),
-        (Method::GET, "/v1/locks/k".to_owned()),
-        (Method::DELETE, "/v1/locks/k".to_owned()),
-        (Method::GET, "/v1/locks/k/history".to_owned()),
-        (Method::GET, "/v1/locks/k/events".to_owned()),
-        (Method::GET, "/v1/events".to_owned()),
-        (Method::GET, "/v1/locks".to_owned()),
-        (Method::POST, "/v1/multilocks/acquire".to_owned()),
-        (Method::POST, "/v1/operations/pre".to_owned()),
-        (Method::POST, "/v1/operations/pre/batch".to_owned()),
-        (Method::POST, "/v1/operations/preview".to_owned()),
-        (Method::GET, "/v1/operations".to_owned()),
-        (Method::GET, format!("/v1/operations/{id}")),
-        (Method::DELETE, format!("/v1/operations/{id}")),
-        (Method::POST, format!("/v1/operations/{id}/post")),
-        (Method::POST, format!("/v1/operations/{id}/heartbeat")),
-        (Method::GET, "/v1/admin/engines".to_owned()),
-        (Method::POST, "/v1/admin/engines/locks".to_owned()),
-        (Method::POST, "/v1/admin/engines/gate".to_owned()),
-        (Method::POST, "/v1/admin/hold-off".to_owned()),
-        (Method::GET, "/metrics".to_owned()),
-    ] {
+    for (method, path, _) in endpoints().filter(|(_, path, _)| !["/healthz", "/readyz"].contains(&path.as_str())) {
         bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await.assert_names("ttl_ms");
         bare(&node, method, &format!("{path}?dry%20run")).await.assert_names("dry run");
     }
@@ -53,25 +28,8 @@ async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_
 #[tokio::test]
 async fn a_body_that_an_endpoint_does_not_take_is_refused() {
     let node = embedded().await;
-    let id = "0".repeat(32);
     granted(&node, "k", json!({})).await;
-    for (method, path) in [
-        (Method::DELETE, "/v1/locks/k".to_owned()),
-        (Method::GET, "/v1/locks/k".to_owned()),
-        (Method::GET, "/v1/locks".to_owned()),
-        (Method::GET, "/v1/locks/k/history".to_owned()),
-        (Method::GET, "/v1/locks/k/events".to_owned()),
-        (Method::GET, "/v1/events".to_owned()),
-        (Method::GET, "/v1/operations".to_owned()),
-        (Method::GET, format!("/v1/operations/{id}")),
-        (Method::DELETE, format!("/v1/operations/{id}")),
-        (Method::GET, "/v1/admin/engines".to_owned()),
-        (Method::GET, "/v1/admin/apps".to_owned()),
-        (Method::GET, "/v1/admin/api-keys".to_owned()),
-        (Method::DELETE, "/v1/admin/api-keys/3f9a1c20b7d4".to_owned()),
-        (Method::GET, "/healthz".to_owned()),
-        (Method::GET, "/metrics".to_owned()),
-    ] {
+    for (method, path, _) in endpoints().filter(|(.., said)| said.get("requestBody").is_none()) {
         for body in [r#"{"reason":"stuck"}"#, "{}", " "] {
             let url = format!("{}{path}", node.base_url());
             let answer = send(Client::new().request(method.clone(), url).body(body)).await;
@@ -174,30 +132,24 @@ async fn a_body_without_end_is_not_read_without_end() {
 #[tokio::test]
 async fn allow_names_the_methods_of_the_path_and_options_answers() {
     let node = embedded().await;
-    for (path, methods) in [
-        ("/v1/locks", "GET,HEAD,OPTIONS"),
-        ("/v1/locks/k", "GET,HEAD,DELETE,OPTIONS"),
-        ("/v1/locks/a/b", "GET,HEAD,DELETE,OPTIONS"),
-        ("/v1/locks/k/acquire", "POST,OPTIONS"),
-        ("/v1/locks/k/renew", "POST,OPTIONS"),
-        ("/v1/locks/k/fence", "POST,OPTIONS"),
-        ("/v1/locks/k/limit", "PUT,OPTIONS"),
-        ("/v1/locks/k/events", "GET,HEAD,OPTIONS"),
-        ("/v1/locks/k/history", "GET,HEAD,OPTIONS"),
-        ("/v1/multilocks/acquire", "POST,OPTIONS"),
-        ("/v1/operations/pre", "POST,OPTIONS"),
-        ("/v1/operations/0123", "GET,HEAD,DELETE,OPTIONS"),
-        ("/v1/operations/0123/post", "POST,OPTIONS"),
-        ("/v1/admin/hold-off", "POST,OPTIONS"),
-        ("/healthz", "GET,HEAD,OPTIONS"),
-        ("/", "GET,HEAD,OPTIONS"),
-    ] {
-        let options = bare(&node, Method::OPTIONS, path).await;
-        assert_eq!((options.status.as_u16(), options.headers["allow"].to_str().unwrap()), (204, methods), "{path}");
-        assert!(!options.headers.keys().any(|name| name.as_str().starts_with("access-control-")), "{path}");
-        let wrong = bare(&node, Method::PATCH, path).await;
+    let mut methods = BTreeMap::from([("/".to_owned(), vec![Method::GET])]);
+    for (method, path, _) in endpoints() {
+        methods.entry(path).or_default().push(method);
+    }
+    methods.insert("/v1/locks/a/b".to_owned(), methods["/v1/locks/k"].clone());
+    for (path, methods) in methods {
+        let head = methods.contains(&Method::GET).then_some(Method::HEAD);
+        let expected: BTreeSet<String> =
+            methods.iter().cloned().chain(head).chain([Method::OPTIONS]).map(|method| method.to_string()).collect();
+        let options = bare(&node, Method::OPTIONS, &path).await;
+        let wrong = bare(&node, Method::TRACE, &path).await;
         wrong.assert_problem(405, "method-not-allowed");
-        assert_eq!(wrong.headers["allow"].to_str().unwrap(), methods, "{path}");
+        for answer in [&options, &wrong] {
+            let allowed = answer.headers["allow"].to_str().unwrap().split(',').map(str::to_owned);
+            assert_eq!(allowed.collect::<BTreeSet<_>>(), expected, "{path}");
+        }
+        assert_eq!(options.status, 204, "{path}");
+        assert!(!options.headers.keys().any(|name| name.as_str().starts_with("access-control-")), "{path}");
     }
     bare(&node, Method::OPTIONS, "/nowhere").await.assert_problem(404, "not-found");
     // A preflight of a page of another origin is answered, and allows it nothing.

@@ -3,18 +3,7 @@
 use latchgate_testkit::node::Node;
 use serde_json::json;
 
-use crate::client::{acquire, granted, pre, until_waiting, waiting};
-
-#[tokio::test]
-async fn too_many_waiters_are_refused_at_once() {
-    let node = Node::start(crate::client::BIN, &["--waiters-per-key", "1"]).await;
-    granted(&node, "k", json!({})).await;
-    let _waiting = waiting(&node, "k", json!({ "wait_ms": 50_000 }));
-    until_waiting(&node, "k", 1).await;
-    let refused = acquire(&node, "k", json!({ "wait_ms": 50_000 })).await;
-    refused.assert_problem(503, "overloaded");
-    assert!(refused.headers.contains_key("retry-after"));
-}
+use crate::client::{acquire, granted, pre};
 
 #[tokio::test]
 async fn a_wait_that_is_longer_than_allowed_is_shortened_and_the_answer_says_so() {
@@ -38,14 +27,4 @@ async fn a_wait_that_is_longer_than_allowed_is_shortened_and_the_answer_says_so(
     let short = acquire(&node, "k", json!({ "wait_ms": 1 })).await;
     assert!(short.code() == "wait-timeout" && short.body.get("wait_ms_max").is_none(), "{}", short.body);
     assert_eq!(acquire(&node, "free", json!({ "wait_ms": 20_000 })).await.status, 200);
-}
-
-#[tokio::test]
-async fn a_free_permit_is_reserved_for_the_first_waiter_unless_a_caller_barges() {
-    let node = Node::start(crate::client::BIN, &[]).await;
-    granted(&node, "k", json!({ "permits": 2, "mode": "permits", "limit": 3 })).await;
-    let _waiting = waiting(&node, "k", json!({ "permits": 2, "mode": "permits", "limit": 3, "wait_ms": 50_000 }));
-    until_waiting(&node, "k", 1).await;
-    acquire(&node, "k", json!({ "mode": "permits", "limit": 3 })).await.assert_problem(423, "lock-reserved");
-    granted(&node, "k", json!({ "mode": "permits", "limit": 3, "barge": true })).await;
 }

@@ -15,7 +15,7 @@ use crate::calls::{
     acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, release_lost, renew_lost,
     request, shared, take, until_free, until_waiting, wait, with,
 };
-use crate::faulty::{Faulty, past};
+use crate::faulty::{Faulty, faulty, past};
 use crate::give_backs::until_given_back;
 use crate::limits::long;
 use crate::many::{all, one_refused};
@@ -23,8 +23,7 @@ use crate::worlds::{PATIENCE, patient, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the_state_says_its_end() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     past(&store, 700).await;
     let short = with(request("me"), |terms| terms.ttl_ms = 200);
     let answer = node.acquire(&key(), short.clone()).await;
@@ -35,8 +34,7 @@ async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome_until_the_state_says_its_end() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "me").await;
     past(&store, 700).await;
     let answer = node.renew(&key(), id("me"), Some(200), None).await;
@@ -47,8 +45,7 @@ async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome_until_t
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_not_overtaken_when_the_stores_clock_is_set_back() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let first = join(&node, wait("first")).await;
     until_waiting(&node, 1).await;
@@ -70,8 +67,7 @@ async fn waiters_are_not_overtaken_when_the_stores_clock_is_set_back() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "first").await;
     // The longest lease is an hour, and that of the holder a minute.
     for step_ms in [90_000, -100_000, 4_000_000] {
@@ -95,8 +91,7 @@ async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repetition_finds_a_grant_of_unknown_outcome() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     store.lost_answers.store(1, Ordering::SeqCst);
     let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
@@ -108,8 +103,7 @@ async fn a_repetition_finds_a_grant_of_unknown_outcome() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_did_not_happen_is_reported_as_unavailable() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     store.lost_commits.store(1, Ordering::SeqCst);
     let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::StoreUnavailable(_))), "{answer:?}");
@@ -120,8 +114,7 @@ async fn a_commit_that_did_not_happen_is_reported_as_unavailable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_keeps_waiting_while_the_store_is_unavailable() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let waiting = join(&node, wait("waiter")).await;
     until_waiting(&node, 1).await;
@@ -147,8 +140,7 @@ async fn a_call_to_a_store_that_does_not_answer_times_out() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_multilock_gives_up_its_locked_states() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let request = all("me", &["another key", "key"]);
     one_refused(node.acquire_many(request).await);
@@ -171,8 +163,7 @@ async fn a_key_that_the_node_has_not_met_is_taken_without_a_load_and_a_wrong_gue
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_locked_attempt_that_changes_nothing_gives_up_its_states() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     // With a holder the next caller is not alone.
     granted(node.acquire(&key(), shared(request("reader"))).await);
     // The first commit grants the lease and the second claims it. The third attempt, which locks, only finds it.
@@ -198,8 +189,7 @@ async fn states_locked_by_another_node_do_not_make_the_store_count_as_down() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_of_events_finishes_after_its_watchers_have_gone() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     store.answers_after.store(u64::MAX, Ordering::SeqCst);
     let watch = node.watch(Some(&App::default()), Watched::Key(key().key), None).await.unwrap();
     let (begun, ended) = (|| store.reads_begun.load(Ordering::SeqCst), || store.reads_ended.load(Ordering::SeqCst));
@@ -227,8 +217,7 @@ async fn events(watch: &mut Watch) -> Vec<(EventKind, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_reader_serves_all_watchers_and_each_gets_what_it_watches() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     let mut watchers = Vec::new();
     for number in 0..1_000 {
         let watched = match number % 2 {
@@ -278,8 +267,7 @@ async fn a_watcher_that_reads_slowly_gets_every_event_once() {
 /// A lease that ends at another node is not in this node's memory. Without the store it cannot say who holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_that_ends_while_the_store_is_down_is_not_refused_and_can_be_resumed() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let waiting = join(&node, LockRequest { wait: Duration::from_secs(2), ..request("waiter") }).await;
     until_waiting(&node, 1).await;
@@ -346,8 +334,7 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
 /// Otherwise 500 renewals of keys with many leases would be one statement that takes longer than a statement may.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_statement_writes_about_two_mib_and_loads_128_states_at_most() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     let keys: Vec<String> = (0..150).map(|number| format!("key-{number}")).collect();
     let fill = |key: &str| {
         let (node, address) = (node.clone(), at(key));

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use latchgate::locks::Locks;
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::{
@@ -16,7 +17,7 @@ use latchgate_testkit::eventually;
 use latchgate_testkit::memory::{InMemory, MemoryStore};
 use tokio::sync::mpsc;
 
-use crate::worlds::PATIENCE;
+use crate::worlds::{PATIENCE, start};
 
 #[derive(Default)]
 pub struct Faulty {
@@ -262,6 +263,13 @@ impl Store for Faulty {
     async fn probe(&self) -> Result<Timestamp, StoreError> {
         self.ping().await
     }
+}
+
+/// A faulty store, and a node on it.
+pub async fn faulty() -> (Arc<Faulty>, Locks) {
+    let store = Arc::new(Faulty::default());
+    let node = start(store.clone()).await;
+    (store, node)
 }
 
 pub async fn past(store: &Faulty, ms: u64) {

@@ -11,9 +11,9 @@ use latchgate_core::App;
 use latchgate_testkit::eventually;
 
 use crate::calls::{hold, holder, id, join, key, request, send_unread, take, until_waiting, wait};
-use crate::faulty::Faulty;
+use crate::faulty::{Faulty, faulty};
 use crate::many::{all, waiting};
-use crate::worlds::{PATIENCE, patient, start, start_with};
+use crate::worlds::{PATIENCE, patient, start_with};
 
 /// Waits until no lease is held, while the store fails from time to time. The leases of these tests last longer than this waits.
 pub async fn until_given_back(node: &Locks) {
@@ -41,8 +41,7 @@ async fn until_down(node: &Locks) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_without_a_client_is_given_back_although_commits_fail() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     let unread = granted_unread(&node).await;
     store.lost_commits.store(5, Ordering::SeqCst);
     drop(unread);
@@ -52,8 +51,7 @@ async fn a_grant_without_a_client_is_given_back_although_commits_fail() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_without_a_client_is_given_back_when_the_store_is_up_again() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     let unread = granted_unread(&node).await;
     store.is_down.store(true, Ordering::SeqCst);
     until_down(&node).await;
@@ -123,8 +121,7 @@ async fn a_grant_of_unknown_outcome_is_given_back_if_its_client_has_gone() {
 /// A waiter goes on waiting after a commit of unknown outcome, which has granted it the lock. Then its client goes away.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_of_unknown_outcome_that_leaves_holds_nothing() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let waiting = join(&node, wait("gone")).await;
     until_waiting(&node, 1).await;
@@ -144,8 +141,7 @@ async fn a_waiter_of_unknown_outcome_that_leaves_holds_nothing() {
 /// The node finds the grant again when the store is up. As a repeated acquire it could not be given back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_of_unknown_outcome_gets_its_grant_once() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let mut waiting = {
         let node = node.clone();
@@ -166,8 +162,7 @@ async fn a_waiter_of_unknown_outcome_gets_its_grant_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_multilock_without_a_client_is_given_back_although_commits_fail() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     let mut unread = {
         let node = node.clone();
         Box::pin(async move { node.acquire_many(all("gone", &["a", "b"])).await })
@@ -181,8 +176,7 @@ async fn a_multilock_without_a_client_is_given_back_although_commits_fail() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_multilock_of_unknown_outcome_is_given_back_if_its_client_has_gone() {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
+    let (store, node) = faulty().await;
     for wait in [false, true] {
         let holder = if wait { Some(take(&node, &crate::calls::at("b"), request("holder")).await) } else { None };
         let many = if wait { waiting(all("gone", &["a", "b"])) } else { all("gone", &["a", "b"]) };

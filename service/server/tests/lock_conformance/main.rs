@@ -105,7 +105,6 @@ every_store! {
         a_repeated_acquire_has_the_same_grant,
         another_owner_cannot_reuse_a_lease_id,
         a_lease_id_that_was_released_is_lost,
-        a_lease_id_that_expired_is_lost,
         a_repetition_behind_other_waiters_gets_the_same_grant,
     ];
     leaving: [
@@ -121,10 +120,8 @@ every_store! {
         a_key_without_space_refuses_more_leases_for_good,
     ];
     modes: [
-        readers_hold_together_and_writers_alone,
         a_reader_behind_a_waiting_writer_is_refused_or_waits,
         consecutive_waiting_readers_are_admitted_together,
-        a_semaphore_admits_as_many_as_it_has_permits,
         a_small_request_does_not_overtake_a_large_one,
         a_waiter_for_permits_keeps_their_limit,
         a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
@@ -132,20 +129,14 @@ every_store! {
     reentrancy: [
         a_nested_lease_is_granted_ahead_of_waiters,
         a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_released,
-        the_only_sharer_can_upgrade,
-        two_sharers_that_upgrade_do_not_wait_for_each_other,
     ];
     terms: [
-        a_lock_delay_refuses_every_request_until_it_ends,
         a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
         a_renewal_replaces_the_metadata_if_it_has_some,
-        renewals_never_exceed_the_longest_hold,
         a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace,
         a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases,
     ];
     numbers: [
-        permits_have_the_lowest_free_numbers_until_their_lease_ends,
-        a_multilock_has_numbers_too,
         a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_waiter,
     ];
     groups: [
@@ -208,10 +199,6 @@ shared_stores! {
     ];
     fence: [
         a_token_presented_on_one_is_known_on_the_other,
-    ];
-    numbers: [
-        two_nodes_never_give_one_number_twice,
-        a_shortest_hold_on_one_counts_on_the_other,
     ];
     groups: [
         a_waiter_of_another_group_on_the_other_node_is_second,

@@ -7,23 +7,6 @@ use crate::calls::{
 };
 use crate::worlds::World;
 
-pub async fn readers_hold_together_and_writers_alone(world: &World) {
-    let node = world.node().await;
-    let first = take(&node, &key(), shared(request("reader-1"))).await.lease;
-    let second = take(&node, &key(), shared(request("reader-2"))).await.lease;
-    assert!(second.token > first.token);
-    let answer = refused(node.acquire(&key(), request("writer")).await);
-    assert_eq!((answer.why, &answer.holders[..]), (Refusal::Held, &[first, second][..]));
-    release(&node, "reader-1").await;
-    assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, Refusal::Held);
-    release(&node, "reader-2").await;
-    hold(&node, "writer").await;
-    for request in [shared(request("reader-3")), request("writer-2")] {
-        assert_eq!(refused(node.acquire(&key(), request).await).why, Refusal::Held);
-    }
-    assert_eq!(holders(&node).await, ["writer"]);
-}
-
 pub async fn a_reader_behind_a_waiting_writer_is_refused_or_waits(world: &World) {
     let node = world.node().await;
     take(&node, &key(), shared(request("reader-1"))).await;
@@ -67,22 +50,6 @@ pub async fn consecutive_waiting_readers_are_admitted_together(world: &World) {
     assert_eq!(holders(&node).await, ["writer-2"]);
     release(&node, "writer-2").await;
     granted(joined(last).await);
-}
-
-pub async fn a_semaphore_admits_as_many_as_it_has_permits(world: &World) {
-    let node = world.node().await;
-    let first = take(&node, &key(), permits(2, 3, request("two"))).await;
-    assert_eq!((first.lease.mode.permits(), first.limit), (2, Some(3)));
-    assert_eq!(refused(node.acquire(&key(), permits(2, 3, request("two-more"))).await).why, Refusal::Held);
-    take(&node, &key(), permits(1, 3, request("one"))).await;
-    assert_eq!(refused(node.acquire(&key(), permits(1, 3, request("none-left"))).await).why, Refusal::Held);
-    // The other modes exclude permits.
-    for request in [request("writer"), shared(request("reader"))] {
-        assert_eq!(refused(node.acquire(&key(), request).await).why, Refusal::Held);
-    }
-    release(&node, "two").await;
-    take(&node, &key(), permits(2, 3, request("two-later"))).await;
-    assert_eq!(inspect(&node).await.state.permits_held(), 3);
 }
 
 pub async fn a_small_request_does_not_overtake_a_large_one(world: &World) {

@@ -2,8 +2,8 @@ use latchgate::locks::{Acquired, LockRequest};
 use latchgate_core::lock::{Outcome, Refusal};
 
 use crate::calls::{
-    again, by, granted, hold, holders, inspect, join, joined, key, refused, release, release_one, request, send,
-    shared, take, until_past, until_waiting, wait, with,
+    again, granted, hold, holders, inspect, join, joined, key, refused, release, release_one, request, send, shared,
+    take, until_past, until_waiting, wait, with,
 };
 use crate::worlds::World;
 
@@ -34,40 +34,6 @@ pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_rele
     granted(joined(reader).await);
     assert_eq!(holders(&node).await, ["me", "reader"]);
     assert_eq!(refused(node.acquire(&key(), request("writer")).await).why, Refusal::Held);
-}
-
-pub async fn the_only_sharer_can_upgrade(world: &World) {
-    let node = world.node().await;
-    let read = take(&node, &key(), again("me", shared(request("read")))).await.lease;
-    let writer = join(&node, wait("writer")).await;
-    until_waiting(&node, 1).await;
-    // The waiters wait for this owner, so the upgrade overtakes them.
-    let write = take(&node, &key(), again("me", request("write"))).await.lease;
-    assert!(write.token > read.token, "an upgrade gets a new token");
-    assert_eq!(refused(node.acquire(&key(), shared(request("reader"))).await).why, Refusal::Held);
-    assert_eq!(release_one(&node, "write").await, 1);
-    assert_eq!(holders(&node).await, ["me"]);
-    assert_eq!(release_one(&node, "read").await, 0);
-    granted(joined(writer).await);
-}
-
-pub async fn two_sharers_that_upgrade_do_not_wait_for_each_other(world: &World) {
-    let node = world.node().await;
-    for name in ["first", "second"] {
-        take(&node, &key(), by(name, shared(request(&format!("{name}-shared"))))).await;
-    }
-    let upgrades = [
-        send(&node, again("first", wait("first-alone"))).await,
-        send(&node, again("second", wait("second-alone"))).await,
-    ];
-    for upgrade in upgrades {
-        let answer = joined(upgrade).await;
-        assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::UpgradeBlocked, _))), "{answer:?}");
-    }
-    // One of them releases its shared lease.
-    release(&node, "first-shared").await;
-    take(&node, &key(), again("second", request("second-alone"))).await;
-    assert_eq!(holders(&node).await, ["second", "second"]);
 }
 
 /// The other node has a waiter, and in its memory an earlier holder.

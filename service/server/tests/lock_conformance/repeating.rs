@@ -2,8 +2,8 @@ use latchgate::locks::Acquired;
 use latchgate_core::lock::{EndReason, Outcome};
 
 use crate::calls::{
-    acquire_lost, granted, hold, holder, inspect, join, joined, key, owner, release, request, take, until_past,
-    until_waiting, wait, with,
+    acquire_lost, granted, hold, holder, inspect, join, joined, key, owner, release, request, take, until_waiting,
+    wait, with,
 };
 use crate::worlds::World;
 
@@ -39,16 +39,6 @@ pub async fn a_lease_id_that_was_released_is_lost(world: &World) {
         assert_eq!(acquire_lost(node.acquire(&key(), again).await), Some(EndReason::Released));
     }
     assert_eq!(holder(&node).await, None);
-}
-
-pub async fn a_lease_id_that_expired_is_lost(world: &World) {
-    let node = world.node().await;
-    let lease = take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 1_000)).await.lease;
-    until_past(&node, lease.expires_at.plus_ms(250)).await;
-    assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Expired));
-    hold(&node, "next").await;
-    assert_eq!(acquire_lost(node.acquire(&key(), wait("me")).await), Some(EndReason::Expired));
-    assert_eq!(holder(&node).await.as_deref(), Some("next"));
 }
 
 /// A client whose connection has silently broken repeats its request, while the first one is still in the queue.

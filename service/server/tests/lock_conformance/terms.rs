@@ -1,48 +1,21 @@
 //! The terms of a lease: barging, lock-delay, longest hold, revocation and force.
 
-use latchgate::locks::{Acquired, LockRequest, Locks};
+use latchgate::locks::{LockRequest, Locks};
 use latchgate_core::lock::{Command, EndReason, Force, Metadata, Note, Outcome, Owner, Refusal, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
-use latchgate_testkit::eventually;
-use std::sync::Mutex;
 
 use crate::calls::{
     acquire_lost, at, command, granted, hold, holders, id, inspect, join, joined, key, refused, release, release_lost,
     renew, renew_lost, request, shared, take, until_past, until_waiting, wait, with,
 };
 use crate::many::{all, all_granted, release_all, with_all};
-use crate::worlds::{PATIENCE, World};
+use crate::worlds::World;
 
 const DELAY_MS: u64 = 2_000;
 
 /// A short lease with a lock-delay.
 fn careless(lease: &str) -> LockRequest {
     with(request(lease), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, DELAY_MS))
-}
-
-pub async fn a_lock_delay_refuses_every_request_until_it_ends(world: &World) {
-    let node = world.node().await;
-    let until = take(&node, &key(), careless("careless")).await.lease.ends_at().plus_ms(DELAY_MS);
-    let delays = Mutex::new(Vec::new());
-    let is_granted = || async {
-        match node.acquire(&key(), request("next")).await {
-            Ok(Acquired::Outcome(Outcome::Granted(_), _)) => true,
-            answer => {
-                if let Refusal::Delayed(until) = refused(answer).why {
-                    delays.lock().unwrap().push(until);
-                }
-                false
-            }
-        }
-    };
-    assert!(eventually(PATIENCE, is_granted).await);
-    assert!(granted_at(&node).await >= until);
-    let delays = delays.into_inner().unwrap();
-    assert!(!delays.is_empty() && delays.iter().all(|delay| *delay == until), "{delays:?}, not {until:?}");
-}
-
-async fn granted_at(node: &Locks) -> Timestamp {
-    inspect(node).await.state.holders()[0].granted_at
 }
 
 pub async fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold(world: &World) {
@@ -78,20 +51,6 @@ pub async fn a_renewal_replaces_the_metadata_if_it_has_some(world: &World) {
     assert_eq!(inspect(&node).await.state.holders()[0].metadata, metadata("{\"step\":2}"));
     let renewed = node.renew(&key(), id("me"), None, metadata(&"x".repeat(1 << 20))).await;
     assert!(matches!(renewed, Ok((Outcome::KeyFull(_), _))), "{renewed:?}");
-}
-
-pub async fn renewals_never_exceed_the_longest_hold(world: &World) {
-    let node = world.node().await;
-    let lease =
-        take(&node, &key(), with(request("me"), |terms| (terms.ttl_ms, terms.max_hold_ms) = (1_000, Some(2_000))))
-            .await
-            .lease;
-    let hold_until = lease.granted_at.plus_ms(2_000);
-    assert_eq!((lease.expires_at, lease.hold_until), (lease.granted_at.plus_ms(1_000), Some(hold_until)));
-    assert_eq!(renew(&node, "me", Some(60_000)).await.expires_at, hold_until);
-    let next = granted(joined(join(&node, wait("next")).await).await).lease;
-    assert!(next.granted_at >= hold_until);
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
 }
 
 fn note(reason: &str) -> Note {

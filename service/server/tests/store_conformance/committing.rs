@@ -56,7 +56,8 @@ pub async fn a_commit_with_a_wrong_clock_writes_nothing(world: &World) {
 }
 
 pub async fn exactly_one_of_racing_commits_from_one_version_wins(world: &World) {
-    const RACERS: u64 = 64;
+    // More would outlast the clock bound on a busy machine, and try again for ever.
+    const RACERS: u64 = 16;
     let key = at("key");
     let mut version = Version::ABSENT;
     for round in 0..3 {

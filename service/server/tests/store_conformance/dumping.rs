@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 
 use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::{CopiedState, DumpPage, StoreError, Version};
+use latchgate::store::{Change, CopiedState, DumpPage, StoreError, Version};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, App, Key};
 
@@ -24,8 +24,8 @@ impl World {
     }
 }
 
-/// Names that a faulty encoding would confuse.
-fn awkward_addresses() -> Vec<Address> {
+/// States of their own under names that a faulty encoding would confuse.
+async fn write_awkward(world: &World) -> Vec<Address> {
     let names =
         ["a", "a\",\"b", "a,b", "[\"a\"]", "a\\", "\\\"", "{a}", "{a}b", "A", "é", "🔒", "null", " ", "\u{10ffff}"];
     let mut addresses = Vec::new();
@@ -35,6 +35,8 @@ fn awkward_addresses() -> Vec<Address> {
         }
     }
     addresses.push(at(&"🔒".repeat(128)));
+    let changes: Vec<Change> = addresses.iter().zip(1..).map(|(at, number)| new(at, state(number))).collect();
+    assert!(world.commit(&changes).await.iter().all(Option::is_some));
     addresses
 }
 
@@ -45,10 +47,7 @@ pub async fn a_dump_of_an_empty_store_ends(world: &World) {
 }
 
 pub async fn a_dump_has_every_state_of_every_app_as_it_is_loaded(world: &World) {
-    let addresses = awkward_addresses();
-    for (address, number) in addresses.iter().zip(1..) {
-        world.write(address, state(number), FOREVER).await;
-    }
+    let addresses = write_awkward(world).await;
     let loaded = world.locks().load(EPOCH, &addresses).await.unwrap().states;
     let expected: HashMap<Address, _> =
         addresses.into_iter().zip(loaded.into_iter().map(|stored| stored.state)).collect();
@@ -83,10 +82,7 @@ pub async fn a_dump_from_an_invalid_position_is_refused(world: &World) {
 }
 
 pub async fn a_copied_state_is_loaded_as_it_was_dumped(world: &World) {
-    let addresses = awkward_addresses();
-    for (address, number) in addresses.iter().zip(1..) {
-        world.write(address, state(number), FOREVER).await;
-    }
+    write_awkward(world).await;
     let copied = world.dump(1_000).await.concat();
     let later = Epoch::from_number(7);
     world.turn(EngineState::Filling, later).await;
@@ -141,6 +137,8 @@ pub async fn a_commit_in_another_epoch_writes_nothing(world: &World) {
             assert!(matches!(loaded, Err(StoreError::EpochOver)), "{state:?}: {loaded:?}");
             let locked = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.map(|_| ());
             assert!(matches!(locked, Err(StoreError::EpochOver)), "{state:?}: {locked:?}");
+            let collected = world.locks().collect(EPOCH, None, 10).await;
+            assert!(matches!(collected, Err(StoreError::EpochOver)), "{state:?}: {collected:?}");
             let logged = world.store.log(EPOCH, &[(key.clone(), event(EventKind::Waited, 1))]).await;
             assert!(matches!(logged, Err(StoreError::EpochOver)), "{state:?}: {logged:?}");
         }

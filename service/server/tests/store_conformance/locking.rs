@@ -22,7 +22,7 @@ pub async fn locked_states_are_loaded_in_the_order_of_the_request(world: &World)
 pub async fn a_locker_of_a_state_never_loses_its_commit(world: &World) {
     let key = at("key");
     world.write(&key, state(1), FOREVER).await;
-    for round in 0..20 {
+    for round in 0..8 {
         let (loaded, locked) = world.locks().lock(EPOCH, std::slice::from_ref(&key)).await.unwrap();
         let seen = loaded.states[0].version;
         let other = tokio::spawn({
@@ -145,7 +145,7 @@ async fn a_while_after(world: &World, time: latchgate_core::Timestamp) {
 }
 
 pub async fn overlapping_batches_in_opposite_orders_never_make_each_other_fail(world: &World) {
-    const ROUNDS: u64 = 25;
+    const ROUNDS: u64 = 10;
     let there: Vec<Address> = (0..12).map(|number| at(&format!("key-{number}"))).collect();
     world.write_all(&there).await;
     let mut tasks = Vec::new();
@@ -176,7 +176,7 @@ pub async fn overlapping_batches_in_opposite_orders_never_make_each_other_fail(w
 }
 
 pub async fn batches_that_insert_the_same_rows_never_make_each_other_fail(world: &World) {
-    const ROUNDS: u64 = 60;
+    const ROUNDS: u64 = 20;
     let mut tasks = Vec::new();
     for task in 0..6 {
         let world = world.again();

@@ -133,7 +133,7 @@ pub async fn events_without_a_change_are_written(world: &World) {
 pub async fn a_commit_dropped_half_way_has_its_events_if_it_was_made(world: &World) {
     let key = at("key");
     let made = Arc::new(std::sync::Mutex::new(Vec::new()));
-    for polls in 0..60 {
+    for polls in (0..60).step_by(3) {
         let dropped = 1_000 + polls;
         let expected = world.load(&key).await.version;
         let change_of = |expected: Version, number: u64| Change {
@@ -165,7 +165,7 @@ pub async fn a_commit_dropped_half_way_has_its_events_if_it_was_made(world: &Wor
     }
     let of_key = world.all_events().await;
     assert_eq!(tokens(&of_key), *made.lock().unwrap());
-    let history = world.events_until(&Watched::Key(key.key.clone()), EventCursor::START, 7, 2_059).await;
+    let history = world.events_until(&Watched::Key(key.key.clone()), EventCursor::START, 7, 2_057).await;
     assert_eq!(history, of_key);
 }
 

@@ -8,7 +8,7 @@ use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
 
 use crate::watching::ALL;
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, postgres_config, state, tokens};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, migrated, postgres_config, state, tokens};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_commits_after_later_ones_is_not_missed() {
@@ -50,9 +50,7 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn events_of_a_commit_that_waited_for_a_row_lock_come_after_those_of_earlier_commits() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let (config, world) = migrated(postgres_config().await).await;
     let (a, b, c) = (at("a"), at("b"), at("c"));
     world.write_all(&[a.clone(), b.clone(), c.clone()]).await;
     let mut blocker = PgConnection::connect(&config.url).await.unwrap();
@@ -125,9 +123,7 @@ async fn nodes_that_delete_old_events_together_delete_each_once() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_goes_back_over_any_number_of_transactions() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let (config, world) = migrated(postgres_config().await).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();
     // As if as many transactions had come after the event.
     for (number, later) in (1..).zip([3_000_000_i64, 2_999_999, 70_000, 5_000, 1, 0]) {
@@ -152,9 +148,7 @@ async fn a_history_goes_back_over_any_number_of_transactions() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_cannot_be_decoded_hides_no_other() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let (config, world) = migrated(postgres_config().await).await;
     let mut server = PgConnection::connect(&config.url).await.unwrap();
     for damaged in ["'of_a_later_version 1 {}'", "'damaged'", "null"] {
         let damage = format!(

@@ -1,12 +1,11 @@
 //! The engine record in Postgres: with commits that wait for a row, and on another server.
 
 use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::postgres::PostgresStore;
 use latchgate::store::{Rule, StoreError, Stored, Version};
 use latchgate_testkit::eventually;
 use sqlx::{Connection, PgConnection};
 
-use crate::worlds::{EPOCH, PATIENCE, World, at, change, new, postgres_config, state};
+use crate::worlds::{EPOCH, PATIENCE, at, change, migrated, new, postgres_config, state};
 
 /// Whether a session of this database waits for a lock of this kind.
 async fn a_session_waits(connection: &mut PgConnection, kind: &str) -> bool {
@@ -17,9 +16,7 @@ async fn a_session_waits(connection: &mut PgConnection, kind: &str) -> bool {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_waits_for_a_row_lands_before_a_change_of_the_record_or_not_at_all() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let (config, world) = migrated(postgres_config().await).await;
     let key = at("key");
     let version = world.write(&key, state(1), crate::worlds::FOREVER).await;
     let mut blocker = PgConnection::connect(&config.url).await.unwrap();
@@ -61,9 +58,7 @@ async fn the_record_does_not_change_while_states_are_locked() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn on_another_timeline_nothing_is_read_or_written_until_the_record_says_so() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let (config, world) = migrated(postgres_config().await).await;
     let mut connection = PgConnection::connect(&config.url).await.unwrap();
     // This is as if the server had been promoted since.
     let promoted = "update latchgate.engine_records set server = split_part(server, '/', 1) || '/00000000'";
@@ -99,9 +94,7 @@ async fn a_version_of_a_lost_commit_is_never_used_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_counts_on_after_a_count_whose_answer_was_lost_and_not_over_a_lower_number() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let (config, world) = migrated(postgres_config().await).await;
     // It counts when the record is read.
     let counted = || async {
         world.store.read_record().await.unwrap();

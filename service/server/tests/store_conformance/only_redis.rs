@@ -19,6 +19,14 @@ async fn on(url: String) -> World {
     World::of(RedisStore::open(&redis_config(url)).await.unwrap()).await
 }
 
+/// A server of its own, and a store there.
+async fn private() -> (Redis, RedisConfig, World) {
+    let redis = Redis::start().await;
+    let config = redis_config(redis.url());
+    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    (redis, config, world)
+}
+
 async fn refusal(config: &RedisConfig) -> String {
     RedisStore::open(config).await.err().expect("it must be refused").to_string()
 }
@@ -57,9 +65,7 @@ async fn after_a_redis_has_lost_its_data_commits_from_old_versions_are_refused()
 /// As after a fail-over to a replica that lags: the key has an earlier state again, and further commits follow.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_state_is_never_mistaken_for_a_later_one() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (redis, config, world) = private().await;
     let key = at("key");
     let name = format!("{}:l:7:default:key", config.prefix);
     let early = world.write(&key, state(1), FOREVER).await;
@@ -76,9 +82,7 @@ async fn a_lost_state_is_never_mistaken_for_a_later_one() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn states_have_no_expiry_of_their_own() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (redis, config, world) = private().await;
     let (idle, due, kept) = (at("idle"), at("due"), at("kept"));
     let soon = world.now().await.plus_ms(1);
     world.write(&idle, state(1), soon).await;
@@ -95,9 +99,7 @@ async fn states_have_no_expiry_of_their_own() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listing_skips_entries_of_expired_states() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (redis, config, world) = private().await;
     let addresses: Vec<Address> = (0..30).map(|number| at(&format!("{number:02}"))).collect();
     world.write_all(&addresses).await;
     for number in (0..30).filter(|number| number % 10 != 9) {
@@ -220,9 +222,7 @@ async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_cannot_be_decoded_hides_no_other() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (redis, config, world) = private().await;
     for damaged in ["of_a_later_version 1 {}", "damaged"] {
         let write_damaged = async |key: &Address| {
             // In its place for an event; then an entry of another program.
@@ -247,9 +247,7 @@ async fn an_event_that_cannot_be_decoded_hides_no_other() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (redis, config, world) = private().await;
     let (key, absent) = (at("key"), at("absent"));
     let last_event = |key: &str| format!("{}:e:7:default:{key}", config.prefix);
     let kept_for = |key: &str| redis.ask(&["pttl", &last_event(key)]).trim().parse::<i64>().unwrap();
@@ -289,9 +287,7 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn entries_of_the_index_that_name_no_key_stop_neither_the_collection_nor_a_copy() {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = World::of(RedisStore::open(&config).await.unwrap()).await;
+    let (redis, config, world) = private().await;
     let index = format!("{}:index", config.prefix);
     for entry in ["!1", "!2", "!3"] {
         redis.ask(&["zadd", &index, "0", entry]);

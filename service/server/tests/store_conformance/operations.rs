@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use latchgate::store::engine_record::{EngineState, Epoch};
 use latchgate::store::operation_rows::EXAMINED_MAX;
-use latchgate::store::{Change, CommitResult, Filter, Listing, Rows, Rule, StoreError, Stored, Version};
+use latchgate::store::{Change, CommitResult, Filter, Listing, Rows, StoreError, Stored, Version};
 use latchgate_core::gate::{
     CONTENTS_KEPT_MAX_BYTES, Claim, Command, Description, Durability, HoldOff, Label, OnExpiry, OperationId,
     OperationName, OperationRecord, Post, Report, Retention, Sha256Digest, Stamp, State, step,
@@ -170,29 +170,6 @@ pub async fn a_record_comes_back_as_it_was_written(world: &World) {
     assert_eq!(listed, expected.collect::<BTreeMap<_, _>>());
 }
 
-pub async fn a_replacement_needs_the_version_that_was_loaded(world: &World) {
-    let (address, now) = (at(1), world.now().await);
-    let (running, done) = (started(now, |_| {}), ended(now, |_| {}));
-    let first = world.put(&address, &running).await;
-    let second = world.replace(&address, first, Some(done.clone())).await.unwrap();
-    assert_ne!(second, first);
-    for record in [Some(running.clone()), None] {
-        assert_eq!(world.replace(&address, first, record).await, None);
-    }
-    assert_eq!(world.load_operation(&address).await, Stored { version: second, state: Some(done.clone()) });
-    // Without a record the row stays until it is collected.
-    let third = world.replace(&address, second, None).await.unwrap();
-    assert_eq!(world.load_operation(&address).await, Stored { version: third, state: None });
-    assert_eq!(world.replace(&address, Version::ABSENT, Some(running.clone())).await, None);
-    assert_eq!(world.list_operations(None, &Filter::default(), 10).await, BTreeMap::new());
-    assert_eq!(world.operations().collect(EPOCH, None, 10).await.unwrap().removed, 1);
-    for stale in [first, second, third] {
-        assert_eq!(world.replace(&address, stale, Some(done.clone())).await, None);
-    }
-    assert_eq!(world.load_operation(&address).await, Stored::default());
-    world.put(&address, &running).await;
-}
-
 /// The node does not know whether its claim was made, and gives it back before the store has received it.
 pub async fn a_claim_that_arrives_after_it_was_given_back_does_nothing(world: &World) {
     let (fresh, passed, now) = (at(1), at(2), world.now().await);
@@ -209,88 +186,23 @@ pub async fn a_claim_that_arrives_after_it_was_given_back_does_nothing(world: &W
     }
 }
 
-pub async fn a_wrong_clock_writes_nothing(world: &World) {
-    let (claimed, unclaimed, now) = (at(1), at(2), world.now().await);
-    let version = world.put(&claimed, &started(now, |_| {})).await;
-    let record = ended(now, |_| {});
-    for wrong in [now.plus_ms(HOUR_MS), Timestamp::from_ms(now.as_ms() - HOUR_MS)] {
-        for (address, expected) in [(&claimed, version), (&unclaimed, Version::ABSENT)] {
-            let change = change(address, expected, Some(record.clone()));
-            let committed = world.store.commit(wrong, &[change]).await.unwrap();
-            assert_eq!(committed.result, CommitResult::ClockOff);
-            assert!(committed.now.ms_apart(now) < HOUR_MS / 2, "the answer must have the right time");
-            assert_eq!(world.load_operation(address).await.version, expected);
-        }
-    }
-}
-
-pub async fn a_locked_record_is_replaced_without_losing_a_race(world: &World) {
-    let (address, now) = (at(1), world.now().await);
-    let before = started(now, |_| {});
-    world.put(&address, &before).await;
-    let after = ended(now, |_| {});
-    loop {
-        let (loaded, locked) = world.operations().lock(EPOCH, std::slice::from_ref(&address)).await.unwrap();
-        assert_eq!(loaded.states[0].state.as_ref(), Some(&before));
-        let change = change(&address, loaded.states[0].version, Some(after.clone()));
-        let committed = locked.commit(loaded.now, &[change], Rule::Each).await.unwrap();
-        if let CommitResult::Checked(versions) = committed.result {
-            assert!(versions[0].is_some());
-            break;
-        }
-    }
-    assert_eq!(world.load_operation(&address).await.state, Some(after));
-}
-
-pub async fn a_call_in_another_epoch_does_nothing(world: &World) {
-    let (known, fresh, now) = (at(1), at(2), world.now().await);
-    let version = world.put(&known, &ended(now, |_| {})).await;
-    let over = ended(Timestamp::from_ms(now.as_ms() - HOUR_MS), |post| post.retention = Some(Retention::Ms(1)));
-    world.put(&at(3), &over).await;
-    let before = world.load_operation(&known).await;
-    let later = Epoch::from_number(EPOCH.number() + 1);
-    let turns = [(EngineState::Active, later), (EngineState::Moving, EPOCH), (EngineState::Filling, EPOCH)];
-    for (engine_state, epoch) in turns {
-        world.turn(engine_state, epoch).await;
-        let now = world.now().await;
-        let claimed = change(&fresh, Version::ABSENT, Some(started(now, |_| {})));
-        for change in [claimed, change(&known, version, None)] {
-            let refused = world.store.commit(now, &[change]).await;
-            assert!(matches!(refused, Err(StoreError::EpochOver)), "{engine_state:?}: {refused:?}");
-        }
-        let refused = world.operations().load(EPOCH, std::slice::from_ref(&known)).await;
-        assert!(matches!(refused, Err(StoreError::EpochOver)), "{engine_state:?}: {refused:?}");
-        let refused = world.operations().lock(EPOCH, std::slice::from_ref(&known)).await.map(|_| ());
-        assert!(matches!(refused, Err(StoreError::EpochOver)), "{engine_state:?}: {refused:?}");
-        let refused = world.operations().collect(EPOCH, None, 10).await;
-        assert!(matches!(refused, Err(StoreError::EpochOver)), "{engine_state:?}: {refused:?}");
-        // The store in memory has no record that cannot be decoded.
-        let refused = world.store.discard(EPOCH, &known).await;
-        assert!(matches!(refused, Err(StoreError::EpochOver) | Ok(false)), "{engine_state:?}: {refused:?}");
-    }
-    world.turn(EngineState::Active, EPOCH).await;
-    assert_eq!(world.load_operation(&known).await, before);
-    assert_eq!(world.load_operation(&fresh).await, Stored::default());
-    assert_eq!(world.operations().collect(EPOCH, None, 10).await.unwrap().removed, 1);
-}
-
 pub async fn a_listing_has_each_record_with_its_app(world: &World) {
     let now = world.now().await;
     let apps = ["a", "a:b", "1:a", "**", "[a-z]", "a\\", "\"b\"", "ä", "🔒", "default"];
     let (mut all, mut suspects) = (BTreeSet::new(), BTreeSet::new());
     for app in apps {
         // The same ids in every app, which no fingerprint would give.
-        for number in 0..7 {
+        for number in 0..3 {
             world.put(&of_app(app, number), &started(now, |_| {})).await;
             all.insert(of_app(app, number));
         }
-        world.put(&of_app(app, 7), &suspect(now)).await;
-        all.insert(of_app(app, 7));
-        suspects.insert(of_app(app, 7));
+        world.put(&of_app(app, 3), &suspect(now)).await;
+        all.insert(of_app(app, 3));
+        suspects.insert(of_app(app, 3));
     }
     for (suspect, expected) in [(false, &all), (true, &suspects)] {
         let filter = Filter { suspect, ..Filter::default() };
-        for limit in [1, 3, 8, 100] {
+        for limit in [1, 3, 4, 100] {
             let listed = world.list_operations(None, &filter, limit).await;
             assert!(listed.keys().eq(expected), "suspect: {suspect}, limit: {limit}");
         }
@@ -385,13 +297,13 @@ pub async fn a_suspicion_is_listed_until_it_is_forgotten(world: &World) {
 
 pub async fn what_stays_is_listed_while_other_records_go(world: &World) {
     let record = started(world.now().await, |_| {});
-    for number in 0..300 {
+    for number in 0..60 {
         world.put(&at(number), &record).await;
     }
     let (mut listed, mut cursor) = (BTreeSet::new(), None);
-    let mut goes: Vec<usize> = (0..300).filter(|number| number % 2 == 0).collect();
+    let mut goes: Vec<usize> = (0..60).filter(|number| number % 2 == 0).collect();
     loop {
-        let listing = Listing { app: Some(App::default()), filter: Filter::default(), cursor, limit: 40 };
+        let listing = Listing { app: Some(App::default()), filter: Filter::default(), cursor, limit: 8 };
         let page = world.store.list_operations(&listing).await.unwrap();
         listed.extend(page.records.into_iter().map(|(address, _)| address));
         cursor = page.next;
@@ -404,7 +316,7 @@ pub async fn what_stays_is_listed_while_other_records_go(world: &World) {
         }
         world.operations().collect(EPOCH, None, 1_000).await.unwrap();
     }
-    let missing: Vec<usize> = (0..300).filter(|number| number % 2 == 1 && !listed.contains(&at(*number))).collect();
+    let missing: Vec<usize> = (0..60).filter(|number| number % 2 == 1 && !listed.contains(&at(*number))).collect();
     assert_eq!(missing, [0; 0]);
 }
 

@@ -122,7 +122,7 @@ pub async fn a_commit_with_very_many_events_is_read_and_deleted_in_parts(world: 
 }
 
 pub async fn a_reader_resumes_within_a_commit_and_misses_no_event(world: &World) {
-    const ALL: u64 = 101;
+    const ALL: u64 = 61;
     let change = |number: u64| {
         let events = vec![event(EventKind::Granted, number)];
         Change { events, ..new(&at(&format!("key-{number:02}")), state(1)) }

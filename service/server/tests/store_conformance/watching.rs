@@ -144,7 +144,7 @@ pub async fn a_reader_that_begins_now_reads_all_later_events(world: &World) {
 
 pub async fn no_event_is_missed_while_many_write(world: &World) {
     const WRITERS: u64 = 8;
-    const ROUNDS: u64 = 40;
+    const ROUNDS: u64 = 12;
     const KEYS: u64 = 5;
     const END: u64 = 999_999;
     let mut writers = Vec::new();

@@ -6,8 +6,6 @@ use std::time::Duration;
 
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::sqlite::SqliteStore;
 use latchgate::store::{
     Change, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, Stored, Version, Watched,
 };
@@ -16,55 +14,59 @@ use latchgate_core::lock::{
     Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
-use latchgate_testkit::memory::MemoryStore;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::stores::Place;
+pub use latchgate_testkit::stores::{PATIENCE, redis_config};
 use tempfile::TempDir;
 use tokio::sync::OnceCell;
 use tokio::time::timeout;
 
-/// Long enough for a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
-
 pub struct World {
     pub store: Arc<dyn Store>,
-    origin: Origin,
-    _dir: Option<TempDir>,
+    _place: Option<Place>,
 }
 
-/// How another node opens the same data.
-#[derive(Clone)]
-enum Origin {
-    /// No other node can open it, or the test does that itself.
-    Here,
-    Postgres(PostgresConfig),
-    Redis(RedisConfig),
-}
-
-impl Origin {
-    async fn open(self) -> World {
-        let store: Arc<dyn Store> = match &self {
-            Self::Here => unreachable!("no other node can open it"),
-            Self::Postgres(config) => Arc::new(PostgresStore::open(config).await.unwrap()),
-            Self::Redis(config) => Arc::new(RedisStore::open(config).await.unwrap()),
-        };
-        activate(&*store).await;
-        World { store, origin: self, _dir: None }
-    }
+/// The first opener makes the store active.
+async fn opened(place: Place) -> World {
+    let store = place.open().await.unwrap();
+    activate(&*store).await;
+    World { store, _place: Some(place) }
 }
 
 pub async fn memory() -> World {
-    World::of(MemoryStore::default()).await
-}
-
-pub async fn memory_wake_ups() -> World {
-    memory().await
+    opened(Place::memory().await).await
 }
 
 pub async fn sqlite() -> World {
-    let (dir, path) = sqlite_file();
-    let store = SqliteStore::open(&path, true).await.unwrap();
-    World { _dir: Some(dir), ..World::of(store).await }
+    opened(Place::sqlite().await).await
+}
+
+pub async fn postgres() -> World {
+    opened(Place::postgres().await).await
+}
+
+/// With a schema.
+pub async fn migrated(config: PostgresConfig) -> (PostgresConfig, World) {
+    PostgresStore::migrate(&config).await.unwrap();
+    let world = opened(Place::Postgres(config.clone())).await;
+    (config, world)
+}
+
+/// Postgres through PgBouncer in transaction mode. All tests share one PgBouncer, which ends with their process.
+pub async fn pgbouncer() -> World {
+    static PGBOUNCER: OnceCell<PgBouncer> = OnceCell::const_new();
+    let direct = postgres_config().await;
+    let address = direct.url.rsplit_once('/').and_then(|(server, _)| server.rsplit_once(':'));
+    let port = address.unwrap().1.parse().unwrap();
+    let pgbouncer = PGBOUNCER.get_or_init(|| PgBouncer::start(port)).await;
+    let url = pgbouncer.in_front_of(&direct.url);
+    let config = PostgresConfig { url, direct_url: Some(direct.url.clone()), ..direct };
+    migrated(config).await.1
+}
+
+pub async fn redis() -> World {
+    opened(Place::redis().await).await
 }
 
 pub fn sqlite_file() -> (TempDir, PathBuf) {
@@ -73,60 +75,9 @@ pub fn sqlite_file() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-pub async fn postgres() -> World {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    Origin::Postgres(config).open().await
-}
-
-/// Postgres through PgBouncer in transaction mode. All tests share one PgBouncer, which ends with their process.
-pub async fn pgbouncer() -> World {
-    static PGBOUNCER: OnceCell<PgBouncer> = OnceCell::const_new();
-    let PostgresConfig { url: direct_url, .. } = postgres_config().await;
-    let address = direct_url.rsplit_once('/').and_then(|(server, _)| server.rsplit_once(':'));
-    let port = address.unwrap().1.parse().unwrap();
-    let pgbouncer = PGBOUNCER.get_or_init(|| PgBouncer::start(port)).await;
-    let url = pgbouncer.in_front_of(&direct_url);
-    let config = PostgresConfig { url, direct_url: Some(direct_url), ..postgres_config().await };
-    PostgresStore::migrate(&config).await.unwrap();
-    Origin::Postgres(config).open().await
-}
-
-pub async fn postgres_wake_ups() -> World {
-    postgres().await
-}
-
-pub async fn redis() -> World {
-    Origin::Redis(redis_config(latchgate_testkit::redis::shared_url())).open().await
-}
-
-pub async fn redis_wake_ups() -> World {
-    redis().await
-}
-
-/// Settings with a prefix of keys that no other test uses.
-pub fn redis_config(url: String) -> RedisConfig {
-    RedisConfig {
-        url,
-        prefix: format!("test-{:016x}", rand::random::<u64>()),
-        timeout: PATIENCE,
-        history_retention: Duration::from_secs(3_600),
-        allow_eviction: false,
-        no_hold_off: false,
-    }
-}
-
 /// Settings for a database without a schema.
 pub async fn postgres_config() -> PostgresConfig {
-    PostgresConfig {
-        url: shared_database().await,
-        direct_url: None,
-        statement_timeout: PATIENCE,
-        row_wait: PATIENCE,
-        allow_volatile: false,
-        durable_elsewhere: false,
-        trust_promotion: false,
-    }
+    latchgate_testkit::stores::postgres_config(shared_database().await)
 }
 
 /// The epoch in which the stores of these tests are active. States with lower numbers have lower tokens than new leases.
@@ -156,12 +107,12 @@ impl World {
 
     pub async fn of(store: impl Store) -> Self {
         activate(&store).await;
-        Self { store: Arc::new(store), origin: Origin::Here, _dir: None }
+        Self { store: Arc::new(store), _place: None }
     }
 
     /// The same store, for another task.
     pub fn again(&self) -> Self {
-        Self { store: Arc::clone(&self.store), origin: self.origin.clone(), _dir: None }
+        Self { store: Arc::clone(&self.store), _place: self._place.clone() }
     }
 
     pub async fn now(&self) -> Timestamp {

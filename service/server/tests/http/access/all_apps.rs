@@ -6,7 +6,7 @@ use latchgate_testkit::until;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
-use super::world::{ADMIN, Caller, OPERATOR, guarded};
+use super::world::{ADMIN, Caller, OPERATOR, operated};
 use crate::client::BIN;
 use crate::history::Events;
 
@@ -30,8 +30,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn an_operator_lists_the_locks_and_operations_of_all_apps() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let billing = Caller::of_app(&node, "billing").await;
     let other = Caller::of_app(&node, "a \"b\"").await;
     let _empty = Caller::of_app(&node, "empty").await;
@@ -71,8 +70,7 @@ async fn an_operator_lists_the_locks_and_operations_of_all_apps() {
 
 #[tokio::test]
 async fn waiters_are_seen_across_apps() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let billing = Caller::of_app(&node, "billing").await;
     for caller in [&operator, &billing] {
         caller.ok(Method::POST, "/v1/locks/k/acquire", json!({ "owner": "holder", "ttl_ms": 300_000 })).await;
@@ -99,8 +97,7 @@ async fn waiters_are_seen_across_apps() {
 
 #[tokio::test]
 async fn all_apps_are_named_by_operators_and_in_listings_alone() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     operator.granted("k").await;
     let scopes = json!(["read", "locks", "operations", "admin"]);
     let of_app = Caller::with(&node, json!({ "app": "billing", "scopes": scopes })).await;

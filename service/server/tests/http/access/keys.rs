@@ -4,7 +4,7 @@ use latchgate_testkit::until;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
-use super::world::{ADMIN, Caller, guarded};
+use super::world::{ADMIN, Caller, guarded, operated};
 use crate::client::{acquire, embedded, get, granted, post, request, send};
 use crate::raw::Raw;
 
@@ -34,18 +34,8 @@ async fn with_the_first_api_key_every_request_needs_one() {
     poll.await.unwrap().assert_problem(401, "unauthorized");
 
     for (method, path) in [
-        (Method::GET, "/v1/locks"),
-        (Method::GET, "/v1/locks/k"),
-        (Method::GET, "/v1/events"),
         (Method::POST, "/v1/locks/k/acquire"),
-        (Method::PUT, "/v1/locks/k/limit"),
-        (Method::DELETE, "/v1/locks/k"),
-        (Method::POST, "/v1/multilocks/acquire"),
         (Method::POST, "/v1/operations/pre"),
-        (Method::GET, "/v1/admin/engines"),
-        (Method::POST, "/v1/admin/hold-off"),
-        (Method::GET, "/v1/admin/api-keys"),
-        (Method::GET, "/metrics"),
         (Method::GET, "/v1/me"),
         (Method::GET, "/no/such/path"),
     ] {
@@ -234,8 +224,7 @@ async fn an_api_key_with_prefixes_touches_only_their_locks() {
 
 #[tokio::test]
 async fn an_expired_api_key_and_those_of_a_disabled_app_are_refused() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let caller = Caller::of_app(&node, "a").await;
     let held = caller.granted("k").await.text("lease_id");
     let short = Caller::with(&node, json!({ "app": "a", "scopes": ["read"], "expires_in_ms": 1 })).await;
@@ -262,8 +251,7 @@ async fn an_expired_api_key_and_those_of_a_disabled_app_are_refused() {
 
 #[tokio::test]
 async fn wrong_requests_for_apps_and_api_keys_are_refused_by_field() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     for (field, body) in [
         ("scopes", json!({ "scopes": [] })),
         ("scopes", json!({})),
@@ -291,8 +279,7 @@ async fn wrong_requests_for_apps_and_api_keys_are_refused_by_field() {
 
 #[tokio::test]
 async fn only_an_empty_app_is_deleted() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let delete = || operator.call(Method::DELETE, "/v1/admin/apps/billing", Value::Null);
     delete().await.assert_problem(404, "unknown-app");
     operator.call(Method::DELETE, "/v1/admin/apps/default", Value::Null).await.assert_problem(400, "invalid-request");
@@ -325,8 +312,7 @@ async fn only_an_empty_app_is_deleted() {
 
 #[tokio::test]
 async fn what_is_left_in_a_deleted_app_is_seen_and_ended_by_an_operator() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "t3" })).await;
     // An operator's request whose body arrives after the deletion.
     let mut late = Raw::connect(&node).await;
@@ -371,8 +357,7 @@ async fn an_app_that_was_deleted_leaves_the_metrics() {
 
 #[tokio::test]
 async fn an_operator_sees_and_ends_what_another_app_holds_and_no_other_caller_does() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let scopes = json!(["read", "locks", "operations", "admin"]);
     let billing = Caller::with(&node, json!({ "app": "billing", "scopes": scopes })).await;
     billing.granted("k").await;

@@ -29,7 +29,7 @@ async fn what_was_changed_at_one_node_is_listed_at_another_at_once() {
     let database = latchgate_testkit::postgres::shared_database().await;
     let args = ["--locks", &database];
     let (one, two) = (Node::start_with(BIN, &args, OPERATOR).await, Node::start_with(BIN, &args, OPERATOR).await);
-    for number in 0..20 {
+    for number in 0..3 {
         let app = format!("app{number}");
         let made = Caller::of_app(&one, &app).await;
         let quotas = json!({ "quotas": { "waiters": number } });

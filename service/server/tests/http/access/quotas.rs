@@ -7,7 +7,7 @@ use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::world::{ADMIN, Caller, OPERATOR, guarded};
+use super::world::{ADMIN, Caller, OPERATOR, guarded, operated};
 use crate::client::{Answer, BIN};
 use crate::raw::Raw;
 
@@ -187,8 +187,7 @@ async fn a_listing_counts_for_what_it_may_read() {
 
 #[tokio::test]
 async fn quotas_are_checked_and_only_an_operator_changes_them() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (node, operator) = operated().await;
     let billing = Caller::with(&node, json!({ "app": "billing", "scopes": ["read", "locks", "admin"] })).await;
     let change = async |caller: &Caller, app: &str, quotas: Value| {
         caller.call(Method::PATCH, &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await

@@ -18,6 +18,13 @@ pub async fn guarded(args: &[&str]) -> Node {
     Node::start_with(BIN, args, OPERATOR).await
 }
 
+/// Such a node, and its operator.
+pub async fn operated() -> (Node, Caller) {
+    let node = guarded(&[]).await;
+    let operator = Caller::operator(&node);
+    (node, operator)
+}
+
 /// A client with an API key.
 pub struct Caller {
     pub base_url: String,

@@ -82,21 +82,6 @@ async fn a_node_cut_off_from_an_engine_grants_no_lock_that_another_node_grants()
     check(load).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_paused_during_a_switch_answers_correctly_afterwards() {
-    let world = World::start(1).await;
-    let mut nodes = world.nodes(2, &BOTH, &[]).await;
-    let load = load(&nodes);
-    until_granting(&nodes[1]).await;
-    nodes[1].node.pause();
-    switched(&nodes[0], "one").await;
-    until_granting(&nodes[0]).await;
-    nodes[1].node.resume();
-    until_serving(&nodes[1], "one").await;
-    until_granting(&nodes[1]).await;
-    check(load).await;
-}
-
 /// So many states that a copy takes a while in a debug build.
 const MANY: u64 = 30_000;
 

@@ -6,7 +6,7 @@ use latchgate_testkit::eventually;
 use serde_json::json;
 
 use super::world::{
-    LONG, TTL_MS_MAX, World, check, hold_off, load, status, switch, switched, token, until_granting, until_serving,
+    LONG, TTL_MS_MAX, World, check, load, status, switch, switched, token, until_granting, until_serving,
 };
 use crate::client::{acquire, granted, renew};
 
@@ -58,26 +58,6 @@ async fn a_forced_switch_skips_the_hold_off_and_every_grant_says_so() {
     assert!(renew(&nodes[0].node, "k", &next.text("lease_id")).await.body["forced_ms"].as_u64().unwrap() > 0);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_can_read_shorten_and_end_any_hold_off() {
-    let mut world = World::start(1).await;
-    let nodes = world.nodes(2, &["one", "pg"], &["--ttl-max", "60s"]).await;
-    world.redis[0].kill9();
-    let is_left = || async { switch(&nodes[0], json!({ "stopped": true })).await.status == 200 };
-    assert!(eventually(LONG, is_left).await, "{}", nodes[0].node.log());
-    until_serving(&nodes[1], "pg").await;
-    let left = status(&nodes[1]).await["hold_off_ms"].as_u64().unwrap();
-    assert!((30_000..=60_400).contains(&left), "{left}");
-    assert_eq!(hold_off(&nodes[1], json!({ "for_ms": 20_000 })).await.body["hold_off_ms"], 20_000);
-    acquire(&nodes[0].node, "k", json!({})).await.assert_problem(423, "lock-delayed");
-    assert_eq!(hold_off(&nodes[0], json!({ "for_ms": 0 })).await.body["hold_off_ms"], 0);
-    granted(&nodes[1].node, "k", json!({})).await;
-    // A hold-off that an operator begins is in force at once on both nodes.
-    assert!(hold_off(&nodes[0], json!({})).await.body["hold_off_ms"].as_u64().unwrap() >= 60_000);
-    acquire(&nodes[1].node, "new", json!({})).await.assert_problem(423, "lock-delayed");
-    hold_off(&nodes[1], json!({ "for_ms": -1 })).await.assert_problem(400, "invalid-request");
-}
-
 /// The engine that was left is back with its old record, the one in use has lost its own, and no node is left that knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_starts_after_the_loss_of_the_engine_in_use_waits_for_its_leases() {
@@ -107,17 +87,15 @@ async fn the_next_commit_notices_an_emptied_redis_and_begins_a_hold_off() {
     let load = load(&nodes);
     until_granting(&nodes[0]).await;
     granted(&nodes[0].node, "k", json!({ "ttl_ms": TTL_MS_MAX })).await;
-    for _ in 0..3 {
-        let emptied = Instant::now();
-        world.redis[0].ask(&["FLUSHALL"]);
-        for wired in &nodes {
-            let refused = acquire(&wired.node, "k", json!({})).await;
-            assert_ne!(refused.status, 200, "granted {:?} after the loss", emptied.elapsed());
-        }
-        until_granting(&nodes[0]).await;
-        let longest = std::time::Duration::from_millis(TTL_MS_MAX);
-        assert!(emptied.elapsed() >= longest, "granted {:?} after the loss", emptied.elapsed());
+    let emptied = Instant::now();
+    world.redis[0].ask(&["FLUSHALL"]);
+    for wired in &nodes {
+        let refused = acquire(&wired.node, "k", json!({})).await;
+        assert_ne!(refused.status, 200, "granted {:?} after the loss", emptied.elapsed());
     }
+    until_granting(&nodes[0]).await;
+    let longest = std::time::Duration::from_millis(TTL_MS_MAX);
+    assert!(emptied.elapsed() >= longest, "granted {:?} after the loss", emptied.elapsed());
     check(load).await;
 }
 
@@ -172,18 +150,6 @@ async fn the_command_line_switches_from_a_dead_engine_without_nodes_and_nodes_st
     let next = granted(&wired.node, "k", json!({ "wait_ms": 20_000 })).await;
     assert!(next.token() > before.token());
     assert_eq!(renew(&wired.node, "k", &next.text("lease_id")).await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hold_off_is_as_long_as_the_longest_lease_that_is_allowed() {
-    let mut world = World::start(1).await;
-    let nodes = world.nodes(2, &["one", "pg"], &["--ttl-max", "10m"]).await;
-    granted(&nodes[0].node, "k", json!({ "ttl_ms": 1_000 })).await;
-    world.redis[0].kill9();
-    let is_left = || async { switch(&nodes[1], json!({ "stopped": true })).await.status == 200 };
-    assert!(eventually(LONG, is_left).await, "{}", nodes[1].node.log());
-    let left = status(&nodes[1]).await["hold_off_ms"].as_u64().unwrap();
-    assert!((590_000..601_000).contains(&left), "{left}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

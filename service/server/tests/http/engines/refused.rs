@@ -3,7 +3,7 @@
 use latchgate_testkit::node::Node;
 use serde_json::json;
 
-use super::world::{World, status, switch, switched};
+use super::world::{World, hold_off, status, switch, switched};
 use crate::client::{BIN, embedded, get, request};
 
 async fn refusal(args: &[&str]) -> String {
@@ -22,6 +22,7 @@ async fn invalid_switches_are_refused_with_the_reason() {
     switch(here, json!({ "engine": "one", "foo": 1 })).await.assert_problem(400, "invalid-request");
     switch(here, json!({ "engine": "one", "stopped": true })).await.assert_problem(409, "engine-not-stopped");
     assert_eq!(switch(here, json!({ "engine": "pg" })).await.status, 200, "it is there already");
+    hold_off(here, json!({ "for_ms": -1 })).await.assert_problem(400, "invalid-request");
     here.cut("one");
     switch(here, json!({ "engine": "one" })).await.assert_problem(409, "engine-unreachable");
     assert_eq!(status(here).await["active"], "pg");

@@ -14,19 +14,6 @@ fn load(nodes: &[Wired]) -> Recording {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn there_and_back_under_load_no_two_attempts_of_an_operation_proceed() {
-    let world = World::start().await;
-    let nodes = world.two().await;
-    let load = load(&nodes);
-    load.goes_on(20).await;
-    for engine in ["postgres", "redis", "postgres"] {
-        switched(&nodes, engine).await;
-        load.goes_on(20).await;
-    }
-    load.checked(&Options::default()).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_stands_still_during_a_switch_lets_nobody_go_twice() {
     let world = World::start().await;
     let mut nodes = world.two().await;

@@ -72,17 +72,6 @@ async fn a_redis_that_lost_its_records_is_found_by_the_next_claim() {
 }
 
 #[tokio::test]
-async fn a_hold_off_outlasts_the_longest_lease_of_an_operation() {
-    let world = World::start().await;
-    let wired = world.node().await;
-    begun(&wired.node, json!({ "operation": "charge", "contents": "long", "ttl_ms": 600_000 })).await;
-    world.redis.ask(&["FLUSHALL"]);
-    pre(&wired.node, charge_once("long")).await.assert_problem(409, "operation-unknown");
-    let held_off = status(&wired.node).await["hold_off_ms"].as_u64().unwrap();
-    assert!(held_off > 590_000, "{held_off}");
-}
-
-#[tokio::test]
 async fn a_node_starts_without_a_redis_that_is_stopped() {
     let mut world = World::start().await;
     let wired = world.node().await;

@@ -96,21 +96,6 @@ async fn a_node_that_is_cut_off_from_the_new_engine_claims_nothing() {
     begun(cut_off, charge("newer")).await;
 }
 
-#[tokio::test]
-async fn an_order_for_an_engine_that_is_unknown_or_away_is_refused() {
-    let mut world = World::start().await;
-    let wired = world.node().await;
-    switch(&wired.node, json!({ "engine": "sqlite" })).await.assert_problem(404, "unknown-engine");
-    let stopped = json!({ "engine": "postgres", "stopped": true });
-    switch(&wired.node, stopped).await.assert_problem(409, "engine-not-stopped");
-    assert_eq!(switch(&wired.node, json!({ "engine": "redis" })).await.status, 200);
-    world.postgres.kill9();
-    let refused =
-        || async { switch(&wired.node, json!({ "engine": "postgres" })).await.code() == "engine-unreachable" };
-    assert!(eventually(LONG, refused).await);
-    begun(&wired.node, charge("new")).await;
-}
-
 /// Many copies of the record of one operation, under other ids.
 const COPIES: u32 = 10_000;
 const COPY: &str = "local value = redis.call('GET', KEYS[1])

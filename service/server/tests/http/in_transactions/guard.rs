@@ -9,15 +9,16 @@ use reqwest::Method;
 use serde_json::json;
 
 use super::world::{Caller, code_of, pair};
-use crate::client::{acquire, granted, on_postgres, release, renew, request, until_waiting, verb, waiting};
+use crate::client::{
+    acquire, granted, on_database, on_postgres, release, renew, request, until_waiting, verb, waiting,
+};
 
 /// Without a guard, the lock has another holder long before.
 const GUARDED: Duration = Duration::from_secs(1);
 
 #[tokio::test]
 async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let mut caller = Caller::connect(&database).await;
     let unknown = pair("LG001", "unknown");
     assert_eq!(code_of(caller.guard("k", "none").await), unknown, "the key has no row");
@@ -57,8 +58,7 @@ async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock_and_other_keys_do_not_notice() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let other_node = on_postgres(&database).await;
     let (mut caller, mut observer) = (Caller::connect(&database).await, Caller::connect(&database).await);
     let held = granted(&node, "k", json!({ "ttl_ms": 1_500 })).await.text("lease_id");
@@ -91,8 +91,7 @@ async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock_and_othe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_waited_for_the_row_compares_the_lease_with_the_time_after_the_wait() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
     let held = granted(&node, "k", json!({ "ttl_ms": 2_000 })).await.text("lease_id");
     let [blocker, observer] = &mut callers;
@@ -107,8 +106,7 @@ async fn a_guard_that_waited_for_the_row_compares_the_lease_with_the_time_after_
 
 #[tokio::test]
 async fn under_one_snapshot_a_guard_fails_if_the_lock_or_the_engine_record_has_changed_since() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let mut caller = Caller::connect(&database).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     for isolation in ["repeatable read", "serializable"] {
@@ -133,8 +131,7 @@ async fn under_one_snapshot_a_guard_fails_if_the_lock_or_the_engine_record_has_c
 
 #[tokio::test]
 async fn during_a_hold_off_a_live_lease_is_guarded_as_it_is_renewed() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let mut caller = Caller::connect(&database).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     hold_off(&node, 60_000).await;
@@ -145,8 +142,7 @@ async fn during_a_hold_off_a_live_lease_is_guarded_as_it_is_renewed() {
 
 #[tokio::test]
 async fn leases_that_share_a_lock_are_guarded_together() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let body = json!({ "mode": "permits", "permits": 1, "limit": 3, "ttl_ms": 60_000 });
     let (one, two) = (granted(&node, "k", body.clone()).await, granted(&node, "k", body).await);
     let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
@@ -164,8 +160,7 @@ async fn leases_that_share_a_lock_are_guarded_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn through_a_pgbouncer_in_transaction_mode_a_guard_lasts_until_its_transaction_ends() {
-    let database = shared_database().await;
-    let node = on_postgres(&database).await;
+    let (database, node) = on_database().await;
     let port = database.rsplit_once('/').unwrap().0.rsplit_once(':').unwrap().1.parse().unwrap();
     let pgbouncer = PgBouncer::start(port).await;
     let mut caller = Caller::connect(&pgbouncer.in_front_of(&database)).await;

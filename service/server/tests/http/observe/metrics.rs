@@ -8,7 +8,7 @@ use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::access::world::{Caller, guarded};
+use crate::access::world::{Caller, guarded, operated};
 use crate::client::{acquire, begun, embedded, get, granted, pre, release, report, until_waiting, waiting};
 
 const HOUR_MS: u64 = 3_600_000;
@@ -132,8 +132,7 @@ async fn operations_that_a_person_must_decide_are_counted_by_app() {
 
 #[tokio::test]
 async fn the_first_api_key_of_an_app_that_expires_is_shown() {
-    let node = guarded(&[]).await;
-    let operator = Caller::operator(&node);
+    let (_node, operator) = operated().await;
     operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
     let mut soon = String::new();
     for expires_in_ms in [json!(null), json!(2 * HOUR_MS), json!(HOUR_MS)] {

@@ -4,13 +4,11 @@ use latchgate_testkit::until;
 use reqwest::redirect::Policy;
 use serde_json::Value;
 
-use super::world::{Service, exchange, proxy};
-use crate::client::embedded;
+use super::world::{exchange, proxied};
 
 #[tokio::test]
 async fn an_answer_that_only_holds_for_now_is_not_stored() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, _node, proxy) = proxied(&[]).await;
     for status in [408, 409, 425, 429, 500, 503] {
         let (key, path) = (format!("key {status}"), format!("/status/{status}"));
         for call in 1..=2 {
@@ -34,8 +32,7 @@ async fn an_answer_that_only_holds_for_now_is_not_stored() {
 
 #[tokio::test]
 async fn a_replayed_answer_has_its_headers_byte_for_byte_but_sets_no_cookies() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, _node, proxy) = proxied(&[]).await;
     let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
     for cookies in [2, 0] {
         let request = client.post(format!("{}/moved", proxy.url)).header("idempotency-key", "k");
@@ -49,8 +46,7 @@ async fn a_replayed_answer_has_its_headers_byte_for_byte_but_sets_no_cookies() {
 
 #[tokio::test]
 async fn an_answer_with_a_length_and_chunks_is_passed_as_its_chunks_say() {
-    let ((_, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (_, _node, proxy) = proxied(&[]).await;
     for _ in 0..2 {
         assert_eq!(proxy.post("/ambiguous", "k", "").await.text().await.unwrap(), "abcde");
     }
@@ -60,8 +56,7 @@ async fn an_answer_with_a_length_and_chunks_is_passed_as_its_chunks_say() {
 
 #[tokio::test]
 async fn a_switch_of_protocols_is_neither_passed_nor_stored() {
-    let ((_, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (_, _node, proxy) = proxied(&[]).await;
     assert_eq!(proxy.refused("/switches", "k", "").await, (502, "upstream-failed".to_owned()));
     assert_eq!(proxy.refused("/switches", "k", "").await, (409, "operation-unknown".to_owned()));
     let passed = reqwest::Client::new().post(format!("{}/switches", proxy.url)).send().await.unwrap();
@@ -70,8 +65,7 @@ async fn a_switch_of_protocols_is_neither_passed_nor_stored() {
 
 #[tokio::test]
 async fn an_answer_with_hundreds_of_headers_is_one_and_is_replayed() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, _node, proxy) = proxied(&[]).await;
     // The client of these tests reads at most a hundred.
     let request = "POST /many-headers HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\nidempotency-key: k\r\n\r\n";
     for is_replayed in [false, true] {
@@ -84,8 +78,7 @@ async fn an_answer_with_hundreds_of_headers_is_one_and_is_replayed() {
 
 #[tokio::test]
 async fn the_proxy_speaks_http_1_1_whatever_the_service_speaks() {
-    let ((_, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (_, _node, proxy) = proxied(&[]).await;
     for key in ["idempotency-key: k\r\n", "idempotency-key: k\r\n", ""] {
         let request = format!("POST /old HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 0\r\n{key}\r\n");
         let answer = exchange(&proxy.url, &request).await;
@@ -95,8 +88,7 @@ async fn the_proxy_speaks_http_1_1_whatever_the_service_speaks() {
 
 #[tokio::test]
 async fn a_client_does_not_see_with_which_app_and_api_key_the_proxy_claims() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, _node, proxy) = proxied(&[]).await;
     let running = tokio::spawn(proxy.request("/slow", "running", "").send());
     until("the service is called", || async { service.calls("running") == 1 }).await;
     proxy.refused("/dies", "unknown", "").await;

@@ -1,7 +1,6 @@
 //! An answer belongs to one caller and one request.
 
-use super::world::{Service, exchange, proxy};
-use crate::client::embedded;
+use super::world::{exchange, proxied};
 
 fn posting(target: &str, headers: &[&str]) -> String {
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
@@ -10,8 +9,7 @@ fn posting(target: &str, headers: &[&str]) -> String {
 
 #[tokio::test]
 async fn the_answer_to_one_caller_is_never_replayed_to_another() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, node, proxy) = proxied(&[]).await;
     let callers: [&[&str]; 5] = [
         &["host: a.example"],
         &["host: b.example"],
@@ -26,7 +24,7 @@ async fn the_answer_to_one_caller_is_never_replayed_to_another() {
         }
     }
     assert_eq!(service.calls("k"), 5);
-    let by_none = super::world::proxy(&upstream, &node, &["--operation", "all", "--caller-header", ""]).await;
+    let by_none = super::world::proxy(&proxy.upstream, &node, &["--operation", "all", "--caller-header", ""]).await;
     for cookie in ["cookie: session=ann", "cookie: session=bob"] {
         let request = posting("/", &["host: a.example", cookie, "idempotency-key: k"]);
         assert!(exchange(&by_none.url, &request).await.ends_with("call 6 of k, 0 bytes"));
@@ -35,8 +33,7 @@ async fn the_answer_to_one_caller_is_never_replayed_to_another() {
 
 #[tokio::test]
 async fn a_repeat_is_the_same_request_however_it_is_written() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, _node, proxy) = proxied(&[]).await;
     for (target, host, login) in [
         ("/p", "a.example", "Bearer x"),
         ("/p?", "A.example", "bearer x"),
@@ -68,8 +65,7 @@ async fn a_repeat_is_the_same_request_however_it_is_written() {
 
 #[tokio::test]
 async fn two_headers_of_one_name_that_matter_are_refused() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, _node, proxy) = proxied(&[]).await;
     for twice in ["authorization: a", "cookie: a", "content-type: a", "content-encoding: a", "idempotency-key: k"] {
         let request = posting("/", &["host: a", "idempotency-key: k", twice, twice]);
         let answer = exchange(&proxy.url, &request).await;
@@ -83,8 +79,7 @@ async fn two_headers_of_one_name_that_matter_are_refused() {
 
 #[tokio::test]
 async fn a_target_with_a_host_replaces_the_header() {
-    let ((_, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (_, _node, proxy) = proxied(&[]).await;
     for key in [&["host: b.example", "idempotency-key: k"][..], &["host: b.example"]] {
         let answer = exchange(&proxy.url, &posting("http://a.example:81/host", key)).await;
         assert!(answer.ends_with("\r\n\r\na.example:81"), "{answer}");
@@ -97,8 +92,7 @@ async fn a_target_with_a_host_replaces_the_header() {
 
 #[tokio::test]
 async fn connect_is_refused() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--methods", "CONNECT,POST"]).await;
+    let (service, _node, proxy) = proxied(&["--methods", "CONNECT,POST"]).await;
     for key in ["", "idempotency-key: k\r\n"] {
         let request =
             format!("CONNECT a.example:443 HTTP/1.1\r\nhost: a.example:443\r\nconnection: close\r\n{key}\r\n");

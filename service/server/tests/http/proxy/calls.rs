@@ -11,13 +11,12 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::world::{LARGE, Service, proxy, proxy_of};
+use super::world::{LARGE, Service, proxied, proxy_of};
 use crate::client::embedded;
 
 #[tokio::test]
 async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_is_refused() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, node, proxy) = proxied(&[]).await;
     for replayed in [false, true, true] {
         let response = proxy.post("/orders?a=1", "\"k1\"", "pay").await;
         assert_eq!((response.status().as_u16(), &response.headers()["x-service"]), (201, &"yes".parse().unwrap()));
@@ -32,7 +31,8 @@ async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_i
     let other = proxy.request("/orders?a=1", "\"k1\"", "pay").bearer_auth("other").send().await.unwrap();
     assert_eq!(other.text().await.unwrap(), "call 2 of \"k1\", 3 bytes");
     // Unless callers are told apart by another header.
-    let by_user = super::world::proxy(&upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
+    let by_user =
+        super::world::proxy(&proxy.upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
     for (token, user, call) in [("a", "ann", 1), ("renewed", "ann", 1), ("a", "bob", 2)] {
         let request = by_user.request("/orders", "k1", "pay").bearer_auth(token).header("x-user", user);
         let text = request.send().await.unwrap().text().await.unwrap();
@@ -51,8 +51,7 @@ async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_i
 
 #[tokio::test]
 async fn an_upstream_that_dies_half_way_leaves_an_unknown_outcome_and_is_not_called_again() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, node, proxy) = proxied(&[]).await;
     for (key, path) in [("k1", "/dies"), ("k2", "/dies-half-way")] {
         assert_eq!(proxy.refused(path, key, "").await, (502, "upstream-failed".to_owned()));
         for _ in 0..2 {
@@ -68,8 +67,7 @@ async fn an_upstream_that_dies_half_way_leaves_an_unknown_outcome_and_is_not_cal
 
 #[tokio::test]
 async fn large_answers_and_requests_without_a_key_are_passed() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &[]).await;
+    let (service, node, proxy) = proxied(&[]).await;
     assert_eq!(proxy.post("/large", "k1", "").await.bytes().await.unwrap().len(), LARGE);
     assert_eq!(proxy.refused("/large", "k1", "").await, (409, "response-not-stored".to_owned()));
     assert_eq!(service.calls("k1"), 1);
@@ -79,30 +77,28 @@ async fn large_answers_and_requests_without_a_key_are_passed() {
         let passed = Client::new().post(format!("{}/", proxy.url)).body(long.clone()).send().await.unwrap();
         assert_eq!(passed.text().await.unwrap(), format!("call {call} of , {} bytes", long.len()));
     }
-    let strict = super::world::proxy(&upstream, &node, &["--require-key"]).await;
+    let strict = super::world::proxy(&proxy.upstream, &node, &["--require-key"]).await;
     assert_eq!(Client::new().post(&strict.url).send().await.unwrap().status(), 400);
     assert_eq!(Client::new().get(&strict.url).send().await.unwrap().status(), 201);
 }
 
 #[tokio::test]
 async fn an_upload_without_a_key_may_take_longer_than_the_upstream_may_pause() {
-    let ((_, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--upstream-timeout", "5000ms"]).await;
+    let (_, _node, proxy) = proxied(&["--upstream-timeout", "2000ms"]).await;
     let mut upload = TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap();
-    upload.write_all(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 12\r\n\r\n").await.unwrap();
-    for _ in 0..12 {
-        tokio::time::sleep(Duration::from_millis(500)).await;
+    upload.write_all(b"POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: 25\r\n\r\n").await.unwrap();
+    for _ in 0..25 {
+        tokio::time::sleep(Duration::from_millis(100)).await;
         upload.write_all(b"a").await.unwrap();
     }
     let mut answer = String::new();
     upload.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 201") && answer.ends_with("12 bytes"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 201") && answer.ends_with("25 bytes"), "{answer}");
 }
 
 #[tokio::test]
 async fn a_long_request_and_a_long_answer_are_passed_up_to_a_limit() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--body-bytes-max", "1000000"]).await;
+    let (service, node, proxy) = proxied(&["--body-bytes-max", "1000000"]).await;
     let long = "a".repeat(900_000);
     for _ in 0..2 {
         assert_eq!(proxy.post("/", "k1", &long).await.text().await.unwrap(), "call 1 of k1, 900000 bytes");
@@ -113,7 +109,7 @@ async fn a_long_request_and_a_long_answer_are_passed_up_to_a_limit() {
     let longer = "a".repeat(5 << 20);
     assert_eq!(proxy.refused("/", "k2", &longer).await, (413, "body-too-large".to_owned()));
     assert_eq!(service.calls("k2"), 0);
-    let small = super::world::proxy(&upstream, &node, &["--body-bytes-max", "200000"]).await;
+    let small = super::world::proxy(&proxy.upstream, &node, &["--body-bytes-max", "200000"]).await;
     for _ in 0..2 {
         assert_eq!(small.refused("/large", "k3", "").await, (409, "response-not-stored".to_owned()));
     }
@@ -122,8 +118,7 @@ async fn a_long_request_and_a_long_answer_are_passed_up_to_a_limit() {
 
 #[tokio::test]
 async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
-    let ((service, upstream), mut node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--gate-timeout", "500ms"]).await;
+    let (service, mut node, proxy) = proxied(&["--gate-timeout", "500ms"]).await;
     node.kill9();
     assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
     assert_eq!(service.calls("k1"), 0);
@@ -133,9 +128,8 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
 
 #[tokio::test]
 async fn a_proxy_that_may_proceed_calls_the_upstream_in_an_outage_and_enters_the_answer() {
-    let ((service, upstream), mut node) = (Service::start().await, embedded().await);
     let proceeds = ["--gate-timeout", "500ms", "--retry-for", "1s", "--on-outage", "proceed"];
-    let proxy = proxy(&upstream, &node, &proceeds).await;
+    let (service, mut node, proxy) = proxied(&proceeds).await;
     node.kill9();
     assert_eq!(proxy.post("/", "k1", "").await.text().await.unwrap(), "call 1 of k1, 0 bytes");
     node.start_again().await;
@@ -204,8 +198,8 @@ async fn an_outcome_that_the_gate_refuses_for_a_while_is_reported_again() {
 
 #[tokio::test]
 async fn no_key_is_called_twice_by_parallel_clients_while_the_upstream_and_the_node_die() {
-    let ((service, upstream), mut node) = (Service::start().await, embedded().await);
-    let proxy = Arc::new(proxy(&upstream, &node, &["--lease", "2000ms", "--gate-timeout", "1000ms"]).await);
+    let (service, mut node, proxy) = proxied(&["--lease", "2000ms", "--gate-timeout", "1000ms"]).await;
+    let proxy = Arc::new(proxy);
     let keys: Vec<String> = (0..30).map(|key| format!("key {key}")).collect();
     let client = |client: usize| {
         let (proxy, keys) = (Arc::clone(&proxy), keys.clone());

@@ -6,8 +6,7 @@ use latchgate_testkit::until;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use super::world::{Proxy, Service, proxy};
-use crate::client::embedded;
+use super::world::{Proxy, proxied};
 
 async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap()
@@ -15,10 +14,8 @@ async fn connect(proxy: &Proxy) -> TcpStream {
 
 #[tokio::test]
 async fn silent_connections_make_room_for_others() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
     // Long enough that no time-out ends them.
-    let limits = ["--connections-max", "4", "--client-timeout", "600000ms"];
-    let proxy = proxy(&upstream, &node, &limits).await;
+    let (service, _node, proxy) = proxied(&["--connections-max", "4", "--client-timeout", "600000ms"]).await;
     let mut silent = Vec::new();
     let unfinished = "POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\ncontent-length: 9\r\n\r\na";
     for (key, sent) in (0..).zip(["", "POST / HT", unfinished]) {
@@ -54,8 +51,7 @@ async fn silent_connections_make_room_for_others() {
 
 #[tokio::test]
 async fn calls_whose_clients_have_gone_count_as_connections() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, &["--connections-max", "3"]).await;
+    let (service, _node, proxy) = proxied(&["--connections-max", "3"]).await;
     let calls = || (0..10).map(|key| service.calls(&format!("k{key}"))).sum::<u32>();
     for count in 1..=3 {
         let running = tokio::spawn(proxy.request("/slow", &format!("k{count}"), "").send());

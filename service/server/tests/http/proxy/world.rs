@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::process::Child;
 use tokio::sync::Notify;
 
-use crate::client::BIN;
+use crate::client::{BIN, embedded};
 use crate::small_server::{Request, read_request};
 
 pub const LARGE: usize = 300_000;
@@ -112,7 +112,15 @@ fn fastrand(key: &str) -> bool {
 
 pub struct Proxy {
     pub url: String,
+    pub upstream: String,
     _process: Child,
+}
+
+/// A service, and a proxy in front of it with a node of its own.
+pub async fn proxied(more: &[&str]) -> (Service, Node, Proxy) {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let proxy = proxy(&upstream, &node, more).await;
+    (service, node, proxy)
 }
 
 pub async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
@@ -125,7 +133,8 @@ pub async fn proxy_of(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
     let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
     let line = lines.next_line().await.unwrap().expect("the proxy has ended");
-    Proxy { url: line.split(' ').next_back().unwrap().to_owned(), _process: process }
+    let url = line.split(' ').next_back().unwrap().to_owned();
+    Proxy { url, upstream: upstream.to_owned(), _process: process }
 }
 
 impl Proxy {
