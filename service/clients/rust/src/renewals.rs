@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_without_an_answer_is_repeated_in_parts_and_a_refused_key_goes_alone() {
+    async fn an_unanswered_renewal_is_repeated_in_parts_and_a_refused_key_alone() {
         let transport = crate::Client::new(["http://a"]).unwrap().transport;
         let mut task = Task::new(transport);
         task.kept = (0..100).map(|id| (id, kept(1, 30))).collect();
@@ -363,7 +363,8 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_counts_from_the_request_for_as_long_as_the_node_says_and_a_loss_is_its_own() {
+    fn a_renewed_lease_counts_from_the_request_for_as_long_as_the_node_says() {
+        // An undecided key changes nothing, and a lost key ends the lease.
         let mut lease = kept(2, 30);
         let sent = Moment::now().minus(Duration::from_secs(5));
         let renewed = |ttl_ms: u64| json!({ "status": 200, "ttl_ms": ttl_ms, "revocation": null });

@@ -68,7 +68,8 @@ fn disable() -> AppChange {
 }
 
 #[test]
-fn a_revoked_expired_or_disabled_api_key_is_refused_with_the_reason_only_if_the_secret_is_right() {
+fn a_refused_api_key_gets_the_reason_only_if_the_secret_is_right() {
+    // The key is revoked or expired, or its app is disabled.
     let (document, key) = document();
     let guessed = ApiKey::of_random([1; 6], [9; 32]);
     assert_eq!(document.check(key.as_str(), NOW.plus_ms(999)), Ok(key.id()));

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_numbers_are_found_between_and_behind_those_that_are_taken() {
+    fn the_lowest_free_numbers_are_found_between_and_behind_taken_numbers() {
         let taken = [slots("1-2,7"), slots("4")];
         let free = |count, limit| written(&Slots::lowest_free(taken.iter(), count, limit));
         assert_eq!(free(1, 9), "\"0\"");

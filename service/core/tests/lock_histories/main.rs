@@ -39,12 +39,12 @@ macro_rules! promises {
 promises! {
     leases_of_different_owners_live_together_only_if_they_share: GoTogether;
     permits_never_exceed_the_limit_of_their_grants: PermitsWithinLimit;
-    no_more_permits_are_granted_in_any_window_of_their_shortest_hold_than_there_are: RateIsKept;
+    permits_granted_within_a_shortest_hold_never_exceed_the_limit: RateIsKept;
     no_two_leases_have_the_same_number_and_none_that_is_kept: NumbersAreDistinct;
     a_grant_has_the_lowest_free_numbers_below_the_limit: NumbersAreLowest;
     a_lease_keeps_its_numbers_until_it_ends: NumbersStay;
     no_grant_gives_a_group_more_permits_than_its_request_allows: GroupWithinLimit;
-    free_permits_go_to_the_group_that_has_fewest_and_no_group_waits_twice_as_others_take_turns: GroupsTakeTurns;
+    free_permits_go_to_the_group_with_fewest_and_groups_take_turns: GroupsTakeTurns;
     a_closed_key_is_granted_to_no_client: ClosedGrantsNothing;
     closing_takes_no_lease_and_no_position: ClosingTakesNothing;
     tokens_strictly_rise_over_all_grants: TokensRise;
@@ -62,7 +62,7 @@ promises! {
     a_step_says_exactly_whether_it_changed_anything: ChangedIsExact;
     a_lease_id_that_has_ended_is_never_granted_again: EndedStaysEnded;
     a_lease_that_one_node_answers_as_lost_is_lost_at_every_node: LostIsFinal;
-    a_lease_that_is_answered_as_ended_has_ended_in_the_state_with_the_same_reason_and_time: OneEnd;
+    an_end_that_is_answered_is_in_the_state_with_the_same_reason_and_time: OneEnd;
     a_lost_lease_is_remembered_with_its_reason: ReasonsAreTrue;
     a_revoked_lease_is_over_by_its_deadline: RevokedByTheDeadline;
     a_lease_that_was_revoked_or_forced_never_comes_back: RevokedIsOver;

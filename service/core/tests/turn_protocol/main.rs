@@ -18,7 +18,7 @@ use crate::world::World;
 const DEPTH: usize = 7;
 
 #[test]
-fn two_nodes_with_two_waiters_each_keep_the_turns_in_every_order_of_events() {
+fn two_nodes_with_two_waiters_each_keep_turns_in_every_order_of_events() {
     let (mut known, mut states, mut reached) = (HashSet::new(), vec![World::new()], HashSet::new());
     let mut calm = 0;
     let depth_max = std::env::var("SEARCH_DEPTH").map_or(DEPTH, |depth| depth.parse().unwrap());

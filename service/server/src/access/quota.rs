@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_of_holders_pass_when_others_are_refused_and_end_at_ten_times_the_rate() {
+    fn calls_of_holders_pass_up_to_ten_times_the_rate_of_other_calls() {
         let app_use = app_use(Quotas { requests_per_second: Some(5), ..Quotas::default() });
         // The clock goes on meanwhile, so a few more may pass.
         let passed = |is_of_holder| (0..1_000).filter(|_| app_use.request(is_of_holder, 0, 1).is_ok()).count();

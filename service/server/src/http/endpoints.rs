@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_described_has_a_row_with_its_id_and_every_row_with_an_id_is_described() {
+    fn openapi_describes_exactly_the_rows_with_an_id_under_that_id() {
         let api: Value = serde_json::from_str(&openapi_json()).unwrap();
         let mut described = BTreeSet::new();
         for (path, methods) in api["paths"].as_object().unwrap() {

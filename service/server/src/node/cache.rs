@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_key_is_guessed_to_be_absent_and_some_are_loaded_after_a_wrong_guess() {
+    fn unknown_keys_are_guessed_absent_except_for_some_after_a_wrong_guess() {
         let address = |number: u32| Address { app: App::default(), key: Key::parse(&number.to_string()).unwrap() };
         let mut cache = Cache::<LockState>::new(100, usize::MAX);
         assert!(cache.may_guess_absent(&address(0)) && cache.may_guess_absent(&address(0)));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_expired_leases_are_noticed_in_an_interval_than_one_step_has_rows() {
+    fn an_interval_notices_no_more_expired_leases_than_one_step_has_rows() {
         assert_eq!(pauses(&[step(0, 100), step(0, 1_000), step(500, 500)]), [SECOND / 10, SECOND, SECOND / 2]);
     }
 }

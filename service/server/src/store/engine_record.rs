@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_epoch_above_a_token_is_the_lowest_whose_tokens_are_all_higher() {
+    fn the_first_epoch_above_a_token_is_the_lowest_with_only_higher_tokens() {
         for token in [0, 1, 1_023, 1_024, 1_025, token_at(NOW), token_at(NOW) + 1_023] {
             let epoch = Epoch::above_token(token);
             assert!(epoch.token_min() > token, "{token}");
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn epochs_that_are_chosen_without_knowledge_of_each_other_differ_also_while_they_are_ahead_of_the_clock() {
+    fn epochs_chosen_independently_differ_even_while_ahead_of_the_clock() {
         let known = Epoch::from_number(1).ahead_of(NOW);
         let here = known.next(NOW.plus_ms(5));
         let there = known.next(NOW.plus_ms(7));
@@ -391,7 +391,8 @@ mod tests {
     }
 
     #[test]
-    fn after_any_jump_leases_of_operations_end_later_by_all_of_it_until_the_longest_has_ended() {
+    fn after_a_jump_operation_leases_end_later_until_the_longest_has_ended() {
+        // They end later by the whole jump, whatever its length.
         let record = EngineRecord {
             operations_more_ms: 3_000_000,
             ..EngineRecord::new(EngineState::Active, Epoch::NONE, &[], 600_000)

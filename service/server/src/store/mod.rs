@@ -402,7 +402,7 @@ mod tests {
     use super::end_of_prefix;
 
     #[test]
-    fn keys_that_begin_with_a_prefix_come_before_its_end_and_other_keys_do_not() {
+    fn keys_with_a_prefix_come_before_its_end_and_other_keys_do_not() {
         for (prefix, end) in [("a", "b"), ("a/", "a0"), ("a\u{d7ff}", "a\u{e000}"), ("a\u{10ffff}", "b")] {
             assert_eq!(end_of_prefix(prefix), end);
             assert!(format!("{prefix}\u{10ffff}\u{10ffff}").as_str() < end);

@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream};
 use crate::world::{client, desk, look, node, seconds};
 
 #[tokio::test]
-async fn a_refused_request_is_not_repeated_and_its_error_has_the_fields_of_the_problem() {
+async fn a_refused_request_is_not_repeated_and_its_error_has_problem_fields() {
     let node = node().await;
     let client = client(&[&node]);
     let _permit = client.lock("p").permits(1, 3).acquire().await.unwrap();
@@ -80,7 +80,8 @@ async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
 }
 
 #[tokio::test]
-async fn a_command_whose_output_cannot_be_written_ends_with_74_and_an_api_key_that_nobody_saw_is_revoked() {
+async fn a_command_whose_output_cannot_be_written_ends_with_exit_code_74() {
+    // An API key that could not be printed is revoked.
     let (_node, desk) = desk().await;
     desk.run(&["lock", "k", "--", "true"]).ends().await.assert(0, "");
     for command in [

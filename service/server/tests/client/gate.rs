@@ -49,7 +49,7 @@ async fn of_many_callers_one_works_and_all_get_its_result_though_its_node_dies()
 }
 
 #[tokio::test]
-async fn after_a_failure_the_next_caller_works_unless_the_outcome_may_be_unknown() {
+async fn after_a_failure_the_next_caller_works_unless_the_outcome_is_unknown() {
     let node = node().await;
     let fail = || async { Err::<u32, _>(Failed::from("broken")) };
     let refuse = || async { Err::<u32, _>(Failed::nothing_done("not today")) };
@@ -74,7 +74,8 @@ async fn the_result_of_a_duplicate_that_was_too_long_to_be_stored_is_an_error() 
 }
 
 #[tokio::test]
-async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
+async fn long_work_keeps_the_operation_and_a_waiter_gets_a_lease_that_lasts() {
+    // The work and the wait take longer than a lease.
     let node = node().await;
     let charges = client(&[&node]).operation("charge").ttl(seconds(4)).on_expiry(OnExpiry::Retry);
     let Begun::Go(other) = charges.begin("order 43").await.unwrap() else { panic!("a duplicate") };
@@ -94,7 +95,7 @@ async fn work_that_takes_longer_than_its_lease_keeps_the_operation_and_a_waiter_
 }
 
 #[tokio::test]
-async fn work_that_may_be_done_twice_proceeds_in_an_outage_and_its_success_is_entered() {
+async fn work_that_may_be_repeated_proceeds_in_an_outage_and_enters_its_success() {
     let mut node = node().await;
     let lossy = Lossy::of_all(&node, "/pre").await;
     let charges = |url: String| Client::new([url]).unwrap().patience(seconds(1)).operation("charge");

@@ -46,7 +46,7 @@ async fn a_lease_survives_the_death_of_its_node() {
 }
 
 #[tokio::test]
-async fn a_lease_survives_that_its_node_freezes_and_its_loss_is_reported_when_every_node_freezes() {
+async fn a_lease_survives_one_frozen_node_and_is_reported_lost_if_all_freeze() {
     let (mut a, mut b) = two_nodes().await;
     let lease = client_that_prefers(&a, &b).await.lock("k").ttl(seconds(12)).acquire().await.unwrap();
     let mut state = lease.state();
@@ -190,7 +190,7 @@ async fn a_lease_within_another_one_is_nested_and_one_beside_it_is_refused() {
 }
 
 #[tokio::test]
-async fn the_leases_of_a_client_are_renewed_together_and_one_that_is_lost_takes_no_other_with_it() {
+async fn leases_of_a_client_are_renewed_together_but_a_lost_one_takes_no_other() {
     let node = node().await;
     let client = client(&[&node]);
     let mut leases = Vec::new();
@@ -233,7 +233,8 @@ fn leases_of_one_client_are_renewed_in_each_runtime() {
 }
 
 #[tokio::test]
-async fn a_lock_stays_taken_for_its_shortest_hold_is_revoked_and_a_low_token_does_not_pass() {
+async fn the_client_supports_shortest_holds_revocations_and_the_fence() {
+    // A shortest hold outlasts the release, a holder sees its revocation, and a stale token is refused.
     let node = node().await;
     let client = client(&[&node]);
     client.lock("k").min_hold(seconds(600)).acquire().await.unwrap().release().await.unwrap();

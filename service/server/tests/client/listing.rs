@@ -28,7 +28,7 @@ async fn an_empty_list_says_so_and_prints_nothing() {
 }
 
 #[tokio::test]
-async fn locks_are_listed_with_their_times_in_an_order_and_number_of_ones_choice() {
+async fn locks_are_listed_with_their_times_in_a_chosen_order_and_number() {
     let (node, desk) = desk().await;
     let client = client(&[&node]);
     let mut leases = Vec::new();
@@ -100,7 +100,7 @@ async fn a_terminal_shows_states_in_colour_unless_that_is_not_wanted() {
 }
 
 #[tokio::test]
-async fn with_the_token_that_was_on_the_screen_a_lease_that_was_granted_since_stays() {
+async fn an_order_with_a_token_from_the_screen_does_not_end_a_newer_lease() {
     let (node, desk) = desk().await;
     let client = client(&[&node]);
     let shown = client.lock("k").acquire().await.unwrap().tokens()[0].to_string();
@@ -146,7 +146,7 @@ async fn a_refusal_after_a_wait_says_who_holds_the_lock() {
 }
 
 #[tokio::test]
-async fn engines_and_status_say_why_a_hold_off_began_where_nodes_are_and_what_was_refused() {
+async fn engines_and_status_show_hold_off_reasons_nodes_and_recent_refusals() {
     let (node, desk) = desk().await;
     assert_eq!(desk.run(&["status"]).ends().await.code, Some(0));
     let ordered = desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
@@ -232,7 +232,7 @@ async fn a_usage_line_names_no_flag_only_because_its_variable_is_set() {
 }
 
 #[tokio::test]
-async fn an_empty_variable_is_an_absent_one_unless_another_service_would_be_called() {
+async fn an_empty_variable_is_absent_unless_another_service_would_be_called() {
     let (_node, desk) = desk().await;
     desk.shell("LATCHGATE_RETRY_FOR= LATCHGATE_API_KEY= latchgate lock k -- echo ran").ends().await.assert(0, "ran\n");
     for variable in ["LATCHGATE_URL", "LATCHGATE_CA"] {

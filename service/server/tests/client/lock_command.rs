@@ -63,7 +63,8 @@ async fn a_script_without_an_interpreter_runs_through_the_shell() {
 }
 
 #[tokio::test]
-async fn a_node_on_this_machine_is_not_called_through_an_http_proxy_and_another_one_names_it() {
+async fn a_local_node_is_not_called_through_an_http_proxy() {
+    // For another node, the error names the proxy without its password.
     let (_node, desk) = desk().await;
     let away = format!("http://127.0.0.1:{}", free_port());
     desk.shell(&format!("http_proxy={away} latchgate lock k -- echo ran")).ends().await.assert(0, "ran\n");
@@ -193,7 +194,7 @@ async fn signals_reach_the_program_and_the_lock_is_released_after_it() {
 }
 
 #[tokio::test]
-async fn the_program_is_gone_before_another_holder_begins_whatever_happens_to_latchgate() {
+async fn the_program_is_gone_before_another_holder_begins_whatever_happens() {
     let (mut a, b) = two_nodes().await;
     let (killed, stopped, away) = (Desk::new(&[&b]), Desk::new(&[&b]), Desk::new(&[&a]));
     let other = client(&[&b]);
@@ -238,7 +239,8 @@ async fn a_restart_of_the_server_does_not_end_the_program() {
 }
 
 #[tokio::test]
-async fn a_lease_that_ends_by_force_ends_all_processes_of_the_program_and_a_revocation_asks_it_to_end() {
+async fn a_forced_end_of_the_lease_ends_all_processes_of_the_program() {
+    // A revocation asks the program to end.
     let (node, desk) = desk().await;
     // A shell with jobs gives each of them a process group of its own.
     let script =
@@ -392,7 +394,8 @@ async fn terraform_locks_under_the_lease_of_the_command() {
 
 /// As `sudo` does. Only root can make such a program.
 #[tokio::test]
-async fn a_program_that_becomes_another_user_is_named_before_it_starts_and_again_when_no_signal_reaches_it() {
+async fn a_program_that_becomes_another_user_is_named_before_it_starts() {
+    // latchgate names it again when no signal reaches it.
     if !Uid::effective().is_root() {
         return;
     }

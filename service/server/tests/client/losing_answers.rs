@@ -37,7 +37,7 @@ async fn a_renewal_and_a_release_whose_answers_are_lost_are_repeated() {
 }
 
 #[tokio::test]
-async fn a_pre_and_a_post_whose_answers_are_lost_are_repeated_and_the_work_runs_once() {
+async fn a_pre_or_post_whose_answer_is_lost_is_repeated_and_the_work_runs_once() {
     let node = node().await;
     let runs = AtomicUsize::new(0);
     for path in ["/pre", "/post"] {
@@ -56,7 +56,7 @@ async fn a_pre_and_a_post_whose_answers_are_lost_are_repeated_and_the_work_runs_
 }
 
 #[tokio::test]
-async fn an_operation_whose_grant_is_lost_is_given_back_when_the_caller_gives_up() {
+async fn an_operation_whose_grant_is_lost_is_given_back_if_the_caller_gives_up() {
     let node = node().await;
     for contents in ["without an answer", "dropped"] {
         let lossy = Lossy::of_all(&node, "/pre").await;

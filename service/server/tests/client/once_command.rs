@@ -48,7 +48,7 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
 }
 
 #[tokio::test]
-async fn a_run_that_is_ended_half_way_leaves_no_program_and_blocks_the_operation() {
+async fn a_run_ended_half_way_leaves_no_program_and_blocks_the_operation() {
     let (_node, desk) = desk().await;
     for (contents, signal) in [("terminated", Signal::SIGTERM), ("killed", Signal::SIGKILL)] {
         let file = format!("{contents}.id");
@@ -69,7 +69,7 @@ async fn a_run_that_is_ended_half_way_leaves_no_program_and_blocks_the_operation
 }
 
 #[tokio::test]
-async fn a_run_whose_grant_is_lost_and_that_is_interrupted_does_not_block_the_next_one() {
+async fn an_interrupted_run_whose_grant_was_lost_does_not_block_the_next_run() {
     let (node, desk) = desk().await;
     let lossy = Lossy::of_all(&node, "/pre").await;
     let run = desk.run(&["once", "a", "--url", &lossy.base_url(), "--failure-exit", "130", "--", "echo", "ran"]);
@@ -128,7 +128,7 @@ async fn with_retry_the_next_run_begins_after_one_that_has_lost_its_lease() {
 }
 
 #[tokio::test]
-async fn a_success_whose_output_cannot_be_printed_is_kept_and_the_exit_code_says_so() {
+async fn a_success_whose_output_cannot_be_printed_is_kept_and_exits_with_74() {
     let (_node, desk) = desk().await;
     let once = |contents: &str, more: &str| {
         desk.shell(&format!("latchgate once {contents} -- sh -c 'for i in 1 2 3; do echo receipt $i; done' {more}"))
@@ -275,7 +275,7 @@ async fn an_unknown_outcome_of_a_period_is_forgotten_with_the_period() {
 }
 
 #[tokio::test]
-async fn an_unknown_outcome_has_evidence_and_is_found_by_the_beginning_of_its_id() {
+async fn an_unknown_outcome_has_evidence_and_is_found_by_a_prefix_of_its_id() {
     let (_node, desk) = desk().await;
     let script = "echo charging >&2; echo no answer of the bank >&2; exit 4";
     let failed = desk.run(&["once", "a", "--operation", "charge", "--", "sh", "-c", script]).ends().await;

@@ -14,7 +14,7 @@ on_every_store! {
     a_passed_lease_is_re_entered_by_exactly_one_of_many,
     after_a_failure_exactly_one_of_many_goes,
     of_many_repeated_posts_one_is_the_first,
-    a_caller_that_dies_between_pre_and_post_is_found_again_by_its_attempt_id,
+    a_caller_that_dies_before_its_post_is_found_again_by_its_attempt_id,
     callers_that_vanish_in_mid_call_leave_a_store_that_works,
 }
 
@@ -90,7 +90,7 @@ async fn of_many_repeated_posts_one_is_the_first(world: World) {
     }
 }
 
-async fn a_caller_that_dies_between_pre_and_post_is_found_again_by_its_attempt_id(world: World) {
+async fn a_caller_that_dies_before_its_post_is_found_again_by_its_attempt_id(world: World) {
     let world = Arc::new(world);
     let operation = world.operation();
     let named = |call: &mut PreCall| call.attempt_id = Some(AttemptId::parse("job-1").unwrap());

@@ -11,7 +11,7 @@ use crate::on_every_store;
 use crate::world::{HOUR_MS, World};
 
 on_every_store! {
-    what_both_nodes_have_begun_is_listed_over_all_pages_and_nothing_that_was_forgotten,
+    operations_of_both_nodes_are_listed_over_all_pages_unless_forgotten,
     a_listing_by_time_has_the_first_ones_of_all,
     an_unknown_cursor_is_refused,
 }
@@ -38,7 +38,7 @@ async fn all(world: &World, filter: &Filter) -> BTreeSet<OperationId> {
     }
 }
 
-async fn what_both_nodes_have_begun_is_listed_over_all_pages_and_nothing_that_was_forgotten(world: World) {
+async fn operations_of_both_nodes_are_listed_over_all_pages_unless_forgotten(world: World) {
     assert!(!world.nodes[1].has_records(&App::default()).await.unwrap());
     let (mut running, mut ended) = (BTreeSet::new(), BTreeSet::new());
     for number in 0..12 {

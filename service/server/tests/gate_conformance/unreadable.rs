@@ -13,7 +13,7 @@ use crate::on_every_store;
 use crate::world::{Operation, World, row_of};
 
 on_every_store! {
-    a_record_that_cannot_be_decoded_is_listed_without_its_contents_and_hides_no_other,
+    an_unreadable_record_is_listed_without_contents_and_hides_no_other,
     a_record_that_cannot_be_decoded_lets_no_attempt_go_until_it_is_removed,
     a_record_that_cannot_be_decoded_is_left_out_of_a_dump_by_name,
     of_many_removals_at_once_none_removes_a_later_claim,
@@ -29,7 +29,7 @@ async fn one_of_three(world: &World) -> Option<[Operation; 3]> {
     world.damage(&operations[1]).await.then_some(operations)
 }
 
-async fn a_record_that_cannot_be_decoded_is_listed_without_its_contents_and_hides_no_other(world: World) {
+async fn an_unreadable_record_is_listed_without_contents_and_hides_no_other(world: World) {
     let Some(operations) = one_of_three(&world).await else { return };
     let [first, bad, last] = operations.each_ref().map(|operation| operation.address().id);
     for limit in [1, 2, 100] {

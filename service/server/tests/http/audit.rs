@@ -26,7 +26,7 @@ pub fn records(log: &str) -> Vec<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ends_a_lock_or_changes_the_service_is_logged_with_who_from_where_and_how_it_ended() {
+async fn interventions_and_admin_calls_are_logged_with_who_where_and_outcome() {
     let node = guarded(&[QUIET, &["--trusted-proxies", "127.0.0.0/8"]].concat()).await;
     let operator = Caller::operator(&node);
     let caller =

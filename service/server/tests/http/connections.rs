@@ -136,7 +136,7 @@ async fn a_connection_whose_event_stream_has_ended_makes_room() {
 const UNFINISHED: &str = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n{";
 
 #[tokio::test]
-async fn a_request_that_is_refused_before_its_body_is_answered_at_once_and_its_connection_ends() {
+async fn a_refusal_before_the_body_is_sent_at_once_and_ends_the_connection() {
     let node = guarded(&["--read-timeout", "10m"]).await;
     let read_alone = Caller::with(&node, json!({ "scopes": ["read"] })).await.key;
     let head = |headers: &str| UNFINISHED.replace("host: x\r\n", headers);

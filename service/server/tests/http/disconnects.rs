@@ -11,7 +11,7 @@ use crate::raw::{Raw, getting, posting};
 const FLOOD_BYTES: usize = 4 << 20;
 
 #[tokio::test]
-async fn a_client_that_goes_away_leaves_the_queue_whatever_it_has_sent_behind_its_request() {
+async fn a_client_that_disconnects_leaves_the_queue_whatever_else_it_has_sent() {
     let node = embedded().await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
     let flood = getting("/healthz").repeat(FLOOD_BYTES / getting("/healthz").len());

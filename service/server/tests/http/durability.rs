@@ -46,7 +46,7 @@ async fn crash_loses_nothing(postgres: &mut Postgres, node: &Node) {
 }
 
 #[tokio::test]
-async fn a_lease_survives_a_crash_although_the_server_was_told_to_commit_asynchronously() {
+async fn a_lease_survives_a_crash_of_a_server_set_to_asynchronous_commits() {
     let mut postgres = lazy().await;
     let node = on_postgres(&postgres.create_database().await).await;
     crash_loses_nothing(&mut postgres, &node).await;

@@ -98,7 +98,7 @@ async fn a_success_is_kept_as_its_pre_has_said() {
 }
 
 #[tokio::test]
-async fn a_permanent_success_that_no_store_would_keep_is_refused_before_the_work() {
+async fn a_permanent_success_that_no_store_can_keep_is_refused_before_the_work() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url(), "--new"]).await;
     let mut request = json!({ "operation": "charge", "contents": "lasting", "permanent": true });

@@ -97,12 +97,13 @@ fn load(one: &Node, other: &Node) -> Recording {
 }
 
 #[tokio::test]
-async fn after_an_asynchronous_standby_takes_over_nothing_is_granted_while_a_lost_lease_may_live() {
+async fn nothing_is_granted_after_a_fail_over_while_a_lost_lease_may_live() {
+    // The standby that takes over replicates asynchronously.
     nothing_new_is_granted_while_a_lost_lease_may_live(World::start().await).await;
 }
 
 #[tokio::test]
-async fn behind_a_pgbouncer_nothing_is_granted_after_a_fail_over_while_a_lost_lease_may_live() {
+async fn behind_a_pgbouncer_a_fail_over_stops_grants_while_lost_leases_may_live() {
     let mut world = World::start().await;
     world.pgbouncer = Some(PgBouncer::start(world.front.port()).await);
     nothing_new_is_granted_while_a_lost_lease_may_live(world).await;
@@ -149,7 +150,8 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
 }
 
 #[tokio::test]
-async fn a_synchronous_standby_that_takes_over_has_every_acknowledged_lease_and_grants_continue() {
+async fn a_synchronous_standby_keeps_every_acknowledged_lease_and_grants_go_on() {
+    // It has taken over, and the nodes trust its promotion.
     let mut world = World::start().await;
     let trusting = ["--trust-promotion", "--ttl-default", "5m"];
     let (one, other) = (world.node(&trusting).await, world.node(&trusting).await);
@@ -194,12 +196,14 @@ async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() 
 }
 
 #[tokio::test]
-async fn after_an_asynchronous_fail_over_an_operation_whose_record_may_be_lost_goes_only_if_it_may_be_repeated() {
+async fn after_a_fail_over_an_unrecorded_operation_goes_only_if_repeatable() {
+    // The standby replicates asynchronously, so the record may be lost.
     operations_are_held_off(World::start().await, "gate", &[]).await;
 }
 
 #[tokio::test]
-async fn after_an_asynchronous_fail_over_durable_operations_beside_a_redis_are_held_off() {
+async fn after_a_fail_over_durable_operations_beside_a_redis_are_held_off() {
+    // The standby of Postgres that takes over replicates asynchronously.
     let redis = Redis::start().await;
     operations_are_held_off(World::start().await, "locks", &["--gate", &redis.url()]).await;
 }

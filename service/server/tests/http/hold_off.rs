@@ -174,7 +174,8 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
 }
 
 #[tokio::test]
-async fn a_node_that_allows_longer_leases_makes_hold_offs_longer_and_only_an_operator_makes_them_shorter() {
+async fn longer_leases_make_hold_offs_longer_and_only_an_operator_shortens_them() {
+    // One node that allows longer leases is enough.
     let redis = Redis::start().await;
     let url = redis.url();
     let on = |ttl_max| {

@@ -11,7 +11,7 @@ use crate::client::{acquire, embedded, get, granted, inspect, release, renew, re
 const LONG: Duration = Duration::from_secs(30);
 
 #[tokio::test]
-async fn a_revoked_holder_sees_that_in_its_renewal_and_loses_the_lock_after_the_grace() {
+async fn a_renewal_shows_the_revocation_and_the_lock_is_lost_after_the_grace() {
     let node = embedded().await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
     let revoked = verb(&node, "k", "revoke", json!({ "reason": "deploy", "by": "ops", "grace_ms": 3_000 })).await;

@@ -37,7 +37,7 @@ fn awaited(node: &Node, go: &Answer, wait_ms: u64) -> tokio::task::JoinHandle<An
 }
 
 #[tokio::test]
-async fn an_operation_is_shown_with_what_its_attempt_said_of_itself_and_refusals_say_it_too() {
+async fn operations_and_refusals_show_how_the_attempt_described_itself() {
     let node = embedded().await;
     let go = begun(&node, described("x")).await;
     let busy = pre(&node, described("x")).await;
@@ -93,7 +93,7 @@ async fn what_is_too_long_to_keep_is_refused_by_field_and_claims_nothing() {
 }
 
 #[tokio::test]
-async fn the_api_key_that_claimed_is_shown_without_its_secret_and_only_to_its_app() {
+async fn the_claiming_api_key_is_shown_without_its_secret_and_only_to_its_app() {
     let node = guarded(&[]).await;
     let (mine, theirs) = (Caller::of_app(&node, "mine").await, Caller::of_app(&node, "theirs").await);
     let go = mine.ok(Method::POST, "/v1/operations/pre", described("x")).await;
@@ -113,7 +113,8 @@ async fn the_api_key_that_claimed_is_shown_without_its_secret_and_only_to_its_ap
 }
 
 #[tokio::test]
-async fn a_held_lock_and_a_done_operation_move_from_the_embedded_file_to_postgres_by_one_switch() {
+async fn a_held_lock_and_a_done_operation_move_to_postgres_by_one_switch() {
+    // They move from the embedded SQLite file.
     let (dir, database) = (tempfile::tempdir().unwrap(), shared_database().await);
     let file = format!("sqlite:{}", dir.path().join("locks.db").display());
     let charge = json!({ "operation": "charge", "contents": 1 });
@@ -180,7 +181,7 @@ async fn a_wait_for_a_durable_operation_beside_a_redis_ends_with_it() {
 }
 
 #[tokio::test]
-async fn an_operator_resolves_an_unknown_outcome_and_the_record_says_who_and_why() {
+async fn an_operator_resolves_unknown_outcomes_and_the_record_says_who_and_why() {
     let (node, operator) = operated().await;
     let worker = Caller::with(&node, json!({ "scopes": ["read", "operations"] })).await;
     let go = worker.ok(Method::POST, "/v1/operations/pre", described("x")).await;

@@ -28,7 +28,7 @@ async fn batch(node: &Node, body: Value) -> Answer {
 }
 
 #[tokio::test]
-async fn the_first_pre_proceeds_the_second_is_refused_and_the_third_gets_the_result() {
+async fn one_pre_proceeds_the_next_is_refused_and_a_later_one_gets_the_result() {
     let node = embedded().await;
     let request = charge(&json!({ "order": 42, "amount": "19.90" }));
     let go = begun(&node, request.clone()).await;
@@ -66,7 +66,7 @@ async fn the_first_pre_proceeds_the_second_is_refused_and_the_third_gets_the_res
 }
 
 #[tokio::test]
-async fn an_expired_lease_is_re_entered_and_the_late_post_of_its_first_owner_is_counted() {
+async fn an_expired_lease_is_re_entered_and_the_late_first_post_is_counted() {
     let node = embedded().await;
     let retried = json!({ "operation": "charge", "contents": "x", "ttl_ms": 1_000, "on_expiry": "retry" });
     let first = begun(&node, retried).await;
@@ -370,7 +370,7 @@ async fn a_pre_says_if_its_claim_may_be_lost() {
 }
 
 #[tokio::test]
-async fn an_operation_whose_record_cannot_be_read_is_listed_apart_and_can_be_deleted() {
+async fn an_unreadable_operation_is_listed_apart_and_can_be_deleted() {
     let node = embedded().await;
     let request = |contents: &str| json!({ "operation": "charge", "contents": contents });
     let (good, bad) = (begun(&node, request("good")).await, begun(&node, request("bad")).await);

@@ -119,22 +119,22 @@ async fn nothing_is_granted_while_a_lost_lease_may_live(world: World) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_is_put_back_as_it_was_gives_a_held_lock_to_no_second_owner() {
+async fn a_postgres_that_is_put_back_grants_no_held_lock_twice() {
     nothing_is_granted_while_a_lost_lease_may_live(put_back(false, &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn behind_a_pgbouncer_a_postgres_that_is_put_back_gives_a_held_lock_to_no_second_owner() {
+async fn a_postgres_put_back_behind_a_pgbouncer_grants_no_held_lock_twice() {
     nothing_is_granted_while_a_lost_lease_may_live(put_back(true, &[]).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_whose_promotions_are_trusted_gives_a_held_lock_to_no_second_owner_when_it_is_put_back() {
+async fn a_postgres_put_back_with_trusted_promotions_grants_no_held_lock_twice() {
     nothing_is_granted_while_a_lost_lease_may_live(put_back(false, &["--trust-promotion"]).await).await;
 }
 
 #[tokio::test]
-async fn a_dump_that_is_loaded_beside_the_original_grants_no_held_lock_and_repeats_no_operation() {
+async fn a_dump_loaded_beside_the_original_repeats_no_grant_and_no_operation() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let node = Node::start(BIN, &["--locks", &database]).await;

@@ -219,7 +219,7 @@ async fn metric(node: &Node, line: &str) -> bool {
 }
 
 #[tokio::test]
-async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_that_is_allowed() {
+async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_allowed() {
     let (locks, gate, other) = (Redis::start().await, Redis::start().await, Redis::start().await);
     let on_locks = Node::start(BIN, &["--locks", &locks.url(), "--gate", "sqlite:gate.db"]).await;
     let on_gate = Node::start(BIN, &["--gate", &gate.url()]).await;

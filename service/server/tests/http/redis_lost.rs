@@ -60,7 +60,7 @@ async fn nothing_is_granted_while_a_lost_lease_may_live(nodes: &[Node; 2], kept:
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_restarts_from_an_older_snapshot_gives_a_held_lock_to_no_second_owner() {
+async fn a_redis_restarted_from_an_older_snapshot_grants_no_held_lock_twice() {
     let mut redis = of_snapshots().await;
     let nodes = two_on(&redis.url()).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
@@ -92,7 +92,7 @@ async fn a_node_that_starts_after_a_redis_was_started_again_holds_off_too() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_promoted_behind_the_same_address_gives_a_held_lock_to_no_second_owner() {
+async fn a_replica_promoted_behind_the_same_address_grants_no_held_lock_twice() {
     let (mut master, replica) = (Redis::start().await, Redis::start().await);
     let (front, stream) = (Proxy::start(master.port()).await, Proxy::start(master.port()).await);
     replica.ask(&["replicaof", "127.0.0.1", &stream.port().to_string()]);
@@ -120,7 +120,7 @@ async fn a_replica_that_a_sentinel_promotes_begins_a_hold_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_is_left_for_the_promoted_one_and_grants_nothing_when_it_goes_on() {
+async fn a_master_that_hangs_is_replaced_and_grants_nothing_when_it_resumes() {
     let mut redis = WatchedRedis::start().await;
     let nodes = two_on(&redis.url()).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
@@ -183,7 +183,8 @@ async fn a_master_that_was_a_replica_meanwhile_begins_a_hold_off() {
 }
 
 #[tokio::test]
-async fn a_node_on_a_redis_without_a_record_says_until_when_it_holds_off_and_new_at_the_next_start_ends_it() {
+async fn on_a_redis_without_a_record_a_node_says_when_its_hold_off_ends() {
+    // A start with `--new` ends the hold-off.
     let redis = Redis::start().await;
     let url = redis.url();
     let start = async |args: &[&str]| {
@@ -230,7 +231,7 @@ async fn without_hold_offs_a_redis_that_was_started_again_grants_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_gate_on_a_redis_that_restarts_from_an_older_snapshot_lets_no_operation_go_twice() {
+async fn a_redis_restarted_from_an_older_snapshot_lets_no_operation_go_twice() {
     let mut redis = of_snapshots().await;
     let nodes = two_on(&redis.url()).await;
     let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "on_expiry": on_expiry });

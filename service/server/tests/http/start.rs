@@ -49,7 +49,7 @@ async fn a_database_in_another_encoding_is_refused() {
 }
 
 #[tokio::test]
-async fn a_database_that_only_speaks_the_protocol_of_postgres_is_refused_by_name() {
+async fn a_database_that_only_speaks_the_postgres_protocol_is_refused_by_name() {
     let postgres = Postgres::start().await;
     for (name, version) in [
         ("CockroachDB", "CockroachDB CCL v24.1.0 (x86_64-pc-linux-gnu, built 2024/05/15 21:28:29, go1.22.2)"),
@@ -102,7 +102,7 @@ async fn a_url_may_have_an_address_of_ipv6() {
 }
 
 #[tokio::test]
-async fn a_url_that_only_a_person_reads_as_one_of_a_store_is_refused_and_no_file_is_made() {
+async fn a_text_that_only_resembles_a_store_url_is_refused_and_makes_no_file() {
     let dir = tempfile::tempdir().unwrap();
     for url in [
         "postgresql+psycopg2://u:s3cret@127.0.0.1:1/d",
@@ -133,7 +133,7 @@ async fn a_url_that_only_a_person_reads_as_one_of_a_store_is_refused_and_no_file
 }
 
 #[tokio::test]
-async fn a_schema_that_another_role_has_made_is_refused_before_anything_is_created_in_it() {
+async fn a_schema_of_another_role_is_refused_before_anything_is_created_in_it() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let name = database.rsplit_once('/').unwrap().1;
@@ -410,7 +410,7 @@ async fn errors_of_postgres_come_without_lines_of_its_source() {
 
 /// As `${NAME:-}` in a compose file makes them.
 #[tokio::test]
-async fn an_empty_variable_counts_as_absent_unless_other_stores_or_less_protection_would_follow() {
+async fn an_empty_variable_is_absent_unless_stores_or_protection_depend_on_it() {
     let help = latchgate(&["serve", "--help"]).await;
     let help = String::from_utf8(help.stdout).unwrap();
     let flags = help.lines().filter_map(|line| line.trim_start().strip_prefix("--")?.split([' ', '\n']).next());

@@ -101,7 +101,7 @@ async fn secure(authority: &Authority, args: &[&str]) -> Node {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_takes_a_new_certificate_on_sighup_and_keeps_the_old_one_if_the_new_one_is_broken() {
+async fn a_node_reloads_its_certificate_on_sighup_unless_the_new_one_is_broken() {
     let (first, second) = (Authority::new(), Authority::new());
     let mut node = secure(&first, &[]).await;
     assert!(first.acquires(&node).await && !second.acquires(&node).await);

@@ -12,7 +12,7 @@ fn wait_for(node: &Node, body: serde_json::Value) -> impl Future<Output = crate:
 }
 
 #[tokio::test]
-async fn kill_9_of_the_node_with_the_first_waiter_blocks_the_other_waiters_no_longer_than_its_turn() {
+async fn the_first_waiter_of_a_killed_node_blocks_others_only_for_its_turn() {
     let (one, mut other) = two_nodes().await;
     let lease_id = granted(&one, "k", json!({})).await.text("lease_id");
     let lost = post(

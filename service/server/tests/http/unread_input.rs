@@ -15,7 +15,7 @@ async fn bare(node: &Node, method: Method, path: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn query_parameters_that_an_endpoint_does_not_define_are_refused_on_every_method() {
+async fn undefined_query_parameters_are_refused_on_every_endpoint_and_method() {
     let node = embedded().await;
     for (method, path, _) in endpoints().filter(|(_, path, _)| !["/healthz", "/readyz"].contains(&path.as_str())) {
         bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await.assert_names("ttl_ms");

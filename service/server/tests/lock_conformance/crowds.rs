@@ -119,7 +119,7 @@ fn requested(key: &str, mode: Mode) -> RequestedLock {
     RequestedLock { address: at(key), mode, limit: None, share: None }
 }
 
-pub async fn a_multilock_on_one_node_gets_a_key_released_on_the_other_before_later_waiters(world: &World) {
+pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiters(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     take(&one, &at("b"), request("holder")).await;
     let mine = join_all(&other, waiting(all("me", &["a", "b"]))).await;

@@ -48,7 +48,7 @@ pub async fn a_renewed_lease_outlives_its_first_expiry(world: &World) {
 }
 
 /// A revocation without a grace: the lease is over at once, but no node ends it before every clock agrees.
-pub async fn a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answer_and_event(world: &World) {
+pub async fn a_lease_answered_as_ended_has_the_same_end_in_every_answer_and_event(world: &World) {
     let store = world.store().await;
     let node = start_with(store.clone(), patient()).await;
     let grant = hold(&node, "me").await;

@@ -22,7 +22,8 @@ use crate::many::{all, one_refused};
 use crate::worlds::{PATIENCE, patient, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the_state_says_its_end() {
+async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome() {
+    // Later calls read the end of the lease in the state.
     let (store, node) = faulty().await;
     past(&store, 700).await;
     let short = with(request("me"), |terms| terms.ttl_ms = 200);
@@ -33,7 +34,8 @@ async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome_until_the
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome_until_the_state_says_its_end() {
+async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome() {
+    // Later calls read the end of the lease in the state.
     let (store, node) = faulty().await;
     hold(&node, "me").await;
     past(&store, 700).await;
@@ -148,7 +150,8 @@ async fn a_refused_multilock_gives_up_its_locked_states() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_that_the_node_has_not_met_is_taken_without_a_load_and_a_wrong_guess_only_costs_one() {
+async fn a_key_that_is_new_to_the_node_is_taken_without_a_load() {
+    // A wrong guess costs one load and nothing else.
     let store = Arc::new(Faulty::default());
     // The start has learned the store's time.
     let (one, other) = (start(store.clone()).await, start(store.clone()).await);
@@ -266,7 +269,7 @@ async fn a_watcher_that_reads_slowly_gets_every_event_once() {
 
 /// A lease that ends at another node is not in this node's memory. Without the store it cannot say who holds the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_wait_that_ends_while_the_store_is_down_is_not_refused_and_can_be_resumed() {
+async fn a_wait_that_ends_in_an_outage_is_not_refused_and_can_be_resumed() {
     let (store, node) = faulty().await;
     hold(&node, "holder").await;
     let waiting = join(&node, LockRequest { wait: Duration::from_secs(2), ..request("waiter") }).await;

@@ -64,7 +64,7 @@ async fn a_grant_without_a_client_is_given_back_when_the_store_is_up_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_without_a_client_is_given_back_although_the_queue_of_the_committer_is_full() {
+async fn a_grant_without_a_client_is_given_back_despite_a_full_committer_queue() {
     let store = Arc::new(Faulty::default());
     let node = start_with(store.clone(), Limits { calls_max: 4, ..patient() }).await;
     let unread = granted_unread(&node).await;

@@ -96,7 +96,8 @@ pub async fn a_group_never_has_more_permits_than_its_limit_and_does_not_stop_oth
     assert_eq!(shown.state.permits_of(Some(&Group::parse("a").unwrap())), 2);
 }
 
-pub async fn a_waiter_kept_back_by_its_group_is_granted_when_a_permit_of_the_group_ends_on_the_other(world: &World) {
+pub async fn a_waiter_at_its_group_limit_is_granted_when_a_permit_ends_elsewhere(world: &World) {
+    // The permit of the group is released on the other node.
     let (one, other) = (world.node().await, world.node().await);
     take(&one, &key(), of("a", Some(1), 5, request("holder"))).await;
     let waiting = join(&other, of("a", Some(1), 5, wait("next"))).await;

@@ -48,7 +48,7 @@ pub async fn a_collected_key_goes_on_with_higher_tokens(world: &World) {
     assert!(after > before);
 }
 
-pub async fn idle_keys_behind_many_others_are_collected_without_an_interval_for_each_step(world: &World) {
+pub async fn idle_keys_behind_many_others_are_collected_without_a_pause_per_step(world: &World) {
     let store = world.store().await;
     // With a step each second, the rows in use would take longer than the test waits, and so would the idle ones.
     let node = start_with(store.clone(), Limits { collect_rows: 4, ..patient() }).await;

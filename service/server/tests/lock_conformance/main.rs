@@ -83,7 +83,7 @@ every_store! {
         a_waiter_gets_the_lock_when_the_lease_expires,
         an_expired_lease_cannot_renew_or_release_its_successor,
         a_renewed_lease_outlives_its_first_expiry,
-        a_lease_that_was_answered_as_ended_has_one_end_in_every_later_answer_and_event,
+        a_lease_answered_as_ended_has_the_same_end_in_every_answer_and_event,
         a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed,
     ];
     events: [
@@ -116,7 +116,7 @@ every_store! {
     limits: [
         more_waiters_than_allowed_are_refused_at_once,
         a_collected_key_goes_on_with_higher_tokens,
-        idle_keys_behind_many_others_are_collected_without_an_interval_for_each_step,
+        idle_keys_behind_many_others_are_collected_without_a_pause_per_step,
         a_key_without_space_refuses_more_leases_for_good,
     ];
     modes: [
@@ -128,7 +128,7 @@ every_store! {
     ];
     reentrancy: [
         a_nested_lease_is_granted_ahead_of_waiters,
-        a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_released,
+        a_downgrade_admits_waiting_readers_once_the_exclusive_lease_ends,
     ];
     terms: [
         a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
@@ -168,7 +168,7 @@ every_store! {
         a_grant_that_was_repeated_stays_when_its_first_client_goes,
         a_repetition_behind_other_waiters_gets_the_same_leases,
         each_key_has_its_own_mode,
-        a_request_that_can_never_be_granted_is_refused_at_once_and_holds_nothing,
+        an_impossible_multilock_is_refused_at_once_and_holds_nothing,
         a_multilock_that_can_no_longer_be_granted_leaves_the_queue,
         a_multilock_nests_in_locks_that_its_owner_already_holds,
         a_waiting_multilock_is_not_overtaken,
@@ -187,7 +187,7 @@ shared_stores! {
         a_repetition_at_another_node_is_never_refused,
         a_wait_that_times_out_names_no_holder_that_has_released,
         fifty_waiters_on_both_are_served_in_order,
-        a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other_waiters,
+        a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter,
     ];
     reentrancy: [
         a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters,
@@ -202,18 +202,18 @@ shared_stores! {
     ];
     groups: [
         a_waiter_of_another_group_on_the_other_node_is_second,
-        a_waiter_kept_back_by_its_group_is_granted_when_a_permit_of_the_group_ends_on_the_other,
+        a_waiter_at_its_group_limit_is_granted_when_a_permit_ends_elsewhere,
         groups_without_a_turn_are_granted_as_well,
     ];
     closing: [
         a_key_closed_on_one_is_opened_on_the_other_for_its_waiter,
     ];
     tickets: [
-        a_ticket_holder_that_returns_to_the_other_node_is_served_before_later_arrivals,
-        a_turn_left_at_the_old_node_blocks_neither_the_ticket_holder_nor_later_waiters,
+        a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals,
+        a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter,
     ];
     crowds: [
         multilocks_over_random_keys_exclude_each_other_on_both,
-        a_multilock_on_one_node_gets_a_key_released_on_the_other_before_later_waiters,
+        a_multilock_gets_a_key_released_on_another_node_before_later_waiters,
     ];
 }

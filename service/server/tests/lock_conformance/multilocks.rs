@@ -190,7 +190,7 @@ pub async fn each_key_has_its_own_mode(world: &World) {
     assert_eq!(node.inspect(&at("b")).await.unwrap().state.permits_held(), 1);
 }
 
-pub async fn a_request_that_can_never_be_granted_is_refused_at_once_and_holds_nothing(world: &World) {
+pub async fn an_impossible_multilock_is_refused_at_once_and_holds_nothing(world: &World) {
     let node = world.node().await;
     take(&node, &at("b"), crate::calls::permits(1, 3, request("holder"))).await;
     let wrong_limit = LockManyRequest {

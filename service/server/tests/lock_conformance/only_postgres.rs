@@ -49,7 +49,7 @@ async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_although_the_state_was_collected_and_the_clock_was_set_back() {
+async fn tokens_rise_after_the_state_was_collected_and_the_clock_was_set_back() {
     let config = postgres_config().await;
     let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
     let node = start_with(Arc::new(PostgresStore::open(&config).await.unwrap()), limits).await;

@@ -13,7 +13,7 @@ use crate::calls::{granted, hold, id, join, joined, key, refused, release, reque
 use crate::worlds::{PATIENCE, World, patient, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tokens_rise_although_the_state_was_collected_and_the_clock_was_set_back() {
+async fn tokens_rise_after_the_state_was_collected_and_the_clock_was_set_back() {
     let world = World::sqlite().await;
     let store = world.store().await;
     let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };

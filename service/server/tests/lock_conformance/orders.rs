@@ -69,7 +69,7 @@ async fn an_order_back_after_the_decision_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_stopped_during_a_copy_and_was_left_does_not_take_over_when_it_is_back() {
+async fn an_engine_left_during_a_copy_does_not_take_over_when_it_is_back() {
     let (engines, stores) = pair([(EngineState::Moving, 2), (EngineState::Active, 3)]).await;
     let mut used = engines.watch();
     let _ = used.wait_for(Option::is_some).await.unwrap();
@@ -98,7 +98,8 @@ async fn an_engine_that_replaces_a_stopped_one_is_in_a_later_epoch_by_any_clock(
     assert!(one.read_record().await.unwrap().epoch() > last);
 }
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_stopped_during_a_copy_is_held_off_by_a_node_that_does_not_know_whether_it_was_left() {
+async fn a_node_holds_off_an_engine_that_may_have_been_left_during_a_copy() {
+    // The other engine is stopped, so the node cannot know whether it is in use.
     let one = MemoryStore::default();
     write(&one, EngineState::Moving, 2).await;
     let engines = beside_a_stopped(&one);
@@ -121,7 +122,7 @@ async fn an_order_for_an_engine_that_was_left_during_a_copy_begins_a_hold_off() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_engine_that_was_left_is_not_copied_although_the_other_one_has_lost_its_data() {
+async fn an_engine_that_was_left_is_not_copied_even_if_the_other_lost_its_data() {
     let (engines, stores) = pair([(EngineState::Standby, 2), (EngineState::Active, 3)]).await;
     let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
     write(&stores[0], EngineState::Active, 2).await;
@@ -133,7 +134,7 @@ async fn an_engine_that_was_left_is_not_copied_although_the_other_one_has_lost_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_reader_of_events_that_misses_a_switch_that_was_given_up_gets_no_event_again() {
+async fn a_reader_of_events_that_misses_a_given_up_switch_gets_no_event_twice() {
     let (engines, stores) = pair([(EngineState::Active, 1_000), (EngineState::Standby, 999)]).await;
     let _ = engines.watch().wait_for(Option::is_some).await.unwrap();
     let address = Address { app: App::default(), key: Key::parse("k").unwrap() };

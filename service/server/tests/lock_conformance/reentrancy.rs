@@ -22,7 +22,7 @@ pub async fn a_nested_lease_is_granted_ahead_of_waiters(world: &World) {
     granted(joined(other).await);
 }
 
-pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_is_released(world: &World) {
+pub async fn a_downgrade_admits_waiting_readers_once_the_exclusive_lease_ends(world: &World) {
     let node = world.node().await;
     let write = take(&node, &key(), again("me", request("write"))).await.lease;
     let reader = join(&node, shared(wait("reader"))).await;

@@ -132,7 +132,7 @@ pub async fn a_closing_node_reserves_no_positions(world: &World) {
     assert!(latchgate_testkit::eventually(PATIENCE, are_gone).await, "{:?}", inspect(&node).await);
 }
 
-pub async fn a_ticket_holder_that_returns_to_the_other_node_is_served_before_later_arrivals(world: &World) {
+pub async fn a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals(world: &World) {
     let (one, other) = (world.node().await, world.node().await);
     hold(&one, "holder").await;
     let position = timed_out(&one, "first", None).await;
@@ -153,7 +153,7 @@ pub async fn a_ticket_holder_that_returns_to_the_other_node_is_served_before_lat
     }
 }
 
-pub async fn a_turn_left_at_the_old_node_blocks_neither_the_ticket_holder_nor_later_waiters(world: &World) {
+pub async fn a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter(world: &World) {
     let (one, other) = (reserving(world, FOR_EVER).await, reserving(world, FOR_EVER).await);
     hold(&one, "holder").await;
     let position = timed_out(&one, "first", None).await;

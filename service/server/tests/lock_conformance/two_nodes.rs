@@ -113,7 +113,7 @@ pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {
     );
 }
 
-pub async fn a_node_that_vanishes_with_the_first_waiter_does_not_block_the_other_waiters(world: &World) {
+pub async fn a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter(world: &World) {
     let node = world.node().await;
     hold(&node, "holder").await;
 

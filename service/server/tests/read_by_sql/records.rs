@@ -29,7 +29,7 @@ struct Row {
 }
 
 #[tokio::test]
-async fn a_post_within_a_transaction_is_accepted_and_applied_by_the_rule_of_core() {
+async fn a_post_in_a_transaction_is_accepted_and_applied_by_the_rule_of_core() {
     let config = config().await;
     PostgresStore::migrate(&config).await.unwrap();
     let store = PostgresStore::open(&config).await.unwrap();

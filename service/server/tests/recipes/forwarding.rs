@@ -9,7 +9,7 @@ use reqwest::Client;
 use crate::world::World;
 
 #[tokio::test]
-async fn notices_are_forwarded_though_the_command_fails_and_the_forwarder_is_restarted() {
+async fn notices_are_forwarded_despite_a_failed_command_and_forwarder_restart() {
     let world = World::new().await;
     let warn_after = format!("{}/v1/admin/apps/default", world.node.base_url());
     let set = Client::new().patch(warn_after).body("{\"warn_after_ms\": 100}").send().await.unwrap();

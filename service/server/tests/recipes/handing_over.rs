@@ -68,7 +68,7 @@ async fn the_second_does_not_begin_if_the_first_has_died() {
 }
 
 #[tokio::test]
-async fn a_lease_is_passed_on_under_its_token_and_the_lock_is_never_free_in_between() {
+async fn a_lease_is_passed_on_with_its_token_and_the_lock_is_never_free() {
     let world = World::new().await;
     world_of_two(&world);
     world.touch("go");

@@ -10,7 +10,7 @@ const WALK: [&str; 5] = ["docs/RECIPES.md", "docs/LOCKS.md", "docs/COMMANDS.md",
 
 /// `PAGE=docs/LOCKS.md` runs that page alone.
 #[tokio::test]
-async fn every_shell_block_of_the_pages_runs_as_it_stands_and_prints_what_is_shown() {
+async fn every_shell_block_of_the_pages_runs_unchanged_and_prints_what_is_shown() {
     let only = std::env::var("PAGE").ok();
     let mut pages = pages();
     pages.retain(|page| only.as_ref().is_none_or(|only| page.name == *only));
@@ -20,7 +20,8 @@ async fn every_shell_block_of_the_pages_runs_as_it_stands_and_prints_what_is_sho
 }
 
 #[tokio::test]
-async fn a_reader_who_pastes_one_page_after_the_other_to_one_node_is_not_stopped_by_what_an_earlier_one_left() {
+async fn a_reader_can_run_one_page_after_the_other_on_one_node() {
+    // Nothing that an earlier page left behind stops a later page.
     let mut walk = Page { name: "one after the other".to_owned(), blocks: Vec::new() };
     for (name, place) in WALK.iter().zip(1..) {
         let page = pages().into_iter().find(|page| page.name == *name);

@@ -120,7 +120,8 @@ async fn batches_that_insert_and_update_the_same_rows_do_not_deadlock() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_commit_that_waits_for_its_lock() {
+async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_waiting_commit() {
+    // The commit waits for a row that the locker has locked.
     let (config, world) = migrated(postgres_config().await).await;
     for round in 0..20 {
         let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{key}")));
@@ -203,7 +204,8 @@ async fn a_row_that_another_session_locks_holds_up_only_its_own_change() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_error_of_postgres_is_no_doubt_about_a_commit_and_costs_no_connection() {
+async fn an_error_of_postgres_leaves_no_doubt_about_a_commit() {
+    // The store also keeps its connection.
     let (config, world) = migrated(postgres_config().await).await;
     world.write(&at("key"), state(1), FOREVER).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();

@@ -49,7 +49,7 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_a_commit_that_waited_for_a_row_lock_come_after_those_of_earlier_commits() {
+async fn events_of_a_commit_that_waited_for_a_row_come_after_earlier_commits() {
     let (config, world) = migrated(postgres_config().await).await;
     let (a, b, c) = (at("a"), at("b"), at("c"));
     world.write_all(&[a.clone(), b.clone(), c.clone()]).await;

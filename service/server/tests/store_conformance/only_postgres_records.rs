@@ -15,7 +15,7 @@ async fn a_session_waits(connection: &mut PgConnection, kind: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_that_waits_for_a_row_lands_before_a_change_of_the_record_or_not_at_all() {
+async fn a_waiting_commit_lands_before_a_change_of_the_record_or_not_at_all() {
     let (config, world) = migrated(postgres_config().await).await;
     let key = at("key");
     let version = world.write(&key, state(1), crate::worlds::FOREVER).await;
@@ -57,7 +57,7 @@ async fn the_record_does_not_change_while_states_are_locked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_another_timeline_nothing_is_read_or_written_until_the_record_says_so() {
+async fn on_a_new_timeline_nothing_is_read_or_written_until_the_record_says_so() {
     let (config, world) = migrated(postgres_config().await).await;
     let mut connection = PgConnection::connect(&config.url).await.unwrap();
     // This is as if the server had been promoted since.
@@ -93,7 +93,8 @@ async fn a_version_of_a_lost_commit_is_never_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_counts_on_after_a_count_whose_answer_was_lost_and_not_over_a_lower_number() {
+async fn a_node_counts_on_after_a_lost_answer_but_never_over_a_lower_number() {
+    // A lower number means that the store has gone back.
     let (config, world) = migrated(postgres_config().await).await;
     // It counts when the record is read.
     let counted = || async {

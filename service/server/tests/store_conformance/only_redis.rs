@@ -133,7 +133,7 @@ async fn an_interruption_of_wake_ups_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_redis_is_unavailable_and_a_hanging_one_leaves_the_outcome_unknown() {
+async fn a_dead_redis_is_unavailable_and_a_hung_one_leaves_the_outcome_unknown() {
     let mut redis = Redis::start().await;
     let config = RedisConfig { timeout: SOON, ..redis_config(redis.url()) };
     let world = World::of(RedisStore::open(&config).await.unwrap()).await;
@@ -191,7 +191,7 @@ async fn a_redis_that_evicts_or_is_not_a_single_master_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_fail_over_the_store_continues_on_the_master_that_the_sentinels_name() {
+async fn after_a_fail_over_the_store_uses_the_master_that_the_sentinels_name() {
     let mut redis = WatchedRedis::start().await;
     let [one, other] = two(redis.url()).await;
     let mut receiver = one.store.wake_ups(&NodeId::new("node")).await.unwrap();
@@ -286,7 +286,7 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entries_of_the_index_that_name_no_key_stop_neither_the_collection_nor_a_copy() {
+async fn index_entries_that_name_no_key_stop_neither_collection_nor_a_copy() {
     let (redis, config, world) = private().await;
     let index = format!("{}:index", config.prefix);
     for entry in ["!1", "!2", "!3"] {

@@ -120,7 +120,8 @@ async fn a_history_goes_back_over_any_number_of_events() {
 }
 
 #[tokio::test]
-async fn numbers_of_events_do_not_repeat_after_all_were_deleted_and_the_file_was_opened_again() {
+async fn event_numbers_do_not_repeat_after_all_events_are_deleted() {
+    // The file is closed and opened again in between.
     let (dir, path) = sqlite_file();
     let world = World::of(SqliteStore::open(&path, true).await.unwrap()).await;
     world.write_events(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Waited, 2)]).await;

@@ -23,7 +23,7 @@ fn who_waits_marks_the_record_once_and_is_woken_by_its_end() {
 }
 
 #[test]
-fn a_caller_that_awaits_the_end_is_answered_as_a_pre_that_may_not_go_and_claims_nothing() {
+fn awaiting_the_end_is_answered_like_a_refused_pre_and_claims_nothing() {
     let mut world = world();
     let awaiting = |world: &mut World| {
         let until = Some(world.now.plus_ms(5_000));

@@ -37,7 +37,7 @@ fn a_claim_without_attempt_id_is_never_taken_for_a_repetition() {
 }
 
 #[test]
-fn the_very_same_claim_is_told_of_its_own_success_as_if_for_the_first_time() {
+fn a_repeated_claim_gets_the_same_answer_as_the_first_time() {
     let mut world = world();
     let claim = world.claim();
     let first = world.run(Command::Pre(claim.clone()));

@@ -36,7 +36,7 @@ fn a_second_success_is_counted_once_and_the_first_result_stays() {
 }
 
 #[test]
-fn a_run_takes_over_from_an_attempt_that_runs_whose_success_is_counted_then() {
+fn an_entered_run_replaces_a_running_attempt_whose_success_is_counted() {
     let mut world = world();
     let holder = world.go().stamp;
     let until = world.now.plus_ms(10_000);

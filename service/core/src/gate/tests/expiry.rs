@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn a_lease_is_never_ended_within_the_clock_bound_and_nobody_holds_it_there() {
+fn within_the_clock_bound_a_lease_has_not_ended_and_has_no_holder() {
     let mut world = world();
     let named = |claim: &mut Claim| claim.attempt_id = Some(AttemptId::parse("job-1").unwrap());
     go(world.pre_with(named));
@@ -61,7 +61,7 @@ fn no_record_that_says_done_for_good_or_nobody_knows_goes_by_itself() {
 }
 
 #[test]
-fn what_became_of_contents_that_are_no_longer_in_use_is_forgotten_but_no_lease_that_runs() {
+fn a_record_is_forgotten_once_its_contents_are_unused_and_no_lease_runs() {
     for (lease_ms, is_left_unknown) in [(LEASE_MS, false), (LEASE_MS, true), (2 * HOUR_MS, false)] {
         let mut world = world();
         let ends_at = world.now.plus_ms(lease_ms.max(HOUR_MS));
@@ -81,7 +81,8 @@ fn what_became_of_contents_that_are_no_longer_in_use_is_forgotten_but_no_lease_t
 }
 
 #[test]
-fn a_started_record_outlives_its_lease_by_a_day_and_a_heartbeat_rarely_moves_its_end() {
+fn a_started_record_outlives_its_lease_by_a_day() {
+    // Heartbeats move the end of the record about once an hour.
     let mut world = world();
     let go = world.go();
     let first_end = world.record.as_ref().and_then(OperationRecord::goes_at).unwrap();

@@ -11,7 +11,8 @@ fn what_has_succeeded_is_forgotten_on_demand() {
 }
 
 #[test]
-fn an_unknown_end_is_forgotten_only_by_force_and_its_success_is_counted_a_day_long() {
+fn an_unknown_end_is_forgotten_only_by_force_and_its_success_is_counted() {
+    // A success is counted for a day.
     let mut world = world();
     let first = world.go().stamp;
     world.post(first, Report::Unknown);

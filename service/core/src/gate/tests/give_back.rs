@@ -42,7 +42,7 @@ fn a_success_reported_before_the_re_entry_was_given_back_is_not_run_again() {
 }
 
 #[test]
-fn giving_back_a_first_claim_leaves_the_operation_free_and_wakes_who_waits() {
+fn giving_back_a_first_claim_frees_the_operation_and_wakes_its_waiters() {
     let mut world = world();
     let (claim, _) = claimed(&mut world, None);
     let until = world.now.plus_ms(10_000);

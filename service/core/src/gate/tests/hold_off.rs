@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn during_a_hold_off_an_operation_without_a_record_goes_only_if_it_may_be_repeated() {
+fn during_a_hold_off_an_unrecorded_operation_goes_only_if_repeatable() {
     let mut world = world();
     let until = world.now.plus_ms(HOUR_MS);
     let hold_off = HoldOff { until, forced_until: Timestamp::default() };

@@ -37,7 +37,7 @@ fn a_person_resolves_an_unknown_outcome_as_a_success_with_name_and_reason() {
 }
 
 #[test]
-fn after_a_person_has_said_that_it_failed_the_next_pre_goes_and_a_late_success_is_counted() {
+fn a_resolved_failure_lets_the_next_pre_go_and_counts_a_late_success() {
     for (is_reported, on_expiry) in [(true, OnExpiry::Retry), (false, OnExpiry::Block)] {
         let (mut world, stamp) = unknown(is_reported, on_expiry);
         assert!(!posted(resolve(&mut world, false)).replayed);

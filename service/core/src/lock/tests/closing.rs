@@ -63,7 +63,7 @@ fn a_closing_ends_by_itself_and_early_for_no_node() {
 }
 
 #[test]
-fn a_second_closing_replaces_reason_and_end_and_the_same_one_changes_nothing() {
+fn a_second_closing_replaces_reason_and_end_and_a_repeat_changes_nothing() {
     let mut world = world();
     let first = close(&mut world, "deploy", None);
     world.pass(10);

@@ -10,7 +10,7 @@ impl World {
 
 /// M. Kleppmann's story of 2016.
 #[test]
-fn a_holder_that_paused_past_its_lease_is_refused_after_the_next_has_written() {
+fn a_holder_that_paused_past_its_lease_is_refused_after_the_next_grant() {
     let mut world = world();
     let paused = world.hold("ann", Mode::Exclusive);
     assert_eq!(world.fence(paused.token), Outcome::Fenced);

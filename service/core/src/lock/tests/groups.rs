@@ -249,7 +249,7 @@ fn turns_of_groups_with_long_names_leave_space_for_leases() {
 
 /// Nodes of the release before publish no group, and write states without groups.
 #[test]
-fn a_state_without_groups_is_written_as_before_and_one_with_groups_is_read() {
+fn a_state_without_groups_is_written_as_before_and_group_states_are_read() {
     let mut world = world();
     let request = with(world.request("ann", Mode::Permits(1)), |terms| terms.limit = Some(1));
     let lease = world.hold_as(request);
@@ -317,7 +317,7 @@ fn fewer_permits_count_more_than_a_longer_wait() {
 /// The older waiter of a group is not published: its group is at its limit for it, and the node has too many groups. So the other node
 /// dates the group by its own waiter, and both must agree which turn is first.
 #[test]
-fn permits_do_not_stay_free_when_the_oldest_waiter_of_a_group_is_not_published() {
+fn no_permit_stays_free_when_the_oldest_waiter_of_a_group_is_unpublished() {
     let mut world = world();
     let fillers: Vec<String> = (0..TURNS_PER_NODE_MAX).map(|number| format!("filler-{number}")).collect();
     let limit = u32::try_from(fillers.len()).unwrap() + 4;

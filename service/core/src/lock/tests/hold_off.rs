@@ -33,7 +33,7 @@ fn nothing_new_is_granted_before_its_end_and_everything_after_it() {
 }
 
 #[test]
-fn an_owner_that_seems_to_hold_the_lock_gets_no_second_lease_and_no_more_of_it() {
+fn during_a_hold_off_an_apparent_holder_gets_no_second_lease() {
     let mut world = world();
     let lease = world.hold("ann", Mode::Shared);
     let end = world.hold_off();
@@ -66,7 +66,8 @@ fn a_lease_of_another_owner_is_still_the_reason_of_a_refusal() {
 }
 
 #[test]
-fn after_a_jump_of_the_clock_a_lease_ends_later_by_as_much_and_can_be_renewed_until_then() {
+fn after_a_clock_jump_a_lease_ends_later_and_can_be_renewed_until_then() {
+    // It ends later by the length of the jump.
     let mut world = world();
     let lease = world.hold("ann", Mode::Exclusive);
     world.terms.late_ms = 60_000;

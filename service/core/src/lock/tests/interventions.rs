@@ -9,7 +9,7 @@ impl World {
 }
 
 #[test]
-fn a_holder_reads_of_its_revocation_in_the_renewal_and_ends_by_the_deadline() {
+fn a_renewal_reports_the_revocation_and_the_lease_ends_by_the_deadline() {
     let mut world = world();
     let lease = world.hold("ann", Mode::Exclusive);
     let deadline = world.now.plus_ms(1_000);

@@ -90,7 +90,7 @@ fn an_upgrade_that_reached_nobody_is_given_back_alone() {
 
 /// Tokens are ahead of the clock after the loss of an engine whose clock was ahead.
 #[test]
-fn a_give_back_of_a_grant_that_was_not_committed_takes_no_later_grant_with_its_token() {
+fn giving_back_an_uncommitted_grant_spares_a_later_grant_with_its_token() {
     let mut world = world();
     world.terms.token_min = token_at(world.now.plus_ms(60_000));
     let request = world.request("ann", Mode::Exclusive);
@@ -107,7 +107,7 @@ fn a_give_back_of_a_grant_that_was_not_committed_takes_no_later_grant_with_its_t
 
 /// The commit that granted it may still be on its way. It expects the version before this write.
 #[test]
-fn a_give_back_of_an_uncertain_grant_is_written_even_if_the_lease_is_not_there() {
+fn a_give_back_of_an_uncertain_grant_is_written_even_without_the_lease() {
     let mut world = world();
     let grant = GrantId { token: 7, granted_at: world.now };
     let give_back =

@@ -51,7 +51,7 @@ fn a_number_above_a_lowered_limit_stays_with_its_lease() {
 }
 
 #[test]
-fn a_lease_of_a_state_without_numbers_has_none_and_no_number_is_given_twice() {
+fn a_lease_of_a_state_without_numbers_has_none_and_no_number_repeats() {
     let mut world = world();
     world.numbers("ann", 1, 3);
     world.numbers("ben", 1, 3);
@@ -72,7 +72,8 @@ fn a_lease_of_very_many_permits_has_no_numbers() {
 }
 
 #[test]
-fn no_more_starts_than_permits_in_their_shortest_hold_however_the_leases_end() {
+fn no_more_leases_start_in_a_shortest_hold_than_there_are_permits() {
+    // It does not matter how the leases end.
     let mut world = world();
     let request = world.start("ann", 1, 2, 1_000);
     let released = world.hold_as(request);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_lease_that_runs_out_with_a_delay_leaves_the_lock_to_nobody_for_so_long() {
+fn after_an_expired_lease_nothing_is_granted_for_its_lock_delay() {
     let mut world = world();
     let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 500));
     let lease = world.hold_as(request);
@@ -59,7 +59,7 @@ fn renewals_count_no_further_than_the_longest_hold() {
 }
 
 #[test]
-fn a_lease_that_ended_in_the_answer_to_its_holder_leaves_the_lock_taken_until_it_ends_by_every_clock() {
+fn a_lease_answered_as_ended_keeps_the_lock_until_it_ends_by_every_clock() {
     let mut world = world();
     let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
     let lease = world.hold_as(request.clone());
@@ -157,7 +157,7 @@ fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold() {
 }
 
 #[test]
-fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_back() {
+fn only_an_early_release_keeps_the_shortest_hold_and_force_ends_it() {
     let mut world = world();
     let short = |world: &mut World| {
         with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.min_hold_ms) = (200, 500))
@@ -181,7 +181,7 @@ fn a_shortest_hold_ends_by_force_and_counts_for_no_late_release_expiry_or_give_b
 }
 
 #[test]
-fn a_lock_that_is_held_for_longer_than_its_app_wants_is_one_event_however_often_it_is_renewed() {
+fn a_lock_held_for_too_long_is_one_event_however_often_it_is_renewed() {
     let mut world = world();
     let request =
         with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.warn_after_ms) = (1_000, Some(1_500)));

@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_of_a_run_has_its_program_without_arguments_and_is_always_accepted() {
+    fn the_name_of_a_run_has_the_program_but_no_arguments_and_is_always_valid() {
         let name = |program: &str| name_of(&[program.into(), "--password=secret".into()]);
         assert_eq!(name("/usr/bin/report"), format!("{} report", process_name()));
         for program in ["a\nb", &"é".repeat(400), &"🔒".repeat(400), "lgk_0123456789ab_c0ffee", ".."] {

@@ -47,7 +47,8 @@ fn hold_off_of(next: &Next) -> u64 {
 }
 
 #[test]
-fn a_store_that_has_gone_back_is_held_off_for_the_longest_lease_allowed_though_its_promotions_are_trusted() {
+fn a_store_that_has_gone_back_is_held_off_though_promotions_are_trusted() {
+    // The hold-off is as long as the longest lease allowed.
     let back = Reading { has_gone_back: true, ..reading(Active, 2, &[], true) };
     let next = next(&[Candidate { is_trusted: true, ..engine("one", Some(&back)) }], &[], used(2));
     assert!(hold_off_of(&next) >= NOTHING.ttl_ms_max);
@@ -78,7 +79,7 @@ fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
 }
 
 #[test]
-fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_is_known_to_grant() {
+fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_may_grant() {
     let lost = Reading { now: NOW, ..Reading::default() };
     let retired = reading(Retired, 3, &pair(), false);
     for left in [&lost, &reading(Active, 2, &pair(), false)] {
@@ -104,7 +105,7 @@ fn an_engine_with_fewer_states_than_were_copied_to_it_is_held_off() {
 }
 
 #[test]
-fn a_trusted_engine_whose_record_is_older_than_is_known_is_held_off_all_the_same() {
+fn a_trusted_engine_with_a_record_older_than_known_is_still_held_off() {
     let of = |epoch, known| {
         let promoted = reading(Active, epoch, &[], true);
         let engine = Candidate { is_trusted: true, ..engine("one", Some(&promoted)) };
@@ -156,7 +157,8 @@ fn a_copy_that_is_given_up_always_begins_a_hold_off() {
 }
 
 #[test]
-fn an_engine_that_may_have_been_left_during_a_copy_is_not_given_up_to_by_itself() {
+fn no_node_returns_by_itself_to_an_engine_that_may_have_been_left() {
+    // The other engine cannot be read during the copy, so it may be in use already.
     let moving = reading(Moving, 2, &pair(), false);
     for known in [used(2), NOTHING] {
         let stalled = Known { is_stalled: true, ..known };
@@ -183,7 +185,8 @@ fn an_engine_that_was_left_is_retired_beside_the_one_that_serves() {
 }
 
 #[test]
-fn a_redis_without_a_record_is_held_off_for_the_longest_lease_allowed_unless_the_operator_says_that_it_is_new() {
+fn a_redis_without_a_record_is_held_off_unless_an_operator_says_it_is_new() {
+    // The hold-off is as long as the longest lease allowed.
     let lost = Reading { now: NOW, ..Reading::default() };
     let redis = Candidate { may_forget: true, ..engine("one", Some(&lost)) };
     assert!(hold_off_of(&next(&[redis], &[], NOTHING)) >= 60_000);
@@ -209,7 +212,7 @@ fn a_redis_without_a_record_is_held_off_for_the_longest_lease_allowed_unless_the
 
 /// A forced switch begins an epoch that is ahead of the clock, and tokens follow it.
 #[test]
-fn a_redis_that_lost_all_within_a_minute_of_a_forced_switch_begins_in_a_later_epoch() {
+fn a_redis_emptied_soon_after_a_forced_switch_begins_in_a_later_epoch() {
     let forced = Epoch::from_number(NOW.as_ms() - 5_000).ahead_of(NOW);
     let soon = NOW.plus_ms(5_000);
     let lost = Reading { now: soon, ..Reading::default() };
@@ -223,7 +226,7 @@ fn a_redis_that_lost_all_within_a_minute_of_a_forced_switch_begins_in_a_later_ep
 
 /// The epoch of a forced switch is ahead of the clock, so tokens rise above it with each grant.
 #[test]
-fn tokens_of_a_redis_that_is_lost_after_a_forced_switch_are_not_granted_again() {
+fn tokens_of_a_redis_lost_after_a_forced_switch_are_not_granted_again() {
     let forced = Epoch::NONE.ahead_of(NOW);
     let last_token = forced.token_min() + 100_000;
     let lost = Reading { now: NOW, ..Reading::default() };
@@ -239,7 +242,7 @@ fn tokens_of_a_redis_that_is_lost_after_a_forced_switch_are_not_granted_again() 
 }
 
 #[test]
-fn a_node_that_allows_longer_leases_than_the_record_raises_it_before_it_serves() {
+fn a_node_that_allows_longer_leases_raises_the_record_before_it_serves() {
     let raised_by = |known: Known, hold_off_ms: u64| {
         let mut active = reading(Active, 5, &[], false);
         active.record.as_mut().unwrap().hold_off_until = NOW.plus_ms(hold_off_ms);
@@ -263,7 +266,8 @@ fn a_node_that_allows_longer_leases_than_the_record_raises_it_before_it_serves()
 }
 
 #[test]
-fn a_hold_off_of_a_clock_that_was_wrong_ends_by_elapsed_time_when_it_is_right_again() {
+fn after_a_wrong_clock_is_corrected_a_hold_off_ends_by_elapsed_time() {
+    // The hold-off began while the clock was wrong.
     let day_ms = 86_400_000;
     let mut active = reading(Active, 5, &[], false);
     let wrong = NOW.plus_ms(30 * day_ms);
@@ -322,7 +326,8 @@ fn an_engine_to_which_an_unreadable_state_was_not_copied_is_held_off() {
 }
 
 #[test]
-fn an_engine_that_may_have_been_left_for_one_that_has_lost_its_data_is_held_off_by_nodes_that_start() {
+fn a_starting_node_holds_off_an_engine_that_may_have_been_left() {
+    // It may have been left for the other engine, which has lost its data.
     let active = reading(Active, 5, &pair(), false);
     let lost = Reading { now: NOW, ..Reading::default() };
     let restored = reading(Standby, 5, &pair(), true);
@@ -391,7 +396,7 @@ fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
 }
 
 #[test]
-fn the_record_of_an_engine_that_is_being_filled_is_left_alone_and_a_lost_one_holds_off() {
+fn a_filling_engine_keeps_its_record_and_its_loss_begins_a_hold_off() {
     let (active, filling) = (reading(Active, 5, &pair(), false), reading(Filling, 6, &pair(), false));
     assert!(matches!(next_after(5, Some(&active), Some(&filling)), Next::Serve { engine: 0, chore: None }));
     // It may have been active in its epoch, and be back as it was before.
@@ -401,7 +406,7 @@ fn the_record_of_an_engine_that_is_being_filled_is_left_alone_and_a_lost_one_hol
 }
 
 #[test]
-fn an_engine_without_a_record_is_left_in_the_last_epoch_that_the_idle_one_knows() {
+fn a_lost_engine_begins_above_the_last_epoch_that_the_idle_engine_knows() {
     let lost = Reading { now: NOW, ..Reading::default() };
     let mut idle = reading(Retired, 3, &pair(), false);
     let beside = Epoch::NONE.ahead_of(NOW).ahead_of(NOW);
@@ -413,7 +418,7 @@ fn an_engine_without_a_record_is_left_in_the_last_epoch_that_the_idle_one_knows(
 }
 
 #[test]
-fn a_store_that_another_node_took_for_a_new_one_is_lost_for_a_node_that_remembers_it() {
+fn a_store_that_a_node_took_for_new_is_lost_for_a_node_that_remembers_it() {
     let lost = Reading { now: NOW, ..Reading::default() };
     let redis = |reading| Candidate { may_forget: true, is_new: true, ..engine("one", Some(reading)) };
     let Next::Write(Change { record, .. }) = next(&[redis(&lost)], &[], NOTHING) else { panic!("founded") };
@@ -424,7 +429,7 @@ fn a_store_that_another_node_took_for_a_new_one_is_lost_for_a_node_that_remember
 }
 
 #[test]
-fn an_engine_that_stopped_before_it_was_one_of_the_pair_is_retired_when_it_is_back() {
+fn an_engine_that_stopped_before_it_was_paired_is_retired_on_its_return() {
     let (alone, active) = (reading(Active, 3, &[], false), reading(Active, 5, &pair(), false));
     let Next::Serve { engine: 1, chore: Some(Change { engine: 0, record, .. }) } = next_of(Some(&alone), Some(&active))
     else {
@@ -454,7 +459,7 @@ fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
 }
 
 #[test]
-fn a_node_that_was_stopped_for_some_time_does_not_count_on_what_it_knew_before() {
+fn a_node_that_was_stopped_for_a_while_does_not_rely_on_what_it_knew() {
     let awake = used(5);
     let slept = Known { has_slept: true, ..awake };
     let (none, standby) = (Reading { now: NOW, ..Reading::default() }, reading(Standby, 5, &pair(), true));

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_together_count_each_lease_until_it_ends_or_expires_whichever_node_ends_it() {
+    fn nodes_together_count_each_lease_until_it_ends_or_expires_at_any_node() {
         let at = |second: u64| Timestamp::from_ms(1_000_000_000 + second * 1_000);
         let until = |seconds: &[u64]| state(&seconds.iter().map(|second| 1_000_000 + second).collect::<Vec<_>>());
         let (granting, ending) = (LiveLeases::default(), LiveLeases::default());

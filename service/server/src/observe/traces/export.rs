@@ -182,7 +182,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_without_a_path_gets_that_of_otlp_and_one_with_a_password_is_refused() {
+    fn a_bare_endpoint_gets_the_otlp_path_and_one_with_a_password_is_refused() {
         let url = |endpoint: &str| Otlp { endpoint: endpoint.to_owned(), percent: 100 }.url();
         assert_eq!(url("http://c:4318").unwrap(), "http://c:4318/v1/traces");
         assert_eq!(url("https://c/").unwrap(), "https://c/v1/traces");

@@ -483,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn through_a_proxy_each_transaction_begins_with_the_settings_of_a_direct_connection() {
+    fn through_a_proxy_transactions_have_the_settings_of_a_direct_connection() {
         let terms = |allow_volatile, durable_elsewhere| SessionTerms {
             statement_timeout: Duration::from_millis(800),
             lock_timeout: Duration::from_millis(50),

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_restart_and_a_promotion_make_another_server_and_an_id_that_was_dropped_does_not() {
+    fn a_restart_or_promotion_makes_another_server_but_a_dropped_id_does_not() {
         let info = |run_id: &str, from: &str| Info(format!("run_id:{run_id}\r\nmaster_replid2:{from}\r\n"));
         for (recorded, here, is_other) in [
             (("a", "0"), info("a", "000"), false),

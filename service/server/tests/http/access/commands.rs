@@ -116,7 +116,8 @@ async fn a_public_address_is_served_once_the_store_has_an_api_key() {
 }
 
 #[tokio::test]
-async fn a_command_beside_the_store_creates_and_migrates_nothing_and_touches_no_file_of_a_running_node() {
+async fn a_command_beside_the_store_creates_and_migrates_nothing() {
+    // It also refuses the SQLite file of a running node.
     let node = guarded(&[]).await;
     let path = format!("sqlite:{}", node.dir().join("latchgate.db").display());
     let refused = latchgate(&["engines", "hold-off", "--beside-store", "--locks", &path]).await;
@@ -143,7 +144,8 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing_and_touches_no_
 }
 
 #[tokio::test]
-async fn a_generated_api_key_is_one_for_the_configuration_and_a_wrong_one_is_refused_without_showing_it() {
+async fn a_generated_api_key_configures_a_node_and_a_wrong_one_is_never_printed() {
+    // With a wrong key, the node does not start.
     let key = printed(&["api-key", "generate"], &[]).await;
     let node = Node::start_with(BIN, &[], &[("LATCHGATE_ADMIN_API_KEY", &key)]).await;
     assert!(Caller::new(&node, &key).is_accepted().await);
@@ -171,7 +173,7 @@ async fn hostile(detail: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_texts_of_a_server_do_not_control_the_terminal_and_a_password_is_not_shown() {
+async fn a_server_cannot_control_the_terminal_and_no_password_is_printed() {
     let url = hostile("\u{1b}[2Jfine\u{202e}\u{9b}31m").await;
     for args in [&["app", "list"][..], &["locks", "list"], &["lock", "k", "--", "true"]] {
         let ended = run(args, &[("LATCHGATE_URL", &url)]).await;

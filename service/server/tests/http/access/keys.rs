@@ -327,7 +327,7 @@ async fn what_is_left_in_a_deleted_app_is_seen_and_ended_by_an_operator() {
 }
 
 #[tokio::test]
-async fn a_request_whose_body_arrives_after_the_revocation_of_its_api_key_does_nothing() {
+async fn a_request_does_nothing_if_its_api_key_is_revoked_before_the_body_ends() {
     let node = guarded(&[]).await;
     let admin = json!({ "app": "billing", "scopes": ["read", "admin"] });
     let (operator, caller) = (Caller::operator(&node), Caller::with(&node, admin).await);
@@ -356,7 +356,7 @@ async fn an_app_that_was_deleted_leaves_the_metrics() {
 }
 
 #[tokio::test]
-async fn an_operator_sees_and_ends_what_another_app_holds_and_no_other_caller_does() {
+async fn only_an_operator_sees_and_ends_the_locks_and_operations_of_another_app() {
     let (node, operator) = operated().await;
     let scopes = json!(["read", "locks", "operations", "admin"]);
     let billing = Caller::with(&node, json!({ "app": "billing", "scopes": scopes })).await;

@@ -136,7 +136,7 @@ async fn api_keys_outlive_the_node() {
 }
 
 #[tokio::test]
-async fn api_keys_move_with_a_switch_and_are_there_when_the_active_engine_is_dead() {
+async fn api_keys_move_with_a_switch_and_survive_the_death_of_the_active_engine() {
     let mut redis = Redis::start().await;
     let engine = format!("first={}", redis.url());
     let node = guarded(&["--locks", &engine, "--locks", "second=sqlite:second.db", "--gate", "sqlite:gate.db"]).await;

@@ -100,7 +100,7 @@ async fn what_an_app_reads_delays_no_acquire_and_no_pre_of_another() {
 }
 
 #[tokio::test]
-async fn a_stream_that_catches_up_counts_as_a_listing_of_what_it_reads_and_waits_for_its_quota() {
+async fn a_stream_that_catches_up_counts_as_a_listing_and_waits_for_its_quota() {
     let node = guarded(&[]).await;
     let watched = Caller::of_app(&node, "watched").await;
     let first = busy_past(&watched).await;

@@ -46,7 +46,8 @@ async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_copy_that_cannot_finish_is_given_up_by_itself_or_by_an_order_and_says_why() {
+async fn a_copy_that_cannot_finish_is_given_up_and_says_why() {
+    // It ends after a while without progress, or by order of an operator.
     let world = World::start(1).await;
     let nodes = world.nodes(2, &["pg", "one"], &["--ttl-max", "60s"]).await;
     let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 60_000 })).await;
@@ -78,7 +79,7 @@ async fn a_copy_that_cannot_finish_is_given_up_by_itself_or_by_an_order_and_says
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_state_that_cannot_be_decoded_does_not_stop_a_copy_and_begins_a_hold_off() {
+async fn an_unreadable_state_does_not_stop_a_copy_and_begins_a_hold_off() {
     let world = World::start(1).await;
     let nodes = world.nodes(2, &["pg", "one"], &[]).await;
     let held = granted(&nodes[0].node, "good", json!({ "ttl_ms": 4_000 })).await;
@@ -97,7 +98,8 @@ async fn a_state_that_cannot_be_decoded_does_not_stop_a_copy_and_begins_a_hold_o
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_no_running_node_remembers_is_held_off_unless_the_operator_says_that_it_is_new() {
+async fn an_empty_redis_that_no_running_node_remembers_is_held_off() {
+    // The log names `--new`, which an operator sets for a new Redis.
     let redis = Redis::start().await;
     let url = redis.url();
     let mut node = Node::start_with(BIN, &["--locks", &url], &[("LATCHGATE_NEW", "false")]).await;

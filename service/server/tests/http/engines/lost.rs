@@ -11,7 +11,7 @@ use super::world::{
 use crate::client::{acquire, granted, renew};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operator_can_switch_from_a_dead_engine_and_its_leases_are_waited_for() {
+async fn an_operator_can_switch_from_a_dead_engine_and_nodes_await_its_leases() {
     let mut world = World::start(1).await;
     let nodes = world.nodes(2, &["one", "pg"], &[]).await;
     let load = load(&nodes);
@@ -60,7 +60,7 @@ async fn a_forced_switch_skips_the_hold_off_and_every_grant_says_so() {
 
 /// The engine that was left is back with its old record, the one in use has lost its own, and no node is left that knows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_starts_after_the_loss_of_the_engine_in_use_waits_for_its_leases() {
+async fn a_node_that_starts_after_the_engine_in_use_is_lost_awaits_its_leases() {
     let mut world = World::start(1).await;
     let engines = ["pg", "one"];
     let wired = world.node(&engines, &[]).await;
@@ -100,7 +100,7 @@ async fn the_next_commit_notices_an_emptied_redis_and_begins_a_hold_off() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_single_emptied_redis_begins_a_hold_off_unless_the_operator_has_disabled_it() {
+async fn a_single_emptied_redis_begins_a_hold_off_unless_that_is_disabled() {
     let world = World::start(1).await;
     for (args, is_held_off) in [(&[][..], true), (&["--no-hold-off"][..], false)] {
         let nodes = world.nodes(1, &["one"], args).await;
@@ -132,7 +132,8 @@ async fn a_standby_engine_that_hangs_delays_no_call() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_command_line_switches_from_a_dead_engine_without_nodes_and_nodes_start_without_it() {
+async fn without_nodes_the_command_line_switches_from_a_dead_engine() {
+    // Nodes then start with `--without` the dead engine.
     let mut world = World::start(1).await;
     let engines = ["pg", "one"];
     let before = {
@@ -153,7 +154,7 @@ async fn the_command_line_switches_from_a_dead_engine_without_nodes_and_nodes_st
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_engine_that_was_promoted_beside_a_stopped_one_goes_on_when_an_operator_says_so() {
+async fn an_engine_promoted_beside_a_stopped_one_serves_if_an_operator_says_so() {
     let mut world = World::start(1).await;
     let nodes = world.nodes(2, &["pg", "one"], &[]).await;
     let before = granted(&nodes[0].node, "k", json!({})).await;

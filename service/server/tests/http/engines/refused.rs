@@ -43,7 +43,8 @@ async fn a_single_engine_is_shown_and_cannot_be_switched() {
 }
 
 #[tokio::test]
-async fn an_engine_of_a_pair_is_used_alone_only_if_it_is_active_and_the_other_is_left_out() {
+async fn only_the_active_engine_of_a_pair_can_be_used_without_the_other() {
+    // The node must be started with `--without` the other engine.
     let world = World::start(1).await;
     let (url, database) = (world.redis[0].url(), world.database());
     {

@@ -85,7 +85,7 @@ async fn grants_until(events: &mut Events, last: u64) -> Vec<Vec<u64>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn streams_show_every_grant_once_over_switches_also_at_a_node_that_is_stopped_for_a_while() {
+async fn streams_show_every_grant_once_over_switches_even_at_a_paused_node() {
     let world = World::start(1).await;
     let mut nodes = world.nodes(2, &BOTH, &[]).await;
     until_granting(&nodes[0]).await;
@@ -126,7 +126,7 @@ async fn streams_show_every_grant_once_over_switches_also_at_a_node_that_is_stop
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_that_resumes_after_a_switch_misses_nothing_and_gets_nothing_twice() {
+async fn a_watcher_that_resumes_after_a_switch_gets_every_event_exactly_once() {
     let world = World::start(1).await;
     let nodes = world.nodes(2, &BOTH, &[]).await;
     let mut expected = vec![token(&nodes[0], "k").await];

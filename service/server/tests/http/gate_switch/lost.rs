@@ -107,7 +107,7 @@ async fn an_outage_of_the_second_store_while_it_is_active_lets_nobody_go() {
 }
 
 #[tokio::test]
-async fn a_record_that_cannot_be_decoded_does_not_stop_a_switch_and_begins_a_hold_off() {
+async fn an_unreadable_record_does_not_stop_a_switch_and_begins_a_hold_off() {
     let world = World::start().await;
     let nodes = world.two().await;
     let [one, other] = [&nodes[0].node, &nodes[1].node];

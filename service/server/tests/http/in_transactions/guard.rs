@@ -57,7 +57,8 @@ async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock_and_other_keys_do_not_notice() {
+async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock() {
+    // Meanwhile, other keys are granted, renewed and released as usual.
     let (database, node) = on_database().await;
     let other_node = on_postgres(&database).await;
     let (mut caller, mut observer) = (Caller::connect(&database).await, Caller::connect(&database).await);
@@ -90,7 +91,7 @@ async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock_and_othe
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_guard_that_waited_for_the_row_compares_the_lease_with_the_time_after_the_wait() {
+async fn a_guard_that_waited_for_the_row_checks_the_expiry_after_the_wait() {
     let (database, node) = on_database().await;
     let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
     let held = granted(&node, "k", json!({ "ttl_ms": 2_000 })).await.text("lease_id");
@@ -105,7 +106,7 @@ async fn a_guard_that_waited_for_the_row_compares_the_lease_with_the_time_after_
 }
 
 #[tokio::test]
-async fn under_one_snapshot_a_guard_fails_if_the_lock_or_the_engine_record_has_changed_since() {
+async fn under_one_snapshot_a_guard_fails_after_a_change_of_lock_or_record() {
     let (database, node) = on_database().await;
     let mut caller = Caller::connect(&database).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
@@ -159,7 +160,8 @@ async fn leases_that_share_a_lock_are_guarded_together() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_pgbouncer_in_transaction_mode_a_guard_lasts_until_its_transaction_ends() {
+async fn through_a_pgbouncer_a_guard_lasts_until_its_transaction_ends() {
+    // The PgBouncer is in transaction mode.
     let (database, node) = on_database().await;
     let port = database.rsplit_once('/').unwrap().0.rsplit_once(':').unwrap().1.parse().unwrap();
     let pgbouncer = PgBouncer::start(port).await;
@@ -180,7 +182,7 @@ async fn hold_off(node: &Node, for_ms: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_a_node_is_frozen_its_leases_are_guarded_until_they_expire_and_no_longer() {
+async fn leases_of_a_frozen_node_are_guarded_until_they_expire_and_no_longer() {
     let database = shared_database().await;
     let mut frozen = on_postgres(&database).await;
     let node = on_postgres(&database).await;

@@ -14,7 +14,7 @@ use crate::gate_switch;
 const BOTH: [&str; 2] = ["pg", "one"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_planned_switch_waits_for_the_end_of_a_guard_and_then_guards_are_refused() {
+async fn a_planned_switch_waits_for_a_guard_to_end_and_then_guards_are_refused() {
     let world = World::start(1).await;
     let nodes = world.nodes(2, &BOTH, &["--ttl-max", "60s"]).await;
     let node = &nodes[0].node;
@@ -87,7 +87,7 @@ async fn a_copy_waits_for_a_guard_that_began_between_the_check_and_the_freeze() 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_switch_to_postgres_does_not_wait_for_a_transaction_that_reads_the_views() {
+async fn a_switch_to_postgres_does_not_wait_for_transactions_that_read_views() {
     let world = World::start(1).await;
     let nodes = world.nodes(1, &BOTH, &["--ttl-max", "60s"]).await;
     let node = &nodes[0].node;
@@ -105,7 +105,7 @@ async fn a_switch_to_postgres_does_not_wait_for_a_transaction_that_reads_the_vie
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_of_postgres_during_a_guard_rolls_the_work_back_and_the_lease_lasts() {
+async fn a_crash_of_postgres_during_a_guard_undoes_the_work_and_keeps_the_lease() {
     let mut postgres = Postgres::start().await;
     let url = postgres.create_database().await;
     let node = Node::start(BIN, &["--locks", &url]).await;
@@ -125,7 +125,8 @@ async fn a_crash_of_postgres_during_a_guard_rolls_the_work_back_and_the_lease_la
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_switch_is_refused_with_the_reason_if_a_guard_does_not_end_and_nothing_is_frozen() {
+async fn a_switch_is_refused_with_the_reason_if_a_guard_does_not_end() {
+    // No engine is frozen, so grants continue.
     let world = World::start(1).await;
     let nodes = world.nodes(1, &BOTH, &["--ttl-max", "60s"]).await;
     let node = &nodes[0].node;
@@ -143,7 +144,7 @@ async fn a_switch_is_refused_with_the_reason_if_a_guard_does_not_end_and_nothing
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_a_promoted_standby_a_guard_is_refused_until_a_node_has_begun_a_new_epoch() {
+async fn on_a_promoted_standby_guards_are_refused_until_a_new_epoch_begins() {
     let mut primary = Postgres::start().await;
     let url = primary.create_database().await;
     let name = url.rsplit_once('/').unwrap().1;

@@ -287,7 +287,7 @@ async fn each_was_done_once(caller: &mut Caller, count: i64) {
 
 /// A worker crashes before each statement of its transaction, and after its commit; or only its session does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_between_any_two_statements_leaves_no_unknown_outcome_and_no_second_run() {
+async fn a_crash_between_statements_leaves_no_unknown_outcome_and_no_second_run() {
     let World { node, other, mut caller, database } = World::start().await;
     for is_terminated in [false, true] {
         for crash in 0..=4 {
@@ -313,7 +313,7 @@ async fn a_crash_between_any_two_statements_leaves_no_unknown_outcome_and_no_sec
 
 /// The transaction needs no node: only the pre does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crash_of_the_node_between_any_two_statements_does_not_keep_the_work_from_being_committed() {
+async fn the_work_commits_although_the_node_crashes_between_two_statements() {
     let World { mut node, other, mut caller, .. } = World::start().await;
     for crash in 0..=4 {
         let contents = format!("crash-{crash}");

@@ -152,7 +152,7 @@ async fn the_first_api_key_of_an_app_that_expires_is_shown() {
 }
 
 #[test]
-fn each_panel_of_the_dashboard_says_what_it_shows_and_the_first_charts_are_of_acquires_and_pres() {
+fn every_dashboard_panel_is_described_and_acquires_and_pres_come_first() {
     let dashboard: Value = serde_json::from_str(include_str!("../../../../../deploy/grafana.json")).unwrap();
     let first = dashboard["panels"].as_array().unwrap().iter().find(|panel| panel["type"] == "timeseries").unwrap();
     assert!(
@@ -176,7 +176,7 @@ fn named(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn every_metric_of_the_dashboard_and_of_the_alerts_exists_and_every_metric_is_documented() {
+async fn dashboard_and_alerts_use_real_metrics_and_every_metric_is_documented() {
     let page = page(&embedded().await).await;
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let served: BTreeSet<String> = families.map(str::to_owned).collect();

@@ -117,7 +117,7 @@ fn trace_parent(answer: &Answer) -> String {
 }
 
 #[tokio::test]
-async fn a_request_and_its_calls_are_spans_of_its_clients_trace_and_logs_name_it() {
+async fn a_request_and_its_calls_are_spans_of_the_clients_trace_named_in_logs() {
     let collector = Collector::default();
     let url = collector.start().await;
     let key = ApiKey::of_random([1; 6], [2; 32]);
@@ -166,7 +166,7 @@ async fn a_request_and_its_calls_are_spans_of_its_clients_trace_and_logs_name_it
 }
 
 #[tokio::test]
-async fn without_a_collector_a_good_traceparent_is_sent_back_and_a_bad_one_is_ignored() {
+async fn without_a_collector_only_a_valid_traceparent_is_sent_back() {
     let node = embedded().await;
     let ask = |sent: &str| Client::new().get(format!("{}/readyz", node.base_url())).header("traceparent", sent);
     let good = format!("00-{FIRST}-{PARENT}-01");

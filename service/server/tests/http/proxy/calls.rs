@@ -15,7 +15,8 @@ use super::world::{LARGE, Service, proxied, proxy_of};
 use crate::client::embedded;
 
 #[tokio::test]
-async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_is_refused() {
+async fn a_repeat_gets_the_stored_answer_and_a_different_request_is_refused() {
+    // Both have the same idempotency key.
     let (service, node, proxy) = proxied(&[]).await;
     for replayed in [false, true, true] {
         let response = proxy.post("/orders?a=1", "\"k1\"", "pay").await;
@@ -50,7 +51,7 @@ async fn a_repeat_gets_the_stored_answer_and_another_request_with_the_same_key_i
 }
 
 #[tokio::test]
-async fn an_upstream_that_dies_half_way_leaves_an_unknown_outcome_and_is_not_called_again() {
+async fn a_call_whose_upstream_dies_half_way_is_unknown_and_not_repeated() {
     let (service, node, proxy) = proxied(&[]).await;
     for (key, path) in [("k1", "/dies"), ("k2", "/dies-half-way")] {
         assert_eq!(proxy.refused(path, key, "").await, (502, "upstream-failed".to_owned()));
@@ -127,7 +128,7 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_may_proceed_calls_the_upstream_in_an_outage_and_enters_the_answer() {
+async fn a_proxy_that_may_proceed_calls_in_an_outage_and_enters_the_answer() {
     let proceeds = ["--gate-timeout", "500ms", "--retry-for", "1s", "--on-outage", "proceed"];
     let (service, mut node, proxy) = proxied(&proceeds).await;
     node.kill9();
@@ -164,7 +165,7 @@ async fn a_key_whose_claim_has_no_answer_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_claim_whose_answer_is_lost_is_given_back_whatever_the_gate_says_to_its_repeats() {
+async fn a_claim_whose_answer_is_lost_is_given_back_whatever_its_repeats_get() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
     for (status, code) in
         [(429, "rate-limited"), (500, "internal-error"), (503, "overloaded"), (401, "unauthorized"), (502, "")]
@@ -197,7 +198,7 @@ async fn an_outcome_that_the_gate_refuses_for_a_while_is_reported_again() {
 }
 
 #[tokio::test]
-async fn no_key_is_called_twice_by_parallel_clients_while_the_upstream_and_the_node_die() {
+async fn parallel_clients_call_no_key_twice_while_the_upstream_and_node_die() {
     let (service, mut node, proxy) = proxied(&["--lease", "2000ms", "--gate-timeout", "1000ms"]).await;
     let proxy = Arc::new(proxy);
     let keys: Vec<String> = (0..30).map(|key| format!("key {key}")).collect();

@@ -158,7 +158,7 @@ fn a_late_successful_release_shows_that_the_lease_had_not_ended() {
 }
 
 #[test]
-fn a_client_that_sends_a_release_or_learns_of_the_loss_no_longer_relies_on_the_lease() {
+fn a_lease_counts_until_its_client_sends_a_release_or_learns_of_the_loss() {
     let first = acquired(1, "a", (0, 2), 10);
     let next = acquired(2, "b", (5, 100), 11);
     for end in [
@@ -197,7 +197,7 @@ fn a_lease_keeps_its_token() {
 }
 
 #[test]
-fn a_grant_whose_answer_came_too_late_has_no_place_in_the_order_but_a_unique_token() {
+fn a_grant_answered_too_late_is_not_in_the_order_but_its_token_is_unique() {
     let late = acquired(1, "a", (0, 4_000), 10);
     let next = acquired(2, "b", (3_300, 3_400), 11);
     assert_eq!(broken(&[late.clone(), next.clone()]), []);

@@ -330,7 +330,7 @@ fn a_loss_that_the_history_admits_is_no_violation() {
 }
 
 #[test]
-fn a_loss_excuses_nothing_that_was_acknowledged_after_it_or_lost_before_it() {
+fn a_loss_excuses_nothing_acknowledged_after_it_or_lost_before_it() {
     let calls = [acquired(1, "a", (1_000, 1_002), 10), lost(1, Verb::Renew, "a", (2_000, 2_001))];
     for (at_ms, rules) in
         [((500, 510), vec![Rule::Survives]), ((2_500, 2_510), vec![Rule::Survives]), ((0, 1_500), vec![])]
