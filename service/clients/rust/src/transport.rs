@@ -412,6 +412,11 @@ fn reason_of(error: &reqwest::Error) -> String {
         reason if reason.contains("InvalidContentType") => {
             format!("the answer is not TLS: is it http:// there? ({reason})")
         }
+        reason if reason.contains("UnknownIssuer") => {
+            format!(
+                "no authority that is trusted here has signed the node's certificate: name its file in LATCHGATE_CA ({reason})"
+            )
+        }
         reason if reason.contains("CaUsedAsEndEntity") => {
             format!(
                 "the node's certificate is that of an authority (CA:TRUE): with that one, sign another one for the node ({reason})"

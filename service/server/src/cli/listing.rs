@@ -4,7 +4,7 @@ use latchgate_client::{Client, Error, Method, encode};
 use latchgate_core::key::ALL_APPS;
 use serde_json::Value;
 
-use super::print::{list, one_line};
+use super::print::{list, one_line, text};
 
 pub const PAGE: u32 = 1_000;
 
@@ -52,4 +52,11 @@ pub async fn kept(
         }
     }
     Ok((items, false))
+}
+
+/// In which app nothing was found, if an operator has named none.
+pub async fn in_own_app(client: &Client, app: Option<&str>) -> String {
+    let me = if app.is_none() { client.call(Method::GET, "/v1/me", None).await.ok() } else { None };
+    let of_operator = me.filter(|me| me["operator"] == true && me["api_key_id"].is_string());
+    of_operator.map(|me| format!(" in the app {} (--app names another one)", text(&me["app"]))).unwrap_or_default()
 }

@@ -9,7 +9,7 @@ use latchgate_client::clock::Moment;
 use latchgate_client::{Client, LeaseState, LockRequest, Problem, Revocation, Wanted};
 
 use super::node::{LOST, client, failed, settle};
-use super::print::complain;
+use super::print::{complain, rough};
 use super::progress::Line;
 use super::terraform;
 use super::work::{self, Ended, Hold, Signals, Work};
@@ -198,8 +198,10 @@ impl Notice {
         let held_by = match (holders.first().and_then(|holder| holder["owner"].as_str()), count) {
             (Some(owner), 0 | 1) => format!("held by {owner}"),
             (Some(owner), count) => format!("held by {owner} and {} more", count - 1),
-            (None, _) if problem.field("delay_left_ms").is_u64() => "delayed".to_owned(),
-            (None, _) => "reserved for another waiter".to_owned(),
+            (None, _) => match problem.field("delay_left_ms").as_u64() {
+                Some(ms) => format!("granted to nobody for {}", rough(Duration::from_millis(ms))),
+                None => "reserved for another waiter".to_owned(),
+            },
         };
         let position = problem.field("position").as_u64().map(|at| format!(", position {at}")).unwrap_or_default();
         let number = |name| problem.field(name).as_u64();

@@ -11,7 +11,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::time::sleep;
 
-use super::listing::{PAGE, list_of, pages};
+use super::listing::{PAGE, in_own_app, list_of, pages};
 use super::node::client;
 use super::print::{coloured, counted, list, one_line, out, said, text, when};
 use crate::config::{EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, ShowArgs};
@@ -47,8 +47,9 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             body.insert("grace_ms".to_owned(), json!(ms(*grace)));
             body.extend(token.map(|token| ("token".to_owned(), json!(token))));
             let answer = of_lock(Method::POST, key, "/revoke", Some(&Value::Object(body))).await?;
+            let nothing = if answer["leases"] == 0 { in_own_app(&client, app.as_deref()).await } else { String::new() };
             said(show.json, &answer, || match &answer["leases"] {
-                leases if leases == 0 => format!("{key} is free: there is nothing to revoke."),
+                leases if leases == 0 => format!("{key} is free{nothing}: there is nothing to revoke."),
                 leases => {
                     format!("{} revoked: {key}. The end is at {}.", counted(leases, "lease"), text(&answer["deadline"]))
                 }
@@ -61,7 +62,11 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
                 fields.iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
             let query = format!("?{}", query.join("&"));
             let answer = of_lock(Method::DELETE, key, query.trim_end_matches('?'), None).await?;
-            said(show.json, &answer, || format!("{} ended: {key}.", counted(&answer["ended"], "lease")));
+            let nothing = if answer["ended"] == 0 { in_own_app(&client, app.as_deref()).await } else { String::new() };
+            said(show.json, &answer, || match &answer["ended"] {
+                ended if ended == 0 => format!("{key} is free{nothing}: there is nothing to end."),
+                ended => format!("{} ended: {key}.", counted(ended, "lease")),
+            });
         }
         LocksCommand::Close { key, reason, until, lasts } => {
             let mut body = json!({ "reason": reason });
@@ -128,8 +133,9 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
         if args.watch && stdout().is_terminal() {
             out("\x1b[H\x1b[2J");
         }
+        let place = if locks.is_empty() { in_own_app(client, app).await } else { String::new() };
         let columns = ["KEY", "MODE", "HOLDERS", "HELD FOR", "ENDS", "WAITERS", "TOKEN", "CLOSED"];
-        list_of(is_json, app, what, &locks, &columns, |lock| {
+        list_of(is_json, app, &format!("{what}{place}"), &locks, &columns, |lock| {
             let (holders, first) = (&lock["holders"], &lock["holders"][0]);
             let last = holders.as_array().into_iter().flatten().max_by_key(|holder| holder["ttl_ms"].as_u64());
             vec![

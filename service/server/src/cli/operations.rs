@@ -6,7 +6,7 @@ use anyhow::bail;
 use latchgate_client::{Client, Error, Method, encode};
 use serde_json::{Value, json};
 
-use super::listing::{PAGE, kept, list_of};
+use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
 use super::print::{one_line, said, text, when};
 use crate::config::{NodeCommand, OperationsCommand};
@@ -38,10 +38,13 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             let is_filtered = *undecided || *suspect || older_than_ms > 0 || operation.is_some() || state.is_some();
             // The newest ones.
             operations.drain(..operations.len().saturating_sub(limit.unwrap_or(usize::MAX)));
+            let what = if is_filtered { "operations that match" } else { "operations" };
+            let empty = operations.is_empty();
+            let place = if empty { in_own_app(&client, app.as_deref()).await } else { String::new() };
             list_of(
                 show.json,
                 app.as_deref(),
-                if is_filtered { "operations that match" } else { "operations" },
+                &format!("{what}{place}"),
                 &operations,
                 &["SINCE", "STATE", "OPERATION", "LABEL", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "ID"],
                 |operation| {
@@ -77,7 +80,11 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             let path = format!("/v1/operations/{}/resolve", encode(&id));
             let answer = client.call(Method::POST, &path, Some(&body)).await?;
             said(show.json, &answer, || match answer["outcome"].as_str() {
-                Some("success") => format!("The operation {id} has succeeded: no run begins until it is forgotten."),
+                Some("success") => {
+                    format!(
+                        "The operation {id} has succeeded: no run begins as long as that is kept, a day unless configured otherwise."
+                    )
+                }
                 _ => format!("The operation {id} has failed: the next run may begin."),
             });
         }

@@ -21,7 +21,7 @@ const MONDAY: Date = date(1970, 1, 5);
 pub enum Every {
     /// Of each day, from midnight on; they divide a day.
     Seconds(i64),
-    Days(i64),
+    Day,
     /// From Monday on.
     Weeks(i64),
     Months(i64),
@@ -45,10 +45,10 @@ impl FromStr for Every {
         let time = duration(text)?;
         let seconds = i64::try_from(time.as_secs()).ok().filter(|seconds| *seconds > 0 && time.subsec_nanos() == 0);
         match seconds {
-            Some(seconds) if seconds % DAY == 0 && seconds <= 1_000 * DAY => Ok(Self::Days(seconds / DAY)),
+            Some(DAY) => Ok(Self::Day),
             Some(seconds) if DAY % seconds == 0 => Ok(Self::Seconds(seconds)),
             _ => Err(
-                "must be a period that divides a day, such as 15m, 1h or 6h; or days, weeks or months: 1d, 1w, 1month"
+                "must be a period of the calendar: one that divides a day, such as 15m, 1h or 6h, or 1d, 1w or 1month"
                     .to_owned(),
             ),
         }
@@ -60,7 +60,7 @@ impl Every {
     pub fn longest(self) -> Duration {
         let seconds = match self {
             Self::Seconds(seconds) => seconds,
-            Self::Days(days) => days * DAY,
+            Self::Day => DAY,
             Self::Weeks(weeks) => weeks * 7 * DAY,
             Self::Months(months) => months * 31 * DAY,
         };
@@ -85,10 +85,6 @@ impl Every {
         let early = EARLY_MAX.min(i64::try_from(self.longest().as_secs()).unwrap_or(i64::MAX) / 10);
         let now = now.saturating_add(early.seconds());
         let today = now.date();
-        let days = |since: Date, days: i64| {
-            let passed = today.since((Unit::Day, since)).map_or(0, |passed| i64::from(passed.get_days()));
-            today.saturating_sub(passed.rem_euclid(days).days())
-        };
         match self {
             Self::Seconds(seconds) => {
                 let time = now.time();
@@ -97,8 +93,11 @@ impl Every {
                 let offset = if seconds <= 3_600 { now.offset().to_string() } else { String::new() };
                 format!("{begin}{offset}")
             }
-            Self::Days(count) => days(date(1970, 1, 1), count).to_string(),
-            Self::Weeks(count) => days(MONDAY, count * 7).to_string(),
+            Self::Day => today.to_string(),
+            Self::Weeks(count) => {
+                let passed = today.since((Unit::Day, MONDAY)).map_or(0, |passed| i64::from(passed.get_days()));
+                today.saturating_sub(passed.rem_euclid(count * 7).days()).to_string()
+            }
             Self::Months(count) => {
                 let months = i64::from(today.year()) * 12 + i64::from(today.month()) - 1;
                 let begin = months / count * count;
@@ -112,7 +111,7 @@ impl fmt::Display for Every {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, unit) = match self {
             Self::Seconds(count) => (count, "s"),
-            Self::Days(count) => (count, "d"),
+            Self::Day => (&1, "d"),
             Self::Weeks(count) => (count, "w"),
             Self::Months(count) => (count, "month"),
         };
@@ -203,19 +202,18 @@ mod tests {
     }
 
     #[test]
-    fn a_period_divides_a_day_or_has_days_weeks_or_months() {
+    fn a_period_divides_a_day_or_is_a_day_weeks_or_months() {
         for (text, every) in [
             ("30s", Every::Seconds(30)),
             ("1h", Every::Seconds(3_600)),
-            ("24h", Every::Days(1)),
-            ("30d", Every::Days(30)),
+            ("24h", Every::Day),
             ("1w", Every::Weeks(1)),
             ("1month", Every::Months(1)),
             ("3 months", Every::Months(3)),
         ] {
             assert_eq!(text.parse(), Ok(every), "{text}");
         }
-        for text in ["", "0", "0d", "7h", "36h", "90m 1s", "1y", "500ms", "0month", "-1w", "month", "5"] {
+        for text in ["", "0", "0d", "7h", "36h", "90m 1s", "1y", "500ms", "0month", "-1w", "month", "5", "2d", "30d"] {
             assert!(text.parse::<Every>().is_err(), "{text}");
         }
     }

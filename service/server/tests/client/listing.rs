@@ -160,6 +160,8 @@ async fn engines_and_status_show_hold_off_reasons_nodes_and_recent_refusals() {
     }
     assert!(listed.err.contains("an operator has ordered it"), "{listed:?}");
     desk.run(&["lock", "k", "--wait", "0", "--", "true"]).ends().await.assert(75, "");
+    let waited = desk.run(&["lock", "k", "--wait", "100ms", "--", "true"]).ends().await;
+    assert!(waited.code == Some(75) && waited.err.contains("A hold-off grants nothing for "), "{waited:?}");
     let refused = async || -> Value {
         let status = desk.run(&["status", "--json"]).ends().await;
         serde_json::from_str::<Value>(&status.out).unwrap()["refused"].clone()
@@ -196,6 +198,14 @@ async fn a_status_counts_all_that_a_person_must_decide_and_shows_five() {
     for expires in ["6d", "1h", "30d", "2d"] {
         let created = run(&format!("keys create --scope read --expires {expires} --json")).await;
         ids.push(serde_json::from_str::<Value>(&created).unwrap()["id"].as_str().unwrap().to_owned());
+    }
+    // An operator may mean another app.
+    for (command, said) in [
+        ("locks force k", "k is free in the app default (--app names another one): there is nothing to end.\n"),
+        ("locks revoke k", "k is free in the app default (--app names another one): there is nothing to revoke.\n"),
+        ("locks force k --app default", "k is free: there is nothing to end.\n"),
+    ] {
+        assert_eq!(run(command).await, said);
     }
     let status = run("status").await;
     assert!(status.contains("\n7 operations to decide, 5 of 7 shown\n"), "{status}");

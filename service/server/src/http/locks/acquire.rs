@@ -122,7 +122,7 @@ pub fn not_acquired(
         Acquired::Refused(refused) => {
             let has_waited = refused.why == Refusal::WaitTimeout;
             let ticket = has_waited.then(|| ticket(refused.position, refused.now));
-            context.with_wait_max(refusal(refused).with_some("ticket", ticket), wait)
+            context.with_wait_max(refusal(refused, context.locks.hold_off_ms()).with_some("ticket", ticket), wait)
         }
         Acquired::WaitFailed { failure, position } => {
             unanswered(failure, lease_id).with("ticket", ticket(*position, context.locks.now()))

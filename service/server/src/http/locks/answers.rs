@@ -116,7 +116,8 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
     }
 }
 
-pub fn refusal(refused: &Refused) -> Problem {
+/// `hold_off_ms`: for how long no lock is granted at all.
+pub fn refusal(refused: &Refused, hold_off_ms: u64) -> Problem {
     let first = refused.holders.first().map_or("Another client", |lease| lease.owner.as_str());
     let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
     let problem = |code, detail: String| {
@@ -150,9 +151,14 @@ pub fn refusal(refused: &Refused) -> Problem {
             // From the first arrival, over all calls with a ticket, as in a grant.
             let waited_ms = ms(refused.waited).max(refused.now.ms_since(refused.position.arrival));
             let holders = refused.holders.len();
-            let held_by = if holders > 0 { format!(" {}", held_by(first, holders)) } else { String::new() };
-            let detail = format!("The request waited {waited_ms} ms and did not get the lock.{held_by}");
-            problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms)
+            let hold_off = Some(hold_off_ms).filter(|ms| *ms > 0 && holders == 0);
+            let why = match hold_off {
+                Some(ms) => format!(" A hold-off grants nothing for {ms} ms more: the store may have lost leases."),
+                None if holders > 0 => format!(" {}", held_by(first, holders)),
+                None => String::new(),
+            };
+            let detail = format!("The request waited {waited_ms} ms and did not get the lock.{why}");
+            problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms).with_some("delay_left_ms", hold_off)
         }
         Refusal::Closed => {
             let reason = refused.closed.as_ref().map_or("", |closing| &closing.reason);

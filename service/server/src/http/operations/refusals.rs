@@ -70,11 +70,14 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
                 UnknownCause::LeasePassed { at } => of_attempt("lease_passed", at, "let its lease pass without a post"),
                 UnknownCause::Reported { at } => of_attempt("reported", at, "posted the outcome unknown"),
                 UnknownCause::MayBeLost { until } => {
-                    let detail =
-                        "The store may have lost the record of this operation: it is unknown whether it was done.";
-                    problem(Code::OperationUnknown, detail)
+                    let left_ms = until.ms_since(now);
+                    let detail = format!(
+                        "The store may have lost the record of this operation, if there was one: it is unknown whether it was done. A hold-off \
+                         lets no attempt begin for {left_ms} ms more."
+                    );
+                    problem(Code::OperationUnknown, &detail)
                         .with("why", "record_may_be_lost")
-                        .with("hold_off_ms", until.ms_since(now))
+                        .with("hold_off_ms", left_ms)
                 }
             }
         }

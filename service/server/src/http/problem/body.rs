@@ -169,7 +169,8 @@ impl From<Failure> for Problem {
 /// The answer to a request that is more than its app may have.
 impl From<Excess> for Problem {
     fn from(Excess { quota, limit, remaining, retry_after }: Excess) -> Self {
-        let detail = format!("This app may use {limit} {} of each node.", quota.as_str().replace('_', " "));
+        let detail =
+            format!("The quota {} of this app is used up at this node: {limit}.", quota.as_str().replace('_', " "));
         Self::new(Code::QuotaReached, detail)
             .with("quota", quota.as_str())
             .with("limit", limit)
