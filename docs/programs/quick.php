@@ -10,8 +10,12 @@ function call(string $path, array $body): array
 // `exit` with a text would be a success for the shell.
 function stop(string $why): never
 {
-    fwrite(STDERR, "$why\n");
+    file_put_contents('php://stderr', "$why\n");
     exit(1);
+}
+
+if (getenv('LATCHGATE_URL') === '') {
+    stop('LATCHGATE_URL is set and empty');
 }
 
 $lock = '/v1/locks/' . rawurlencode('orders/42');

@@ -8,6 +8,8 @@ def call(path, body)
   [answer.is_a?(Net::HTTPSuccess), JSON.parse(answer.body)]
 end
 
+abort "LATCHGATE_URL is set and empty" if ENV["LATCHGATE_URL"] == ""
+
 lock = "/v1/locks/#{ERB::Util.url_encode('orders/42')}"
 lease = { lease_id: SecureRandom.uuid }
 holder = Process.pid

@@ -81,7 +81,11 @@ func New(config Config) (*Client, error) {
 	}
 	urls := config.URLs
 	if len(urls) == 0 {
-		urls = []string{or(os.Getenv("LATCHGATE_URL"), "http://127.0.0.1:7070")}
+		url, err := variable("LATCHGATE_URL")
+		if err != nil {
+			return nil, err
+		}
+		urls = []string{or(url, "http://127.0.0.1:7070")}
 	}
 	for _, text := range strings.Split(strings.Join(urls, ","), ",") {
 		if text = strings.TrimRight(strings.TrimSpace(text), "/"); text == "" {
@@ -97,7 +101,7 @@ func New(config Config) (*Client, error) {
 		return nil, invalid("no URL of a node (example: http://127.0.0.1:7070)")
 	}
 	if n.http == nil {
-		authorities, err := readAuthorities(strings.TrimSpace(os.Getenv("LATCHGATE_CA")))
+		authorities, err := readAuthorities()
 		if err != nil {
 			return nil, err
 		}
@@ -113,9 +117,20 @@ func New(config Config) (*Client, error) {
 	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
 }
 
-func readAuthorities(path string) (*x509.CertPool, error) {
-	if path == "" {
-		return nil, nil // those of the system
+// variable refuses an empty value: the default would be another service, or other authorities.
+func variable(name string) (string, error) {
+	value, isSet := os.LookupEnv(name)
+	value = strings.TrimSpace(value)
+	if isSet && value == "" {
+		return "", invalid(name + " is set and empty")
+	}
+	return value, nil
+}
+
+func readAuthorities() (*x509.CertPool, error) {
+	path, err := variable("LATCHGATE_CA")
+	if err != nil || path == "" {
+		return nil, err // without a path, those of the system
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -137,6 +138,20 @@ func Test41WhatCannotReachANodeIsSaidAtConstructionWithoutItsSecrets(t *testing.
 	t.Setenv("LATCHGATE_URL", "http://a:1,\n")
 	c, err = New(Config{})
 	check(t, err == nil && len(c.nodes.urls) == 1 && c.nodes.apiKey == "", err)
+}
+
+func Test44AVariableThatIsSetAndEmptyIsNoDefault(t *testing.T) {
+	for _, empty := range []string{"", " \n"} {
+		for name, config := range map[string]Config{"LATCHGATE_URL": {}, "LATCHGATE_CA": {URLs: []string{"http://a"}}} {
+			t.Run(name, func(t *testing.T) {
+				t.Setenv(name, empty)
+				_, err := New(config)
+				check(t, isKind(t, err, ErrRefused, "invalid-options").Detail == name+" is set and empty", err)
+				_, err = New(Config{URLs: []string{"http://a"}, HTTPClient: http.DefaultClient}) // reads neither
+				check(t, err == nil, err)
+			})
+		}
+	}
 }
 
 func Test33AnAnswerAboutAnotherKeyGrantsNothing(t *testing.T) {

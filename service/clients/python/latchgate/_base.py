@@ -48,7 +48,16 @@ class Key:
     group_limit: int | None = None
 
 
-def _authorities(path: str) -> ssl.SSLContext | None:
+def _variable(name: str) -> str | None:
+    value = os.environ.get(name)
+    # The default would be another service, or other authorities.
+    if value is not None and not value.strip():
+        raise ValueError(f"{name} is set and empty")
+    return value
+
+
+def _authorities() -> ssl.SSLContext | None:
+    path = (_variable("LATCHGATE_CA") or "").strip()
     try:
         return ssl.create_default_context(cafile=path) if path else None
     except OSError as error:
@@ -80,12 +89,12 @@ class ClientBase(Generic[Held, Taken]):
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         if urls is None:
-            urls = (os.environ.get("LATCHGATE_URL") or "").strip() or "http://127.0.0.1:7070"
+            urls = _variable("LATCHGATE_URL") or "http://127.0.0.1:7070"
         if not isinstance(api_key, (str, type(None))):
             raise TypeError("api_key must be of the type str")
         urls = [url.strip() for url in (urls.split(",") if isinstance(urls, str) else urls)]
         api_key = (api_key or os.environ.get("LATCHGATE_API_KEY") or "").strip() or None
-        ssl_context = ssl_context or _authorities((os.environ.get("LATCHGATE_CA") or "").strip())
+        ssl_context = ssl_context or _authorities()
         seconds(timeout=timeout, retry_for=retry_for, wait_per_call=wait_per_call)
         self._core = Core([url for url in urls if url], api_key, timeout, retry_for, wait_per_call, ssl_context)
         self._begin()

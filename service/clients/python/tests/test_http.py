@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 import unittest
 from unittest.mock import patch
 from collections.abc import Sequence
@@ -107,6 +108,20 @@ class Construction(unittest.TestCase):
                     self.assertTrue(node._headers.endswith("\r\nAuthorization: Bearer lgk_0123456789ab_c0ffee\r\n"), node._headers)
         with patch.dict(os.environ, LATCHGATE_API_KEY=" \n"):
             self.assertNotIn("Authorization", latchgate.Client()._core._nodes[0]._headers)
+
+    def test_44_a_variable_that_is_set_and_empty_is_no_default(self) -> None:
+        context = ssl.create_default_context()
+        for empty in ("", " \n"):
+            with patch.dict(os.environ, LATCHGATE_URL=empty):
+                self.assertEqual(self.kinds("http://a"), ["Client(http://a:80)"] * 2)
+                for kind in (latchgate.Client, latchgate.aio.Client):
+                    with self.assertRaisesRegex(ValueError, "^LATCHGATE_URL is set and empty$"):
+                        kind()
+            with patch.dict(os.environ, LATCHGATE_CA=empty):
+                self.assertEqual(self.kinds("http://a", ssl_context=context), ["Client(http://a:80)"] * 2)
+                for kind in (latchgate.Client, latchgate.aio.Client):
+                    with self.assertRaisesRegex(ValueError, "^LATCHGATE_CA is set and empty$"):
+                        kind("http://a")
 
     def test_41_an_api_key_of_the_wrong_form_is_refused_and_never_printed(self) -> None:
         for key in (

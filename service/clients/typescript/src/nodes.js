@@ -67,7 +67,7 @@ export class Nodes {
     if (typeof urls === "object" && !Array.isArray(urls)) throw new TypeError("Client takes the URLs first: new Client(urls, { apiKey })");
     if (retryForMs === 0) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     // As files and lists leave them: with a line end, or a comma at the end.
-    this.#urls = [urls ?? (env.LATCHGATE_URL?.trim() || "http://127.0.0.1:7070")].flat()
+    this.#urls = [urls ?? variable(env, "LATCHGATE_URL") ?? "http://127.0.0.1:7070"].flat()
       .flatMap((text) => String(text).split(",")).map((url) => url.trim()).filter((url) => url !== "").map(checkUrl);
     if (this.#urls.length === 0) throw new TypeError("at least one URL is needed");
     this.#headers = { "Content-Type": "application/json", Accept: "application/json" };
@@ -75,7 +75,7 @@ export class Nodes {
     // No message shows it: most of it may be an API key.
     if (!/^(lgk_[A-Za-z0-9_]+)?$/.test(apiKey)) throw new TypeError("the API key has the wrong form: it is one line, and begins with lgk_");
     if (apiKey) this.#headers.Authorization = `Bearer ${apiKey}`;
-    this.#trust = trustIn(env.LATCHGATE_CA?.trim());
+    this.#trust = trustIn(variable(env, "LATCHGATE_CA"));
     this.timeoutMs = timeoutMs;
     this.#waitPerCallMs = waitPerCallMs;
     this.retryForMs = retryForMs;
@@ -310,6 +310,17 @@ function checkKeys(keys, { status, body }) {
   const said = (status < 300 && body.locks ? body.locks : [body]).map((/** @type {any} */ lock) => lock.key);
   if (status < 300 ? keys.every((key, index) => key === said[index]) : said[0] === undefined || keys.includes(said[0])) return;
   throw otherKey(said, keys);
+}
+
+/**
+ * @param {Record<string, string | undefined>} env
+ * @param {string} name
+ */
+function variable(env, name) {
+  const value = env[name]?.trim();
+  // The default would be another service, or other authorities.
+  if (value === "") throw new TypeError(`${name} is set and empty`);
+  return value;
 }
 
 /**

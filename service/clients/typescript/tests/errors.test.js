@@ -58,6 +58,24 @@ test("43: the authorities in LATCHGATE_CA are trusted", async () => {
   }
 });
 
+test("44: a variable that is set and empty is no default", () => {
+  const { LATCHGATE_URL: url, LATCHGATE_CA: ca } = process.env;
+  const restore = (name, value) => (value === undefined ? delete process.env[name] : (process.env[name] = value));
+  try {
+    for (const empty of ["", " \n"]) {
+      process.env.LATCHGATE_URL = empty;
+      assert.throws(() => new Client(), { name: "TypeError", message: "LATCHGATE_URL is set and empty" });
+      clientOf(nodes.a); // which names its own
+      process.env.LATCHGATE_CA = empty;
+      assert.throws(() => clientOf(nodes.a), { name: "TypeError", message: "LATCHGATE_CA is set and empty" });
+      restore("LATCHGATE_CA", ca);
+    }
+  } finally {
+    restore("LATCHGATE_URL", url);
+    restore("LATCHGATE_CA", ca);
+  }
+});
+
 test("22: a node that is busy is called again after its time", async () => {
   const proxy = await startProxy(nodes.a);
   proxy.refuse(2);

@@ -32,10 +32,10 @@ public final class LatchgateClient {
 
     /** How to reach the nodes. */
     public static final class Config {
-        List<String> urls = List.of(env("LATCHGATE_URL", "http://127.0.0.1:7070"));
-        String apiKey = env("LATCHGATE_API_KEY", null);
+        List<String> urls;
+        Map<String, String> environment = System.getenv();
+        String apiKey = environment.get("LATCHGATE_API_KEY");
         Duration retryFor = Duration.ofSeconds(2), timeout = Duration.ofSeconds(5);
-        String ca = env("LATCHGATE_CA", "");
         HttpClient http;
 
         /** Each may be several with commas in between; if absent, those in LATCHGATE_URL. If a node does not answer, the next one is called. */
@@ -58,9 +58,11 @@ public final class LatchgateClient {
 
         public LatchgateClient connect() { return new LatchgateClient(this); }
 
-        private static String env(String name, String otherwise) {
-            String value = System.getenv(name);
-            return value == null || value.isEmpty() ? otherwise : value;
+        String variable(String name, String otherwise) {
+            String value = environment.getOrDefault(name, otherwise);
+            // The default would be another service, or other authorities.
+            if (value != null && value.isBlank()) throw new IllegalArgumentException(name + " is set and empty");
+            return value;
         }
     }
 

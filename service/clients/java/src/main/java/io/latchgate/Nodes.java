@@ -92,7 +92,8 @@ final class Nodes {
     private final AtomicInteger first = new AtomicInteger();
 
     Nodes(LatchgateClient.Config config) {
-        urls = Arrays.stream(String.join(",", config.urls).split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
+        List<String> given = config.urls != null ? config.urls : List.of(config.variable("LATCHGATE_URL", "http://127.0.0.1:7070"));
+        urls = Arrays.stream(String.join(",", given).split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
             // Before an @ there may be a password.
             if (!url.matches("https?://[^\\s/?#@]+(/[^\\s?#@]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url.replaceAll(".*@", "") + EXAMPLE);
@@ -104,15 +105,15 @@ final class Nodes {
             // The message shows nothing of it.
             throw new IllegalArgumentException("the API key has the wrong form: it is one line of letters, digits and _, and begins with lgk_");
         }
-        http = config.http != null ? config.http : client(config.ca.strip());
+        http = config.http != null ? config.http : client(config.variable("LATCHGATE_CA", null));
         timeout = config.timeout.toNanos();
         retryFor = config.retryFor.toNanos();
     }
 
     private static HttpClient client(String ca) {
         HttpClient.Builder builder = HttpClient.newBuilder().version(HttpClient.Version.HTTP_1_1);
-        if (ca.isEmpty()) return builder.build();
-        try (InputStream file = Files.newInputStream(Path.of(ca))) {
+        if (ca == null) return builder.build();
+        try (InputStream file = Files.newInputStream(Path.of(ca.strip()))) {
             KeyStore authorities = KeyStore.getInstance(KeyStore.getDefaultType());
             authorities.load(null, null);
             for (Certificate one : CertificateFactory.getInstance("X.509").generateCertificates(file)) {

@@ -835,14 +835,26 @@ final class Scenarios extends World {
         check(said.contains("serves HTTPS"), said);
         for (String file : List.of("/absent.pem", "/key.pem")) {
             LatchgateClient.Config wrong = config(node.url);
-            wrong.ca = files + file;
+            wrong.environment = Map.of("LATCHGATE_CA", files + file);
             said = raises(IllegalArgumentException.class, wrong::connect).getMessage();
             check(said.contains("LATCHGATE_CA"), said);
         }
         LatchgateClient.Config ofSystem = config(node.url).retryFor(Duration.ofMillis(500));
-        ofSystem.ca = "";
+        ofSystem.environment = Map.of();
         raises(Unavailable.class, () -> ofSystem.connect().acquire(key)); // whose authorities do not know it
         node.kill();
+    }
+
+    void test44_a_variable_that_is_set_and_empty_is_no_default() {
+        for (String empty : List.of("", " \n")) {
+            LatchgateClient.Config config = new LatchgateClient.Config();
+            config.environment = Map.of("LATCHGATE_URL", empty);
+            same("LATCHGATE_URL is set and empty", raises(IllegalArgumentException.class, config::connect).getMessage());
+            config.urls("http://a").connect(); // does not read it
+            config.environment = Map.of("LATCHGATE_CA", empty);
+            same("LATCHGATE_CA is set and empty", raises(IllegalArgumentException.class, config::connect).getMessage());
+            config.http(java.net.http.HttpClient.newHttpClient()).connect();
+        }
     }
 
     void test33_an_answer_about_another_key_grants_nothing() throws Exception {
