@@ -34,7 +34,7 @@ async fn a_program_runs_under_its_lock_and_its_exit_code_is_passed_on() {
     desk.run(&["lock", "p", "--permits", "1/2", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
     desk.run(&["lock", "p", "--permits", "1/3", "--", "echo", "ran"]).ends().await.assert(64, "");
     let away = format!("http://127.0.0.1:{}", free_port());
-    let unsent = desk.run(&["lock", "k", "--url", &away, "--", "echo", "ran"]).ends().await;
+    let unsent = desk.run(&["lock", "k", "--url", &away, "--retry-for", "1s", "--", "echo", "ran"]).ends().await;
     assert!(unsent.code == Some(69) && !unsent.err.contains("may stay taken"), "{unsent:?}");
 }
 

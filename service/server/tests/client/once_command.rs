@@ -44,7 +44,7 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     once("e", &[], "echo ran").await.assert(0, "ran\n");
     once("{no json", &[], "echo ran").await.assert(1, "");
     let away = format!("http://127.0.0.1:{}", free_port());
-    once("f", &["--url", &away, "--lease", "3s"], "echo ran").await.assert(69, "");
+    once("f", &["--url", &away, "--retry-for", "1s", "--lease", "3s"], "echo ran").await.assert(69, "");
 }
 
 #[tokio::test]

@@ -167,7 +167,7 @@ async fn a_slow_operation_does_not_refuse_another() {
 #[tokio::test]
 async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
     let database = shared_database().await;
-    let node = Node::start(BIN, &["--locks", &database, "--store-timeout", "30s"]).await;
+    let node = Node::start(BIN, &["--locks", &database, "--store-timeout", "4s"]).await;
     let mut other = PgConnection::connect(&database).await.unwrap();
     // No bound for locks ends this wait. A session that is in it holds the advisory lock 7.
     let held_up = "create table latchgate.holds_up (since timestamptz default now());

@@ -60,21 +60,14 @@ async fn only_the_active_engine_of_a_pair_can_be_used_without_the_other() {
 }
 
 #[tokio::test]
-async fn an_engine_of_another_pair_is_refused() {
-    let world = World::start(1).await;
-    drop(world.nodes(1, &["pg", "one"], &[]).await);
-    let (url, database) = (world.redis[0].url(), world.database());
-    let message = refusal(&["--locks", &format!("pg={database}"), "--locks", &format!("other={url}")]).await;
-    assert!(message.contains("is one of the pair one, pg"), "{message}");
-}
-
-#[tokio::test]
-async fn a_node_that_cannot_read_both_engines_does_not_start() {
+async fn a_node_does_not_start_with_an_engine_of_another_pair_or_if_it_cannot_read_both() {
     let mut world = World::start(1).await;
     drop(world.nodes(1, &["pg", "one"], &[]).await);
+    let (url, database) = (world.redis[0].url(), format!("pg={}", world.database()));
+    let message = refusal(&["--locks", &database, "--locks", &format!("other={url}")]).await;
+    assert!(message.contains("is one of the pair one, pg"), "{message}");
     world.redis[0].kill9();
-    let url = format!("one={}", world.redis[0].url());
-    let message = refusal(&["--locks", &format!("pg={}", world.database()), "--locks", &url]).await;
+    let message = refusal(&["--locks", &database, "--locks", &format!("one={url}")]).await;
     assert!(message.contains("--without one"), "{message}");
 }
 

@@ -97,7 +97,7 @@ async fn a_node_that_is_cut_off_from_the_new_engine_claims_nothing() {
 }
 
 /// Many copies of the record of one operation, under other ids.
-const COPIES: u32 = 10_000;
+const COPIES: u32 = 3_000;
 const COPY: &str = "local value = redis.call('GET', KEYS[1])
     for i = 1, tonumber(ARGV[1]) do
         local id = string.format('%032x', i)
