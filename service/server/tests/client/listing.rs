@@ -187,7 +187,8 @@ async fn a_status_counts_all_that_a_person_must_decide_and_shows_five() {
         client.call(Method::POST, &path, Some(&unknown)).await.unwrap();
     }
     // Once there is an API key, every request needs one.
-    let created = desk.run(&["keys", "create", "--scope", "admin", "--scope", "read", "--scope", "locks", "--json"]).ends().await;
+    let created =
+        desk.run(&["keys", "create", "--scope", "admin", "--scope", "read", "--scope", "locks", "--json"]).ends().await;
     let admin = serde_json::from_str::<Value>(&created.out).unwrap()["api_key"].as_str().unwrap().to_owned();
     let run = async |command: &str| {
         let ended = desk.shell(&format!("LATCHGATE_API_KEY={admin} latchgate {command}")).ends().await;

@@ -60,7 +60,7 @@ async fn only_the_active_engine_of_a_pair_can_be_used_without_the_other() {
 }
 
 #[tokio::test]
-async fn a_node_does_not_start_with_an_engine_of_another_pair_or_if_it_cannot_read_both() {
+async fn a_node_needs_both_engines_of_its_own_pair_to_start() {
     let mut world = World::start(1).await;
     drop(world.nodes(1, &["pg", "one"], &[]).await);
     let (url, database) = (world.redis[0].url(), format!("pg={}", world.database()));
