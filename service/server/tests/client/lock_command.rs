@@ -393,6 +393,39 @@ async fn terraform_locks_under_the_lease_of_the_command() {
 }
 
 /// As `sudo` does. Only root can make such a program.
+/// Installs `own`, a latchgate for everybody, and `as-root`, which becomes root.
+const BECOMES_ROOT: &str = r#"
+    bin=$(command -v latchgate)
+    chmod 755 . && { ln "$bin" own 2>/dev/null || cp "$bin" own; } && cp "$(command -v setpriv)" as-root && chmod 4755 as-root
+    as_nobody="setpriv --reuid nobody --regid nogroup --clear-groups""#;
+
+#[tokio::test]
+async fn a_process_that_runs_on_as_another_user_is_named() {
+    if !Uid::effective().is_root() {
+        return;
+    }
+    let (_node, desk) = desk().await;
+    let script = format!(
+        "{BECOMES_ROOT}
+        exec $as_nobody ./own lock k --grace 1s -- sh -c './as-root --reuid root -- sleep 600 & echo $! >id; wait' 2>errors"
+    );
+    std::fs::write(desk.path("id"), "").unwrap();
+    std::fs::set_permissions(desk.path("id"), std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    let run = desk.shell(&script);
+    let id = desk.number("id").await;
+    until("it has become root", || std::future::ready(owner_of(id) == Some(0))).await;
+    run.signal(Signal::SIGTERM);
+    run.ends().await.assert(143, "");
+    assert!(desk.read("errors").contains("runs on as another user"), "{}", desk.read("errors"));
+    assert!(is_alive(id));
+    kill(Pid::from_raw(id), Signal::SIGKILL).unwrap();
+}
+
+/// The user as whom a process runs.
+fn owner_of(id: i32) -> Option<u32> {
+    std::fs::metadata(format!("/proc/{id}")).ok().map(|process| std::os::unix::fs::MetadataExt::uid(&process))
+}
+
 #[tokio::test]
 async fn a_program_that_becomes_another_user_is_named_before_it_starts() {
     // latchgate names it again when no signal reaches it.
@@ -400,12 +433,11 @@ async fn a_program_that_becomes_another_user_is_named_before_it_starts() {
         return;
     }
     let (node, desk) = desk().await;
-    let script = r#"
-        bin=$(command -v latchgate)
-        chmod 755 . && { ln "$bin" own 2>/dev/null || cp "$bin" own; } && cp "$(command -v setpriv)" as-root && chmod 4755 as-root
-        exec setpriv --reuid nobody --regid nogroup --clear-groups ./own lock k -- \
-            ./as-root --reuid root -- sh -c 'echo $$ >id; exec sleep 600' 2>errors"#;
-    let run = desk.shell(script);
+    let script = format!(
+        "{BECOMES_ROOT}
+        exec $as_nobody ./own lock k -- ./as-root --reuid root -- sh -c 'echo $$ >id; exec sleep 600' 2>errors"
+    );
+    let run = desk.shell(&script);
     let id = desk.number("id").await;
     assert!(desk.read("errors").contains("as-root becomes another user"), "{}", desk.read("errors"));
     force(&node, "k").await;
