@@ -189,7 +189,12 @@ public final class LatchgateClient {
                 // When the wait is over, the service says who holds it.
                 call.waitUntil = Math.max(waitUntil, Clock.now() + 50 * Nodes.MS);
                 call.until = call.waitUntil + client.nodes.retryFor;
-                return take();
+                try {
+                    return take();
+                } catch (LatchgateException.LockHeld held) {
+                    // On a busy machine, nothing of the wait was left for the service.
+                    throw held instanceof LatchgateException.WaitTimeout ? held : new LatchgateException.WaitTimeout(held.answer);
+                }
             } finally {
                 if (isMine) queue.turn.release();
                 client.queues.compute(name, (same, mine) -> mine.leave());
