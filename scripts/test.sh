@@ -6,7 +6,7 @@
 
 # The servers commit to a RAM disk if it has room, 4 GB: most of the time would be that of a slow disk.
 room=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
-[[ -n ${TMPDIR-} ]] || ((${room:-0} < 4000000)) || export TMPDIR=/dev/shm
+[[ -n ${TMPDIR-} || $(findmnt -no OPTIONS /dev/shm) == *noexec* ]] || ((${room:-0} < 4000000)) || export TMPDIR=/dev/shm
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl fish jq pgbouncer postgres redis zsh

@@ -131,7 +131,7 @@ impl Transport {
             if !uses_proxies {
                 builder = builder.no_proxy();
             }
-            // Those that the system trusts are some 150 files, which are read only if they may be needed.
+            // The system trusts some 150 authorities. Reading them takes most of the time of a short command.
             if !settings.authorities.is_empty() || !(uses_proxies || has_https) {
                 builder = builder.tls_certs_only(settings.authorities.iter().cloned());
             }
@@ -414,7 +414,8 @@ fn reason_of(error: &reqwest::Error) -> String {
         }
         reason if reason.contains("UnknownIssuer") => {
             format!(
-                "no authority that is trusted here has signed the node's certificate: name its file in LATCHGATE_CA ({reason})"
+                "no authority that this client trusts has signed the node's certificate: for your own, see LATCHGATE_CA of the commands, or \
+                 `Client::authorities` ({reason})"
             )
         }
         reason if reason.contains("CaUsedAsEndEntity") => {

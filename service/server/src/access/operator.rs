@@ -218,7 +218,7 @@ impl AppChangeRequest {
         if self.warn_after_ms.flatten().is_some_and(|ms| ms == 0 || ms > MS_MAX) {
             return Err(OrderRefused::invalid(
                 "warn_after_ms",
-                format!("must be null, or from 1 to {MS_MAX}, {}", lasting(MS_MAX)),
+                format!("must be null, or from 1 to {MS_MAX} ({})", lasting(MS_MAX)),
             ));
         }
         let quotas = self.quotas.unwrap_or_default().parse()?;
@@ -270,7 +270,7 @@ impl KeyRequest {
         if self.expires_in_ms.is_some_and(|ms| ms == 0 || ms > MS_MAX) {
             return Err(OrderRefused::invalid(
                 "expires_in_ms",
-                format!("must be from 1 to {MS_MAX}, {}", lasting(MS_MAX)),
+                format!("must be from 1 to {MS_MAX} ({})", lasting(MS_MAX)),
             ));
         }
         Ok((Permissions { app, scopes: self.scopes.into(), prefixes }, self.expires_in_ms))

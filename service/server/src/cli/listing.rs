@@ -54,9 +54,10 @@ pub async fn kept(
     Ok((items, false))
 }
 
-/// In which app nothing was found, if an operator has named none.
-pub async fn in_own_app(client: &Client, app: Option<&str>) -> String {
-    let me = if app.is_none() { client.call(Method::GET, "/v1/me", None).await.ok() } else { None };
+/// For people: in which app nothing `was_found`, if an operator has named none.
+pub async fn in_own_app(client: &Client, app: Option<&str>, is_json: bool, was_found: bool) -> String {
+    let is_told = app.is_none() && !is_json && !was_found;
+    let me = if is_told { client.call(Method::GET, "/v1/me", None).await.ok() } else { None };
     let of_operator = me.filter(|me| me["operator"] == true && me["api_key_id"].is_string());
     of_operator.map(|me| format!(" in the app {} (--app names another one)", text(&me["app"]))).unwrap_or_default()
 }

@@ -199,7 +199,7 @@ impl Notice {
             (Some(owner), 0 | 1) => format!("held by {owner}"),
             (Some(owner), count) => format!("held by {owner} and {} more", count - 1),
             (None, _) => match problem.field("delay_left_ms").as_u64() {
-                Some(ms) => format!("granted to nobody for {}", rough(Duration::from_millis(ms))),
+                Some(ms) => format!("no node grants it for {}", rough(Duration::from_millis(ms))),
                 None => "reserved for another waiter".to_owned(),
             },
         };

@@ -47,9 +47,9 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             body.insert("grace_ms".to_owned(), json!(ms(*grace)));
             body.extend(token.map(|token| ("token".to_owned(), json!(token))));
             let answer = of_lock(Method::POST, key, "/revoke", Some(&Value::Object(body))).await?;
-            let nothing = if answer["leases"] == 0 { in_own_app(&client, app.as_deref()).await } else { String::new() };
+            let place = in_own_app(&client, app.as_deref(), show.json, answer["leases"] != 0).await;
             said(show.json, &answer, || match &answer["leases"] {
-                leases if leases == 0 => format!("{key} is free{nothing}: there is nothing to revoke."),
+                leases if leases == 0 => format!("{key} is free{place}: there is nothing to revoke."),
                 leases => {
                     format!("{} revoked: {key}. The end is at {}.", counted(leases, "lease"), text(&answer["deadline"]))
                 }
@@ -62,9 +62,9 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
                 fields.iter().map(|(name, value)| format!("{name}={}", encode(&text(value)))).collect();
             let query = format!("?{}", query.join("&"));
             let answer = of_lock(Method::DELETE, key, query.trim_end_matches('?'), None).await?;
-            let nothing = if answer["ended"] == 0 { in_own_app(&client, app.as_deref()).await } else { String::new() };
+            let place = in_own_app(&client, app.as_deref(), show.json, answer["ended"] != 0).await;
             said(show.json, &answer, || match &answer["ended"] {
-                ended if ended == 0 => format!("{key} is free{nothing}: there is nothing to end."),
+                ended if ended == 0 => format!("{key} is free{place}: there is nothing to end."),
                 ended => format!("{} ended: {key}.", counted(ended, "lease")),
             });
         }
@@ -133,7 +133,7 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
         if args.watch && stdout().is_terminal() {
             out("\x1b[H\x1b[2J");
         }
-        let place = if locks.is_empty() { in_own_app(client, app).await } else { String::new() };
+        let place = in_own_app(client, app, is_json, !locks.is_empty()).await;
         let columns = ["KEY", "MODE", "HOLDERS", "HELD FOR", "ENDS", "WAITERS", "TOKEN", "CLOSED"];
         list_of(is_json, app, &format!("{what}{place}"), &locks, &columns, |lock| {
             let (holders, first) = (&lock["holders"], &lock["holders"][0]);

@@ -39,8 +39,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             // The newest ones.
             operations.drain(..operations.len().saturating_sub(limit.unwrap_or(usize::MAX)));
             let what = if is_filtered { "operations that match" } else { "operations" };
-            let empty = operations.is_empty();
-            let place = if empty { in_own_app(&client, app.as_deref()).await } else { String::new() };
+            let place = in_own_app(&client, app.as_deref(), show.json, !operations.is_empty()).await;
             list_of(
                 show.json,
                 app.as_deref(),

@@ -1,7 +1,7 @@
 //! Nodes, clients, a proxy that loses answers, and runs of the commands.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -96,8 +96,12 @@ pub struct Desk {
 
 impl Desk {
     pub fn new(nodes: &[&Node]) -> Self {
+        Self::below(&std::env::temp_dir(), nodes)
+    }
+
+    pub fn below(directory: &Path, nodes: &[&Node]) -> Self {
         let urls: Vec<String> = nodes.iter().map(|node| node.base_url()).collect();
-        Self { dir: tempfile::tempdir().unwrap(), url: urls.join(",") }
+        Self { dir: tempfile::tempdir_in(directory).unwrap(), url: urls.join(",") }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

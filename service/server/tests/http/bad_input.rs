@@ -77,7 +77,7 @@ async fn fields_out_of_range_are_named() {
         answer.assert_names(field);
     }
     let detail = acquire(&node, "k", json!({ "ttl_ms": 99 })).await.body["detail"].clone();
-    assert_eq!(detail, "ttl_ms must be from 100 to 300000, 5 min");
+    assert_eq!(detail, "ttl_ms must be from 100 to 300000 (5 min)");
     assert_eq!(inspect(&node, "k").await["held"], false);
 }
 

@@ -279,7 +279,9 @@ async fn end_left_over(work: &Work<'_>, tree: Tree, warden: &mut Warden, kill_at
             tokio::time::sleep(LEFT_OVER_LOOK_EVERY).await;
         }
         if tree.has_members() {
-            complain("a process that CMD has started runs on as another user: no signal of latchgate reaches it");
+            complain(
+                "a process that CMD has started runs on: no signal of latchgate ends it. It may run as another user",
+            );
         }
     }
     warden.dismiss();

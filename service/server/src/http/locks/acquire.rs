@@ -122,7 +122,8 @@ pub fn not_acquired(
         Acquired::Refused(refused) => {
             let has_waited = refused.why == Refusal::WaitTimeout;
             let ticket = has_waited.then(|| ticket(refused.position, refused.now));
-            context.with_wait_max(refusal(refused, context.locks.hold_off_ms()).with_some("ticket", ticket), wait)
+            let hold_off_ms = if has_waited { context.locks.hold_off_ms() } else { 0 };
+            context.with_wait_max(refusal(refused, hold_off_ms).with_some("ticket", ticket), wait)
         }
         Acquired::WaitFailed { failure, position } => {
             unanswered(failure, lease_id).with("ticket", ticket(*position, context.locks.now()))

@@ -116,7 +116,7 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
     }
 }
 
-/// `hold_off_ms`: for how long no lock is granted at all.
+/// `hold_off_ms`: for how long nodes grant no lock at all. It is told after a wait.
 pub fn refusal(refused: &Refused, hold_off_ms: u64) -> Problem {
     let first = refused.holders.first().map_or("Another client", |lease| lease.owner.as_str());
     let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
@@ -145,7 +145,7 @@ pub fn refusal(refused: &Refused, hold_off_ms: u64) -> Problem {
         }
         Refusal::HeldOff(until) => {
             let why = "The store may have lost leases";
-            delayed(until, format!("{why}: a hold-off grants nothing for {} ms more.", left_ms(until)))
+            delayed(until, format!("{why}: for {} ms more, a hold-off keeps nodes from granting.", left_ms(until)))
         }
         Refusal::WaitTimeout => {
             // From the first arrival, over all calls with a ticket, as in a grant.
@@ -153,7 +153,9 @@ pub fn refusal(refused: &Refused, hold_off_ms: u64) -> Problem {
             let holders = refused.holders.len();
             let hold_off = Some(hold_off_ms).filter(|ms| *ms > 0 && holders == 0);
             let why = match hold_off {
-                Some(ms) => format!(" A hold-off grants nothing for {ms} ms more: the store may have lost leases."),
+                Some(ms) => {
+                    format!(" For {ms} ms more, a hold-off keeps nodes from granting: the store may have lost leases.")
+                }
                 None if holders > 0 => format!(" {}", held_by(first, holders)),
                 None => String::new(),
             };

@@ -72,8 +72,8 @@ pub fn refusal(id: OperationId, outcome: &Outcome, waited: Option<Duration>, now
                 UnknownCause::MayBeLost { until } => {
                     let left_ms = until.ms_since(now);
                     let detail = format!(
-                        "The store may have lost the record of this operation, if there was one: it is unknown whether it was done. A hold-off \
-                         lets no attempt begin for {left_ms} ms more."
+                        "The store may have lost the record of this operation, if there was one: it is unknown whether it was done. For \
+                         {left_ms} ms more, a hold-off lets only those operations begin that may be repeated."
                     );
                     problem(Code::OperationUnknown, &detail)
                         .with("why", "record_may_be_lost")

@@ -30,7 +30,7 @@ pub fn within<T: PartialOrd + Display>(field: &str, value: T, range: RangeInclus
     }
     let (min, max) = (range.start(), range.end().to_string());
     let longest = max.parse().ok().filter(|_| field.ends_with("_ms"));
-    let in_words = longest.map(|ms| format!(", {}", lasting(ms))).unwrap_or_default();
+    let in_words = longest.map(|ms| format!(" ({})", lasting(ms))).unwrap_or_default();
     Err(Problem::field(field, format!("must be from {min} to {max}{in_words}")))
 }
 
@@ -169,8 +169,8 @@ impl From<Failure> for Problem {
 /// The answer to a request that is more than its app may have.
 impl From<Excess> for Problem {
     fn from(Excess { quota, limit, remaining, retry_after }: Excess) -> Self {
-        let detail =
-            format!("The quota {} of this app is used up at this node: {limit}.", quota.as_str().replace('_', " "));
+        let what = quota.as_str().replace('_', " ");
+        let detail = format!("This app has used up its quota of {what} at this node, {limit}.");
         Self::new(Code::QuotaReached, detail)
             .with("quota", quota.as_str())
             .with("limit", limit)
