@@ -174,6 +174,21 @@ func Test22ANodeThatIsBusyIsCalledAgainAfterItsTime(t *testing.T) {
 	check(t, len(all) == 3 && all[1].at.Sub(all[0].at) >= time.Second && all[2].at.Sub(all[1].at) >= time.Second, all)
 }
 
+func Test45AWaitGoesOnWhileAQuotaIsUsedUp(t *testing.T) {
+	t.Parallel()
+	key, p, retryFor := freshKey(), startProxy(t, nodeA), 300*time.Millisecond
+	p.thenRefuse["acquire"] = seen{path: "quota-reached", status: 429}
+	waiting := inBackground(client(Config{RetryFor: retryFor}, p.url), key, Options{Wait: patience})
+	eventually(t, "calls for longer", func() bool {
+		all := p.requests("/acquire")
+		return len(all) > 0 && all[len(all)-1].at.Sub(all[0].at) > 3*retryFor
+	})
+	p.mu.Lock()
+	delete(p.thenRefuse, "acquire")
+	p.mu.Unlock()
+	freed(t, waiting(t))
+}
+
 func Test23AClaimInDoubtIsGivenBack(t *testing.T) {
 	t.Parallel()
 	refusals := []seen{{}, {path: "hidden"}, {path: "rate-limited", status: 429}, {path: "internal-error", status: 500}, {path: "unauthorized", status: 401}}

@@ -212,6 +212,8 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			n.avoid(index) // a node that is about to stop ends waits early
 		} else if !isTransient(got.Status) {
 			return got, err
+		} else if err.Code == "quota-reached" && now() < c.waitUntil {
+			c.until = c.waitUntil + n.retryFor
 		}
 		left := c.until - now()
 		if left <= 0 || retryAfter > left || c.doubt && c.isOnce {

@@ -192,6 +192,8 @@ class Nodes:
                     self.avoid(index)
                 elif not is_transient(answer.status):
                     raise error
+                elif error.code == "quota-reached" and wait_until is not None and now() < wait_until:
+                    until = wait_until + self.retry_for
                 retry_after = float(answer.body.get("retry_after_ms", 0)) / 1000 if is_transient(answer.status) else 0.0
             except NoAnswer as no_answer:
                 # The last of the time is too short for an answer, so what earlier requests have shown says more.

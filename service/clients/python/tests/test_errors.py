@@ -8,13 +8,14 @@ import ssl
 import subprocess
 import time
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
 import latchgate
 from latchgate import Refused
 
-from .world import IS_AIO, Node, Scenario
+from .world import IS_AIO, PATIENCE, Node, Scenario, eventually
 
 
 class Errors(Scenario):
@@ -64,6 +65,16 @@ class Errors(Scenario):
         times = [at for path, at, _ in proxy.seen if path.endswith("/acquire")]
         self.assertEqual(len(times), 3)
         self.assertGreaterEqual(min(times[1] - times[0], times[2] - times[1]), 1)
+
+    def test_45_a_wait_goes_on_while_a_quota_is_used_up(self) -> None:
+        proxy, retry_for = self.proxy(self.a), 0.3
+        proxy.then_refuse["acquire"] = (429, "quota-reached")
+        client = self.hasty_client(proxy, retry_for=retry_for)
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(lambda: client.lock(self.key, wait=PATIENCE))
+            eventually(lambda: waiting.done() or proxy.seen and proxy.seen[-1][1] - proxy.seen[0][1] > 3 * retry_for, "calls for longer")
+            proxy.then_refuse.clear()
+            waiting.result(PATIENCE).release()
 
     def test_keys_are_encoded_in_the_path(self) -> None:
         for key in (self.key + "/ü %2F?#", self.key + "\N{GRINNING FACE}"):

@@ -134,6 +134,23 @@ impl Client {
         from.plus(self.patience)
     }
 
+    /// [`ends`](Self::ends) after a failure of the call that was `sent`. A wait also goes on while its app has used up a quota.
+    pub(crate) fn failed(
+        &self,
+        failure: &Failure,
+        sent: Moment,
+        wait_until: Moment,
+        silent_since: &mut Option<Moment>,
+        was_answered: bool,
+    ) -> Moment {
+        if failure.is_of_quota() && !wait_until.has_passed() {
+            *silent_since = None;
+            return wait_until.plus(self.patience);
+        }
+        silent_since.get_or_insert(sent);
+        self.ends(wait_until, *silent_since, was_answered)
+    }
+
     /// A lock that is to be acquired.
     pub fn lock(&self, key: impl Into<String>) -> LockRequest {
         let key = key.into();

@@ -32,7 +32,8 @@ pub enum Error {
     #[error("the attempt has lost the operation: {0}")]
     AttemptLost(Problem),
 
-    /// The request is wrong, or the API key does not permit it. To repeat it is of no use.
+    /// The request is wrong, or the API key does not permit it, so to repeat it is of no use; or the app has used up a quota (status 429)
+    /// for the whole of the wait.
     #[error("{0}")]
     Refused(Problem),
 
@@ -156,8 +157,8 @@ impl fmt::Display for LossReason {
             Self::NotRenewed => "no renewal was answered in time",
             Self::Expired => "it expired",
             Self::Released => "it was released elsewhere",
-            Self::Revoked => "the lock was revoked",
-            Self::Forced => "an operator ended it",
+            Self::Revoked => "the lock was revoked (its history says by whom, and why)",
+            Self::Forced => "an operator ended it (the lock's history says who, and why)",
             Self::Unknown => "the lock has no record of it",
         })
     }

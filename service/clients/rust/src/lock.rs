@@ -329,8 +329,12 @@ impl LockRequest {
                         ticket = problem.field("ticket").clone();
                     }
                     pending.is_in_doubt = may_be_granted;
-                    silent_since.get_or_insert(sent);
-                    if !pause.after(&failure, self.client.ends(wait_until, silent_since, was_answered)).await {
+                    if let (Failure::Later(problem), Some(notice)) = (&failure, &self.on_wait)
+                        && failure.is_of_quota()
+                    {
+                        notice(problem);
+                    }
+                    if !pause.after(&failure, self.client.failed(&failure, sent, wait_until, &mut silent_since, was_answered)).await {
                         return Err(failure.into_error());
                     }
                 }

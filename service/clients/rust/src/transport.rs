@@ -112,8 +112,14 @@ impl Failure {
         }
     }
 
+    /// The app has used up a quota at this node, which is no outage: a wait goes on.
+    pub(crate) fn is_of_quota(&self) -> bool {
+        matches!(self, Self::Later(problem) if problem.code() == "quota-reached")
+    }
+
     pub(crate) fn into_error(self) -> Error {
         match self {
+            Self::Later(problem) if problem.code() == "quota-reached" => Error::Refused(problem),
             Self::Decided(problem) => Error::Refused(problem),
             Self::Later(problem) => Error::Unreachable(problem.to_string()),
             Self::NotSent(reason) | Self::NoAnswer(reason) => Error::Unreachable(reason),

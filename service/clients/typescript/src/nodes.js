@@ -176,7 +176,10 @@ export class Nodes {
           }
           this.#avoid(index);
         } else if (!isTransient(status)) throw error;
-        else retryAfterMs = Number(answer.body.retry_after_ms) || 0;
+        else {
+          retryAfterMs = Number(answer.body.retry_after_ms) || 0;
+          if (error.code === "quota-reached" && waitUntil !== undefined && now() < waitUntil) until = waitUntil + this.retryForMs;
+        }
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
         // The last of the time is too short for an answer, so what earlier requests have shown says more.

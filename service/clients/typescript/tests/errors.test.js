@@ -10,7 +10,7 @@ import { fileURLToPath } from "node:url";
 import { inspect } from "node:util";
 
 import { Client, Refused } from "../src/index.js";
-import { clientOf, freshKey, isFree, startNode, startProxy, world } from "./world.js";
+import { clientOf, eventually, freshKey, isFree, startNode, startProxy, world } from "./world.js";
 
 const nodes = world();
 
@@ -84,6 +84,18 @@ test("22: a node that is busy is called again after its time", async () => {
   assert.equal(times.length, 3);
   // A timer of Node may end a millisecond early.
   assert.ok(Math.min(times[1] - times[0], times[2] - times[1]) >= 990);
+});
+
+test("45: a wait goes on while a quota is used up", async () => {
+  const proxy = await startProxy(nodes.a);
+  const retryForMs = 300;
+  proxy.thenRefuse.set("acquire", { status: 429, code: "quota-reached" });
+  let isOver = false;
+  const waiting = clientOf(proxy, { retryForMs }).lock(freshKey(), { waitMs: 60_000 });
+  waiting.catch(() => {}).finally(() => (isOver = true));
+  await eventually(() => isOver || proxy.seen.at(-1)?.at - proxy.seen[0]?.at > 3 * retryForMs, "calls for longer");
+  proxy.thenRefuse.clear();
+  await (await waiting).release();
 });
 
 test("an unknown option is refused by its name", async () => {

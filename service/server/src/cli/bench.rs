@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use comfy_table::{Table, presets};
 use latchgate_bench::drive::Meter;
 use latchgate_bench::work::{self, Report, Settings, Workload};
+use latchgate_client::Error;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::print::out;
@@ -16,6 +17,12 @@ use crate::config::BenchArgs;
 /// # Errors
 /// When a node cannot be reached, or a request has failed.
 pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let is_io = |error: &anyhow::Error| error.chain().any(|cause| cause.is::<std::io::Error>());
+    // With the exit code that the other commands have for it.
+    measure(args).await.map_err(|error| if is_io(&error) { Error::Unreachable(format!("{error:#}")).into() } else { error })
+}
+
+async fn measure(args: &BenchArgs) -> anyhow::Result<()> {
     let settings = args.settings()?;
     // Each connection is an open file.
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {

@@ -207,7 +207,9 @@ impl Notice {
         let number = |name| problem.field(name).as_u64();
         let is_at_limit = number("group_limit").is_some_and(|limit| number("group_held") >= Some(limit));
         let at_limit = is_at_limit.then(|| "its group is at its limit".to_owned());
-        let held_by = closed.or(at_limit).unwrap_or(held_by);
+        let quota = problem.field("quota").as_str();
+        let quota = quota.map(|quota| format!("the app's quota of {} is used up", quota.replace('_', " ")));
+        let held_by = quota.or(closed).or(at_limit).unwrap_or(held_by);
         if !self.is_quiet && (Line::is_on_terminal() || self.line.is_empty()) {
             self.line.show(&format!("waiting for {}: {held_by}{position}", self.names));
         }

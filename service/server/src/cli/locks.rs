@@ -40,7 +40,11 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             let answer = client.call(Method::GET, &path, None).await?;
             let events = answer["events"].as_array().cloned().unwrap_or_default();
             events.iter().try_for_each(|event| is_about(key, event))?;
-            list(show.json, "events", &events, &EVENT_COLUMNS, event_cells);
+            list(show.json, "events", &events, &EVENT_COLUMNS, |event| {
+                let mut cells = event_cells(event);
+                cells[0] = when(&event["at"]);
+                cells
+            });
         }
         LocksCommand::Revoke { key, grace, token, note } => {
             let mut body = note_fields(note);

@@ -54,6 +54,7 @@ pub fn failed(error: &Error) -> u8 {
 pub fn code_of(error: &Error) -> u8 {
     match error {
         Error::NotAcquired(_) | Error::InProgress(_) => NOT_HAD,
+        Error::Refused(problem) if problem.status() == 429 => NOT_HAD,
         Error::LeaseLost(_) | Error::AttemptLost(_) => LOST,
         Error::OutcomeUnknown(_) => UNKNOWN,
         Error::Refused(problem) if [401, 403].contains(&problem.status()) => NOT_PERMITTED,

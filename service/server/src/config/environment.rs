@@ -48,7 +48,9 @@ pub fn check(
     command: &clap::Command,
     is_node: bool,
 ) -> anyhow::Result<()> {
-    for (name, nearest) in unknown(environment, command) {
+    // A node is stopped by what is near its own settings only.
+    let read = if is_node { command.find_subcommand("serve").unwrap_or(command) } else { command };
+    for (name, nearest) in unknown(environment, command, &names_of(read)) {
         match nearest {
             Some(nearest) if is_node => {
                 bail!("no setting reads the environment variable {name}: did you mean {nearest}?")
@@ -62,10 +64,11 @@ pub fn check(
     Ok(())
 }
 
-/// The variables that no setting reads, each with that of the setting that was probably meant.
+/// The variables that no setting reads, each with that of `meant` which was probably meant.
 fn unknown(
     environment: impl Iterator<Item = (OsString, OsString)>,
     command: &clap::Command,
+    meant: &[String],
 ) -> impl Iterator<Item = (String, Option<String>)> {
     let names = names_of(command);
     environment.filter_map(move |(name, value)| {
@@ -74,18 +77,18 @@ fn unknown(
             || names.iter().any(|known| *known == name)
             || OF_LOCK.contains(&&*name)
             || is_service_link(&name, &value);
-        (!is_known).then(|| (name.to_string(), nearest(command, &name)))
+        (!is_known).then(|| (name.to_string(), nearest(meant, &name)))
     })
 }
 
 /// The variable of a setting that has most likely been meant: of its letters, at most one in four is another, or one name goes on where the
 /// other one ends.
-fn nearest(command: &clap::Command, name: &str) -> Option<String> {
+fn nearest(meant: &[String], name: &str) -> Option<String> {
     let goes_on = |long: &str, short: &str| long.strip_prefix(short).is_some_and(|rest| rest.starts_with('_'));
     let most = (name.len() - PREFIX.len()).max(4) / 4;
-    let distance = |known: &String| strsim::osa_distance(known, name);
-    let is_near = |known: &String| goes_on(known, name) || goes_on(name, known) || distance(known) <= most;
-    names_of(command.find_subcommand("serve")?).into_iter().filter(is_near).min_by_key(distance)
+    let distance = |known: &&String| strsim::osa_distance(known, name);
+    let is_near = |known: &&String| goes_on(known, name) || goes_on(name, known) || distance(known) <= most;
+    meant.iter().filter(is_near).min_by_key(distance).cloned()
 }
 
 /// Kubernetes and Docker describe a service called `latchgate` (or `latchgate-…`) to every container:
@@ -110,7 +113,7 @@ mod tests {
     }
 
     fn is_unknown(name: &str, value: &str) -> bool {
-        unknown([(OsString::from(name), OsString::from(value))].into_iter(), &command()).count() == 1
+        unknown([(OsString::from(name), OsString::from(value))].into_iter(), &command(), &[]).count() == 1
     }
 
     #[test]
@@ -127,6 +130,14 @@ mod tests {
         for own in ["LATCHGATE_QUUX", "LATCHGATE_USER", "LATCHGATE_DATA", "LATCHGATE_RELEASE", "LATCHGATE_BACKUP_DIR"] {
             assert!(is_unknown(own, "x") && refused(own, "x").is_none(), "{own} is near no setting");
         }
+    }
+
+    #[test]
+    fn a_command_names_the_variable_of_a_client_that_was_meant() {
+        let environment = [(OsString::from("LATCHGATE_APIKEY"), OsString::from("x"))].into_iter();
+        let meant = Some("LATCHGATE_API_KEY".to_owned());
+        assert_eq!(unknown(environment, &command(), &names_of(&command())).next().unwrap().1, meant);
+        assert!(refused("LATCHGATE_APIKEY", "x").is_none(), "it is near no setting of a node");
     }
 
     #[test]

@@ -68,15 +68,35 @@ async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
     ];
     let mut arrivals = Vec::new();
     for (status, body) in answers {
-        let (mut stream, _) = listener.accept().await.unwrap();
-        let mut request = vec![0; 65_536];
-        let _ = stream.read(&mut request).await.unwrap();
-        arrivals.push(std::time::Instant::now());
-        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
-        stream.write_all((head + body).as_bytes()).await.unwrap();
+        arrivals.push(answered(&listener, status, body).await);
     }
     assert_eq!(acquiring.await.unwrap().unwrap().token(), 7);
     assert!(arrivals[1] - arrivals[0] >= std::time::Duration::from_millis(1_500));
+}
+
+#[tokio::test]
+async fn a_wait_goes_on_while_a_quota_is_used_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let lock = Client::new([url]).unwrap().patience(std::time::Duration::from_millis(1)).lock("k").wait(seconds(60));
+    let acquiring = tokio::spawn(lock.acquire());
+    let used_up = ("429 Too Many Requests", r#"{"status":429,"code":"quota-reached","detail":"later","retry_after_ms":10}"#);
+    let granted = ("200 OK", r#"{"key":"k","lease_id":"x","owner":"a","token":7,"ttl_ms":30000}"#);
+    for (status, body) in [used_up, used_up, used_up, granted] {
+        answered(&listener, status, body).await;
+    }
+    assert_eq!(acquiring.await.unwrap().unwrap().token(), 7);
+}
+
+/// Answers the next request at the listener; returns when that arrived.
+async fn answered(listener: &TcpListener, status: &str, body: &str) -> std::time::Instant {
+    let (mut stream, _) = listener.accept().await.unwrap();
+    let mut request = vec![0; 65_536];
+    let _ = stream.read(&mut request).await.unwrap();
+    let arrived = std::time::Instant::now();
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    stream.write_all((head + body).as_bytes()).await.unwrap();
+    arrived
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{KeyFull, Lease, LeaseId, LimitMismatch, Lost, Outcome, Refusal, STATE_BYTES_MAX};
+use latchgate_core::lock::{EndReason, KeyFull, Lease, LeaseId, LimitMismatch, Lost, Outcome, Refusal, STATE_BYTES_MAX};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
@@ -235,6 +235,9 @@ fn limit_mismatch(mismatch: LimitMismatch) -> Problem {
 fn lease_lost(lost: &Lost) -> Problem {
     let why = lost.why.map_or("unknown", |why| why.as_str());
     let detail = match lost.why {
+        Some(why @ (EndReason::Forced | EndReason::Revoked)) => {
+            format!("This lease has ended: {why}. The history of the lock says by whom, and why.")
+        }
         Some(why) => format!("This lease has ended: {why}."),
         None => "This key has no record of the lease.".to_owned(),
     };

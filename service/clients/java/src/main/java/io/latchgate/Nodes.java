@@ -234,6 +234,8 @@ final class Nodes {
                 avoid(index); // a node that is about to stop ends waits early
             } else if (!answer.isTransient()) {
                 throw error;
+            } else if (error.code.equals("quota-reached") && Clock.now() < call.waitUntil) {
+                call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
             if (left <= 0 || retryAfter > left || call.doubt && call.isOnce) throw error;

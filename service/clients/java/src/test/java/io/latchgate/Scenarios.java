@@ -469,6 +469,20 @@ final class Scenarios extends World {
         check(calls.get(1).at() - calls.get(0).at() >= 1e9 && calls.get(2).at() - calls.get(1).at() >= 1e9, calls);
     }
 
+    void test45_a_wait_goes_on_while_a_quota_is_used_up() throws Exception {
+        Proxy proxy = new Proxy(nodeA);
+        Duration retryFor = Duration.ofMillis(300);
+        proxy.thenRefuses.put("acquire", 430); // 429 quota-reached
+        LatchgateClient client = config(proxy.url).retryFor(retryFor).connect();
+        CompletableFuture<Lease> waiting = background(() -> client.acquire(key, options().wait(PATIENCE)));
+        eventually("calls for longer", () -> {
+            List<Seen> calls = proxy.requests("/acquire");
+            return waiting.isDone() || !calls.isEmpty() && calls.get(calls.size() - 1).at() - calls.get(0).at() > 3 * retryFor.toNanos();
+        });
+        proxy.thenRefuses.clear();
+        result(waiting).release();
+    }
+
     void test23_a_claim_in_doubt_is_given_back() throws Exception {
         for (int refusal : List.of(0, 504, 429, 500, 401)) {
             Proxy proxy = new Proxy(nodeA);

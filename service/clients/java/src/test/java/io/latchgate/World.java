@@ -130,7 +130,8 @@ class World {
             Integer refusal = loses.getOrDefault(verb, 0) == 0 ? thenRefuses.get(verb) : null;
             if (refusal == null && refuses.getAndUpdate(left -> Math.max(left - 1, 0)) > 0) refusal = 503;
             if (refusal != null) {
-                answer(exchange, refusal, "{\"code\":\"" + (refusal == 503 ? "store-unavailable" : "proxy-refuses") + "\",\"retry_after_ms\":" + (refusal == 503 ? 1000 : 0) + "}");
+                String code = Map.of(503, "store-unavailable", 430, "quota-reached").getOrDefault(refusal, "proxy-refuses");
+                answer(exchange, refusal == 430 ? 429 : refusal, "{\"code\":\"" + code + "\",\"retry_after_ms\":" + (refusal == 503 ? 1000 : 0) + "}");
                 return;
             }
             try {
