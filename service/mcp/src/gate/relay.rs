@@ -6,6 +6,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::BoxFuture;
 use latchgate_client::Client;
 use parking_lot::Mutex;
 use rmcp::transport::io::stdio_pipes;
@@ -78,7 +79,16 @@ pub struct Answer {
 ///
 /// # Errors
 /// When the server cannot be started.
-pub async fn run(
+pub fn run(
+    client: Client,
+    settings: Settings,
+    command: &[OsString],
+    stop: CancellationToken,
+) -> BoxFuture<'_, std::io::Result<Option<ExitStatus>>> {
+    Box::pin(relay(client, settings, command, stop))
+}
+
+async fn relay(
     client: Client,
     settings: Settings,
     command: &[OsString],

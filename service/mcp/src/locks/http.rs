@@ -21,11 +21,7 @@ use super::session::{Session, Settings, api_key};
 const SESSIONS_MAX: usize = 1_000;
 const BODY_BYTES_MAX: usize = 256 * 1_024;
 
-/// Serves `/mcp` until `stop`. A session ends when its client says so, or has sent nothing for `idle_max`. A call goes to the nodes with the API
-/// key that it came with; without one, with that of `client`, which only an address on loopback allows.
-///
-/// # Errors
-/// When the listener has no address.
+/// See [`serve_http`](super::serve_http).
 pub async fn serve(
     listener: TcpListener,
     client: Client,

@@ -23,17 +23,37 @@ mod work;
 use std::process::ExitCode;
 
 use latchgate_client::Error;
+use tokio::runtime::Builder;
 
 pub use self::print::complain;
 use self::print::out;
 use crate::config::{Cli, Command};
 use crate::{http, serve};
 
-/// Runs the command; returns its exit code. All commands have the same ones for what a node says.
+/// Runs the command; returns its exit code. Not async: a crate compiles each async function that it awaits, also those of other crates, so
+/// the binary would be compiled from nearly all of this one again.
 ///
 /// # Errors
 /// Says why the command failed, in words for its user.
-pub async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+pub fn run() -> anyhow::Result<ExitCode> {
+    let cli = Cli::read()?;
+    let mut runtime = match &cli.command {
+        // The threads for connections have runtimes of their own.
+        Command::Serve(_) => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let is_node = matches!(cli.command, Command::Serve(_));
+    let runtime = runtime.enable_all().build()?;
+    let code = runtime.block_on(ended(cli));
+    if !is_node {
+        // A write to a reader that does not read has no end.
+        runtime.shutdown_background();
+    }
+    code
+}
+
+/// All commands have the same exit codes for what a node says.
+async fn ended(cli: Cli) -> anyhow::Result<ExitCode> {
     carry_out(cli).await.or_else(|error| match error.downcast_ref() {
         // A setting, or an answer, is wrong.
         None | Some(Error::Invalid(_)) => Err(error),
