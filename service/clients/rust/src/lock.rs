@@ -334,7 +334,13 @@ impl LockRequest {
                     {
                         notice(problem);
                     }
-                    if !pause.after(&failure, self.client.failed(&failure, sent, wait_until, &mut silent_since, was_answered)).await {
+                    if !pause
+                        .after(
+                            &failure,
+                            self.client.failed(&failure, sent, wait_until, &mut silent_since, was_answered),
+                        )
+                        .await
+                    {
                         return Err(failure.into_error());
                     }
                 }

@@ -302,7 +302,13 @@ impl Operation {
                     return refused(problem);
                 }
                 Err(failure) => {
-                    if pause.after(&failure, self.client.failed(&failure, sent, wait_until, &mut silent_since, was_answered)).await {
+                    if pause
+                        .after(
+                            &failure,
+                            self.client.failed(&failure, sent, wait_until, &mut silent_since, was_answered),
+                        )
+                        .await
+                    {
                         continue;
                     }
                     // Not before: a planned switch of the gate is over by then. And not beside an attempt that is known to run.

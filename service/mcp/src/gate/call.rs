@@ -124,6 +124,7 @@ impl Relay {
         let words = match error {
             _ if state == "succeeded" => OTHER_ARGUMENTS,
             Error::InProgress(_) | Error::Unreachable(_) => &format!("{error}. {REPEAT}"),
+            Error::Refused(problem) if problem.status() == 429 => &format!("{error}. {REPEAT}"),
             Error::OutcomeUnknown(_) => return unknown(EARLIER, id.unwrap_or("ID")),
             _ if state == "unknown" => return unknown(EARLIER, id.unwrap_or("ID")),
             _ if is_mismatch => &format!("{error}. {REPEAT}"),

@@ -19,7 +19,9 @@ use crate::config::BenchArgs;
 pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
     let is_io = |error: &anyhow::Error| error.chain().any(|cause| cause.is::<std::io::Error>());
     // With the exit code that the other commands have for it.
-    measure(args).await.map_err(|error| if is_io(&error) { Error::Unreachable(format!("{error:#}")).into() } else { error })
+    measure(args)
+        .await
+        .map_err(|error| if is_io(&error) { Error::Unreachable(format!("{error:#}")).into() } else { error })
 }
 
 async fn measure(args: &BenchArgs) -> anyhow::Result<()> {

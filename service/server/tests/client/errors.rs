@@ -80,7 +80,8 @@ async fn a_wait_goes_on_while_a_quota_is_used_up() {
     let url = format!("http://{}", listener.local_addr().unwrap());
     let lock = Client::new([url]).unwrap().patience(std::time::Duration::from_millis(1)).lock("k").wait(seconds(60));
     let acquiring = tokio::spawn(lock.acquire());
-    let used_up = ("429 Too Many Requests", r#"{"status":429,"code":"quota-reached","detail":"later","retry_after_ms":10}"#);
+    let used_up =
+        ("429 Too Many Requests", r#"{"status":429,"code":"quota-reached","detail":"later","retry_after_ms":10}"#);
     let granted = ("200 OK", r#"{"key":"k","lease_id":"x","owner":"a","token":7,"ttl_ms":30000}"#);
     for (status, body) in [used_up, used_up, used_up, granted] {
         answered(&listener, status, body).await;

@@ -1,7 +1,9 @@
 //! Leases and refusals, as clients see them.
 
 use latchgate_core::Timestamp;
-use latchgate_core::lock::{EndReason, KeyFull, Lease, LeaseId, LimitMismatch, Lost, Outcome, Refusal, STATE_BYTES_MAX};
+use latchgate_core::lock::{
+    EndReason, KeyFull, Lease, LeaseId, LimitMismatch, Lost, Outcome, Refusal, STATE_BYTES_MAX,
+};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use utoipa::ToSchema;

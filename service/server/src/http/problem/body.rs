@@ -153,9 +153,10 @@ impl Problem {
                 "must be fast while locks are in Redis, which may lose what it has acknowledged. For durable operations an operator names \
                  Postgres or SQLite in --locks; if that is the other engine of a pair, `latchgate engines switch locks` changes to it",
             ),
-            Failure::PermanentNeedsDurable => {
-                Self::field("permanent", "is possible only for operations in a store that commits to disk: claim them with durability durable")
-            }
+            Failure::PermanentNeedsDurable => Self::field(
+                "permanent",
+                "is possible only for operations in a store that commits to disk: claim them with durability durable",
+            ),
         }
     }
 }
