@@ -42,7 +42,8 @@ pub async fn hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> 
 }
 
 async fn order_hold_off(args: &BesideArgs, of: EnginesOf, for_ms: Option<u64>) -> anyhow::Result<u64> {
-    Ok(join(args, of).await?.order_hold_off(for_ms).await?)
+    let (locks_ms, gate_ms) = join(args, of).await?.order_hold_off(for_ms).await?;
+    Ok(if of == EnginesOf::Gate { gate_ms } else { locks_ms })
 }
 
 /// Switches a pair of engines; returns the name of the one in use.

@@ -73,7 +73,10 @@ fn hold_off(of: EnginesOf, ms: u64) -> String {
         EnginesOf::Locks if ms == 0 => "No hold-off is in force: nodes grant leases. Unless the gate has a store of its own, the \
                                         hold-off of operations has ended too: an operation that was running may run again."
             .to_owned(),
-        EnginesOf::Locks => format!("The hold-off is in force: no node grants new leases for {lasts}."),
+        EnginesOf::Locks => format!(
+            "The hold-off is in force: no node grants new leases for {lasts}. Unless the gate has a store of its own, operations have \
+             one too: see `latchgate engines list`."
+        ),
         EnginesOf::Gate if ms == 0 => "No hold-off of the gate is in force: operations without a record go, and one that was \
                                        running may run again. Unless the gate has a store of its own, nodes grant leases too."
             .to_owned(),

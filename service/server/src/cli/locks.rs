@@ -13,7 +13,7 @@ use tokio::time::sleep;
 
 use super::listing::{PAGE, in_own_app, list_of, pages};
 use super::node::client;
-use super::print::{coloured, counted, list, one_line, out, said, text, when};
+use super::print::{coloured, complain, counted, list, one_line, out, said, text, when};
 use crate::config::{EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, ShowArgs};
 use crate::format::{YEAR_MS, ms};
 
@@ -32,7 +32,9 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
     match command {
         LocksCommand::List(args) => list_locks(&client, args, app.as_deref(), show.json).await?,
         LocksCommand::Show { key } => {
-            show_lock(show.json, &of_lock(Method::GET, key, "", None).await?);
+            let lock = of_lock(Method::GET, key, "", None).await?;
+            let place = in_own_app(&client, app.as_deref(), show.json, lock["held"] == true).await;
+            show_lock(show.json, &lock, &place);
         }
         LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
         LocksCommand::History { key, limit } => {
@@ -40,7 +42,8 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             let answer = client.call(Method::GET, &path, None).await?;
             let events = answer["events"].as_array().cloned().unwrap_or_default();
             events.iter().try_for_each(|event| is_about(key, event))?;
-            list(show.json, "events", &events, &EVENT_COLUMNS, |event| {
+            let place = in_own_app(&client, app.as_deref(), show.json, !events.is_empty()).await;
+            list(show.json, &format!("events{place}"), &events, &EVENT_COLUMNS, |event| {
                 let mut cells = event_cells(event);
                 cells[0] = when(&event["at"]);
                 cells
@@ -58,6 +61,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
                     format!("{} revoked: {key}. The end is at {}.", counted(leases, "lease"), text(&answer["deadline"]))
                 }
             });
+            notices(show.json, &answer["leases"]);
         }
         LocksCommand::Force { key, token, note } => {
             let mut fields = note_fields(note);
@@ -71,6 +75,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
                 ended if ended == 0 => format!("{key} is free{place}: there is nothing to end."),
                 ended => format!("{} ended: {key}.", counted(ended, "lease")),
             });
+            notices(show.json, &answer["ended"]);
         }
         LocksCommand::Close { key, reason, until, lasts } => {
             let mut body = json!({ "reason": reason });
@@ -103,6 +108,13 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
         }
     }
     Ok(())
+}
+
+/// After leases were taken away.
+fn notices(is_json: bool, leases: &Value) {
+    if !is_json && *leases != 0 {
+        complain("a holder learns of it by its next renewal, after a third of its TTL, and may work on until then");
+    }
 }
 
 async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is_json: bool) -> anyhow::Result<()> {
@@ -167,7 +179,7 @@ fn from_now(lasts: Option<Duration>) -> anyhow::Result<Option<String>> {
     Ok(Some((OffsetDateTime::now_utc() + lasts).format(&Rfc3339)?))
 }
 
-fn show_lock(is_json: bool, lock: &Value) {
+fn show_lock(is_json: bool, lock: &Value, place: &str) {
     if is_json {
         return out(lock);
     }
@@ -178,7 +190,7 @@ fn show_lock(is_json: bool, lock: &Value) {
         _ => "free",
     };
     let (key, state) = (text(&lock["key"]), coloured("STATE", state));
-    out(format_args!("{key}: {state}, {}", counted(&lock["waiters"], "waiter")));
+    out(format_args!("{key}: {state}{place}, {}", counted(&lock["waiters"], "waiter")));
     for (name, what) in
         [("delayed_until", "lock-delay or min-hold until"), ("limit", "limit of permits"), ("fence", "fence")]
     {

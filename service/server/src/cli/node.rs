@@ -27,7 +27,7 @@ pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
     let mut client = Client::new([&args.url])?.patience(args.retry_for);
     if let Some(ca) = &args.ca {
         let read = std::fs::read(ca).with_context(|| format!("cannot read the certificates in {}", ca.display()))?;
-        client = client.authorities(&read)?;
+        client = client.authorities(&read).with_context(|| format!("cannot use {}", ca.display()))?;
     }
     // `$(cat admin.key)` in another directory is empty.
     Ok(match args.key.as_deref().map(str::trim) {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
-use super::print::{one_line, said, text, when};
-use crate::config::{NodeCommand, OperationsCommand};
+use super::print::{complain, one_line, said, text, when};
+use crate::config::{NodeCommand, OperationsCommand, ShowArgs};
 use crate::format::ms;
 
 /// Digits of the id of an operation.
@@ -21,6 +21,23 @@ pub const PAGES_MAX: usize = 40;
 /// As [`super::locks::locks`].
 pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<OperationsCommand>) -> anyhow::Result<()> {
     let client = client(&show.node)?.in_app(app.as_deref());
+    let carried_out = carry_out(&client, command, app.as_deref(), show).await;
+    let refusal = carried_out.as_ref().err().and_then(|error| error.downcast_ref::<Error>()?.code());
+    if refusal == Some("operation-not-found") {
+        let place = in_own_app(&client, app.as_deref(), show.json, false).await;
+        if !place.is_empty() {
+            complain(format_args!("it was looked for{place}"));
+        }
+    }
+    carried_out
+}
+
+async fn carry_out(
+    client: &Client,
+    command: &OperationsCommand,
+    app: Option<&str>,
+    show: &ShowArgs,
+) -> anyhow::Result<()> {
     match command {
         OperationsCommand::List { operation, state, older_than, suspect, undecided, limit } => {
             let older_than_ms = ms(*older_than);
@@ -34,15 +51,15 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
                 None => vec![""],
             };
             let is_kept = |operation: &Value| !undecided || is_undecided(operation);
-            let (mut operations, _) = in_states(&client, &states, &filter, is_kept, usize::MAX).await?;
+            let (mut operations, _) = in_states(client, &states, &filter, is_kept, usize::MAX).await?;
             let is_filtered = *undecided || *suspect || older_than_ms > 0 || operation.is_some() || state.is_some();
             // The newest ones.
             operations.drain(..operations.len().saturating_sub(limit.unwrap_or(usize::MAX)));
             let what = if is_filtered { "operations that match" } else { "operations" };
-            let place = in_own_app(&client, app.as_deref(), show.json, !operations.is_empty()).await;
+            let place = in_own_app(client, app, show.json, !operations.is_empty()).await;
             list_of(
                 show.json,
-                app.as_deref(),
+                app,
                 &format!("{what}{place}"),
                 &operations,
                 &["SINCE", "STATE", "OPERATION", "LABEL", "ATTEMPT", "SUSPECTED DOUBLE RUNS", "ID"],
@@ -54,7 +71,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             );
         }
         OperationsCommand::Show { id } => {
-            let id = whole_id(&client, id).await?;
+            let id = whole_id(client, id).await?;
             let answer = client.call(Method::GET, &format!("/v1/operations/{}", encode(&id)), None).await?;
             said(show.json, &answer, || {
                 let mut fields = answer.as_object().cloned().unwrap_or_default();
@@ -75,7 +92,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             if let Some(by) = by {
                 body["by"] = json!(by);
             }
-            let id = whole_id(&client, id).await?;
+            let id = whole_id(client, id).await?;
             let path = format!("/v1/operations/{}/resolve", encode(&id));
             let answer = client.call(Method::POST, &path, Some(&body)).await?;
             said(show.json, &answer, || match answer["outcome"].as_str() {
@@ -88,7 +105,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
             });
         }
         OperationsCommand::Forget { id, force } => {
-            let id = whole_id(&client, id).await?;
+            let id = whole_id(client, id).await?;
             let path = format!("/v1/operations/{}?force={force}", encode(&id));
             let answer = client.call(Method::DELETE, &path, None).await?;
             said(show.json, &answer, || {
@@ -99,10 +116,10 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
     Ok(())
 }
 
-/// The state that a list shows: an attempt whose lease has ended is not under way any more.
+/// The state that is shown: an attempt whose lease has ended is not under way any more. Filters and JSON have its state as it is stored.
 fn state_of(operation: &Value) -> String {
     let has_expired = operation["state"] == "started" && operation["ttl_ms"] == 0;
-    if has_expired { "expired".to_owned() } else { text(&operation["state"]) }
+    if has_expired { "started, lease expired".to_owned() } else { text(&operation["state"]) }
 }
 
 /// The states of operations that may be undecided, in the order in which an operation has them: between two lists none is missed.

@@ -97,7 +97,14 @@ fn colour_of(column: &str, cell: &str) -> Option<AnsiColor> {
             "closed" | "filling" | "held_too_long" | "moving" | "not held, but not granted yet" | "revoking" => {
                 Some(Yellow)
             }
-            "disabled" | "expired" | "forced" | "revoked" | "unknown" | "unreadable" | "waited" => Some(Red),
+            "disabled"
+            | "expired"
+            | "forced"
+            | "revoked"
+            | "started, lease expired"
+            | "unknown"
+            | "unreadable"
+            | "waited" => Some(Red),
             _ => None,
         },
         ("HOLDERS", owners) if owners != column => Some(Green),

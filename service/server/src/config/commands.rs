@@ -25,13 +25,17 @@ pub struct NodeArgs {
     pub key: Option<String>,
 
     /// A PEM file with the certificates of the authorities that sign for https://. If absent: those that the system trusts.
-    #[arg(long, value_name = "PATH", env = "LATCHGATE_CA")]
+    #[arg(long, value_name = "PATH", env = "LATCHGATE_CA", value_parser = authorities)]
     pub ca: Option<PathBuf>,
 
     /// When no node answers, a call ends after this time in all. A wait that has begun goes on through an outage, and ends this time
     /// after --wait at the latest.
     #[arg(long, value_name = "DURATION", env = "LATCHGATE_RETRY_FOR", default_value = "2s", value_parser = some_duration)]
     pub retry_for: Duration,
+}
+
+fn authorities(path: &str) -> Result<PathBuf, &'static str> {
+    if path.trim().is_empty() { Err("LATCHGATE_CA is set and empty, or --ca is") } else { Ok(path.into()) }
 }
 
 impl NodeArgs {

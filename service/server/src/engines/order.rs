@@ -139,11 +139,11 @@ impl EngineSet {
     }
 
     /// Begins, shortens, extends or, with 0, ends a hold-off of the engine in use; `None`: of the longest lease allowed. Returns how
-    /// long it lasts, in ms.
+    /// long it lasts for locks, and for operations, in ms.
     ///
     /// # Errors
     /// When the active engine does not answer.
-    pub async fn order_hold_off(&self, for_ms: Option<u64>) -> Result<u64, OrderFailure> {
+    pub async fn order_hold_off(&self, for_ms: Option<u64>) -> Result<(u64, u64), OrderFailure> {
         self.inner
             .change_active(|record, now| {
                 let longest = record.held_off(record.ttl_ms_max, now).hold_off_until;
@@ -170,7 +170,7 @@ impl EngineSet {
                 next.held_because(record, "an operator has ordered it")
             })
             .await
-            .map(|(record, now)| record.hold_off_until.ms_since(now))
+            .map(|(record, now)| (record.hold_off_until.ms_since(now), record.operations_held_until().ms_since(now)))
     }
 
     /// Makes leases end later, because they seem to end too early by the jump: see [`EngineRecord::after_jump`]. Nothing is done if another

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use super::kind::{Context, Gating, Input, Reply, State};
 use super::waits::Waits;
 use crate::failure::Failure;
-use crate::node::{Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Node, Work, gather, run, run_locked};
+use crate::node::{Apart, BATCH_MAX, Cache, Done, Failed, Node, Served, UnderWay, Work, gather, run, run_locked};
 use crate::store::Epoch;
 
 /// How many claims a node remembers: a post or a heartbeat begins with one, without a load.
@@ -28,7 +28,7 @@ pub(super) struct Committer {
     waits: Arc<Waits>,
     calls: mpsc::Receiver<Call>,
     cache: Cache<State>,
-    apart: ApartKeys<Call, Gating>,
+    under_way: UnderWay<Call, Gating>,
 }
 
 type Inputs = BTreeMap<Address, Input>;
@@ -36,45 +36,49 @@ type Inputs = BTreeMap<Address, Input>;
 impl Committer {
     pub(super) fn new(node: Arc<Node>, waits: Arc<Waits>, calls: mpsc::Receiver<Call>) -> Self {
         let cache = Cache::new(CLAIMS_MAX, CLAIMS_BYTES_MAX);
-        Self { node, waits, calls, cache, apart: ApartKeys::default() }
+        Self { node, waits, calls, cache, under_way: UnderWay::default() }
     }
 
     /// Serves until every handle has been dropped.
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(BATCH_MAX);
-        loop {
-            let mut inputs = Inputs::new();
+        let (mut inputs, mut is_over) = (Inputs::new(), false);
+        while !is_over || !self.under_way.is_empty() {
+            let has_room = !is_over && inputs.len() < BATCH_MAX;
             tokio::select! {
                 biased;
-                count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
-                    if count == 0 {
-                        return;
-                    }
-                }
-                Some((done, arrived)) = self.apart.next(), if !self.apart.is_empty() => {
-                    self.take_back(done, arrived, &mut inputs);
+                count = self.calls.recv_many(&mut calls, BATCH_MAX), if has_room => is_over = count == 0,
+                Some(served) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    self.take_back(served, &mut inputs);
                 }
             }
             // However many calls come.
-            while let Some((done, arrived)) = self.apart.try_next() {
-                self.take_back(done, arrived, &mut inputs);
+            while let Some(served) = self.under_way.try_next() {
+                self.take_back(served, &mut inputs);
             }
             gather(&mut self.calls, &mut calls).await;
             calls.drain(..).for_each(|call| self.take(call, &mut inputs));
-            if !inputs.is_empty() {
-                self.serve(inputs).await;
+            if !inputs.is_empty() && self.under_way.may_begin(inputs.len()) {
+                self.serve(std::mem::take(&mut inputs));
             }
         }
     }
 
-    /// An operation comes back: it is answered, and what has arrived meanwhile is served.
-    fn take_back(&mut self, done: Done<Gating>, arrived: Arrived<Call>, inputs: &mut Inputs) {
-        self.answer(done);
-        arrived.calls.into_iter().for_each(|call| self.take(call, inputs));
+    /// Operations come back: they are answered, and what has arrived meanwhile is served.
+    fn take_back(&mut self, served: Served<Gating>, inputs: &mut Inputs) {
+        if served.has_guessed_wrong {
+            self.cache.guessed_wrong();
+        }
+        served.apart.into_iter().for_each(|apart| self.set_apart(apart));
+        for done in served.done {
+            let arrived = self.under_way.leave(&done);
+            self.answer(done);
+            arrived.calls.into_iter().for_each(|call| self.take(call, inputs));
+        }
     }
 
     fn take(&mut self, call: Call, inputs: &mut Inputs) {
-        if let Some(arrived) = self.apart.arrived(&call.address) {
+        if let Some(arrived) = self.under_way.arrived(&call.address) {
             if arrived.calls.len() < self.node.limits.calls_max {
                 arrived.calls.push(call);
             } else {
@@ -87,8 +91,8 @@ impl Committer {
         input.replies.push(call.reply);
     }
 
-    /// Evaluates, commits and answers one batch.
-    async fn serve(&mut self, inputs: Inputs) {
+    /// Begins a batch.
+    fn serve(&mut self, inputs: Inputs) {
         if !self.node.health.is_up() {
             for input in inputs.into_values() {
                 fail(input.replies, &Failure::StoreUnavailable("the store does not answer".to_owned()));
@@ -99,21 +103,17 @@ impl Committer {
         let mut works = Vec::with_capacity(inputs.len());
         for (address, input) in inputs {
             let work = self.work(address, input, epoch);
-            match self.apart.is_busy(&work.address) {
+            match self.under_way.is_busy(&work.address) {
                 true => self.set_apart(Apart { work, is_busy: true }),
                 false => works.push(work),
             }
         }
-        let context = Context { node: &self.node, waits: &self.waits };
-        let served = run::<Gating>(&self.node, context, works).await;
-        if served.has_guessed_wrong {
-            self.cache.guessed_wrong();
+        if works.is_empty() {
+            return;
         }
-        for done in served.done {
-            self.apart.note_unreadable(&done);
-            self.answer(done);
-        }
-        served.apart.into_iter().for_each(|apart| self.set_apart(apart));
+        let (node, waits) = (Arc::clone(&self.node), Arc::clone(&self.waits));
+        self.under_way
+            .begin(works, async move |works| run::<Gating>(&node, Context { node: &node, waits: &waits }, works).await);
     }
 
     fn work(&mut self, address: Address, input: Input, epoch: Epoch) -> Box<Work<Gating>> {
@@ -127,7 +127,7 @@ impl Committer {
     fn set_apart(&mut self, apart: Apart<Gating>) {
         self.cache.remove(&apart.work.address);
         let (node, waits) = (Arc::clone(&self.node), Arc::clone(&self.waits));
-        self.apart.begin(Arc::clone(&self.node), apart, async move |work, deadline| {
+        self.under_way.begin_apart(Arc::clone(&self.node), apart, async move |work, deadline| {
             run_locked::<Gating>(&node, Context { node: &node, waits: &waits }, work, deadline).await
         });
     }

@@ -201,8 +201,8 @@ pub async fn hold_off(call: Call, Json(HoldOffRequest { of, for_ms }): Json<Hold
         for_ms.map_or_else(|| "as long as the longest lease".to_owned(), |ms| format!("for {}", lasting(ms)))
     });
     let ordered = match of {
-        EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await,
-        EnginesOf::Gate => call.context.operations.engines().order_hold_off(for_ms).await,
+        EnginesOf::Locks => call.context.locks.engines().order_hold_off(for_ms).await.map(|(locks_ms, _)| locks_ms),
+        EnginesOf::Gate => call.context.operations.engines().order_hold_off(for_ms).await.map(|(_, gate_ms)| gate_ms),
     };
     Ok(ok(&HoldOffAnswer { hold_off_ms: ordered.map_err(|failure| refused(&failure))? }))
 }

@@ -19,7 +19,7 @@ use super::key_queue::KeyQueue;
 use super::kind::Locking;
 use super::node::LockNode;
 use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
-use crate::node::{Apart, ApartKeys, Arrived, BATCH_MAX, Cache, Done, Failed, Work, gather, run, run_locked};
+use crate::node::{Apart, BATCH_MAX, Cache, Done, Failed, Served, UnderWay, Work, gather, run, run_locked};
 use crate::store::{Epoch, WakeUp};
 
 pub(super) struct Committer {
@@ -31,11 +31,13 @@ pub(super) struct Committer {
     wake_ups: mpsc::Receiver<WakeUp>,
     /// Keys that this node has changed beside the batches.
     rechecks: mpsc::Receiver<Address>,
-    /// Of the keys that are neither in a batch nor apart. With a hasher that is four times as fast as the standard one, and has a random seed too.
+    /// Of the keys that are not under way. With a hasher that is four times as fast as the standard one, and has a random seed too.
     pub(super) queues: HashMap<Address, KeyQueue, lru::DefaultHasher>,
     schedule: Schedule,
     pub(super) cache: Cache<LockState>,
-    apart: ApartKeys<Call, Locking>,
+    under_way: UnderWay<Call, Locking>,
+    /// When each call was sent that no batch has begun with yet.
+    sent: Vec<Instant>,
     pub(super) ended_waits: EndedWaits,
     pub(super) waiters: usize,
 }
@@ -49,38 +51,48 @@ impl Committer {
         rechecks: mpsc::Receiver<Address>,
     ) -> Self {
         let cache = Cache::new(node.limits.cached_keys, node.limits.cached_bytes);
-        let (queues, schedule, apart) = (HashMap::default(), Schedule::default(), ApartKeys::default());
-        let ended_waits = EndedWaits::default();
-        Self { node, calls, home, wake_ups, rechecks, queues, schedule, cache, apart, ended_waits, waiters: 0 }
+        let (queues, schedule, under_way) = (HashMap::default(), Schedule::default(), UnderWay::default());
+        let (sent, ended_waits) = (Vec::new(), EndedWaits::default());
+        Self {
+            node,
+            calls,
+            home,
+            wake_ups,
+            rechecks,
+            queues,
+            schedule,
+            cache,
+            under_way,
+            sent,
+            ended_waits,
+            waiters: 0,
+        }
     }
 
     /// Serves until every handle on the locks has been dropped.
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(BATCH_MAX);
         let closing = self.node.closing.clone();
-        let mut is_closing = false;
-        loop {
-            let mut inputs = Inputs::new();
+        let (mut inputs, mut is_closing, mut is_over) = (Inputs::new(), false, false);
+        while !is_over || !self.under_way.is_empty() {
             let next = self.schedule.next().into_iter().chain(self.ended_waits.next()).min();
+            // What is due is looked at when a batch begins.
+            let next = next.filter(|_| !self.under_way.has_batch());
+            let has_room = !is_over && inputs.len() < BATCH_MAX;
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
                 Some(wake_up) = self.wake_ups.recv() => self.wake(wake_up, &mut inputs),
                 Some(address) = self.rechecks.recv() => self.wake(WakeUp::Key(address), &mut inputs),
-                count = self.calls.recv_many(&mut calls, BATCH_MAX) => {
-                    if count == 0 {
-                        self.log_ended_waits(far());
-                        return;
-                    }
-                }
-                Some((done, arrived)) = self.apart.next(), if !self.apart.is_empty() => {
-                    self.take_back(done, arrived, &mut inputs);
+                count = self.calls.recv_many(&mut calls, BATCH_MAX), if has_room => is_over = count == 0,
+                Some(served) = self.under_way.next(), if !self.under_way.is_empty() => {
+                    self.take_back(served, &mut inputs);
                 }
                 () = tokio::time::sleep_until(next.unwrap_or_else(far)), if next.is_some() => {}
             }
             // However many calls come.
-            while let Some((done, arrived)) = self.apart.try_next() {
-                self.take_back(done, arrived, &mut inputs);
+            while let Some(served) = self.under_way.try_next() {
+                self.take_back(served, &mut inputs);
             }
             gather(&mut self.calls, &mut calls).await;
             while let Ok(wake_up) = self.wake_ups.try_recv() {
@@ -89,22 +101,26 @@ impl Committer {
             while let Ok(address) = self.rechecks.try_recv() {
                 self.wake(WakeUp::Key(address), &mut inputs);
             }
-            let now = Instant::now();
             for envelope in calls.drain(..) {
-                let delay = now.saturating_duration_since(envelope.sent_at);
-                self.node.metrics.committer_queue_seconds.observe(delay.as_secs_f64());
+                self.sent.push(envelope.sent_at);
                 self.take(envelope, &mut inputs);
             }
-            if is_closing {
-                self.end_waits(&mut inputs);
-            }
-            self.log_ended_waits(if is_closing { far() } else { now });
-            self.recheck_due(&mut inputs);
-            if !inputs.is_empty() {
-                self.serve(inputs).await;
+            if self.under_way.may_begin(inputs.len()) {
+                if is_closing {
+                    self.end_waits(&mut inputs);
+                }
+                let now = Instant::now();
+                self.log_ended_waits(if is_closing { far() } else { now });
+                self.recheck_due(&mut inputs);
+                for sent in self.sent.drain(..) {
+                    let delay = now.saturating_duration_since(sent);
+                    self.node.metrics.committer_queue_seconds.observe(delay.as_secs_f64());
+                }
+                self.serve(std::mem::take(&mut inputs));
             }
             self.node.waiters.store(self.waiters as u64, Ordering::Relaxed);
         }
+        self.log_ended_waits(far());
     }
 
     fn log_ended_waits(&mut self, until: Instant) {
@@ -115,8 +131,8 @@ impl Committer {
 
     fn wake(&mut self, wake_up: WakeUp, inputs: &mut Inputs) {
         match wake_up {
-            WakeUp::Key(address) if self.apart.arrived(&address).is_some() => {
-                self.apart.arrived(&address).into_iter().for_each(|arrived| arrived.is_woken = true);
+            WakeUp::Key(address) if self.under_way.arrived(&address).is_some() => {
+                self.under_way.arrived(&address).into_iter().for_each(|arrived| arrived.is_woken = true);
             }
             WakeUp::Key(address) if self.queues.contains_key(&address) => {
                 inputs.entry(address).or_default().must_load = true
@@ -128,13 +144,13 @@ impl Committer {
                 for address in self.queues.keys() {
                     self.schedule.set(address.clone(), now);
                 }
-                self.apart.all_arrived().for_each(|arrived| arrived.is_woken = true);
+                self.under_way.all_arrived().for_each(|arrived| arrived.is_woken = true);
             }
         }
     }
 
     fn take(&mut self, Envelope { address, call, .. }: Envelope, inputs: &mut Inputs) {
-        if let Some(arrived) = self.apart.arrived(&address) {
+        if let Some(arrived) = self.under_way.arrived(&address) {
             if arrived.calls.len() < self.node.limits.calls_max {
                 arrived.calls.push(call);
             } else {
@@ -162,15 +178,22 @@ impl Committer {
         input.is_timed = false;
     }
 
-    /// A key comes back: it is answered, and what has arrived meanwhile is served.
-    fn take_back(&mut self, done: Done<Locking>, arrived: Arrived<Call>, inputs: &mut Inputs) {
-        let address = done.work.address.clone();
-        self.conclude(done);
-        if arrived.is_woken && self.queues.contains_key(&address) {
-            inputs.entry(address.clone()).or_default().must_load = true;
+    /// Keys come back: they are answered, and what has arrived meanwhile is served.
+    fn take_back(&mut self, served: Served<Locking>, inputs: &mut Inputs) {
+        if served.has_guessed_wrong {
+            self.cache.guessed_wrong();
         }
-        for call in arrived.calls {
-            self.take(Envelope::new(address.clone(), call), inputs);
+        served.apart.into_iter().for_each(|apart| self.set_apart(apart));
+        for done in served.done {
+            let arrived = self.under_way.leave(&done);
+            let address = done.work.address.clone();
+            self.conclude(done);
+            if arrived.is_woken && self.queues.contains_key(&address) {
+                inputs.entry(address.clone()).or_default().must_load = true;
+            }
+            for call in arrived.calls {
+                self.take(Envelope::new(address.clone(), call), inputs);
+            }
         }
     }
 
@@ -190,7 +213,7 @@ impl Committer {
     fn set_apart(&mut self, apart: Apart<Locking>) {
         self.cache.remove(&apart.work.address);
         let node = Arc::clone(&self.node);
-        self.apart.begin(Arc::clone(&node.node), apart, async move |work, deadline| {
+        self.under_way.begin_apart(Arc::clone(&node.node), apart, async move |work, deadline| {
             run_locked(&node, &*node, work, deadline).await
         });
     }
@@ -226,15 +249,15 @@ impl Committer {
         }
     }
 
-    /// Evaluates, commits and answers one batch.
-    async fn serve(&mut self, inputs: Inputs) {
+    /// Begins a batch.
+    fn serve(&mut self, inputs: Inputs) {
         let mut works = Vec::with_capacity(inputs.len());
         let is_up = self.node.health.is_up();
         let epoch = self.node.store.epoch();
         for (address, mut input) in inputs {
             if is_up && !self.only_waits(&address, &input, epoch) {
                 let work = self.work(address, input, epoch);
-                match self.apart.is_busy(&work.address) {
+                match self.under_way.is_busy(&work.address) {
                     true => self.set_apart(Apart { work, is_busy: true }),
                     false => works.push(work),
                 }
@@ -251,15 +274,8 @@ impl Committer {
         if !works.is_empty() {
             let calls = works.iter().map(|work| work.input.calls()).sum::<usize>();
             self.node.metrics.batch_calls().observe(calls as f64);
-            let served = run(&self.node, &*self.node, works).await;
-            if served.has_guessed_wrong {
-                self.cache.guessed_wrong();
-            }
-            for done in served.done {
-                self.apart.note_unreadable(&done);
-                self.conclude(done);
-            }
-            served.apart.into_iter().for_each(|apart| self.set_apart(apart));
+            let node = Arc::clone(&self.node);
+            self.under_way.begin(works, async move |works| run(&node, &*node, works).await);
         }
     }
 

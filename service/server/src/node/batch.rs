@@ -127,7 +127,7 @@ pub(crate) struct Round<'a> {
 }
 
 /// Boxed: each round moves them.
-type Works<K> = Vec<Box<Work<K>>>;
+pub(crate) type Works<K> = Vec<Box<Work<K>>>;
 
 /// An evaluation that is not committed yet.
 type Pending<K> = (Box<Work<K>>, <K as Kind>::Evaluation);

@@ -1,10 +1,9 @@
 //! The machine: a key with a small state, commands, and a store that checks versions. A committer takes the commands that have arrived,
 //! loads the states that it has not cached, evaluates each key by the rules of its [`Kind`], and writes all changes in one commit.
 //!
-//! Whatever the kind: `batch.rs` has the rounds of a batch, `apart.rs` the keys that would hold up the others, `cache.rs` the states that
+//! Whatever the kind: `batch.rs` has the rounds of a batch, `under_way.rs` the batches and keys that are being served, `cache.rs` the states that
 //! were current last, `collector.rs` the removal of what need not be kept, `machine.rs` what they share.
 
-mod apart;
 mod batch;
 mod cache;
 mod collector;
@@ -12,18 +11,19 @@ mod health;
 mod limits;
 mod machine;
 mod tasks;
+mod under_way;
 mod waker;
 
 use tokio::sync::mpsc;
 
-pub(crate) use self::apart::{ApartKeys, Arrived};
-pub(crate) use self::batch::{Apart, Done, Failed, Kind, Round, Work, run, run_locked};
+pub(crate) use self::batch::{Apart, Done, Failed, Kind, Round, Served, Work, run, run_locked};
 pub(crate) use self::cache::Cache;
 pub(crate) use self::collector::collect;
 pub use self::health::Health;
 pub use self::limits::Limits;
 pub(crate) use self::machine::{Node, read};
 pub(crate) use self::tasks::{exit_if_it_panics, probe};
+pub(crate) use self::under_way::UnderWay;
 
 /// How many calls one batch takes.
 pub(crate) const BATCH_MAX: usize = 512;

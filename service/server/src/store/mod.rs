@@ -374,6 +374,8 @@ pub(crate) const LOCKED_AT_ONCE: usize = 8;
 /// How many keys the committer serves apart from the others at once, with their states locked: half of them for keys that other
 /// sessions are known to keep locked.
 pub(crate) const APART_AT_ONCE: usize = 4;
+/// How many batches each committer has under way at once.
+pub(crate) const BATCHES_AT_ONCE: usize = 2;
 
 /// A random number that is not zero and is exact in JSON.
 pub(crate) fn random_number() -> u64 {

@@ -150,7 +150,7 @@ async fn engines_and_status_show_hold_off_reasons_nodes_and_recent_refusals() {
     let (node, desk) = desk().await;
     assert_eq!(desk.run(&["status"]).ends().await.code, Some(0));
     let ordered = desk.run(&["engines", "hold-off", "--for", "5m"]).ends().await;
-    ordered.assert(0, "The hold-off is in force: no node grants new leases for 5 min.\n");
+    ordered.assert(0, "The hold-off is in force: no node grants new leases for 5 min. Unless the gate has a store of its own, operations have one too: see `latchgate engines list`.\n");
     let listed = desk.run(&["engines", "list"]).ends().await;
     assert_eq!(listed.code, Some(1), "{listed:?}");
     for text in

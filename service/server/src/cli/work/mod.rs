@@ -178,7 +178,8 @@ pub async fn run<S>(
         }
     };
     front.end();
-    is_cut |= kill_at.is_some_and(Moment::has_passed);
+    // A program that no signal reaches has ended by itself.
+    is_cut = (is_cut || kill_at.is_some_and(Moment::has_passed)) && !reach.is_said;
     // The process id of the program may be that of another process from now on.
     warden.order(&Order::Program(None));
     end_left_over(work, Tree { first: None, ..tree }, &mut warden, kill_at).await;

@@ -154,19 +154,20 @@ pub fn refusal(refused: &Refused, hold_off_ms: u64) -> Problem {
             let waited_ms = ms(refused.waited).max(refused.now.ms_since(refused.position.arrival));
             let holders = refused.holders.len();
             let hold_off = Some(hold_off_ms).filter(|ms| *ms > 0 && holders == 0);
-            let why = match hold_off {
-                Some(ms) => {
+            let why = match (&refused.closed, hold_off) {
+                (Some(closing), _) => format!(" {}{}", CLOSED, closing.reason),
+                (None, Some(ms)) => {
                     format!(" For {ms} ms more, a hold-off keeps nodes from granting: the store may have lost leases.")
                 }
-                None if holders > 0 => format!(" {}", held_by(first, holders)),
-                None => String::new(),
+                (None, None) if holders > 0 => format!(" {}", held_by(first, holders)),
+                (None, None) => String::new(),
             };
             let detail = format!("The request waited {waited_ms} ms and did not get the lock.{why}");
             problem(Code::WaitTimeout, detail).with("waited_ms", waited_ms).with_some("delay_left_ms", hold_off)
         }
         Refusal::Closed => {
             let reason = refused.closed.as_ref().map_or("", |closing| &closing.reason);
-            problem(Code::LockClosed, format!("An operator has closed this key: {reason}"))
+            problem(Code::LockClosed, format!("{CLOSED}{reason}"))
         }
     };
     let group = refused.group.as_ref();
@@ -245,6 +246,8 @@ fn lease_lost(lost: &Lost) -> Problem {
     };
     Problem::new(Code::LeaseLost, detail).with("why", why).with("at", lost.at.map(rfc3339))
 }
+
+const CLOSED: &str = "An operator has closed this key: ";
 
 /// The answer to a call that failed.
 pub fn unanswered(failure: &Failure, lease_id: &LeaseId) -> Problem {

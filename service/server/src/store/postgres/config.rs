@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::sessions::{Route, SessionTerms};
-use super::{APART_AT_ONCE, LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS};
+use super::{
+    APART_AT_ONCE, BATCHES_AT_ONCE, LOCKING_CONNECTIONS, READ_CONNECTIONS, SPARE_CONNECTIONS, UPKEEP_CONNECTIONS,
+};
 
 /// Longest time for a statement that locks a whole table.
 const PATIENT: Duration = Duration::from_secs(8);
@@ -64,6 +66,10 @@ impl PostgresConfig {
 
     /// The most connections that one node opens: for two committers and what they serve apart, two LISTENs, reads of clients, upkeep, locked
     /// states, and emptying the table before a switch.
-    pub(super) const CONNECTIONS_MAX: usize =
-        2 * (2 + APART_AT_ONCE) + SPARE_CONNECTIONS + LOCKING_CONNECTIONS + READ_CONNECTIONS + UPKEEP_CONNECTIONS + 1;
+    pub(super) const CONNECTIONS_MAX: usize = 2 * (BATCHES_AT_ONCE + APART_AT_ONCE + 1)
+        + SPARE_CONNECTIONS
+        + LOCKING_CONNECTIONS
+        + READ_CONNECTIONS
+        + UPKEEP_CONNECTIONS
+        + 1;
 }

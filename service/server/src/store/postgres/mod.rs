@@ -42,9 +42,9 @@ use super::engine_record::{EngineRecord, Reading};
 use super::operation_rows::{Bounds, EXAMINED_MAX, Listing, OperationPage};
 use super::wake_ups::{listen, unpack};
 use super::{
-    APART_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Loaded,
-    LockedStates, LoggedEvent, Page, PoolUse, RecordStore, RowState, Rows, Store, StoreError, Stored, Version, WakeUp,
-    address_of, all_readable,
+    APART_AT_ONCE, BATCHES_AT_ONCE, Change, Collected, Committed, CopiedState, DumpPage, Epoch, EventCursor,
+    EventQuery, Loaded, LockedStates, LoggedEvent, Page, PoolUse, RecordStore, RowState, Rows, Store, StoreError,
+    Stored, Version, WakeUp, address_of, all_readable,
 };
 
 pub(super) static MIGRATIONS: LazyLock<Migrator> = LazyLock::new(|| {
@@ -95,7 +95,7 @@ impl PostgresStore {
             "this Postgres does not report its timeline, so a fail-over that loses leases would not be noticed: if none can, \
              as with storage that all servers share, pass --trust-promotion"
         );
-        let connections = Sessions::new(&route, 2 + SPARE_CONNECTIONS, knows_timeline);
+        let connections = Sessions::new(&route, 2 * BATCHES_AT_ONCE + SPARE_CONNECTIONS, knows_timeline);
         connections.check().await?;
         Ok(Self {
             reads: connections.beside(&route, READ_CONNECTIONS),
