@@ -59,7 +59,9 @@ pub async fn a_lease_answered_as_ended_has_the_same_end_in_every_answer_and_even
         Ok((Outcome::LeaseLost(lost), _)) => Some(lost),
         _ => None,
     };
-    assert_eq!(lost(node.renew(&key(), id("me"), None, None).await), end);
+    let renewed = node.renew(&key(), id("me"), None, None).await;
+    let shown = format!("{renewed:?}");
+    assert_eq!(lost(renewed), end, "{shown}");
     assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Revoked));
     assert_eq!(lost(node.renew(&key(), id("me"), Some(60_000), None).await), end);
     assert_eq!(acquire_lost(node.acquire(&key(), request("me")).await), Some(EndReason::Revoked));
