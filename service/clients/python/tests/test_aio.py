@@ -79,6 +79,15 @@ class Aio(Scenario):
         sent = proxy.requests("/pre")
         self.assertEqual([body["contents"] for body in sent], [{"order": self.key}] * 2)
 
+    def test_47_the_result_of_work_that_cannot_be_awaited_is_kept(self) -> None:
+        async def run() -> None:
+            async with self.aio() as client:
+                done = await client.once(self.key, lambda _: {"receipt": 7}, operation="test")
+                again = await client.once(self.key, lambda _: self.fail("it runs"), operation="test")
+                self.assertEqual((done.result, again.result, again.duplicate), ({"receipt": 7}, {"receipt": 7}, True))
+
+        asyncio.run(run())
+
     def test_16_work_that_is_cancelled_has_an_unknown_outcome(self) -> None:
         async def run() -> None:
             client = self.aio()
