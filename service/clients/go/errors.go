@@ -28,7 +28,7 @@ type Error struct {
 	Detail string // for people
 	Status int    // of the answer; 0 if there was none
 	// Why a lease was lost: expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in
-	// time.
+	// time. It is also revoked if the last renewal has shown that the lease would end by a revocation.
 	Why     string
 	Current int64          // the token that is higher than a stale one
 	Holders []Holder       // the first holders of a lock that was not granted

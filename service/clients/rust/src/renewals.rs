@@ -187,7 +187,7 @@ impl Task {
     /// Reports leases that have ended, forgets those that were released, and sends what is due.
     fn look(&mut self) {
         for kept in self.kept.values().filter(|kept| kept.grant.until.has_passed() && kept.is_held()) {
-            kept.lose(Loss::not_renewed());
+            kept.lose(Loss::by_the_clock(kept.grant.revocation.as_ref()));
         }
         self.kept.retain(|_, kept| kept.is_held());
         for batch in batches(&self.kept, Moment::now()) {

@@ -246,7 +246,8 @@ export class StaleToken extends LatchgateError {
 }
 /** The lease has ended before it was released: stop the work that it protects. */
 export class LeaseLost extends LatchgateError {
-  /** `expired`, `released`, `revoked`, `forced` or `unknown` if a node has said so; `unanswered` if no renewal was answered in time. */
+  /** `expired`, `released`, `revoked`, `forced` or `unknown` if a node has said so; `unanswered` if no renewal was answered in time.
+   * `revoked` is also that of a lease whose last renewal has shown that it would end by a revocation. */
   get why(): string;
 }
 /** Another attempt may have the operation: stop. */

@@ -353,6 +353,19 @@ final class Scenarios extends World {
         }
     }
 
+    void test46_a_holder_that_ignores_a_revocation_learns_why_its_lease_has_ended() throws Exception {
+        LatchgateClient client = both();
+        LockOptions options = options().ttl(SECOND.multipliedBy(3));
+        for (List<String> keys : List.of(List.of(key), List.of(key, key + "/2"))) {
+            Lease lease = client.multilock(keys.stream().map(one -> new LatchgateClient.Key(one, options())).toList(), options);
+            client.revoke(key, "hotfix", "ann", SECOND.multipliedBy(2), lease.token());
+            LeaseLost loss = (LeaseLost) lost(lease);
+            same("revoked", loss.why());
+            check(loss.status != 0 || loss.getMessage().contains("ann has revoked the lease of"), loss);
+            raises(LeaseLost.class, () -> { lease.release(); return null; });
+        }
+    }
+
     void test14_parallel_callers_run_the_work_once() throws Exception {
         AtomicInteger runs = new AtomicInteger();
         List<CompletableFuture<Once.Done>> calls = new ArrayList<>();
