@@ -144,13 +144,14 @@ func readAuthorities() (*x509.CertPool, error) {
 }
 
 // Close waits until what calls without an answer may have been granted is given back, and until runs without a claim are entered, for 5 s at
-// most. Leases go on until they are released.
+// most. Runs that are not entered then are reported in the log. Leases go on until they are released.
 func (c *Client) Close() {
 	done := make(chan struct{})
 	go func() { c.background.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(giveBackMax):
+		c.unclaimed.warn()
 	}
 }
 

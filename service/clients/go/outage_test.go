@@ -3,7 +3,9 @@ package latchgate
 import (
 	"context"
 	"errors"
+	"log"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +107,18 @@ func Test40NoWorkRunsWithoutAClaimBesideAnAttemptThatIsKnown(t *testing.T) {
 	isKind(t, err, ErrUnavailable, "store-unavailable")
 	_, err = Once(ctx, client(Config{}), "test", contents, OnceOptions{OnOutage: "open"}, mustNotRun[int])
 	isKind(t, err, ErrRefused, "invalid-options")
+}
+
+func Test48ARunThatCouldNotBeEnteredIsReportedByClose(t *testing.T) {
+	// Not in parallel: it reads the log.
+	var said strings.Builder
+	log.SetOutput(&said)
+	defer log.SetOutput(os.Stderr)
+	c := client(Config{RetryFor: 100 * time.Millisecond}, "http://127.0.0.1:1")
+	_, err := Once(ctx, c, "test", freshKey(), OnceOptions{OnOutage: "proceed"}, func(context.Context, *Attempt) (int, error) { return 7, nil })
+	c.Close()
+	log.SetOutput(os.Stderr) // the run goes on to be entered
+	check(t, err == nil && strings.Count(said.String(), "a run of operation test without a claim is not entered: ") == 1, said.String(), err)
 }
 
 func Test40RunsWithoutAClaimAreBounded(t *testing.T) {

@@ -60,7 +60,10 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
   try {
     answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal, doubt });
   } catch (error) {
-    if (entries && !doubt.isOfOther && isAway(error)) return runUnguarded(nodes, entries, body, work, doubt.isSet ? lengthMs : 0);
+    if (entries && !doubt.isOfOther && isAway(error)) {
+      console.warn(`latchgate: ${JSON.stringify(request.operation)} runs unguarded, because the gate is away: ${error}`);
+      return runUnguarded(nodes, entries, body, work, doubt.isSet ? lengthMs : 0);
+    }
     if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") {
       // It goes on after the call, and the process stays for it.
       if (doubt.isSet) void giveBack(nodes, body, lengthMs);

@@ -39,7 +39,8 @@ final class Scenarios extends World {
 
     public static void main(String[] arguments) throws Exception {
         if (arguments.length == 3) {
-            first(arguments[1], arguments[2]);
+            if (arguments[0].equals("first")) first(arguments[1], arguments[2]);
+            else unclaimed(arguments[1], arguments[2]);
             return;
         }
         long began = System.nanoTime();
@@ -921,10 +922,24 @@ final class Scenarios extends World {
     }
 
     void test_the_first_call_of_a_process_loads_no_classes() throws Exception {
-        Process fresh = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-cp", System.getProperty("java.class.path"),
-                "io.latchgate.Scenarios", "first", nodeA.url, key).redirectError(ProcessBuilder.Redirect.INHERIT).start();
-        int loaded = Integer.parseInt(fresh.inputReader().readLine());
+        int loaded = Integer.parseInt(process("first", nodeA.url).redirectError(ProcessBuilder.Redirect.INHERIT).start().inputReader().readLine());
         check(loaded < 20, loaded);
+    }
+
+    private ProcessBuilder process(String what, String url) {
+        return new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-cp", System.getProperty("java.class.path"), "io.latchgate.Scenarios", what, url, key);
+    }
+
+    /** In a process of its own. */
+    private static void unclaimed(String url, String key) throws Exception {
+        config(url).retryFor(SECOND.dividedBy(10)).connect().once("test", key, Once.options().proceedOnOutage(), attempt -> 7);
+    }
+
+    void test48_a_run_that_could_not_be_entered_is_reported_when_the_process_ends() throws Exception {
+        List<String> said = process("unclaimed", "http://127.0.0.1:1").start().errorReader().lines().toList();
+        String last = said.get(said.size() - 1);
+        check(last.startsWith("latchgate: a run of operation test without a claim is not entered: "), said);
+        same(1L, said.stream().filter(line -> line.contains("is not entered")).count());
     }
 
     void test_an_answer_to_another_call_grants_nothing() throws Exception {
