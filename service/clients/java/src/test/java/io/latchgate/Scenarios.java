@@ -464,6 +464,14 @@ final class Scenarios extends World {
         raises(Unavailable.class, () -> client.acquire(key));
     }
 
+    void test21_a_failure_to_connect_says_why_and_where() {
+        for (String[] bad : new String[][] {{"127.0.0.1:1", "cannot connect: "}, {"no-such-host.invalid:7070", "the name of the host is not known: "}}) {
+            LatchgateClient client = config("http://" + bad[0]).retryFor(SECOND).connect();
+            String detail = raises(Unavailable.class, () -> client.acquire(key)).getMessage();
+            check(detail.contains(bad[1] + bad[0]), detail);
+        }
+    }
+
     void test21_a_failure_says_more_than_the_silence_after_it() throws Exception {
         try (ServerSocket server = new ServerSocket(0)) {
             // The first connection is closed. Later ones are accepted by the system, and nothing answers there.
