@@ -16,7 +16,9 @@ var (
 	ErrOperationUnknown    = errors.New("latchgate: an earlier attempt may have done the operation")
 	ErrAttemptLost         = errors.New("latchgate: another attempt may have the operation: stop")
 	ErrNotRecorded         = errors.New("latchgate: the work was done, but the gate does not know it")
-	ErrUnavailable         = errors.New("latchgate: no node has given an answer to rely on")
+	// ErrUnavailable: no node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota
+	// (quota-reached). Without an answer, the call may have been carried out.
+	ErrUnavailable = errors.New("latchgate: no node has given an answer to rely on")
 	// ErrNotDone is for the work of Once to return: surely nothing was done, and the next caller may proceed at once.
 	ErrNotDone = errors.New("latchgate: surely nothing was done")
 )

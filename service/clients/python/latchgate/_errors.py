@@ -80,7 +80,8 @@ class NotRecorded(Error):
 
 
 class Unavailable(Error):
-    """No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out."""
+    """No node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota (`quota-reached`).
+    Without an answer, the call may have been carried out."""
 
 
 class NotDone(Exception):

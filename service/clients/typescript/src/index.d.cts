@@ -261,7 +261,8 @@ export class NotRecorded extends LatchgateError {
   constructor(cause: LatchgateError, result: unknown);
   readonly result: unknown;
 }
-/** No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out. */
+/** No node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota (`quota-reached`). Without
+ * an answer, the call may have been carried out. */
 export class Unavailable extends LatchgateError {}
 /** Throw this in the work of `once` to say that surely nothing was done: the next caller may proceed at once. */
 export class NotDone extends Error {

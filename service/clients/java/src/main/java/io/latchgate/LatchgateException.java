@@ -87,7 +87,8 @@ public class LatchgateException extends RuntimeException {
         }
     }
 
-    /** No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out. */
+    /** No node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota (quota-reached). Without an
+     * answer, the call may have been carried out. */
     public static final class Unavailable extends LatchgateException {
         Unavailable(Answer answer) { super(answer); }
     }
