@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// The most that a node keeps.
 const (
-	resultBytesMax = 64 << 10
-	detailBytesMax = 2 << 10
+	resultBytesMax = 64 << 10 // the most that a node keeps
+	detailBytesMax = 1900     // with the line about the last heartbeat, less than the 2 KiB that a node keeps
 )
 
 // OnceOptions are those of Once. The zero value has the defaults.
@@ -117,8 +116,9 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 		}
 		cancel()
 		detail := fmt.Sprintf("%T: %v", err, err)
+		detail = strings.ToValidUTF8(detail[:least(len(detail), detailBytesMax)], "?")
 		if attempt.keeper != nil {
-			detail = attempt.keeper.stopAttempt(detail)
+			detail += attempt.keeper.stopAttempt()
 		}
 		switch {
 		case outcome != "success" && isClaimed:
@@ -258,7 +258,7 @@ func (c *Client) postSuccess(got answer, result any, enter func(result fields) b
 func (c *Client) post(got answer, outcome, detail string, patience time.Duration) {
 	body := fields{"stamp": got.Stamp, "outcome": outcome}
 	if outcome == "unknown" { // a person must decide
-		put(body, "detail", strings.ToValidUTF8(detail[:least(len(detail), detailBytesMax)], "?"))
+		put(body, "detail", detail)
 	}
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + patience}
 	if _, err := c.nodes.call(context.Background(), it); err != nil {

@@ -133,7 +133,7 @@ func Test40RunsWithoutAClaimAreBounded(t *testing.T) {
 func Test38APersonWhoMustDecideReadsHowTheWorkEnded(t *testing.T) {
 	t.Parallel()
 	works := map[string]func(context.Context, *Attempt) (int, error){
-		"after the last heartbeat: *errors.errorString: no money": func(context.Context, *Attempt) (int, error) { return 0, errors.New("no money") },
+		"*errors.errorString: no money\nThe last heartbeat that was answered was sent 0 s before this report.": func(context.Context, *Attempt) (int, error) { return 0, errors.New("no money") },
 		"panic: it burns": func(context.Context, *Attempt) (int, error) { panic("it burns") },
 		"?":               func(context.Context, *Attempt) (int, error) { return 0, errors.New(strings.Repeat("\xff", 5_000)) },
 	}

@@ -73,12 +73,12 @@ func (k *keeper) stop() *Error {
 	return k.loss
 }
 
-// stopAttempt says in the detail when the last heartbeat was, too.
-func (k *keeper) stopAttempt(detail string) string {
+// stopAttempt says when the last heartbeat was.
+func (k *keeper) stopAttempt() string {
 	k.stop()
 	k.renewals.mu.Lock()
 	defer k.renewals.mu.Unlock()
-	return fmt.Sprintf("%.1f s after the last heartbeat: %s", (now() - k.sent).Seconds(), detail)
+	return fmt.Sprintf("\nThe last heartbeat that was answered was sent %d s before this report.", int((now() - k.sent).Seconds()))
 }
 
 // err is nil while the lease is surely live.

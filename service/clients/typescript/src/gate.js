@@ -98,8 +98,8 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
     result = await work(new Attempt(granted, keeper));
   } catch (error) {
     keeper.stop();
-    const heartbeatMs = Math.round(now() - keeper.last.sent);
-    await post(isNotDone(request, error) ? { outcome: "failure" } : { outcome: "unknown", detail: detailOf(error, heartbeatMs) });
+    const silentMs = now() - keeper.last.sent;
+    await post(isNotDone(request, error) ? { outcome: "failure" } : { outcome: "unknown", detail: detailOf(error, silentMs) });
     throw error;
   }
   keeper.stop();
@@ -211,10 +211,10 @@ function keptOf(result) {
 /**
  * For the person who must find out what became of the operation.
  * @param {any} error what the work has thrown
- * @param {number} heartbeatMs
+ * @param {number} silentMs
  */
-function detailOf(error, heartbeatMs) {
-  const last = `the last heartbeat that was answered was sent ${heartbeatMs} ms before`;
+function detailOf(error, silentMs) {
+  const last = `The last heartbeat that was answered was sent ${Math.floor(silentMs / 1000)} s before this report.`;
   try {
     const what = error instanceof Error ? `${error.constructor.name}: ${error.message}` : `${typeof error}: ${String(error)}`;
     return `${what.slice(0, DETAIL_LENGTH_MAX).toWellFormed()}\n${last}`;

@@ -48,7 +48,7 @@ final class Keeper {
 
     synchronized long sent() { return sent; }
 
-    synchronized String sinceRenewal() { return (Clock.now() - sent) / Nodes.MS + " ms"; }
+    synchronized long silentSeconds() { return (Clock.now() - sent) / (1_000 * Nodes.MS); }
 
     synchronized Map<?, ?> revocation() { return revocation; }
 

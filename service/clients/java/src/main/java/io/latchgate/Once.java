@@ -15,7 +15,9 @@ import java.util.function.Consumer;
 public final class Once {
     private static final System.Logger LOG = System.getLogger("io.latchgate");
     /** The most that a node keeps. */
-    private static final int RESULT_BYTES_MAX = 64 << 10, DETAIL_MAX = 2 << 10;
+    private static final int RESULT_BYTES_MAX = 64 << 10;
+    /** With the line about the last heartbeat, less than the 2 KiB that a node keeps. */
+    private static final int DETAIL_MAX = 600;
 
     private final LatchgateClient client;
     private final Options options;
@@ -153,7 +155,9 @@ public final class Once {
             outcome = "failure";
             throw nothing;
         } catch (Throwable failure) {
-            detail = (keeper == null ? "" : keeper.sinceRenewal() + " after the last heartbeat: ") + failure;
+            detail = failure.toString();
+            detail = detail.substring(0, Math.min(detail.length(), DETAIL_MAX)).replaceAll("\\p{Cs}", "?");
+            if (keeper != null) detail += "\nThe last heartbeat that was answered was sent " + keeper.silentSeconds() + " s before this report.";
             throw failure;
         } finally {
             if (keeper != null) keeper.end(null);
@@ -258,7 +262,7 @@ public final class Once {
     /** After a failure, which is more important than that of the post. A person who must decide reads the detail. */
     private void post(Answer granted, String outcome, String detail, long patience) {
         Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", outcome));
-        if (outcome.equals("unknown")) body.put("detail", detail.substring(0, Math.min(detail.length(), DETAIL_MAX)).replaceAll("\\p{Cs}", "?"));
+        if (outcome.equals("unknown")) body.put("detail", detail);
         try {
             client.nodes.callToEnd(path(granted, "post"), body, patience);
         } catch (LatchgateException failure) {

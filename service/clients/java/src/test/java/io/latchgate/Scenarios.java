@@ -801,7 +801,22 @@ final class Scenarios extends World {
             raises(ArithmeticException.class, () -> both().once("test", contents, attempt -> { throw new ArithmeticException(message); }));
             Object id = raises(LatchgateException.OperationUnknown.class, () -> both().once("test", contents, attempt -> 7)).fields.get("id");
             String detail = String.valueOf(nodeA.operation(id).get("detail"));
-            check(detail.matches("\\d+ ms after the last heartbeat: java.lang.ArithmeticException: (no money|\\?+)"), detail);
+            check(detail.matches("java.lang.ArithmeticException: (no money|\\?+)\nThe last heartbeat that was answered was sent \\d+ s before this report\\."), detail);
+        }
+    }
+
+    void test42_a_negative_duration_and_an_absent_key_are_named() {
+        LatchgateClient client = both();
+        Duration bad = Duration.ofSeconds(-1);
+        Map<String, Callable<?>> calls = Map.of(
+                "ttl", () -> options().ttl(bad), "wait", () -> options().wait(bad), "delay", () -> options().delay(bad), "minHold", () -> options().minHold(bad),
+                "maxHold", () -> options().maxHold(bad), "grace", () -> client.revoke(key, null, null, bad, 0), "retention", () -> Once.options().retention(bad),
+                "retryFor", () -> config().retryFor(bad), "timeout", () -> config().timeout(bad));
+        calls.forEach((name, call) -> check(raises(IllegalArgumentException.class, call).getMessage().startsWith(name + " is PT-1S"), name));
+        raises(IllegalArgumentException.class, () -> Once.options().ttl(bad));
+        raises(IllegalArgumentException.class, () -> Once.options().wait(bad));
+        for (Callable<?> call : List.<Callable<?>>of(() -> client.acquire(null), () -> client.lock(null).tryLock(), () -> new LatchgateClient.Key(null, options()))) {
+            same("the key is null", raises(NullPointerException.class, call).getMessage());
         }
     }
 
