@@ -80,6 +80,9 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if work == nil {
 		return done, invalid("the work is nil")
 	}
+	if err := notNegative(map[string]time.Duration{"TTL": options.TTL, "Wait": options.Wait, "Retention": options.Retention}); err != nil {
+		return done, err
+	}
 	options.TTL, options.Wait, options.OnExpiry = or(options.TTL, time.Minute), or(options.Wait, time.Minute), or(options.OnExpiry, "block")
 	request, err := options.request(operation, contents)
 	if err != nil {
@@ -129,7 +132,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 				c.later(func() { c.giveBack(request, options, outcome, detail) })
 			}
 		case isClaimed:
-			done.ResultOmitted, err = c.postSuccess(got, done.Result, func(result fields) bool {
+			done.ResultOmitted, err = c.postSuccess(got, operation, done.Result, func(result fields) bool {
 				isEntered := options.OnOutage == "proceed" && c.unclaimed.begin()
 				if isEntered {
 					c.enterRun(request, ranAt, result)
@@ -137,7 +140,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 				return isEntered
 			})
 		default:
-			result := resultFields(done.Result)
+			result := resultFields(operation, done.Result)
 			done.ResultOmitted = result["result_omitted"] != nil
 			c.enterRun(request, ranAt, result)
 		}
@@ -225,21 +228,21 @@ func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string)
 }
 
 // resultFields are those of a result in a report. One that cannot be stored is omitted, and the success is recorded all the same.
-func resultFields(result any) fields {
+func resultFields(operation string, result any) fields {
 	text, err := encode("the result", result)
 	if err == nil && len(text) > resultBytesMax {
-		err = invalid("the result is too long")
+		err = invalid("it is longer than 64 KiB")
 	}
 	if err != nil {
-		warn("a result is not stored: %v", err)
+		warn("the result of operation %s is not stored: %v", operation, err)
 		return fields{"result_omitted": true}
 	}
 	return fields{"result": text}
 }
 
 // postSuccess says whether the result was omitted. `enter` is for an outage, and says whether the success will be entered.
-func (c *Client) postSuccess(got answer, result any, enter func(result fields) bool) (isOmitted bool, err error) {
-	body := resultFields(result)
+func (c *Client) postSuccess(got answer, operation string, result any, enter func(result fields) bool) (isOmitted bool, err error) {
+	body := resultFields(operation, result)
 	body["stamp"], body["outcome"] = got.Stamp, "success"
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
 	posted, failure := c.nodes.call(context.Background(), it)

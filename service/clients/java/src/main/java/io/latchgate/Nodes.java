@@ -20,6 +20,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
@@ -288,10 +289,15 @@ final class Nodes {
         }
     }
 
+    static Duration notNegative(String name, Duration duration) {
+        if (Objects.requireNonNull(duration, name).isNegative()) throw new IllegalArgumentException(name + " is " + duration + ", and must not be negative");
+        return duration;
+    }
+
     /** Never none: a duration of less than a millisecond is one. */
-    static long millis(Duration duration) {
-        long floor = duration.toMillis();
-        return duration.equals(Duration.ofMillis(floor)) || duration.isNegative() ? floor : floor + 1;
+    static long millis(String name, Duration duration) {
+        long floor = notNegative(name, duration).toMillis();
+        return duration.equals(Duration.ofMillis(floor)) ? floor : floor + 1;
     }
 
     static long jitter(long pause, double low, double high) { return (long) (pause * ThreadLocalRandom.current().nextDouble(low, high)); }

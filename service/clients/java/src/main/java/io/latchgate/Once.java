@@ -42,10 +42,10 @@ public final class Once {
         final Map<String, Object> pre = new LinkedHashMap<>();
 
         /** The length of the attempt's lease, kept by heartbeats. Default: 60 s. */
-        public Options ttl(Duration ttl) { this.ttl = ttl; return this; }
+        public Options ttl(Duration ttl) { this.ttl = Nodes.notNegative("ttl", ttl); return this; }
 
         /** How long to wait for the end of another attempt. Default: 60 s. */
-        public Options wait(Duration wait) { this.wait = wait; return this; }
+        public Options wait(Duration wait) { this.wait = Nodes.notNegative("wait", wait); return this; }
 
         /** After an attempt that failed or vanished, the next caller runs, instead of waiting for an operator. */
         public Options retry() { this.onExpiry = "retry"; return this; }
@@ -64,7 +64,7 @@ public final class Once {
         public Options label(String label) { pre.put("label", Objects.requireNonNull(label)); return this; }
 
         /** How long a success is known, so that the work does not run again. Default: a day. */
-        public Options retention(Duration retention) { pre.put("retention_ms", Nodes.millis(retention)); return this; }
+        public Options retention(Duration retention) { pre.put("retention_ms", Nodes.millis("retention", retention)); return this; }
 
         /** A success is never forgotten. */
         public Options permanent() { pre.put("permanent", true); return this; }
@@ -110,7 +110,7 @@ public final class Once {
         request = new LinkedHashMap<>(options.pre);
         request.put("operation", operation);
         request.put("contents", Json.Text.ofIdentity("contents", contents));
-        request.put("ttl_ms", Nodes.millis(options.ttl));
+        request.put("ttl_ms", Nodes.millis("ttl", options.ttl));
         request.put("on_expiry", options.onExpiry);
         // Names this attempt: a repeated pre gets the same stamp.
         request.put("attempt_id", UUID.randomUUID().toString());
