@@ -202,6 +202,13 @@ class Decorators(Scenario):
             asyncio.run(awaiting())
         self.free(self.key)
 
+    def test_42_a_key_that_names_no_parameter_is_refused_with_its_name(self) -> None:
+        for key, named in (("r/{mnth}", "'mnth'"), ("r/{mnth.year}", "'mnth'"), ("r/{}", "''")):
+            with self.assertRaisesRegex(ValueError, f"{key}.* names {named}"):
+                latchgate.locked(key)(lambda month: month)
+        with self.assertRaisesRegex(TypeError, "key"):
+            latchgate.locked(7)  # type: ignore[arg-type]
+
     def test_a_function_runs_once_for_the_same_arguments(self) -> None:
         runs: list[int] = []
 
