@@ -4,8 +4,6 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 
-use crate::lease::Revocation;
-
 /// Why a call did not do what was asked.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -167,12 +165,8 @@ impl fmt::Display for LossReason {
 }
 
 impl Loss {
-    /// Only this client's clock says that the lease has ended. The last renewal may have shown that it would end by a revocation.
-    pub(crate) fn by_the_clock(revocation: Option<&Revocation>) -> Self {
-        match revocation.filter(|revocation| revocation.is_end) {
-            Some(revocation) => Self { reason: LossReason::Revoked, at: Some(revocation.deadline.clone()) },
-            None => Self { reason: LossReason::NotRenewed, at: None },
-        }
+    pub(crate) fn not_renewed() -> Self {
+        Self { reason: LossReason::NotRenewed, at: None }
     }
 
     /// From a problem `lease-lost`, of one lock or of several.

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
-use crate::error::{Error, Loss};
+use crate::error::{Error, Loss, LossReason};
 use crate::lock::Target;
 use crate::transport::{ANSWER_MAX, ANSWER_MIN, is_about};
 
@@ -55,6 +55,14 @@ impl Revocation {
         let text = |name: &str| first[name].as_str().map(str::to_owned);
         let (deadline, is_end) = (text("deadline").unwrap_or_default(), ms(first) <= left_ms);
         Some(Self { reason: text("reason"), by: text("by"), deadline, is_end })
+    }
+}
+
+/// Only this client's clock says that the lease has ended. The last renewal may have shown that it would end by a revocation.
+pub(crate) fn loss_by_the_clock(revocation: Option<&Revocation>) -> Loss {
+    match revocation.filter(|revocation| revocation.is_end) {
+        Some(revocation) => Loss { reason: LossReason::Revoked, at: Some(revocation.deadline.clone()) },
+        None => Loss::not_renewed(),
     }
 }
 
@@ -208,8 +216,8 @@ impl Lease {
         match &*self.state.borrow() {
             LeaseState::Held { until, .. } if !until.has_passed() => Ok(()),
             LeaseState::Lost(loss) => Err(loss.clone()),
-            LeaseState::Held { revocation, .. } => Err(Loss::by_the_clock(revocation.as_ref())),
-            LeaseState::Released => Err(Loss::by_the_clock(None)),
+            LeaseState::Held { revocation, .. } => Err(loss_by_the_clock(revocation.as_ref())),
+            LeaseState::Released => Err(Loss::not_renewed()),
         }
     }
 
@@ -234,7 +242,7 @@ impl Lease {
         let lost = state.wait_for(|state| matches!(state, LeaseState::Lost(_))).await;
         match lost.as_deref() {
             Ok(LeaseState::Lost(loss)) => loss.clone(),
-            _ => Loss::by_the_clock(None),
+            _ => Loss::not_renewed(),
         }
     }
 
