@@ -69,6 +69,9 @@ type Client struct {
 
 // New makes a client. It calls no node.
 func New(config Config) (*Client, error) {
+	if err := notNegative(map[string]time.Duration{"RetryFor": config.RetryFor, "Timeout": config.Timeout}); err != nil {
+		return nil, err
+	}
 	n := &nodes{
 		apiKey:   or(strings.TrimSpace(config.APIKey), strings.TrimSpace(os.Getenv("LATCHGATE_API_KEY"))),
 		timeout:  or(config.Timeout, 5*time.Second),
@@ -144,13 +147,14 @@ func readAuthorities() (*x509.CertPool, error) {
 }
 
 // Close waits until what calls without an answer may have been granted is given back, and until runs without a claim are entered, for 5 s at
-// most. Leases go on until they are released.
+// most. Runs that are not entered then are reported in the log. Leases go on until they are released.
 func (c *Client) Close() {
 	done := make(chan struct{})
 	go func() { c.background.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-time.After(giveBackMax):
+		c.unclaimed.warn()
 	}
 }
 
@@ -176,6 +180,9 @@ type Revoking struct {
 // Revoke asks the holders to release. If the answer is lost, that is an ErrUnavailable, and not repeated without a token: it could ask
 // the next holder.
 func (c *Client) Revoke(ctx context.Context, key string, options RevokeOptions) (revoking Revoking, err error) {
+	if err := notNegative(map[string]time.Duration{"Grace": options.Grace}); err != nil {
+		return revoking, err
+	}
 	body := fields{}
 	put(body, "reason", options.Reason)
 	put(body, "by", options.By)
@@ -195,6 +202,16 @@ func (c *Client) later(work func()) {
 }
 
 func lockPath(key, verb string) string { return "/v1/locks/" + url.PathEscape(key) + "/" + verb }
+
+// notNegative refuses a negative duration by the name of its option. NoWait is one.
+func notNegative(durations map[string]time.Duration) error {
+	for name, value := range durations {
+		if value < 0 && !(name == "Wait" && value == NoWait) {
+			return invalid(fmt.Sprintf("%s is %v, and must not be negative", name, value))
+		}
+	}
+	return nil
+}
 
 // put leaves out what has not been set. Durations become milliseconds, and never none.
 func put[T comparable](body fields, name string, value T) {

@@ -16,7 +16,9 @@ var (
 	ErrOperationUnknown    = errors.New("latchgate: an earlier attempt may have done the operation")
 	ErrAttemptLost         = errors.New("latchgate: another attempt may have the operation: stop")
 	ErrNotRecorded         = errors.New("latchgate: the work was done, but the gate does not know it")
-	ErrUnavailable         = errors.New("latchgate: no node has given an answer to rely on")
+	// ErrUnavailable: no node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota
+	// (quota-reached). Without an answer, the call may have been carried out.
+	ErrUnavailable = errors.New("latchgate: no node has given an answer to rely on")
 	// ErrNotDone is for the work of Once to return: surely nothing was done, and the next caller may proceed at once.
 	ErrNotDone = errors.New("latchgate: surely nothing was done")
 )
@@ -28,7 +30,7 @@ type Error struct {
 	Detail string // for people
 	Status int    // of the answer; 0 if there was none
 	// Why a lease was lost: expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in
-	// time.
+	// time. It is also revoked if the last renewal has shown that the lease would end by a revocation.
 	Why     string
 	Current int64          // the token that is higher than a stale one
 	Holders []Holder       // the first holders of a lock that was not granted

@@ -116,6 +116,25 @@ func Test42ADurationIsNeverRoundedToNone(t *testing.T) {
 	}
 }
 
+func Test42ANegativeDurationIsRefusedByItsName(t *testing.T) {
+	t.Parallel()
+	c, p := client(Config{}, "http://127.0.0.1:1"), -time.Second
+	for name, o := range map[string]Options{"TTL": {TTL: p}, "Wait": {Wait: p}, "Delay": {Delay: p}, "MinHold": {MinHold: p}, "MaxHold": {MaxHold: p}} {
+		_, err := c.Lock(ctx, freshKey(), o)
+		check(t, strings.HasPrefix(isKind(t, err, ErrRefused, "invalid-options").Detail, name+" is -1s"), err)
+	}
+	for name, o := range map[string]OnceOptions{"TTL": {TTL: p}, "Wait": {Wait: p}, "Retention": {Retention: p}} {
+		_, err := Once(ctx, c, "test", freshKey(), o, mustNotRun[int])
+		check(t, strings.HasPrefix(isKind(t, err, ErrRefused, "invalid-options").Detail, name+" is -1s"), err)
+	}
+	for name, config := range map[string]Config{"RetryFor": {RetryFor: p}, "Timeout": {Timeout: p}} {
+		_, err := New(config)
+		check(t, strings.HasPrefix(isKind(t, err, ErrRefused, "invalid-options").Detail, name+" is -1s"), err)
+	}
+	_, err := c.Revoke(ctx, freshKey(), RevokeOptions{Grace: p})
+	check(t, strings.HasPrefix(isKind(t, err, ErrRefused, "invalid-options").Detail, "Grace is -1s"), err)
+}
+
 func Test42TheWorkIsThereBeforeThePre(t *testing.T) {
 	t.Parallel()
 	p := startProxy(t, nodeA)

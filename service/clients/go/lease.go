@@ -11,6 +11,11 @@ import (
 // Revocation: an operator asks the holder to release. The lease ends at Deadline (RFC 3339, by the store's clock).
 type Revocation struct{ Deadline, Reason, By string }
 
+type asked struct {
+	Revocation
+	Left int64 `json:"deadline_ms"`
+}
+
 // Under this key, the context of a lease has its keeper.
 type insideOf struct {
 	renewals *renewals
@@ -103,7 +108,10 @@ func (l *Lease) Revocation() *Revocation {
 	}
 	l.keeper.renewals.mu.Lock()
 	defer l.keeper.renewals.mu.Unlock()
-	return l.keeper.revocation
+	if l.keeper.revocation == nil {
+		return nil
+	}
+	return &l.keeper.revocation.Revocation
 }
 
 // Release releases the lease. An ErrLeaseLost says that it had ended before, so other callers may have had the lock meanwhile; an

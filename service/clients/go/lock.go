@@ -82,6 +82,9 @@ func (m Mode) fields() fields {
 }
 
 func (c *Client) acquire(ctx context.Context, path string, body fields, keys []Key, o Options) (*Lease, error) {
+	if err := notNegative(map[string]time.Duration{"TTL": o.TTL, "Wait": o.Wait, "Delay": o.Delay, "MinHold": o.MinHold, "MaxHold": o.MaxHold}); err != nil {
+		return nil, err
+	}
 	o.TTL, o.Wait = or(o.TTL, 30*time.Second), or(o.Wait, time.Minute)
 	outer := o.Owner
 	if o.Reentrant {

@@ -234,6 +234,20 @@ func Test13TheHolderSeesARevocation(t *testing.T) {
 	freed(t, lease)
 }
 
+func Test46AHolderThatIgnoresARevocationLearnsWhyItsLeaseHasEnded(t *testing.T) {
+	t.Parallel()
+	key, c, o := freshKey(), client(Config{}), Options{TTL: 3 * time.Second}
+	for _, keys := range [][]Key{{{Key: key}}, {{Key: key}, {Key: key + "/2"}}} {
+		lease, err := c.Multilock(ctx, keys, o)
+		check(t, err == nil, err)
+		_, err = c.Revoke(ctx, key, RevokeOptions{Reason: "hotfix", By: "ann", Grace: 2 * time.Second, Token: lease.Token()})
+		check(t, err == nil, err)
+		loss := waitLost(t, lease)
+		check(t, loss.Why == "revoked" && (loss.Status != 0 || strings.HasPrefix(loss.Detail, "ann has revoked the lease of")), loss)
+		isKind(t, lease.Release(), ErrLeaseLost, "")
+	}
+}
+
 func Test25ALockInsideOfItselfIsNestedOnRequest(t *testing.T) {
 	t.Parallel()
 	key, other, c := freshKey(), freshKey(), client(Config{})

@@ -48,7 +48,7 @@ type answer struct {
 	Status                    int   // 0 if the node was not reached, or did not answer in time or in full
 	RetryAfter                int64 `json:"retry_after_ms"`
 	TTL                       int64 `json:"ttl_ms"`
-	Revocation                *Revocation
+	Revocation                *asked
 	Results                   []json.RawMessage
 	Owner                     string
 	Token                     int64

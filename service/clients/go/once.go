@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// The most that a node keeps.
 const (
-	resultBytesMax = 64 << 10
-	detailBytesMax = 2 << 10
+	resultBytesMax = 64 << 10 // the most that a node keeps
+	detailBytesMax = 1900     // with the line about the last heartbeat, less than the 2 KiB that a node keeps
 )
 
 // OnceOptions are those of Once. The zero value has the defaults.
@@ -81,6 +80,9 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 	if work == nil {
 		return done, invalid("the work is nil")
 	}
+	if err := notNegative(map[string]time.Duration{"TTL": options.TTL, "Wait": options.Wait, "Retention": options.Retention}); err != nil {
+		return done, err
+	}
 	options.TTL, options.Wait, options.OnExpiry = or(options.TTL, time.Minute), or(options.Wait, time.Minute), or(options.OnExpiry, "block")
 	request, err := options.request(operation, contents)
 	if err != nil {
@@ -117,8 +119,9 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 		}
 		cancel()
 		detail := fmt.Sprintf("%T: %v", err, err)
+		detail = strings.ToValidUTF8(detail[:least(len(detail), detailBytesMax)], "?")
 		if attempt.keeper != nil {
-			detail = attempt.keeper.stopAttempt(detail)
+			detail += attempt.keeper.stopAttempt()
 		}
 		switch {
 		case outcome != "success" && isClaimed:
@@ -129,7 +132,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 				c.later(func() { c.giveBack(request, options, outcome, detail) })
 			}
 		case isClaimed:
-			done.ResultOmitted, err = c.postSuccess(got, done.Result, func(result fields) bool {
+			done.ResultOmitted, err = c.postSuccess(got, operation, done.Result, func(result fields) bool {
 				isEntered := options.OnOutage == "proceed" && c.unclaimed.begin()
 				if isEntered {
 					c.enterRun(request, ranAt, result)
@@ -137,7 +140,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 				return isEntered
 			})
 		default:
-			result := resultFields(done.Result)
+			result := resultFields(operation, done.Result)
 			done.ResultOmitted = result["result_omitted"] != nil
 			c.enterRun(request, ranAt, result)
 		}
@@ -225,21 +228,21 @@ func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string)
 }
 
 // resultFields are those of a result in a report. One that cannot be stored is omitted, and the success is recorded all the same.
-func resultFields(result any) fields {
+func resultFields(operation string, result any) fields {
 	text, err := encode("the result", result)
 	if err == nil && len(text) > resultBytesMax {
-		err = invalid("the result is too long")
+		err = invalid("it is longer than 64 KiB")
 	}
 	if err != nil {
-		warn("a result is not stored: %v", err)
+		warn("the result of operation %s is not stored: %v", operation, err)
 		return fields{"result_omitted": true}
 	}
 	return fields{"result": text}
 }
 
 // postSuccess says whether the result was omitted. `enter` is for an outage, and says whether the success will be entered.
-func (c *Client) postSuccess(got answer, result any, enter func(result fields) bool) (isOmitted bool, err error) {
-	body := resultFields(result)
+func (c *Client) postSuccess(got answer, operation string, result any, enter func(result fields) bool) (isOmitted bool, err error) {
+	body := resultFields(operation, result)
 	body["stamp"], body["outcome"] = got.Stamp, "success"
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
 	posted, failure := c.nodes.call(context.Background(), it)
@@ -258,7 +261,7 @@ func (c *Client) postSuccess(got answer, result any, enter func(result fields) b
 func (c *Client) post(got answer, outcome, detail string, patience time.Duration) {
 	body := fields{"stamp": got.Stamp, "outcome": outcome}
 	if outcome == "unknown" { // a person must decide
-		put(body, "detail", strings.ToValidUTF8(detail[:least(len(detail), detailBytesMax)], "?"))
+		put(body, "detail", detail)
 	}
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + patience}
 	if _, err := c.nodes.call(context.Background(), it); err != nil {

@@ -16,8 +16,8 @@ const (
 // unclaimed are runs of this process that were made without a claim, because the gate did not answer.
 type unclaimed struct {
 	mu         sync.Mutex
-	count      int // with those whose work still runs
-	ended      []fields
+	count      int      // with those whose work still runs
+	ended      []fields // the first one is being entered
 	isEntering bool
 }
 
@@ -74,14 +74,13 @@ func (c *Client) enterRuns() {
 			return
 		}
 		run := u.ended[0]
-		u.ended = u.ended[1:]
 		u.mu.Unlock()
 		got, err := c.nodes.call(context.Background(), c.nodes.callTo("/v1/operations/enter", run))
 		if errors.Is(err, ErrUnavailable) {
 			time.Sleep(jitter(pause, 1, 1.5))
 			pause = least(2*pause, enterPauseMax)
 			u.mu.Lock()
-			u.ended = append(u.ended, run)
+			u.ended = append(u.ended[1:], run) // it keeps no other waiting
 			u.mu.Unlock()
 			continue
 		}
@@ -90,6 +89,17 @@ func (c *Client) enterRuns() {
 		} else if got.DoubleRun {
 			warn("operation %s (%s) may have run twice", run["operation"], got.ID)
 		}
-		u.end()
+		u.mu.Lock()
+		u.ended, u.count = u.ended[1:], u.count-1
+		u.mu.Unlock()
+	}
+}
+
+// warn reports the runs that are lost if the process ends now.
+func (u *unclaimed) warn() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, run := range u.ended {
+		warn("a run of operation %s without a claim is not entered: no node has answered until Close", run["operation"])
 	}
 }

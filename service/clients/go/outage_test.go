@@ -3,7 +3,9 @@ package latchgate
 import (
 	"context"
 	"errors"
+	"log"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -107,6 +109,18 @@ func Test40NoWorkRunsWithoutAClaimBesideAnAttemptThatIsKnown(t *testing.T) {
 	isKind(t, err, ErrRefused, "invalid-options")
 }
 
+func Test48ARunThatCouldNotBeEnteredIsReportedByClose(t *testing.T) {
+	// Not in parallel: it reads the log.
+	var said strings.Builder
+	log.SetOutput(&said)
+	defer log.SetOutput(os.Stderr)
+	c := client(Config{RetryFor: 100 * time.Millisecond}, "http://127.0.0.1:1")
+	_, err := Once(ctx, c, "test", freshKey(), OnceOptions{OnOutage: "proceed"}, func(context.Context, *Attempt) (int, error) { return 7, nil })
+	c.Close()
+	log.SetOutput(os.Stderr) // the run goes on to be entered
+	check(t, err == nil && strings.Count(said.String(), "a run of operation test without a claim is not entered: ") == 1, said.String(), err)
+}
+
 func Test40RunsWithoutAClaimAreBounded(t *testing.T) {
 	t.Parallel()
 	c := client(Config{})
@@ -119,7 +133,7 @@ func Test40RunsWithoutAClaimAreBounded(t *testing.T) {
 func Test38APersonWhoMustDecideReadsHowTheWorkEnded(t *testing.T) {
 	t.Parallel()
 	works := map[string]func(context.Context, *Attempt) (int, error){
-		"after the last heartbeat: *errors.errorString: no money": func(context.Context, *Attempt) (int, error) { return 0, errors.New("no money") },
+		"*errors.errorString: no money\nThe last heartbeat that was answered was sent 0 s before this report.": func(context.Context, *Attempt) (int, error) { return 0, errors.New("no money") },
 		"panic: it burns": func(context.Context, *Attempt) (int, error) { panic("it burns") },
 		"?":               func(context.Context, *Attempt) (int, error) { return 0, errors.New(strings.Repeat("\xff", 5_000)) },
 	}

@@ -48,7 +48,7 @@ type keeper struct {
 	isOver      bool
 	loss        *Error
 	sent, until time.Duration // when the last renewal that was answered was sent, and when the lease may have ended
-	revocation  *Revocation
+	revocation  *asked
 	due, early  time.Duration // from `early` on it goes with leases that are due, so that leases of one length soon go together
 	failures    int
 	isSent      bool // a request with it has no answer yet
@@ -73,12 +73,12 @@ func (k *keeper) stop() *Error {
 	return k.loss
 }
 
-// stopAttempt says in the detail when the last heartbeat was, too.
-func (k *keeper) stopAttempt(detail string) string {
+// stopAttempt says when the last heartbeat was.
+func (k *keeper) stopAttempt() string {
 	k.stop()
 	k.renewals.mu.Lock()
 	defer k.renewals.mu.Unlock()
-	return fmt.Sprintf("%.1f s after the last heartbeat: %s", (now() - k.sent).Seconds(), detail)
+	return fmt.Sprintf("\nThe last heartbeat that was answered was sent %d s before this report.", int((now() - k.sent).Seconds()))
 }
 
 // err is nil while the lease is surely live.
@@ -99,7 +99,14 @@ func (k *keeper) err() error {
 
 func (k *keeper) remains(at time.Duration) time.Duration {
 	if k.until <= at {
-		k.end(&Error{Kind: k.kind, Code: "lease-lost", Detail: "no renewal of " + k.name + " was answered in time", Why: "unanswered"})
+		loss := &Error{Kind: k.kind, Code: "lease-lost", Detail: "no renewal of " + k.name + " was answered in time", Why: "unanswered"}
+		if r := k.revocation; r != nil && ms(r.Left) <= k.until-k.sent {
+			loss.Why, loss.Detail = "revoked", or(r.By, "an operator")+" has revoked "+k.name
+			if r.Reason != "" {
+				loss.Detail += ": " + r.Reason
+			}
+		}
+		k.end(loss)
 	}
 	if k.isOver {
 		return 0
@@ -117,7 +124,7 @@ func (k *keeper) end(loss *Error) {
 // settle reads the result of each lease, or the answer itself if it has none.
 func (k *keeper) settle(got answer, results map[leaseRef]answer) {
 	left := Forever
-	var revocation *Revocation
+	var revocation *asked
 	var worst *answer
 	for _, lease := range k.leases {
 		one, is := results[lease]
@@ -125,7 +132,10 @@ func (k *keeper) settle(got answer, results map[leaseRef]answer) {
 			one = got
 		}
 		if one.Status/100 == 2 && one.TTL > 0 {
-			left, revocation = least(left, ms(one.TTL)), or(revocation, one.Revocation)
+			left = least(left, ms(one.TTL))
+			if r := one.Revocation; r != nil && (revocation == nil || r.Left < revocation.Left) {
+				revocation = r // that with the earliest deadline
+			}
 		} else if worst == nil || one.Status == 410 {
 			worst = &one // a loss is more serious than what is not known of another key
 		}
@@ -139,7 +149,7 @@ func (k *keeper) settle(got answer, results map[leaseRef]answer) {
 	}
 }
 
-func (k *keeper) renewed(sent, left time.Duration, revocation *Revocation) {
+func (k *keeper) renewed(sent, left time.Duration, revocation *asked) {
 	// The lower bound is for leases that a revocation or `max_hold` is ending: each renewal leaves them shorter.
 	pause := jitter(most(left/3, k.length/10), 0.9, 1)
 	k.sent, k.until, k.revocation = sent, sent+left, revocation

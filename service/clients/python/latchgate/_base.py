@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import ssl
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, Union
 from urllib.parse import quote
@@ -92,7 +92,10 @@ class ClientBase(Generic[Held, Taken]):
             urls = _variable("LATCHGATE_URL") or "http://127.0.0.1:7070"
         if not isinstance(api_key, (str, type(None))):
             raise TypeError("api_key must be of the type str")
-        urls = [url.strip() for url in (urls.split(",") if isinstance(urls, str) else urls)]
+        each = urls.split(",") if isinstance(urls, str) else list(urls) if isinstance(urls, Iterable) else [urls]
+        if not all(isinstance(url, str) for url in each):
+            raise TypeError("urls must be of the type str, or several of that type")
+        urls = [url.strip() for url in each]
         api_key = (api_key or os.environ.get("LATCHGATE_API_KEY") or "").strip() or None
         ssl_context = ssl_context or _authorities()
         seconds(timeout=timeout, retry_for=retry_for, wait_per_call=wait_per_call)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
+import string
 from collections.abc import Callable
 from typing import Any, TypeVar, Union, cast
 
@@ -11,6 +13,7 @@ from . import aio
 from ._client import Client
 from ._errors import Error
 from ._gate import Done
+from ._json import typed
 
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 AnyClient = Union[Client, aio.Client]
@@ -24,9 +27,11 @@ def locked(key: str, *, client: AnyClient | None = None, **options: Any) -> Call
     The options are those of `Client.lock`. Without a `client`, that of the variable LATCHGATE_URL is used; a coroutine function needs
     one of `latchgate.aio`.
     """
+    typed(str, key=key)
 
     def decorate(function: AnyFunction) -> AnyFunction:
         signature = inspect.signature(function)
+        _check_template(key, signature, function)
         taking = _client_for(function, client)
 
         def lock(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
@@ -83,6 +88,13 @@ def _result(done: Done[Any]) -> Any:
     if done.duplicate and done.result_omitted:
         raise Error("result-omitted", "an earlier call has done this, and its result could not be stored")
     return done.result
+
+
+def _check_template(key: str, signature: inspect.Signature, function: Callable[..., Any]) -> None:
+    for _, field, _, _ in string.Formatter().parse(key):
+        name = re.split(r"[.\[]", field or "")[0]
+        if field is not None and name not in signature.parameters:
+            raise ValueError(f"the key {key!r} names {name!r}, which is no parameter of {getattr(function, '__name__', function)}")
 
 
 def _client_for(function: Callable[..., Any], client: AnyClient | None) -> Callable[[], Any]:

@@ -50,7 +50,7 @@ class LeaseLost(Error):
     """The lease has ended before it was released: stop the work that it protects.
 
     `why` is `expired`, `released`, `revoked`, `forced` or `unknown` if a node has said so, and `unanswered` if no renewal was
-    answered in time.
+    answered in time. `revoked` is also that of a lease whose last renewal has shown that it would end by a revocation.
     """
 
     @property
@@ -80,7 +80,8 @@ class NotRecorded(Error):
 
 
 class Unavailable(Error):
-    """No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out."""
+    """No node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota (`quota-reached`).
+    Without an answer, the call may have been carried out."""
 
 
 class NotDone(Exception):

@@ -132,7 +132,10 @@ class AttemptBase(Generic[Lost]):
     def _detail(self, error: BaseException) -> str:
         """For the person who must find out what became of the work."""
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
-        beat = f"\nlast heartbeat: {now() - self._keeper.last.sent:.0f} s before" if self._keeper else ""
+        beat = ""
+        if self._keeper:
+            silent = int(now() - self._keeper.last.sent)
+            beat = f"\nThe last heartbeat that was answered was sent {silent} s before this report."
         # Of a long message, its beginning. What is no text for others is shown escaped.
         return text.encode("utf-8", "backslashreplace")[:1500].decode("utf-8", "ignore") + beat
 

@@ -111,12 +111,8 @@ class LeaseBase(Generic[Lost]):
     @property
     def revocation(self) -> Revocation | None:
         """Set when a renewal has shown that an operator asks for the lock: finish, and release it."""
-        body = self._keeper.last.body
-        for lease in body.get("results", [body]):
-            asked = lease.get("revocation")
-            if asked:
-                return Revocation(asked["deadline"], asked.get("reason"), asked.get("by"))
-        return None
+        asked = self._keeper.last.revocation
+        return Revocation(asked["deadline"], asked.get("reason"), asked.get("by")) if asked else None
 
     def remaining(self) -> float:
         """Seconds for which the lease is surely live; 0 if it is lost or released, and in a process that was forked from the holder's."""

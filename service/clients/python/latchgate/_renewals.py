@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -54,6 +55,21 @@ class Renewed:
         """The lease ends no earlier, by this machine's clock."""
         return self.sent + self.left
 
+    @property
+    def revocation(self) -> dict[str, Any] | None:
+        """What an operator asks; of several keys, that with the earliest deadline."""
+        asked = [lease["revocation"] for lease in self.body.get("results", [self.body]) if lease.get("revocation")]
+        return min(asked, key=lambda revocation: revocation.get("deadline_ms", math.inf), default=None)
+
+    def ended(self, name: str) -> LeaseLost:
+        """Why the lease has ended now, for all that this machine knows."""
+        asked = self.revocation
+        if asked is None or asked.get("deadline_ms", math.inf) / 1000 > self.left:
+            return LeaseLost("lease-lost", f"no renewal of {name} was answered in time", None, {"why": "unanswered"})
+        by, reason = asked.get("by") or "an operator", f": {asked['reason']}" if asked.get("reason") else ""
+        fields = {"why": "revoked", "by": asked.get("by"), "reason": asked.get("reason")}
+        return LeaseLost("lease-lost", f"{by} has revoked the lease of {name}{reason}", None, fields)
+
 
 class Keeper:
     """A lease (of one key or of several, in `leases`), or an attempt with its `heartbeat`: what is known of it, and when to renew it.
@@ -101,8 +117,7 @@ class Keeper:
             return 0.0
         left = self.last.until - now()
         if left <= 0:
-            fields = {"why": "unanswered"}
-            self.lose(LeaseLost("lease-lost", f"no renewal of {self.name} was answered in time", None, fields))
+            self.lose(self.last.ended(self.name))
         return max(left, 0.0)
 
     def stop(self) -> None:

@@ -8,9 +8,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from ._base import ClientBase, Revoking
 from ._errors import LockHeld
@@ -115,7 +116,7 @@ class Client(ClientBase[Lease, Acquiring]):
     async def once(
         self,
         contents: Any,
-        work: Callable[[Attempt], Awaitable[Result]],
+        work: Callable[[Attempt], Union[Awaitable[Result], Result]],
         *,
         operation: str,
         checked: Any = None,
@@ -128,8 +129,8 @@ class Client(ClientBase[Lease, Acquiring]):
         permanent: bool = False,
         label: str | None = None,
     ) -> Done[Result]:
-        """Awaits `work(attempt)` if this operation with these contents has not succeeded yet: see `latchgate.Client.once`. Work that is
-        cancelled has an unknown outcome, too."""
+        """Runs `work(attempt)`, and awaits what it returns if that can be awaited, if this operation with these contents has not succeeded
+        yet: see `latchgate.Client.once`. Work that is cancelled has an unknown outcome, too."""
         check_work(work, is_async=True)
         attempt = await self._claim(
             Attempt, contents, operation, checked, ttl, wait, on_expiry, durability, on_outage, retention, permanent, label
@@ -137,7 +138,9 @@ class Client(ClientBase[Lease, Acquiring]):
         if isinstance(attempt, Done):
             return attempt
         try:
-            result = await work(attempt)
+            result: Any = work(attempt)
+            if inspect.isawaitable(result):
+                result = await result
         except BaseException as error:
             await attempt._failed(error)
             raise

@@ -79,6 +79,15 @@ class Aio(Scenario):
         sent = proxy.requests("/pre")
         self.assertEqual([body["contents"] for body in sent], [{"order": self.key}] * 2)
 
+    def test_47_the_result_of_work_that_cannot_be_awaited_is_kept(self) -> None:
+        async def run() -> None:
+            async with self.aio() as client:
+                done = await client.once(self.key, lambda _: {"receipt": 7}, operation="test")
+                again = await client.once(self.key, lambda _: self.fail("it runs"), operation="test")
+                self.assertEqual((done.result, again.result, again.duplicate), ({"receipt": 7}, {"receipt": 7}, True))
+
+        asyncio.run(run())
+
     def test_16_work_that_is_cancelled_has_an_unknown_outcome(self) -> None:
         async def run() -> None:
             client = self.aio()
@@ -192,6 +201,13 @@ class Decorators(Scenario):
         with client.lock(self.key), self.assertRaises(WaitTimeout):
             asyncio.run(awaiting())
         self.free(self.key)
+
+    def test_42_a_key_that_names_no_parameter_is_refused_with_its_name(self) -> None:
+        for key, named in (("r/{mnth}", "'mnth'"), ("r/{mnth.year}", "'mnth'"), ("r/{}", "''")):
+            with self.assertRaisesRegex(ValueError, f"{key}.* names {named}"):
+                latchgate.locked(key)(lambda month: month)
+        with self.assertRaisesRegex(TypeError, "key"):
+            latchgate.locked(7)  # type: ignore[arg-type]
 
     def test_a_function_runs_once_for_the_same_arguments(self) -> None:
         runs: list[int] = []

@@ -109,7 +109,7 @@ class Gate(Scenario):
         details = [body["detail"] for body in proxy.requests("/post")]
         for detail, said in zip(details, ["ZeroDivisionError: 7 by 0", "Declined: ", repr(self.key), "SystemExit: 3"]):
             self.assertIn(said, detail)
-            self.assertRegex(detail, r"last heartbeat: \d+ s before$")
+            self.assertRegex(detail, r"\nThe last heartbeat that was answered was sent \d+ s before this report\.$")
             self.assertLessEqual(len(detail.encode()), 2_048)
 
     @unittest.skipIf(IS_AIO, "its calls are cancelled: see test_aio.py")

@@ -170,6 +170,9 @@ class Json(unittest.TestCase):
                     latchgate.Client(NOWHERE, **{name: value})  # type: ignore[arg-type]
         with self.assertRaisesRegex(TypeError, "token"):
             self.client.fence("k", "7")  # type: ignore[arg-type]
+        for urls in (5, b"http://127.0.0.1:1", [NOWHERE, None]):
+            with self.assertRaisesRegex(TypeError, "urls"):
+                latchgate.Client(urls)  # type: ignore[arg-type]
 
     def test_42_work_that_cannot_be_called_is_noticed_before_the_pre(self) -> None:
         def generator(_: object) -> Any:

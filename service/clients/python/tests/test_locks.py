@@ -162,6 +162,18 @@ class Locks(Scenario):
             self.assertEqual((lease.revocation.reason, lease.revocation.by), ("hotfix", "ann"))
             self.assertLessEqual(lease.remaining(), 30)
 
+    def test_46_a_holder_that_ignores_a_revocation_learns_why_its_lease_has_ended(self) -> None:
+        client = self.client()
+        for take in (lambda: client.lock(self.key, ttl=3), lambda: client.multilock([self.key, self.key + "/2"], ttl=3)):
+            lease = take()
+            self.b.revoke(self.key, reason="hotfix", by="ann", grace_ms=2_000)
+            self.assertTrue(lease.lost.wait(60))
+            with self.assertRaises(LeaseLost) as raised:
+                lease.release()
+            self.assertEqual(raised.exception.why, "revoked")
+            if raised.exception.status is None:
+                self.assertIn("ann has revoked the lease of", str(raised.exception))
+
     def test_13_a_client_revokes_a_lock(self) -> None:
         client = self.client()
         self.assertEqual(client.revoke(self.key).leases, 0)

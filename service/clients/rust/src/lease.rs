@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
-use crate::error::{Error, Loss};
+use crate::error::{Error, Loss, LossReason};
 use crate::lock::Target;
 use crate::transport::{ANSWER_MAX, ANSWER_MIN, is_about};
 
@@ -42,13 +42,27 @@ pub struct Revocation {
     pub by: Option<String>,
     /// When the lease ends, by the store's clock.
     pub deadline: String,
+    /// The lease is not renewed beyond what is known of it.
+    pub(crate) is_end: bool,
 }
 
 impl Revocation {
-    fn of(answer: &Value) -> Option<Self> {
-        let found = leases(answer).map(|lease| &lease["revocation"]).find(|revocation| revocation.is_object())?;
-        let text = |name: &str| found[name].as_str().map(str::to_owned);
-        Some(Self { reason: text("reason"), by: text("by"), deadline: text("deadline").unwrap_or_default() })
+    /// Of several keys, that with the earliest deadline.
+    fn of(answer: &Value, left_ms: u64) -> Option<Self> {
+        let ms = |revocation: &Value| revocation["deadline_ms"].as_u64().unwrap_or(u64::MAX);
+        let asked = leases(answer).map(|lease| &lease["revocation"]).filter(|revocation| revocation.is_object());
+        let first = asked.min_by_key(|revocation| ms(revocation))?;
+        let text = |name: &str| first[name].as_str().map(str::to_owned);
+        let (deadline, is_end) = (text("deadline").unwrap_or_default(), ms(first) <= left_ms);
+        Some(Self { reason: text("reason"), by: text("by"), deadline, is_end })
+    }
+}
+
+/// Only this client's clock says that the lease has ended. The last renewal may have shown that it would end by a revocation.
+pub(crate) fn loss_by_the_clock(revocation: Option<&Revocation>) -> Loss {
+    match revocation.filter(|revocation| revocation.is_end) {
+        Some(revocation) => Loss { reason: LossReason::Revoked, at: Some(revocation.deadline.clone()) },
+        None => Loss::not_renewed(),
     }
 }
 
@@ -114,7 +128,7 @@ impl Grant {
         self.sent = sent;
         let left_ms = leases(answer).map(|lease| lease["ttl_ms"].as_u64().unwrap_or(0)).min().unwrap_or(0);
         self.until = sent.plus(Duration::from_millis(left_ms));
-        self.revocation = Revocation::of(answer);
+        self.revocation = Revocation::of(answer, left_ms);
     }
 }
 
@@ -202,7 +216,8 @@ impl Lease {
         match &*self.state.borrow() {
             LeaseState::Held { until, .. } if !until.has_passed() => Ok(()),
             LeaseState::Lost(loss) => Err(loss.clone()),
-            LeaseState::Held { .. } | LeaseState::Released => Err(Loss::not_renewed()),
+            LeaseState::Held { revocation, .. } => Err(loss_by_the_clock(revocation.as_ref())),
+            LeaseState::Released => Err(Loss::not_renewed()),
         }
     }
 

@@ -15,7 +15,7 @@ use tokio::task::{self, JoinSet};
 
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Loss, Problem};
-use crate::lease::{Grant, LeaseState};
+use crate::lease::{Grant, LeaseState, loss_by_the_clock};
 use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Pause, Transport};
 
 /// The most that a node accepts.
@@ -187,7 +187,7 @@ impl Task {
     /// Reports leases that have ended, forgets those that were released, and sends what is due.
     fn look(&mut self) {
         for kept in self.kept.values().filter(|kept| kept.grant.until.has_passed() && kept.is_held()) {
-            kept.lose(Loss::not_renewed());
+            kept.lose(loss_by_the_clock(kept.grant.revocation.as_ref()));
         }
         self.kept.retain(|_, kept| kept.is_held());
         for batch in batches(&self.kept, Moment::now()) {

@@ -74,7 +74,10 @@ export class Client {
    * @returns {Promise<T>}
    */
   async withLock(key, options, work) {
-    if (typeof options === "function") return this.withLock(key, {}, options);
+    if (typeof options === "function") {
+      if (work !== undefined) throw new TypeError("withLock takes the options before the work: withLock(key, options, work)");
+      return this.withLock(key, {}, options);
+    }
     checkWork("withLock", work, "lease");
     const run = /** @type {(lease: Lease) => T | Promise<T>} */ (work);
     const lease = await this.#lock(key, checked("withLock", options));

@@ -9,6 +9,10 @@ const PAUSE_MS_MAX = 60_000;
 /** What may wait to be recorded. */
 const BYTES_MAX = 16 * 1024 * 1024;
 
+/** What waits in all clients of the process. @type {Set<{path: string, text: string}>} */
+const open = new Set();
+/** @type {any} */ (globalThis).process?.on?.("exit", () => open.forEach(({ path, text }) => lost(path, text, "the process ends")));
+
 export class Entries {
   #nodes;
   /** @type {Array<{path: string, text: string}>} */
@@ -29,7 +33,9 @@ export class Entries {
     const text = JSON.stringify(body);
     if (this.#bytes + text.length > BYTES_MAX) return lost(path, text, "too many others wait for the gate");
     this.#bytes += text.length;
-    this.#waiting.push({ path, text });
+    const entry = { path, text };
+    this.#waiting.push(entry);
+    open.add(entry);
     if (!this.#isSending) void this.#send();
   }
 
@@ -37,7 +43,8 @@ export class Entries {
     this.#isSending = true;
     let pauseMs = PAUSE_MS_MIN;
     while (this.#waiting.length > 0) {
-      const { path, text } = this.#waiting[0];
+      const entry = this.#waiting[0];
+      const { path, text } = entry;
       try {
         await this.#nodes.call(path, JSON.parse(text), { until: now() + this.#nodes.retryForMs });
       } catch (error) {
@@ -53,6 +60,7 @@ export class Entries {
       pauseMs = PAUSE_MS_MIN;
       this.#bytes -= text.length;
       this.#waiting.shift();
+      open.delete(entry);
     }
     this.#isSending = false;
   }

@@ -60,7 +60,10 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
   try {
     answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal, doubt });
   } catch (error) {
-    if (entries && !doubt.isOfOther && isAway(error)) return runUnguarded(nodes, entries, body, work, doubt.isSet ? lengthMs : 0);
+    if (entries && !doubt.isOfOther && isAway(error)) {
+      console.warn(`latchgate: ${JSON.stringify(request.operation)} runs unguarded, because the gate is away: ${error}`);
+      return runUnguarded(nodes, entries, body, work, doubt.isSet ? lengthMs : 0);
+    }
     if (!(error instanceof LatchgateError) || error.code !== "operation-duplicate") {
       // It goes on after the call, and the process stays for it.
       if (doubt.isSet) void giveBack(nodes, body, lengthMs);
@@ -95,8 +98,8 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
     result = await work(new Attempt(granted, keeper));
   } catch (error) {
     keeper.stop();
-    const heartbeatMs = Math.round(now() - keeper.last.sent);
-    await post(isNotDone(request, error) ? { outcome: "failure" } : { outcome: "unknown", detail: detailOf(error, heartbeatMs) });
+    const silentMs = now() - keeper.last.sent;
+    await post(isNotDone(request, error) ? { outcome: "failure" } : { outcome: "unknown", detail: detailOf(error, silentMs) });
     throw error;
   }
   keeper.stop();
@@ -208,10 +211,10 @@ function keptOf(result) {
 /**
  * For the person who must find out what became of the operation.
  * @param {any} error what the work has thrown
- * @param {number} heartbeatMs
+ * @param {number} silentMs
  */
-function detailOf(error, heartbeatMs) {
-  const last = `the last heartbeat that was answered was sent ${heartbeatMs} ms before`;
+function detailOf(error, silentMs) {
+  const last = `The last heartbeat that was answered was sent ${Math.floor(silentMs / 1000)} s before this report.`;
   try {
     const what = error instanceof Error ? `${error.constructor.name}: ${error.message}` : `${typeof error}: ${String(error)}`;
     return `${what.slice(0, DETAIL_LENGTH_MAX).toWellFormed()}\n${last}`;

@@ -246,7 +246,8 @@ export class StaleToken extends LatchgateError {
 }
 /** The lease has ended before it was released: stop the work that it protects. */
 export class LeaseLost extends LatchgateError {
-  /** `expired`, `released`, `revoked`, `forced` or `unknown` if a node has said so; `unanswered` if no renewal was answered in time. */
+  /** `expired`, `released`, `revoked`, `forced` or `unknown` if a node has said so; `unanswered` if no renewal was answered in time.
+   * `revoked` is also that of a lease whose last renewal has shown that it would end by a revocation. */
   get why(): string;
 }
 /** Another attempt may have the operation: stop. */
@@ -260,7 +261,8 @@ export class NotRecorded extends LatchgateError {
   constructor(cause: LatchgateError, result: unknown);
   readonly result: unknown;
 }
-/** No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out. */
+/** No node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota (`quota-reached`). Without
+ * an answer, the call may have been carried out. */
 export class Unavailable extends LatchgateError {}
 /** Throw this in the work of `once` to say that surely nothing was done: the next caller may proceed at once. */
 export class NotDone extends Error {

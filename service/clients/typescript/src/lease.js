@@ -3,7 +3,7 @@
 
 import { now } from "./clock.js";
 import { LatchgateError, LeaseLost } from "./errors.js";
-import { Keeper } from "./renewals.js";
+import { Keeper, revocationOf } from "./renewals.js";
 
 /** Where the calls about a lease go, and what they carry. */
 export class Target {
@@ -86,8 +86,7 @@ export class Lease {
   }
 
   get revocation() {
-    const { body } = this.#keeper.last;
-    const asked = (body.results ?? [body]).find((/** @type {any} */ lease) => lease.revocation)?.revocation;
+    const asked = revocationOf(this.#keeper.last);
     return asked && { deadline: asked.deadline, reason: asked.reason ?? undefined, by: asked.by ?? undefined };
   }
 

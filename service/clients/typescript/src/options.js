@@ -91,7 +91,8 @@ export function checked(where, options) {
  * @param {string} given
  */
 export function checkWork(where, work, given) {
-  if (typeof work !== "function") throw new TypeError(`${where} needs a function that takes (${given})`);
+  const order = where === "once" ? "contents, work, options" : "key, options, work";
+  if (typeof work !== "function") throw new TypeError(`${where}(${order}) needs a function as the work: it gets (${given})`);
   if (work.length > 1) throw new TypeError(`the work of ${where} takes ${work.length} arguments, and gets one: (${given})`);
 }
 

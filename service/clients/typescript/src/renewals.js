@@ -37,6 +37,31 @@ export function untilOf({ sent, leftMs }) {
   return sent + leftMs;
 }
 
+/**
+ * What an operator asks; of several keys, that with the earliest deadline.
+ * @param {Renewed} renewed
+ */
+export function revocationOf({ body }) {
+  /** @type {any[]} */
+  const leases = body.results ?? [body];
+  const asked = leases.map(({ revocation }) => revocation).filter(Boolean);
+  return asked.sort((one, other) => one.deadline_ms - other.deadline_ms)[0];
+}
+
+/**
+ * Why the lease has ended now, for all that this machine knows.
+ * @param {string} name
+ * @param {Renewed} last
+ */
+function endOf(name, last) {
+  const { deadline_ms, by, reason } = revocationOf(last) ?? {};
+  if (!(deadline_ms <= last.leftMs)) {
+    return new LeaseLost("lease-lost", `no renewal of ${name} was answered in time`, undefined, { why: "unanswered" });
+  }
+  const detail = `${by ?? "an operator"} has revoked the lease of ${name}${reason ? `: ${reason}` : ""}`;
+  return new LeaseLost("lease-lost", detail, undefined, { why: "revoked", by, reason });
+}
+
 /** Stops the renewals of leases that are forgotten without a release. */
 const forgotten = new FinalizationRegistry((/** @type {Keeper} */ keeper) => keeper.stop());
 
@@ -92,10 +117,7 @@ export class Keeper {
   remainingMs(at = now()) {
     if (this.signal.aborted) return 0;
     const leftMs = untilOf(this.last) - at;
-    if (leftMs <= 0) {
-      const detail = `no renewal of ${this.#name} was answered in time`;
-      this.lose(new LeaseLost("lease-lost", detail, undefined, { why: "unanswered" }));
-    }
+    if (leftMs <= 0) this.lose(endOf(this.#name, this.last));
     return Math.max(leftMs, 0);
   }
 

@@ -239,6 +239,9 @@ test("a wrong call of `once` or `withLock` is noticed before the pre", async () 
   await assert.rejects(client.once("k", (order, amount) => fail(order, amount), { operation: "charge" }), /takes 2 arguments/);
   await assert.rejects(client.withLock("k", (lease, done) => fail(lease, done)), /takes 2 arguments/);
   await assert.rejects(client.withLock("k", {}), TypeError);
+  await assert.rejects(client.withLock("k", fail, { shared: true }), /takes the options before the work/);
+  await assert.rejects(client.withLock({ shared: true }, "k", fail), TypeError);
+  await assert.rejects(client.once("k", { operation: "charge" }, fail), /once\(contents, work, options\)/);
   assert.deepEqual(proxy.seen, []);
 });
 

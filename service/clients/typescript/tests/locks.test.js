@@ -195,6 +195,19 @@ test("13: the holder sees a revocation", async () => {
   await lease.release();
 });
 
+test("46: a holder that ignores a revocation learns why its lease has ended", async () => {
+  const key = freshKey();
+  const client = both();
+  for (const take of [() => client.lock(key, { ttlMs: 3_000 }), () => client.multilock([key, `${key}/2`], { ttlMs: 3_000 })]) {
+    const lease = await take();
+    await nodes.b.revoke(key, { reason: "hotfix", by: "ann", grace_ms: 2_000 });
+    const loss = await aborted(lease.signal);
+    assert.equal(loss.why, "revoked", loss.message);
+    if (loss.status === undefined) assert.ok(loss.message.includes("ann has revoked the lease of"), loss.message);
+    await assert.rejects(lease.release(), (error) => error instanceof LeaseLost && error.why === "revoked");
+  }
+});
+
 test("13: a client revokes a lock", async () => {
   const key = freshKey();
   const client = both();

@@ -87,11 +87,13 @@ test("a forked process that is sent a lease has no lease", async () => {
   await isFree(nodes.b, key);
 });
 
-test("a run that waits to be entered does not keep its process", async () => {
-  await run("entry.mjs", `
+test("48: a run that waits to be entered does not keep its process, whose end reports it", async () => {
+  const printed = await run("entry.mjs", `
+    console.warn = console.log;
     import { Client } from "latchgate";
     const client = new Client("http://127.0.0.1:1", { retryForMs: 100 });
     const { result } = await client.once("k", () => 7, { operation: "test", onOutage: "proceed" });
     if (result !== 7) throw new Error("it did not run");
   `);
+  assert.match(printed, /^latchgate: "test" runs unguarded, because the gate is away: .*\nlatchgate: a run of "test" at .* is not recorded: the process ends$/);
 });

@@ -82,7 +82,8 @@ async fn the_end_of_a_lease_by_force_and_a_revocation_reach_the_holder() {
     }
     let seen = lease.revocation().and_then(|revocation| revocation.reason);
     assert!(seen.is_none_or(|reason| reason == "hotfix"));
-    assert!(timeout(PATIENCE, lease.lost()).await.is_ok());
+    assert_eq!(timeout(PATIENCE, lease.lost()).await.unwrap().reason, LossReason::Revoked);
+    assert_eq!(lease.check().unwrap_err().reason, LossReason::Revoked);
 }
 
 #[tokio::test]

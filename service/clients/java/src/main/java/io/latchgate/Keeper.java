@@ -48,7 +48,7 @@ final class Keeper {
 
     synchronized long sent() { return sent; }
 
-    synchronized String sinceRenewal() { return (Clock.now() - sent) / Nodes.MS + " ms"; }
+    synchronized long silentSeconds() { return (Clock.now() - sent) / (1_000 * Nodes.MS); }
 
     synchronized Map<?, ?> revocation() { return revocation; }
 
@@ -65,8 +65,20 @@ final class Keeper {
     long remaining() { return remaining(Clock.now()); }
 
     synchronized long remaining(long now) {
-        if (!isOver && until <= now) end(LatchgateException.lost("no renewal of " + name + " was answered in time", "unanswered"));
+        if (!isOver && until <= now) end(isRevoked() ? revoked() : LatchgateException.lost("no renewal of " + name + " was answered in time", "unanswered"));
         return isOver ? 0 : until - now;
+    }
+
+    /** Whether the last renewal has shown that the lease ends by a revocation. */
+    private boolean isRevoked() { return revocation != null && deadline(revocation) <= until - sent; }
+
+    private LatchgateException revoked() {
+        Object by = revocation.get("by"), reason = revocation.get("reason");
+        return LatchgateException.lost((by == null ? "an operator" : by) + " has revoked " + name + (reason == null ? "" : ": " + reason), "revoked");
+    }
+
+    private static long deadline(Map<?, ?> revocation) {
+        return revocation.get("deadline_ms") instanceof Number left ? left.longValue() * Nodes.MS : Long.MAX_VALUE;
     }
 
     /** Throws if the lease may have ended, or is released, with the trace of the caller's thread. */
@@ -116,7 +128,8 @@ final class Keeper {
             Answer one = results.getOrDefault(lease, got);
             if (one.status() / 100 == 2 && one.left() > 0) {
                 left = Math.min(left, one.left());
-                if (one.body().get("revocation") instanceof Map<?, ?> revoked) asked = revoked;
+                // Of several keys, that with the earliest deadline.
+                if (one.body().get("revocation") instanceof Map<?, ?> revoked && (asked == null || deadline(revoked) < deadline(asked))) asked = revoked;
             } else if (worst == null || one.status() == 410) {
                 worst = one; // a loss is more serious than what is not known of another key
             }

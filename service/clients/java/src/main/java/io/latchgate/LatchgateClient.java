@@ -11,6 +11,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Semaphore;
@@ -46,11 +47,11 @@ public final class LatchgateClient {
 
         /** When no node answers, a call ends after this time in all (2 s): beyond its wait, if a node has answered it before. A renewal is
          * repeated until the lease ends, and the report that work was done for as long as the attempt lasts. */
-        public Config retryFor(Duration retryFor) { this.retryFor = retryFor; return this; }
+        public Config retryFor(Duration retryFor) { this.retryFor = Nodes.notNegative("retryFor", retryFor); return this; }
 
         /** How long one node may take to answer, beyond the time that a call waits there (5 s); a third of the time that the call has left
          * if that is less. */
-        public Config timeout(Duration timeout) { this.timeout = timeout; return this; }
+        public Config timeout(Duration timeout) { this.timeout = Nodes.notNegative("timeout", timeout); return this; }
 
         /** For TLS settings of your own. Without it, the authorities in the file that LATCHGATE_CA names are trusted, or those of the
          * system. */
@@ -68,6 +69,8 @@ public final class LatchgateClient {
 
     /** A key of a multilock, with its mode: that of the options; the rest of them is not read. */
     public record Key(String key, LockOptions mode) {
+        public Key { Objects.requireNonNull(key, "the key is null"); }
+
         Map<String, Object> fields() {
             Map<String, Object> fields = new LinkedHashMap<>(mode.mode);
             fields.put("key", key);
@@ -127,7 +130,7 @@ public final class LatchgateClient {
         Map<String, Object> body = new LinkedHashMap<>();
         if (reason != null) body.put("reason", reason);
         if (by != null) body.put("by", by);
-        if (grace != null) body.put("grace_ms", Nodes.millis(grace));
+        if (grace != null) body.put("grace_ms", Nodes.millis("grace", grace));
         if (token != 0) body.put("token", token);
         Nodes.Call call = nodes.within().about(List.of(key));
         call.isOnce = token == 0;
@@ -149,7 +152,7 @@ public final class LatchgateClient {
     private Lease acquire(String path, Map<String, Object> locks, List<Key> keys, LockOptions options, Duration wait) throws InterruptedException {
         Map<String, Object> body = new LinkedHashMap<>(options.more);
         body.putAll(locks);
-        body.put("ttl_ms", Nodes.millis(options.ttl));
+        body.put("ttl_ms", Nodes.millis("ttl", options.ttl));
         body.put("owner", options.owner != null ? options.owner : ownerName());
         List<String> names = keys.stream().map(Key::key).toList();
         Acquire acquire = new Acquire(this, path, names, options, body, nodes.within(wait, options.ttl).about(names));
@@ -158,7 +161,7 @@ public final class LatchgateClient {
     }
 
     static String path(String key, String verb) {
-        Json.check("the key", key); // URLEncoder would make another one of it
+        Json.check("the key", Objects.requireNonNull(key, "the key is null")); // URLEncoder would make another one of it
         return "/v1/locks/" + URLEncoder.encode(key, StandardCharsets.UTF_8).replace("+", "%20") + "/" + verb;
     }
 

@@ -52,7 +52,8 @@ public class LatchgateException extends RuntimeException {
     public static final class LeaseLost extends LatchgateException {
         LeaseLost(Answer answer) { super(answer); }
 
-        /** expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in time. */
+        /** expired, released, revoked, forced or unknown if a node has said so; unanswered if no renewal was answered in time. It is also
+         * revoked if the last renewal has shown that the lease would end by a revocation. */
         public String why() {
             for (Map<String, Object> result : Answer.list(fields, "results")) if (result.get("why") != null) return result.get("why").toString();
             return String.valueOf(fields.getOrDefault("why", "unknown"));
@@ -86,7 +87,8 @@ public class LatchgateException extends RuntimeException {
         }
     }
 
-    /** No node has given an answer to rely on, in all the time for repeating the call. It may have been carried out. */
+    /** No node has given an answer to rely on, in all the time for repeating the call, or the app has used up a quota (quota-reached). Without an
+     * answer, the call may have been carried out. */
     public static final class Unavailable extends LatchgateException {
         Unavailable(Answer answer) { super(answer); }
     }

@@ -24,10 +24,10 @@ public final class LockOptions {
     public static LockOptions of() { return new LockOptions(); }
 
     /** The length of the lease, which renews itself. Default: 30 s. */
-    public LockOptions ttl(Duration ttl) { this.ttl = ttl; return this; }
+    public LockOptions ttl(Duration ttl) { this.ttl = Nodes.notNegative("ttl", ttl); return this; }
 
     /** How long to wait in the queue. Default: 60 s; of {@link DistributedLock#lock} without a limit. */
-    public LockOptions wait(Duration wait) { this.wait = wait; return this; }
+    public LockOptions wait(Duration wait) { this.wait = Nodes.notNegative("wait", wait); return this; }
 
     /** Together with other shared leases. */
     public LockOptions shared() { mode.put("mode", "shared"); return this; }
@@ -57,11 +57,11 @@ public final class LockOptions {
     public LockOptions priority(int priority) { more.put("priority", priority); return this; }
 
     /** If the lease expires, no caller gets the lock for this long. */
-    public LockOptions delay(Duration delay) { more.put("delay_ms", Nodes.millis(delay)); return this; }
+    public LockOptions delay(Duration delay) { more.put("delay_ms", Nodes.millis("delay", delay)); return this; }
 
     /** The lock stays taken until so long after the grant, also after an earlier release. */
-    public LockOptions minHold(Duration minHold) { more.put("min_hold_ms", Nodes.millis(minHold)); return this; }
+    public LockOptions minHold(Duration minHold) { more.put("min_hold_ms", Nodes.millis("minHold", minHold)); return this; }
 
     /** It is not renewed for longer. */
-    public LockOptions maxHold(Duration maxHold) { more.put("max_hold_ms", Nodes.millis(maxHold)); return this; }
+    public LockOptions maxHold(Duration maxHold) { more.put("max_hold_ms", Nodes.millis("maxHold", maxHold)); return this; }
 }

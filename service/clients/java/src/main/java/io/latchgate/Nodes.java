@@ -7,6 +7,7 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.channels.UnresolvedAddressException;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.security.GeneralSecurityException;
@@ -19,6 +20,7 @@ import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.ExecutionException;
@@ -163,7 +165,7 @@ final class Nodes {
         CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).thenApply(got -> read(sent, got)).exceptionally(failure -> {
             response.cancel(true);
             Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
-            return Answer.none(sent, url + ": " + (cause instanceof TimeoutException ? "no answer in time" : cause), cause instanceof ConnectException, 0);
+            return Answer.none(sent, url + ": " + why(cause, URI.create(url).getAuthority()), cause instanceof ConnectException, 0);
         }).thenApply(read -> {
             if (read.isTransient()) avoid(index);
             return read;
@@ -171,6 +173,14 @@ final class Nodes {
         // The node sees that the caller has gone.
         answer.whenComplete((got, failure) -> { if (answer.isCancelled()) response.cancel(true); });
         return answer;
+    }
+
+    /** The JDK says it in a cause, and there by its name alone. */
+    private static String why(Throwable failure, String address) {
+        if (failure instanceof TimeoutException) return "no answer in time";
+        if (!(failure instanceof ConnectException)) return failure.toString();
+        String said = failure.getCause() instanceof UnresolvedAddressException ? "the name of the host is not known: " : "cannot connect: ";
+        return said + address + " (" + failure + ", cause: " + failure.getCause() + ")";
     }
 
     private static Answer read(long sent, HttpResponse<String> got) {
@@ -279,10 +289,15 @@ final class Nodes {
         }
     }
 
+    static Duration notNegative(String name, Duration duration) {
+        if (Objects.requireNonNull(duration, name).isNegative()) throw new IllegalArgumentException(name + " is " + duration + ", and must not be negative");
+        return duration;
+    }
+
     /** Never none: a duration of less than a millisecond is one. */
-    static long millis(Duration duration) {
-        long floor = duration.toMillis();
-        return duration.equals(Duration.ofMillis(floor)) || duration.isNegative() ? floor : floor + 1;
+    static long millis(String name, Duration duration) {
+        long floor = notNegative(name, duration).toMillis();
+        return duration.equals(Duration.ofMillis(floor)) ? floor : floor + 1;
     }
 
     static long jitter(long pause, double low, double high) { return (long) (pause * ThreadLocalRandom.current().nextDouble(low, high)); }

@@ -15,7 +15,9 @@ import java.util.function.Consumer;
 public final class Once {
     private static final System.Logger LOG = System.getLogger("io.latchgate");
     /** The most that a node keeps. */
-    private static final int RESULT_BYTES_MAX = 64 << 10, DETAIL_MAX = 2 << 10;
+    private static final int RESULT_BYTES_MAX = 64 << 10;
+    /** With the line about the last heartbeat, less than the 2 KiB that a node keeps. */
+    private static final int DETAIL_MAX = 600;
 
     private final LatchgateClient client;
     private final Options options;
@@ -40,10 +42,10 @@ public final class Once {
         final Map<String, Object> pre = new LinkedHashMap<>();
 
         /** The length of the attempt's lease, kept by heartbeats. Default: 60 s. */
-        public Options ttl(Duration ttl) { this.ttl = ttl; return this; }
+        public Options ttl(Duration ttl) { this.ttl = Nodes.notNegative("ttl", ttl); return this; }
 
         /** How long to wait for the end of another attempt. Default: 60 s. */
-        public Options wait(Duration wait) { this.wait = wait; return this; }
+        public Options wait(Duration wait) { this.wait = Nodes.notNegative("wait", wait); return this; }
 
         /** After an attempt that failed or vanished, the next caller runs, instead of waiting for an operator. */
         public Options retry() { this.onExpiry = "retry"; return this; }
@@ -62,7 +64,7 @@ public final class Once {
         public Options label(String label) { pre.put("label", Objects.requireNonNull(label)); return this; }
 
         /** How long a success is known, so that the work does not run again. Default: a day. */
-        public Options retention(Duration retention) { pre.put("retention_ms", Nodes.millis(retention)); return this; }
+        public Options retention(Duration retention) { pre.put("retention_ms", Nodes.millis("retention", retention)); return this; }
 
         /** A success is never forgotten. */
         public Options permanent() { pre.put("permanent", true); return this; }
@@ -108,7 +110,7 @@ public final class Once {
         request = new LinkedHashMap<>(options.pre);
         request.put("operation", operation);
         request.put("contents", Json.Text.ofIdentity("contents", contents));
-        request.put("ttl_ms", Nodes.millis(options.ttl));
+        request.put("ttl_ms", Nodes.millis("ttl", options.ttl));
         request.put("on_expiry", options.onExpiry);
         // Names this attempt: a repeated pre gets the same stamp.
         request.put("attempt_id", UUID.randomUUID().toString());
@@ -153,7 +155,9 @@ public final class Once {
             outcome = "failure";
             throw nothing;
         } catch (Throwable failure) {
-            detail = (keeper == null ? "" : keeper.sinceRenewal() + " after the last heartbeat: ") + failure;
+            detail = failure.toString();
+            detail = detail.substring(0, Math.min(detail.length(), DETAIL_MAX)).replaceAll("\\p{Cs}", "?");
+            if (keeper != null) detail += "\nThe last heartbeat that was answered was sent " + keeper.silentSeconds() + " s before this report.";
             throw failure;
         } finally {
             if (keeper != null) keeper.end(null);
@@ -258,7 +262,7 @@ public final class Once {
     /** After a failure, which is more important than that of the post. A person who must decide reads the detail. */
     private void post(Answer granted, String outcome, String detail, long patience) {
         Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", outcome));
-        if (outcome.equals("unknown")) body.put("detail", detail.substring(0, Math.min(detail.length(), DETAIL_MAX)).replaceAll("\\p{Cs}", "?"));
+        if (outcome.equals("unknown")) body.put("detail", detail);
         try {
             client.nodes.callToEnd(path(granted, "post"), body, patience);
         } catch (LatchgateException failure) {

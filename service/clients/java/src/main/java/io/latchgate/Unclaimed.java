@@ -2,6 +2,8 @@ package io.latchgate;
 
 import java.util.ArrayDeque;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 
 /** Runs of this process that were made without a claim, because the gate did not answer. One thread enters them: each is repeated until a node
@@ -11,6 +13,19 @@ final class Unclaimed {
     private static final int MAX = 1_000;
     private static final long PAUSE_MAX = 30_000 * Nodes.MS;
     private static final System.Logger LOG = System.getLogger("io.latchgate");
+
+    /** Those of all clients that have ended and are not entered. */
+    private static final Set<Map<String, Object>> OPEN = ConcurrentHashMap.newKeySet();
+
+    static {
+        try {
+            // Not with the logger: those of the JDK are closed at the same time.
+            Runtime.getRuntime().addShutdownHook(new Thread(() -> OPEN.forEach(run ->
+                    System.err.println("latchgate: a run of operation " + run.get("operation") + " without a claim is not entered: the process ends"))));
+        } catch (IllegalStateException ending) {
+            // Then nothing is reported.
+        }
+    }
 
     private final Nodes nodes;
     /** With those whose work still runs. */
@@ -31,6 +46,7 @@ final class Unclaimed {
 
     synchronized void enter(Map<String, Object> run) {
         ended.add(run);
+        OPEN.add(run);
         if (!isRunning) Renewals.daemon("latchgate entering runs", this::run).start();
         isRunning = true;
     }
@@ -58,6 +74,7 @@ final class Unclaimed {
                 LOG.log(System.Logger.Level.WARNING, "a run of " + operation + " without a claim is not entered: " + refused);
             }
             pause = Nodes.PAUSE_MIN;
+            OPEN.remove(run);
             end();
         }
     }

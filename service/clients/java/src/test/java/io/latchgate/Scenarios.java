@@ -39,7 +39,8 @@ final class Scenarios extends World {
 
     public static void main(String[] arguments) throws Exception {
         if (arguments.length == 3) {
-            first(arguments[1], arguments[2]);
+            if (arguments[0].equals("first")) first(arguments[1], arguments[2]);
+            else unclaimed(arguments[1], arguments[2]);
             return;
         }
         long began = System.nanoTime();
@@ -353,6 +354,19 @@ final class Scenarios extends World {
         }
     }
 
+    void test46_a_holder_that_ignores_a_revocation_learns_why_its_lease_has_ended() throws Exception {
+        LatchgateClient client = both();
+        LockOptions options = options().ttl(SECOND.multipliedBy(3));
+        for (List<String> keys : List.of(List.of(key), List.of(key, key + "/2"))) {
+            Lease lease = client.multilock(keys.stream().map(one -> new LatchgateClient.Key(one, options())).toList(), options);
+            client.revoke(key, "hotfix", "ann", SECOND.multipliedBy(2), lease.token());
+            LeaseLost loss = (LeaseLost) lost(lease);
+            same("revoked", loss.why());
+            check(loss.status != 0 || loss.getMessage().contains("ann has revoked the lease of"), loss);
+            raises(LeaseLost.class, () -> { lease.release(); return null; });
+        }
+    }
+
     void test14_parallel_callers_run_the_work_once() throws Exception {
         AtomicInteger runs = new AtomicInteger();
         List<CompletableFuture<Once.Done>> calls = new ArrayList<>();
@@ -448,6 +462,14 @@ final class Scenarios extends World {
         b.freeze();
         LatchgateClient client = config(a.url, b.url).timeout(Duration.ofMillis(300)).retryFor(SECOND).connect();
         raises(Unavailable.class, () -> client.acquire(key));
+    }
+
+    void test21_a_failure_to_connect_says_why_and_where() {
+        for (String[] bad : new String[][] {{"127.0.0.1:1", "cannot connect: "}, {"no-such-host.invalid:7070", "the name of the host is not known: "}}) {
+            LatchgateClient client = config("http://" + bad[0]).retryFor(SECOND).connect();
+            String detail = raises(Unavailable.class, () -> client.acquire(key)).getMessage();
+            check(detail.contains(bad[1] + bad[0]), detail);
+        }
     }
 
     void test21_a_failure_says_more_than_the_silence_after_it() throws Exception {
@@ -779,7 +801,22 @@ final class Scenarios extends World {
             raises(ArithmeticException.class, () -> both().once("test", contents, attempt -> { throw new ArithmeticException(message); }));
             Object id = raises(LatchgateException.OperationUnknown.class, () -> both().once("test", contents, attempt -> 7)).fields.get("id");
             String detail = String.valueOf(nodeA.operation(id).get("detail"));
-            check(detail.matches("\\d+ ms after the last heartbeat: java.lang.ArithmeticException: (no money|\\?+)"), detail);
+            check(detail.matches("java.lang.ArithmeticException: (no money|\\?+)\nThe last heartbeat that was answered was sent \\d+ s before this report\\."), detail);
+        }
+    }
+
+    void test42_a_negative_duration_and_an_absent_key_are_named() {
+        LatchgateClient client = both();
+        Duration bad = Duration.ofSeconds(-1);
+        Map<String, Callable<?>> calls = Map.of(
+                "ttl", () -> options().ttl(bad), "wait", () -> options().wait(bad), "delay", () -> options().delay(bad), "minHold", () -> options().minHold(bad),
+                "maxHold", () -> options().maxHold(bad), "grace", () -> client.revoke(key, null, null, bad, 0), "retention", () -> Once.options().retention(bad),
+                "retryFor", () -> config().retryFor(bad), "timeout", () -> config().timeout(bad));
+        calls.forEach((name, call) -> check(raises(IllegalArgumentException.class, call).getMessage().startsWith(name + " is PT-1S"), name));
+        raises(IllegalArgumentException.class, () -> Once.options().ttl(bad));
+        raises(IllegalArgumentException.class, () -> Once.options().wait(bad));
+        for (Callable<?> call : List.<Callable<?>>of(() -> client.acquire(null), () -> client.lock(null).tryLock(), () -> new LatchgateClient.Key(null, options()))) {
+            same("the key is null", raises(NullPointerException.class, call).getMessage());
         }
     }
 
@@ -908,10 +945,24 @@ final class Scenarios extends World {
     }
 
     void test_the_first_call_of_a_process_loads_no_classes() throws Exception {
-        Process fresh = new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-cp", System.getProperty("java.class.path"),
-                "io.latchgate.Scenarios", "first", nodeA.url, key).redirectError(ProcessBuilder.Redirect.INHERIT).start();
-        int loaded = Integer.parseInt(fresh.inputReader().readLine());
+        int loaded = Integer.parseInt(process("first", nodeA.url).redirectError(ProcessBuilder.Redirect.INHERIT).start().inputReader().readLine());
         check(loaded < 20, loaded);
+    }
+
+    private ProcessBuilder process(String what, String url) {
+        return new ProcessBuilder(System.getProperty("java.home") + "/bin/java", "-cp", System.getProperty("java.class.path"), "io.latchgate.Scenarios", what, url, key);
+    }
+
+    /** In a process of its own. */
+    private static void unclaimed(String url, String key) throws Exception {
+        config(url).retryFor(SECOND.dividedBy(10)).connect().once("test", key, Once.options().proceedOnOutage(), attempt -> 7);
+    }
+
+    void test48_a_run_that_could_not_be_entered_is_reported_when_the_process_ends() throws Exception {
+        List<String> said = process("unclaimed", "http://127.0.0.1:1").start().errorReader().lines().toList();
+        String last = said.get(said.size() - 1);
+        check(last.startsWith("latchgate: a run of operation test without a claim is not entered: "), said);
+        same(1L, said.stream().filter(line -> line.contains("is not entered")).count());
     }
 
     void test_an_answer_to_another_call_grants_nothing() throws Exception {
