@@ -159,7 +159,7 @@ func (p *proxy) pass(n *node, stopped chan struct{}, w http.ResponseWriter, r *h
 		p.refuses--
 		refusal, isRefused = seen{path: "overloaded", status: 503}, true
 	}
-	if p.endsWaits {
+	if p.endsWaits && body["wait_ms"] != nil {
 		body["wait_ms"] = 1
 		text, _ = json.Marshal(body)
 	}

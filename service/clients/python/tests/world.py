@@ -159,7 +159,7 @@ class Proxy:
             return self._answer(handler, status, json.dumps({"code": code, "detail": "This proxy refuses."}).encode())
         if self.hangs and self.hangs.encode() in body:
             self._stopped.wait()
-        if self.ends_waits:
+        if self.ends_waits and b'"wait_ms"' in body:
             body = json.dumps({**json.loads(body), "wait_ms": 1}).encode()
         parts = urlsplit(node.url)
         assert parts.hostname is not None

@@ -111,7 +111,7 @@ export async function startProxy(node) {
     }
     // It gets no answer until the proxy stops.
     if (hanging && body.includes(hanging)) return;
-    const passedOn = endsWaits ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
+    const passedOn = endsWaits && body.includes('"wait_ms"') ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
     let answer, text;
     try {
       answer = await fetch(node.url + rewrite(incoming.url), { method: "POST", body: passedOn });
