@@ -42,9 +42,10 @@ impl Committer {
     /// Serves until every handle has been dropped.
     pub(super) async fn run(mut self) {
         let mut calls = Vec::with_capacity(BATCH_MAX);
-        let (mut inputs, mut is_over) = (Inputs::new(), false);
+        // How many calls were taken that no batch has begun with.
+        let (mut inputs, mut taken, mut is_over) = (Inputs::new(), 0, false);
         while !is_over || !self.under_way.is_empty() {
-            let has_room = !is_over && inputs.len() < BATCH_MAX;
+            let has_room = !is_over && taken < BATCH_MAX;
             tokio::select! {
                 biased;
                 count = self.calls.recv_many(&mut calls, BATCH_MAX), if has_room => is_over = count == 0,
@@ -57,8 +58,10 @@ impl Committer {
                 self.take_back(served, &mut inputs);
             }
             gather(&mut self.calls, &mut calls).await;
+            taken += calls.len();
             calls.drain(..).for_each(|call| self.take(call, &mut inputs));
-            if !inputs.is_empty() && self.under_way.may_begin(inputs.len()) {
+            if self.under_way.may_begin(inputs.len()) {
+                taken = 0;
                 self.serve(std::mem::take(&mut inputs));
             }
         }

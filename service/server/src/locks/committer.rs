@@ -22,6 +22,9 @@ use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
 use crate::node::{Apart, BATCH_MAX, Cache, Done, Failed, Served, UnderWay, Work, gather, run, run_locked};
 use crate::store::{Epoch, WakeUp};
 
+/// How many keys are looked at with a batch, if so many are due.
+const RECHECKS_MIN: usize = 64;
+
 pub(super) struct Committer {
     pub(super) node: Arc<LockNode>,
     calls: mpsc::Receiver<Envelope>,
@@ -78,7 +81,7 @@ impl Committer {
             let next = self.schedule.next().into_iter().chain(self.ended_waits.next()).min();
             // What is due is looked at when a batch begins.
             let next = next.filter(|_| !self.under_way.has_batch());
-            let has_room = !is_over && inputs.len() < BATCH_MAX;
+            let has_room = !is_over && self.sent.len() < BATCH_MAX;
             tokio::select! {
                 biased;
                 () = closing.cancelled(), if !is_closing => is_closing = true,
@@ -221,7 +224,9 @@ impl Committer {
     /// Adds the keys whose recheck is due: a wait has ended, a lease may have expired, or the turn must be refreshed.
     fn recheck_due(&mut self, inputs: &mut Inputs) {
         let now = Instant::now();
-        while inputs.len() < BATCH_MAX {
+        // Some, however many calls come.
+        let most = BATCH_MAX.max(inputs.len() + RECHECKS_MIN);
+        while inputs.len() < most {
             let Some(address) = self.schedule.pop_due(now) else { break };
             let Some(queue) = self.queues.get_mut(&address) else { continue };
             let input = inputs.entry(address).or_default();

@@ -25,7 +25,7 @@ pub(crate) use self::machine::{Node, read};
 pub(crate) use self::tasks::{exit_if_it_panics, probe};
 pub(crate) use self::under_way::UnderWay;
 
-/// How many calls one batch takes.
+/// How many calls one batch takes from the channel: about, because those that arrived for a key under way come with it.
 pub(crate) const BATCH_MAX: usize = 512;
 
 /// Adds the calls that have arrived to a batch. Handlers that are ready to run send their calls first, as long as calls come, so that one
