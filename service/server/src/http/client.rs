@@ -10,6 +10,7 @@ use std::time::Duration;
 use bytes::{Buf, BytesMut};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, Join, ReadBuf, join};
+use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 /// Most bytes that are read ahead while a request is served.
@@ -118,16 +119,28 @@ impl Client {
         state.input.is_none() && !state.is_closing
     }
 
-    /// Runs the connection until it ends, or must end because the client has gone.
+    /// Runs the connection until it ends, or must end because the client has gone or another one needs the room.
     pub async fn serve(&self, mut connection: Pin<&mut impl Future>) {
+        let mut closing_after = None;
+        while let Some(requests) = self.until_over(connection.as_mut()).await {
+            if closing_after.replace(requests) == Some(requests) {
+                return;
+            }
+            // Meanwhile the runtime learns of a request that has arrived: it is served.
+            yield_now().await;
+        }
+    }
+
+    /// If an idle connection is to make room, returns how many requests it has had.
+    async fn until_over(&self, mut connection: Pin<&mut impl Future>) -> Option<u64> {
         let mut patience: Option<(u64, Pin<Box<Sleep>>)> = None;
         poll_fn(|cx| {
             if connection.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
+                return Poll::Ready(None);
             }
             let mut state = self.state.lock();
             match state.look(cx) {
-                Peer::End => Poll::Ready(()),
+                Peer::End => Poll::Ready(state.is_closing.then_some(state.requests)),
                 Peer::Open => {
                     patience = None;
                     Poll::Pending
@@ -138,11 +151,11 @@ impl Client {
                         Some(current) if current.0 == request => current,
                         other => other.insert((request, Box::pin(sleep(FULL_MAX)))),
                     };
-                    over.as_mut().poll(cx)
+                    over.as_mut().poll(cx).map(|()| None)
                 }
             }
         })
-        .await;
+        .await
     }
 
     /// Called after the last answer: reads and drops what the client still sends, if the node did not read a body.
@@ -322,5 +335,38 @@ impl AsyncWrite for ClientWriter {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.output).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::io::Write;
+    use std::net::TcpStream;
+    use std::pin::pin;
+
+    use futures::poll;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_request_that_has_arrived_is_read_before_its_connection_makes_room() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (input, output) = listener.accept().await.unwrap().0.into_split();
+        let client = Client::new();
+        let mut stream = client.stream(input, output);
+        let is_read = Cell::new(false);
+        let connection = pin!(async {
+            is_read.set(stream.read_exact(&mut [0; 7]).await.is_ok());
+        });
+        let mut serving = pin!(client.serve(connection));
+        assert!(poll!(&mut serving).is_pending());
+        peer.write_all(b"request").unwrap();
+        client.close_if_idle();
+        serving.await;
+        assert!(is_read.get());
     }
 }

@@ -91,8 +91,14 @@ async fn a_wait_that_has_ended_makes_room_for_the_next() {
 async fn idle_connections_make_room_for_a_client_that_has_a_request() {
     let node = Node::start(BIN, &["--connections-max", "4", "--read-timeout", "10m"]).await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
-    let waits: Vec<_> = (0..3).map(|_| waiting(&node, "k", json!({ "wait_ms": 50_000 }))).collect();
-    until_waiting(&node, "k", 3).await;
+    let mut waits = Vec::new();
+    for number in 1..=3 {
+        let mut wait = Raw::connect(&node).await;
+        wait.send(posting("/v1/locks/k/acquire", &json!({ "wait_ms": 50_000 }))).await;
+        waits.push(wait);
+        // So that none has connected and not asked yet when another connection needs room.
+        until_waiting(&node, "k", number).await;
+    }
     for begun in ["", "GET /healthz HTTP/1.1\r\nhost:"] {
         let mut idle = Raw::connect(&node).await;
         idle.send(getting("/healthz")).await;
