@@ -22,7 +22,7 @@ use super::schedule::{DOWN_PAUSE, Schedule, next_recheck};
 use crate::node::{Apart, BATCH_MAX, Cache, Done, Failed, Served, UnderWay, Work, gather, run, run_locked};
 use crate::store::{Epoch, WakeUp};
 
-/// How many keys are looked at with a batch, if so many are due.
+/// How many keys that are due are looked at with each batch, however full it is.
 const RECHECKS_MIN: usize = 64;
 
 pub(super) struct Committer {
@@ -224,7 +224,6 @@ impl Committer {
     /// Adds the keys whose recheck is due: a wait has ended, a lease may have expired, or the turn must be refreshed.
     fn recheck_due(&mut self, inputs: &mut Inputs) {
         let now = Instant::now();
-        // Some, however many calls come.
         let most = BATCH_MAX.max(inputs.len() + RECHECKS_MIN);
         while inputs.len() < most {
             let Some(address) = self.schedule.pop_due(now) else { break };

@@ -22,7 +22,7 @@ const BUSY_FOR: Duration = Duration::from_secs(10);
 /// How many busy keys the committer remembers.
 const BUSY_MAX: usize = 1_024;
 
-/// A batch is begun beside another one if it has so many keys: two commits take more of the store than one, which few keys do not gain.
+/// A batch is begun beside another one if it has so many keys: with fewer, two commits cost the store more than they gain.
 const SECOND_BATCH_MIN: usize = 32;
 
 /// The keys that are under way, and those that are to go apart at once. `C` are calls.

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
 
-use latchgate::locks::{Locks, RequestedLock};
+use latchgate::locks::{LockRequest, Locks, RequestedLock};
 use latchgate_core::lock::Mode;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::calls::{at, granted, id, request, take, wait, with};
+use crate::calls::{at, granted, hold, id, key, refused, request, take, wait, with};
+use crate::faulty::faulty;
 use crate::many::{
     all, all_granted, all_joined, holders_at, join_all, release_all, until_held_at, until_waiting_at, waiting,
 };
@@ -136,4 +138,33 @@ pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiter
     release_all(&one, "me", &["a", "b"]).await;
     let behind = all_granted(all_joined(behind).await);
     assert!(behind[0].token > mine[1].token);
+}
+
+/// More than two batches take, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_however_many_calls_come() {
+    let (store, node) = faulty().await;
+    store.commit_ms.store(100, Ordering::SeqCst);
+    hold(&node, "holder").await;
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let crowd: Vec<_> = (0..3_000)
+        .map(|number| {
+            let (node, has_ended) = (node.clone(), Arc::clone(&has_ended));
+            let (address, lease) = (at(&format!("k{number}")), format!("lease-{number}"));
+            tokio::spawn(async move {
+                // Whatever comes of it.
+                while !has_ended.load(Ordering::SeqCst) {
+                    let _ = node.acquire(&address, request(&lease)).await;
+                    let _ = node.release(&address, id(&lease)).await;
+                }
+            })
+        })
+        .collect();
+    let waiting = LockRequest { wait: Duration::from_millis(300), ..request("waiter") };
+    let waited = tokio::time::timeout(PATIENCE, node.acquire(&key(), waiting)).await;
+    has_ended.store(true, Ordering::SeqCst);
+    for task in crowd {
+        task.await.unwrap();
+    }
+    refused(waited.expect("the wait ends"));
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use latchgate::locks::Locks;
@@ -24,6 +25,8 @@ pub struct Faulty {
     pub memory: MemoryStore,
     /// Commits are answered once its clock is past this.
     pub answers_after: AtomicU64,
+    /// After how many milliseconds each commit is answered.
+    pub commit_ms: AtomicU64,
     /// How many of the next commits lose their answer, or are lost themselves.
     pub lost_answers: AtomicU64,
     pub lost_commits: Arc<AtomicU64>,
@@ -169,6 +172,7 @@ impl<S: InMemory> Rows<S> for Faulty {
         if take_one(&self.lost_races) {
             return Ok(Committed { result: CommitResult::Checked(vec![None; changes.len()]), ..committed });
         }
+        tokio::time::sleep(Duration::from_millis(self.commit_ms.load(Ordering::SeqCst))).await;
         self.until_it_answers().await;
         Ok(Committed { now: self.memory.ping().await?, ..committed })
     }
