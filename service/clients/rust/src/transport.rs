@@ -118,8 +118,9 @@ impl Failure {
     }
 
     pub(crate) fn into_error(self) -> Error {
+        let is_of_quota = self.is_of_quota();
         match self {
-            Self::Later(problem) if problem.code() == "quota-reached" => Error::Refused(problem),
+            Self::Later(problem) if is_of_quota => Error::Refused(problem),
             Self::Decided(problem) => Error::Refused(problem),
             Self::Later(problem) => Error::Unreachable(problem.to_string()),
             Self::NotSent(reason) | Self::NoAnswer(reason) => Error::Unreachable(reason),

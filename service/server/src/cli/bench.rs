@@ -17,14 +17,6 @@ use crate::config::BenchArgs;
 /// # Errors
 /// When a node cannot be reached, or a request has failed.
 pub async fn run(args: &BenchArgs) -> anyhow::Result<()> {
-    let is_io = |error: &anyhow::Error| error.chain().any(|cause| cause.is::<std::io::Error>());
-    // With the exit code that the other commands have for it.
-    measure(args)
-        .await
-        .map_err(|error| if is_io(&error) { Error::Unreachable(format!("{error:#}")).into() } else { error })
-}
-
-async fn measure(args: &BenchArgs) -> anyhow::Result<()> {
     let settings = args.settings()?;
     // Each connection is an open file.
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
@@ -38,7 +30,7 @@ async fn measure(args: &BenchArgs) -> anyhow::Result<()> {
             Line::is_on_terminal().then(|| format!("{done} done, {errors} failed"))
         };
         let name = name_of(*workload, &settings);
-        let report = shown(work::run(*workload, &settings, &meter), &name, news).await?;
+        let report = shown(work::run(*workload, &settings, &meter), &name, news).await.map_err(unreachable)?;
         let direct = match &args.direct {
             Some(url) => shown(work::direct(*workload, url, &settings, &meter), &name, news).await?,
             None => None,
@@ -54,6 +46,12 @@ async fn measure(args: &BenchArgs) -> anyhow::Result<()> {
         out(table(&reports).trim_end());
     }
     reports.iter().try_for_each(Report::check)
+}
+
+/// So that the exit code is that of the other commands.
+fn unreachable(error: anyhow::Error) -> anyhow::Error {
+    let is_io = error.chain().any(|cause| cause.is::<std::io::Error>());
+    if is_io { Error::Unreachable(format!("{error:#}")).into() } else { error }
 }
 
 /// What is said while the workload runs.

@@ -33,7 +33,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
         LocksCommand::List(args) => list_locks(&client, args, app.as_deref(), show.json).await?,
         LocksCommand::Show { key } => {
             let lock = of_lock(Method::GET, key, "", None).await?;
-            let place = in_own_app(&client, app.as_deref(), show.json, lock["held"] == true).await;
+            let place = in_own_app(&client, app.as_deref(), show.json, state_of(&lock) != FREE).await;
             show_lock(show.json, &lock, &place);
         }
         LocksCommand::Watch { key } => watch(show, client.watch(key)).await?,
@@ -179,17 +179,22 @@ fn from_now(lasts: Option<Duration>) -> anyhow::Result<Option<String>> {
     Ok(Some((OffsetDateTime::now_utc() + lasts).format(&Rfc3339)?))
 }
 
+const FREE: &str = "free";
+
+fn state_of(lock: &Value) -> &'static str {
+    match lock {
+        lock if lock["held"] == true => "held",
+        lock if lock["closed"].is_object() => "closed",
+        lock if !lock["delayed_until"].is_null() => "not held, but not granted yet",
+        _ => FREE,
+    }
+}
+
 fn show_lock(is_json: bool, lock: &Value, place: &str) {
     if is_json {
         return out(lock);
     }
-    let state = match lock {
-        lock if lock["held"] == true => "held",
-        lock if lock["closed"].is_object() => "closed",
-        lock if !lock["delayed_until"].is_null() => "not held, but not granted yet",
-        _ => "free",
-    };
-    let (key, state) = (text(&lock["key"]), coloured("STATE", state));
+    let (key, state) = (text(&lock["key"]), coloured("STATE", state_of(lock)));
     out(format_args!("{key}: {state}{place}, {}", counted(&lock["waiters"], "waiter")));
     for (name, what) in
         [("delayed_until", "lock-delay or min-hold until"), ("limit", "limit of permits"), ("fence", "fence")]

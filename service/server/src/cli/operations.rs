@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 use latchgate_client::{Client, Error, Method, encode};
 use serde_json::{Value, json};
 
 use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
-use super::print::{complain, one_line, said, text, when};
+use super::print::{one_line, said, text, when};
 use crate::config::{NodeCommand, OperationsCommand, ShowArgs};
 use crate::format::ms;
 
@@ -26,7 +26,7 @@ pub async fn operations(NodeCommand { command, app, show }: &NodeCommand<Operati
     if refusal == Some("operation-not-found") {
         let place = in_own_app(&client, app.as_deref(), show.json, false).await;
         if !place.is_empty() {
-            complain(format_args!("it was looked for{place}"));
+            return carried_out.context(format!("not found{place}"));
         }
     }
     carried_out

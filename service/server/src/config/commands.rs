@@ -56,7 +56,7 @@ Exit codes:
     2   the command line is wrong
    64   the request is refused, for example because of a wrong key or another limit of permits
    69   no server can be reached: CMD was not run
-   75   could not get the lock within --wait: CMD was not run
+   75   could not get the lock within --wait, or a quota is used up: CMD was not run
    76   the lease was lost, and CMD was ended; or the lease had ended before CMD did
    77   the API key is missing, or does not permit this: CMD was not run
   126   CMD cannot be run
@@ -183,7 +183,7 @@ Exit codes:
         check
    74   CMD has succeeded, now or in an earlier run, but its output could not be printed, or a
         signal has ended the wait for its reader: the next run prints it
-   75   another run is in progress: CMD was not run
+   75   another run is in progress, or a quota is used up: CMD was not run
    76   the run has lost its lease, and CMD was ended: another run may have begun
    77   the API key is missing, or does not permit this: CMD was not run
   126   CMD cannot be run

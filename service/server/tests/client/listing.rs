@@ -202,6 +202,7 @@ async fn a_status_counts_all_that_a_person_must_decide_and_shows_five() {
     }
     // An operator may mean another app.
     for (command, said) in [
+        ("locks show k", "k: free in the app default (--app names another one), 0 waiters\n"),
         ("locks force k", "k is free in the app default (--app names another one): there is nothing to end.\n"),
         ("locks revoke k", "k is free in the app default (--app names another one): there is nothing to revoke.\n"),
         ("locks force k --app default", "k is free: there is nothing to end.\n"),

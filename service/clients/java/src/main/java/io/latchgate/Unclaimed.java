@@ -1,9 +1,10 @@
 package io.latchgate;
 
 import java.util.ArrayDeque;
+import java.util.Collections;
+import java.util.IdentityHashMap;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.locks.LockSupport;
 
 /** Runs of this process that were made without a claim, because the gate did not answer. One thread enters them: each is repeated until a node
@@ -15,7 +16,7 @@ final class Unclaimed {
     private static final System.Logger LOG = System.getLogger("io.latchgate");
 
     /** Those of all clients that have ended and are not entered. */
-    private static final Set<Map<String, Object>> OPEN = ConcurrentHashMap.newKeySet();
+    private static final Set<Map<String, Object>> OPEN = Collections.synchronizedSet(Collections.newSetFromMap(new IdentityHashMap<>()));
 
     static {
         try {
