@@ -88,34 +88,182 @@ const NO_RECORD: &str = "this store has no engine record. It is new, or has lost
                          begins. If it is new, end the hold-off (`latchgate engines hold-off --for 0`, of a gate `latchgate engines hold-off gate --for 0`), \
                          or start nodes with --new";
 
+/// An engine that answers.
+#[derive(Clone, Copy)]
+struct Engine<'a> {
+    index: usize,
+    named: Candidate<'a>,
+    reading: &'a Reading,
+}
+
+/// An engine that answers and has a record.
+#[derive(Clone, Copy)]
+struct Recorded<'a> {
+    engine: Engine<'a>,
+    record: &'a EngineRecord,
+}
+
+/// What a node has found at one engine of the pair.
+#[derive(Clone, Copy)]
+enum Found<'a> {
+    Silence(Candidate<'a>),
+    NoRecord(Engine<'a>),
+    /// A record without a pair: the engine was used alone.
+    Alone(EngineState, Recorded<'a>),
+    /// A record of this pair.
+    Paired(EngineState, Recorded<'a>),
+}
+
 /// Evaluates the records of one engine, or of a pair. `pair` has the names of both engines in alphabetical order.
 pub fn next(engines: &[Candidate<'_>], pair: &[String], known: Known) -> Next {
     match engines {
         [engine] => alone(*engine, known),
         [first, second] => of_pair([*first, *second], pair, known),
-        _ => Next::Wait("there must be one engine or a pair".to_owned()),
+        _ => wait("there must be one engine or a pair"),
     }
 }
 
-fn alone(engine: Candidate<'_>, known: Known) -> Next {
-    let Some(reading) = engine.reading else { return Next::Wait(format!("{} does not answer", engine.name)) };
-    let Some(record) = &reading.record else { return founded(0, engine, reading, &[], known) };
+fn alone(named: Candidate<'_>, known: Known) -> Next {
+    let Some(reading) = named.reading else { return wait(format!("{} does not answer", named.name)) };
+    let engine = Engine { index: 0, named, reading };
+    let Some(record) = &reading.record else { return founded(engine, &[], known) };
     match record.state {
         // A node that uses the engine already goes on: the engine refuses it when it is left.
-        Active if record.pair.is_empty() || engine.is_left_out || known.epoch > Epoch::NONE => {
-            active(0, engine, reading, record, known)
+        Active if record.pair.is_empty() || named.is_left_out || known.epoch > Epoch::NONE => {
+            active(Recorded { engine, record }, known)
         }
-        _ if !record.pair.is_empty() => Next::Wait(format!(
+        _ if !record.pair.is_empty() => wait(format!(
             "{} is one of the pair {}: name both with --locks, or leave one out with --without",
-            engine.name,
+            named.name,
             record.pair.join(", ")
         )),
-        state => Next::Wait(format!("{} is {}", engine.name, state.as_str())),
+        state => wait(format!("{} is {}", named.name, state.as_str())),
     }
+}
+
+fn of_pair(engines: [Candidate<'_>; 2], pair: &[String], known: Known) -> Next {
+    let records = || engines.iter().filter_map(|engine| Some((engine.name, engine.reading?.record.as_ref()?)));
+    if let Some((name, record)) = records().find(|(_, record)| !record.pair.is_empty() && record.pair != pair) {
+        return wait(format!("{name} is one of the pair {}", record.pair.join(", ")));
+    }
+    let longest = records().map(|(_, record)| record.ttl_ms_max).max();
+    let known = Known { ttl_ms_seen: known.ttl_ms_seen.max(longest.unwrap_or(0)), ..known };
+    let [first, second] = [0, 1].map(|index| {
+        let named = engines[index];
+        let Some(reading) = named.reading else { return Found::Silence(named) };
+        let engine = Engine { index, named, reading };
+        match &reading.record {
+            None => Found::NoRecord(engine),
+            Some(record) if record.pair.is_empty() => Found::Alone(record.state, Recorded { engine, record }),
+            Some(record) => Found::Paired(record.state, Recorded { engine, record }),
+        }
+    });
+    let next = row(first, second, pair, known).or_else(|| row(second, first, pair, known));
+    next.unwrap_or_else(|| {
+        wait(format!("neither {} nor {} is active: switch to one of them", engines[0].name, engines[1].name))
+    })
+}
+
+/// One row of the table: what is to be done if this was found at one engine, and that at the other. `None` if only the other order may have a
+/// row.
+fn row(one: Found<'_>, other: Found<'_>, pair: &[String], known: Known) -> Option<Next> {
+    use Found::{Alone, NoRecord, Paired, Silence};
+    Some(match (one, other) {
+        (Silence(one), Silence(other)) => wait(format!("neither {} nor {} answers", one.name, other.name)),
+        (NoRecord(one), Silence(other)) => {
+            wait(format!("{} has no engine record, and {} does not answer", one.named.name, other.name))
+        }
+        (Alone(state, one) | Paired(state, one), Silence(other)) => beside_silence(state, one, other, known),
+
+        // The engine whose name comes first decides which is active, if the other one has a record: the first that the node was given.
+        (NoRecord(one), NoRecord(other)) if one.named.name != pair[0] => {
+            write(other.index, known.first_record(Standby, Epoch::NONE, pair), NEW_PAIR)
+        }
+        // It is one of the pair when the other one has a record too.
+        (NoRecord(one), NoRecord(_)) => founded(one, &[], known),
+
+        // Its record comes first. So a store without one, whose engine is named by the other as one of the pair, has lost it.
+        (Alone(Active, one), NoRecord(other)) => {
+            let record = known.first_record(Standby, one.record.epoch, pair);
+            beside(active(one, known), Change { engine: other.index, record, why: NEW_TO_PAIR })
+        }
+        (Paired(Active, one), NoRecord(other)) => {
+            let record = known.first_record(Standby, one.record.epoch, pair);
+            let chore = Change { engine: other.index, record, why: "the engine has lost its record" };
+            beside(unless_left(one, other, known), chore)
+        }
+        (Alone(Moving, one) | Paired(Moving, one), NoRecord(_)) => {
+            give_up(one, known, "the engine to copy to has lost its record")
+        }
+        (Alone(Standby, one) | Paired(Standby, one), NoRecord(other)) if last_of(one.record) == Epoch::NONE => {
+            founded(other, pair, known)
+        }
+        (Alone(_, one) | Paired(_, one), NoRecord(other)) => lost(other, one, pair, known),
+
+        (Alone(_, one), Alone(_, other)) => wait(format!(
+            "both {} and {} have been used alone, each with locks of its own: empty one of them, or use one alone",
+            one.engine.named.name, other.engine.named.name
+        )),
+        // The record in which it was one of the pair is lost.
+        (Alone(Active, one), Paired(Standby | Retired, other)) if was_left_for(one, other, known) => {
+            lost(one.engine, other, pair, known)
+        }
+        // It stopped before it was one of the pair, and was left.
+        (Alone(Active, one), Paired(Active, other)) if one.record.epoch < other.record.epoch => {
+            left(one, other, pair, known)
+        }
+        // A loss is dealt with first: this write would hide it.
+        (Alone(Active, one), Paired(Standby, _)) => match active(one, known) {
+            Next::Serve { engine, .. } => {
+                write(engine, EngineRecord { pair: pair.to_vec(), ..one.record.clone() }, ONE_OF_PAIR)
+            }
+            loss => loss,
+        },
+        (Alone(_, one), Paired(..)) => {
+            wait(format!("{} has been used alone since it was in the pair: empty it", one.engine.named.name))
+        }
+
+        // An engine that stopped during a copy may be back after the operator has left it. One that is still frozen in the epoch of its copy
+        // has lost the record that it was retired.
+        (Paired(Active, one), Paired(Active, other)) if one.record.epoch < other.record.epoch => {
+            left(one, other, pair, known)
+        }
+        (Paired(Moving, one), Paired(Active, other)) if one.record.epoch <= other.record.epoch => {
+            left(one, other, pair, known)
+        }
+        (Paired(Active, one), Paired(Active, other)) if one.record.epoch == other.record.epoch => {
+            wait("both engines are active in one epoch: stop one, and switch to the other one")
+        }
+        (Paired(Moving, one), Paired(Filling, other)) if one.record.epoch == other.record.epoch => {
+            copied(one, other.engine, known)
+        }
+        (Paired(Moving, one), Paired(..)) => give_up(one, known, "the other engine is not to be copied to"),
+        (Paired(Retired, one), Paired(Filling, other)) if one.record.epoch == other.record.epoch => {
+            write(other.engine.index, take_over(one, other, known), "all states are copied")
+        }
+        // An engine that was retired for a later epoch knows that this one has lost its record of that.
+        (Paired(Active, one), Paired(Standby | Retired, other)) if was_left_for(one, other, known) => {
+            lost(one.engine, other, pair, known)
+        }
+        (Paired(Active, one), Paired(Standby | Filling | Retired, other)) => beside_idle(one, other, known),
+        _ => return None,
+    })
+}
+
+fn wait(why: impl Into<String>) -> Next {
+    Next::Wait(why.into())
 }
 
 fn write(engine: usize, record: EngineRecord, why: &'static str) -> Next {
     Next::Write(Change { engine, record, why })
+}
+
+/// The same with a chore, if an engine serves.
+fn beside(next: Next, chore: Change) -> Next {
+    match next {
+        Next::Serve { engine, .. } => Next::Serve { engine, chore: Some(chore) },
+        other => other,
+    }
 }
 
 const NEW: &str = "the store is new";
@@ -128,37 +276,50 @@ const RAISED: &str = "this node grants longer leases than the engine record says
 /// Why a record is changed at a first start: a log says so without a warning.
 pub(super) const EXPECTED: [&str; 6] = [NEW, NEW_PAIR, NEW_TO_PAIR, ONE_OF_PAIR, KNOWS, RAISED];
 
+/// The last epoch in which the other engine was active, as the record of an engine says.
+pub(super) fn last_of(record: &EngineRecord) -> Epoch {
+    record.epoch.max(record.beside)
+}
+
+/// Whether the idle engine has been active since, as its record says: the active one has lost that.
+fn was_left_for(active: Recorded<'_>, idle: Recorded<'_>, known: Known) -> bool {
+    last_of(idle.record) > active.record.epoch.max(known.epoch)
+}
+
 /// The engine has no record. It becomes active.
-fn founded(index: usize, engine: Candidate<'_>, reading: &Reading, pair: &[String], known: Known) -> Next {
+fn founded(engine: Engine<'_>, pair: &[String], known: Known) -> Next {
+    let Engine { index, named, reading } = engine;
     if known.epoch > Epoch::NONE {
-        return write(index, after_loss(engine, reading, pair, Epoch::NONE, known), LOST);
+        return write(index, after_loss(engine, pair, Epoch::NONE, known), LOST);
     }
     let epoch = Epoch::NONE.next(reading.now);
     let founded = |epoch| EngineRecord { founded: epoch, ..known.first_record(Active, epoch, pair) };
-    if !engine.may_forget || engine.is_new {
+    if !named.may_forget || named.is_new {
         return write(index, founded(epoch), NEW);
     }
     // Its last epoch may have been ahead of the clock, and its tokens with it.
     let record = founded(epoch.ahead_of(reading.now)).with_loss();
-    if engine.is_trusted {
+    if named.is_trusted {
         return write(index, record, "the store is new, or has lost what it had");
     }
     write(index, known.held_off(&record, reading.now), NO_RECORD)
 }
 
-/// The record of an active engine; nothing else is in its way.
-fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &EngineRecord, known: Known) -> Next {
+/// The engine is active, and nothing else is in its way.
+fn active(recorded: Recorded<'_>, known: Known) -> Next {
+    let Recorded { engine, record } = recorded;
+    let Engine { index, named, reading } = engine;
     let fresh = record.turned(Active, record.epoch.max(known.epoch).next(reading.now));
     if reading.has_gone_back {
         // No promotion is to be trusted.
-        let fresh = after_loss(engine, reading, &record.pair, record.epoch, known);
+        let fresh = after_loss(engine, &record.pair, record.epoch, known);
         let why = "the store has lost commits that this node had seen: a hold-off begins";
         return write(index, known.held_off(&fresh, reading.now), why);
     }
     if reading.is_after_fail_over {
         // An older record than is known proves that the fail-over lost commits. Of a store that may forget, that is accepted.
-        if engine.is_trusted && (engine.may_forget || record.epoch >= known.epoch) {
-            let fresh = if engine.may_forget { fresh.with_loss() } else { fresh };
+        if named.is_trusted && (named.may_forget || record.epoch >= known.epoch) {
+            let fresh = if named.may_forget { fresh.with_loss() } else { fresh };
             return write(index, fresh, "the store has failed over, and is trusted to have every lease");
         }
         let why = "the store has failed over: a hold-off begins";
@@ -166,10 +327,10 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
     }
     // A node that has started since took it for a new store, if it was founded after an epoch that is known.
     if record.epoch < known.epoch || (known.epoch > Epoch::NONE && record.founded > known.epoch) {
-        return write(index, after_loss(engine, reading, &record.pair, record.epoch.min(known.epoch), known), LOST);
+        return write(index, after_loss(engine, &record.pair, record.epoch.min(known.epoch), known), LOST);
     }
     let is_found_empty = record.epoch == record.founded && record.operations_held_until() > reading.now;
-    if engine.is_new && engine.may_forget && known.epoch == Epoch::NONE && is_found_empty {
+    if named.is_new && named.may_forget && known.epoch == Epoch::NONE && is_found_empty {
         let ended = EngineRecord { hold_off_until: Timestamp::default(), ..fresh };
         return write(index, ended, "the operator says that the store was new: the hold-off ends");
     }
@@ -195,7 +356,8 @@ fn active(index: usize, engine: Candidate<'_>, reading: &Reading, record: &Engin
 
 /// A record in place of one that is lost, or is older than what is known. `left` is the epoch in which the engine was last used at
 /// least.
-fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: Epoch, known: Known) -> EngineRecord {
+fn after_loss(engine: Engine<'_>, pair: &[String], left: Epoch, known: Known) -> EngineRecord {
+    let Engine { named, reading, .. } = engine;
     // While an epoch is ahead of the clock, tokens rise above it with each grant. Those that are lost are not known.
     let epoch = known.epoch.max(left).max(reading.epoch()).ahead_of(reading.now);
     let none = known.first_record(Active, epoch, pair).with_loss();
@@ -217,52 +379,39 @@ fn after_loss(engine: Candidate<'_>, reading: &Reading, pair: &[String], left: E
             ..none.clone()
         },
     );
-    if engine.is_trusted && engine.may_forget {
+    if named.is_trusted && named.may_forget {
         return record;
     }
     known.held_off(&record, reading.now)
 }
 
-fn of_pair(engines: [Candidate<'_>; 2], pair: &[String], known: Known) -> Next {
-    for engine in engines {
-        let named = engine.reading.and_then(|reading| reading.record.as_ref()).map_or(&[][..], |record| &record.pair);
-        if !named.is_empty() && named != pair {
-            return Next::Wait(format!("{} is one of the pair {}", engine.name, named.join(", ")));
-        }
-    }
-    match [engines[0].reading, engines[1].reading] {
-        [Some(first), Some(second)] => of_both(engines, [first, second], pair, known),
-        [Some(reading), None] => of_one(0, engines, reading, known),
-        [None, Some(reading)] => of_one(1, engines, reading, known),
-        [None, None] => Next::Wait(format!("neither {} nor {} answers", engines[0].name, engines[1].name)),
-    }
+/// The engine has lost the record that the other one knows of.
+fn lost(engine: Engine<'_>, other: Recorded<'_>, pair: &[String], known: Known) -> Next {
+    write(engine.index, after_loss(engine, pair, last_of(other.record), known), LOST)
 }
 
 /// The other engine does not answer.
-fn of_one(index: usize, engines: [Candidate<'_>; 2], reading: &Reading, known: Known) -> Next {
-    let (engine, other) = (engines[index], engines[1 - index]);
-    let Some(record) = &reading.record else {
-        return Next::Wait(format!("{} has no engine record, and {} does not answer", engine.name, other.name));
-    };
-    match record.state {
-        Active if (reading.is_after_fail_over || record.epoch < known.epoch) && !other.is_left_out => {
-            Next::Wait(format!(
+fn beside_silence(state: EngineState, one: Recorded<'_>, other: Candidate<'_>, known: Known) -> Next {
+    let Engine { named, reading, .. } = one.engine;
+    match state {
+        Active if (reading.is_after_fail_over || one.record.epoch < known.epoch) && !other.is_left_out => {
+            wait(format!(
                 "{} may have forgotten that it was left, and {} does not answer: if that is stopped, say so",
-                engine.name, other.name
+                named.name, other.name
             ))
         }
         // A node that has used neither engine yet may be the one that was cut off from the active one.
-        Active if known.epoch == Epoch::NONE && !other.is_left_out => Next::Wait(format!(
+        Active if known.epoch == Epoch::NONE && !other.is_left_out => wait(format!(
             "{} does not answer: a node that starts must read both engines, or be started with --without {}",
             other.name, other.name
         )),
-        Active => active(index, engine, reading, record, known),
-        Moving if known.is_stalled && may_be_given_up(record, known) => {
-            give_up(index, (reading, record), known, "the engine to copy to does not answer")
+        Active => active(one, known),
+        Moving if known.is_stalled && may_be_given_up(one.record, known) => {
+            give_up(one, known, "the engine to copy to does not answer")
         }
-        state => Next::Wait(format!(
+        _ => wait(format!(
             "{} is {}, and {} does not answer: if that is stopped, say so",
-            engine.name,
+            named.name,
             state.as_str(),
             other.name
         )),
@@ -276,8 +425,9 @@ pub(super) fn may_be_given_up(moving: &EngineRecord, known: Known) -> bool {
 }
 
 /// The frozen engine is active again.
-fn give_up(engine: usize, (reading, record): (&Reading, &EngineRecord), known: Known, why: &'static str) -> Next {
-    write(engine, given_up(reading, record, known), why)
+fn give_up(frozen: Recorded<'_>, known: Known, why: &'static str) -> Next {
+    let Recorded { engine, record } = frozen;
+    write(engine.index, given_up(engine.reading, record, known), why)
 }
 
 /// The record of a frozen engine that is active again, always with a hold-off, and as after a loss.
@@ -286,67 +436,12 @@ pub(super) fn given_up(reading: &Reading, record: &EngineRecord, known: Known) -
     known.held_off(&record.turned(Active, epoch).with_loss(), reading.now)
 }
 
-fn of_both(engines: [Candidate<'_>; 2], readings: [&Reading; 2], pair: &[String], known: Known) -> Next {
-    let longest = readings.iter().filter_map(|reading| Some(reading.record.as_ref()?.ttl_ms_max)).max();
-    let known = Known { ttl_ms_seen: known.ttl_ms_seen.max(longest.unwrap_or(0)), ..known };
-    match [readings[0].record.as_ref(), readings[1].record.as_ref()] {
-        [None, None] => {
-            // The record of the engine whose name comes first decides which is active: the first that the node was given.
-            let decider = usize::from(engines[0].name != pair[0]);
-            if decider != 0 {
-                return write(decider, known.first_record(Standby, Epoch::NONE, pair), NEW_PAIR);
-            }
-            // It is one of the pair when the other one has a record too.
-            founded(0, engines[0], readings[0], &[], known)
-        }
-        [Some(there), None] => with_one_record(1, engines, readings, there, pair, known),
-        [None, Some(there)] => with_one_record(0, engines, readings, there, pair, known),
-        [Some(first), Some(second)] => with_records(Both { engines, readings, records: [first, second], known }),
-    }
-}
-
-/// `empty` has no record, the other engine has.
-fn with_one_record(
-    empty: usize,
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    there: &EngineRecord,
-    pair: &[String],
-    known: Known,
-) -> Next {
-    let other = 1 - empty;
-    match there.state {
-        // Its record comes first. So a store without one, whose engine is named by the other as one of the pair, has lost it.
-        Active if there.pair.is_empty() => {
-            let record = known.first_record(Standby, there.epoch, pair);
-            let chore = Change { engine: empty, record, why: NEW_TO_PAIR };
-            beside(active(other, engines[other], readings[other], there, known), chore)
-        }
-        Active => {
-            let record = known.first_record(Standby, there.epoch, pair);
-            let chore = Change { engine: empty, record, why: "the engine has lost its record" };
-            beside(unless_left(other, engines, readings, there, known), chore)
-        }
-        Moving => give_up(other, (readings[other], there), known, "the engine to copy to has lost its record"),
-        Standby if last_of(there) == Epoch::NONE => founded(empty, engines[empty], readings[empty], pair, known),
-        Standby | Filling | Retired => {
-            write(empty, after_loss(engines[empty], readings[empty], pair, last_of(there), known), LOST)
-        }
-    }
-}
-
-/// The record of an active engine, while the other one of the pair has lost what it had. The lost engine may have been active in a later
-/// epoch. A node that has used this engine in its epoch knows that it was not; any other node begins a hold-off. The node writes what it
-/// did into this record, so that it happens once.
-fn unless_left(
-    index: usize,
-    engines: [Candidate<'_>; 2],
-    readings: [&Reading; 2],
-    record: &EngineRecord,
-    known: Known,
-) -> Next {
-    let (engine, other, reading) = (engines[index], engines[1 - index], readings[index]);
-    let next = active(index, engine, reading, record, known);
+/// The engine is active, and the other one of the pair has lost what it had. The lost engine may have been active in a later epoch. A node that
+/// has used this engine in its epoch knows that it was not; any other node begins a hold-off. The node writes what it did into this record,
+/// so that it happens once.
+fn unless_left(one: Recorded<'_>, other: Engine<'_>, known: Known) -> Next {
+    let Recorded { engine: Engine { index, reading, .. }, record } = one;
+    let next = active(one, known);
     if record.lost_beside || !matches!(next, Next::Serve { .. }) {
         return next;
     }
@@ -354,173 +449,56 @@ fn unless_left(
         let record = EngineRecord { lost_beside: true, ..record.clone() };
         return write(index, record, "the other engine of the pair has lost what it had: this one was not left for it");
     }
-    let lost = readings[1 - index].record.as_ref();
     let epoch = record.epoch.max(record.beside).ahead_of(reading.now);
     let fresh = EngineRecord { lost_beside: true, ..record.turned(Active, epoch) }.with_loss();
-    if other.is_trusted && (other.may_forget || lost.is_some()) {
+    if other.named.is_trusted && (other.named.may_forget || other.reading.record.is_some()) {
         return write(index, fresh, LEFT);
     }
     write(index, known.held_off(&fresh, reading.now), LEFT)
 }
 
-/// The same with a chore, if an engine serves.
-fn beside(next: Next, chore: Change) -> Next {
-    match next {
-        Next::Serve { engine, .. } => Next::Serve { engine, chore: Some(chore) },
-        other => other,
-    }
-}
-
-/// Two engines that both answer and have a record.
-#[derive(Clone, Copy)]
-struct Both<'a> {
-    engines: [Candidate<'a>; 2],
-    readings: [&'a Reading; 2],
-    records: [&'a EngineRecord; 2],
-    known: Known,
-}
-
-fn with_records(both: Both<'_>) -> Next {
-    let Both { engines, records, .. } = both;
-    if records.iter().all(|record| record.pair.is_empty()) {
-        return Next::Wait(format!(
-            "both {} and {} have been used alone, each with locks of its own: empty one of them, or use one alone",
-            engines[0].name, engines[1].name
-        ));
-    }
-    match records.iter().position(|record| record.pair.is_empty()) {
-        Some(index) => joining(index, both),
-        None => moved(both).unwrap_or_else(|| with_active(both)),
-    }
-}
-
-/// This engine was used alone, and is to be one of the pair.
-fn joining(index: usize, both: Both<'_>) -> Next {
-    let Both { engines, readings, records, known } = both;
-    let (one, other) = (records[index], records[1 - index]);
-    match (one.state, other.state) {
-        // The record in which it was one of the pair is lost.
-        (Active, Standby | Retired) if last_of(other) > one.epoch.max(known.epoch) => {
-            let record = after_loss(engines[index], readings[index], &other.pair, last_of(other), known);
-            return write(index, record, LOST);
-        }
-        // It stopped before it was one of the pair, and was left.
-        (Active, Active) if one.epoch < other.epoch => return left(index, both),
-        (Active, Standby) => {}
-        _ => {
-            let name = engines[index].name;
-            return Next::Wait(format!("{name} has been used alone since it was in the pair: empty it"));
-        }
-    }
-    // A loss is dealt with first: this write would hide it.
-    match active(index, engines[index], readings[index], one, known) {
-        Next::Serve { .. } => {
-            let record = EngineRecord { pair: other.pair.clone(), ..one.clone() };
-            write(index, record, ONE_OF_PAIR)
-        }
-        loss => loss,
-    }
-}
-
-/// One of the engines was left, or is being copied.
-fn moved(both: Both<'_>) -> Option<Next> {
-    let Both { readings, records, known, .. } = both;
-    for index in [0, 1] {
-        let (one, other) = (records[index], records[1 - index]);
-        match (one.state, other.state) {
-            // An engine that stopped during a copy may be back after the operator has left it. One that is still frozen in the epoch of
-            // its copy has lost the record that it was retired.
-            (Active, Active) if one.epoch < other.epoch => return Some(left(index, both)),
-            (Active, Active) if one.epoch == other.epoch => {
-                let trouble = "both engines are active in one epoch: stop one, and switch to the other one";
-                return Some(Next::Wait(trouble.to_owned()));
-            }
-            (Moving, Active) if one.epoch <= other.epoch => {
-                return Some(left(index, both));
-            }
-            (Moving, Filling) if one.epoch == other.epoch => {
-                return Some(copied_to(index, readings, one, known));
-            }
-            (Moving, _) => {
-                let why = "the other engine is not to be copied to";
-                return Some(give_up(index, (readings[index], one), known, why));
-            }
-            (Retired, Filling) if one.epoch == other.epoch => {
-                let record = take_over(readings[index], readings[1 - index], one, other, known);
-                return Some(write(1 - index, record, "all states are copied"));
-            }
-            _ => {}
-        }
-    }
-    None
-}
-
-/// No switch is under way.
-fn with_active(both: Both<'_>) -> Next {
-    let Both { engines, readings, records, known } = both;
-    let Some(index) = records.iter().position(|record| record.state == Active) else {
-        return Next::Wait(format!(
-            "neither {} nor {} is active: switch to one of them",
-            engines[0].name, engines[1].name
-        ));
-    };
-    let (one, other) = (records[index], records[1 - index]);
-    // An engine that was retired for a later epoch knows that this one has lost its record of that.
-    if matches!(other.state, Standby | Retired) && last_of(other) > one.epoch.max(known.epoch) {
-        let record = after_loss(engines[index], readings[index], &one.pair, last_of(other), known);
-        return write(index, record, LOST);
-    }
-    let has_lost = readings[1 - index].is_after_fail_over;
-    let next = if has_lost {
-        unless_left(index, engines, readings, one, known)
-    } else {
-        active(index, engines[index], readings[index], one, known)
-    };
-    if one.lost_beside && !has_lost && matches!(next, Next::Serve { .. }) {
-        let record = EngineRecord { lost_beside: false, ..one.clone() };
-        return write(index, record, "the other engine of the pair is in order again");
+/// The one engine is active, and was not left for the other one.
+fn beside_idle(one: Recorded<'_>, other: Recorded<'_>, known: Known) -> Next {
+    let has_lost = other.engine.reading.is_after_fail_over;
+    let next = if has_lost { unless_left(one, other.engine, known) } else { active(one, known) };
+    if one.record.lost_beside && !has_lost && matches!(next, Next::Serve { .. }) {
+        let record = EngineRecord { lost_beside: false, ..one.record.clone() };
+        return write(one.engine.index, record, "the other engine of the pair is in order again");
     }
     // One that is being filled has a record of the switch. A write of it would lose the count of what was copied.
-    if !matches!(other.state, Standby | Retired) {
+    if other.record.state == Filling {
         return next;
     }
     // What an engine holds that has lost something does not count any more: not even its events.
-    let state = if has_lost { Standby } else { other.state };
+    let state = if has_lost { Standby } else { other.record.state };
     // A process that leaves the active engine for this one learns from this record how high the tokens are, and how long the leases.
-    let (ttl_ms_max, operations_more_ms) = (one.ttl_ms_max, one.operations_more_ms);
-    let record = EngineRecord { state, beside: one.epoch, ttl_ms_max, operations_more_ms, ..other.clone() };
-    if record == *other && !has_lost {
+    let EngineRecord { epoch, ttl_ms_max, operations_more_ms, .. } = *one.record;
+    let record = EngineRecord { state, beside: epoch, ttl_ms_max, operations_more_ms, ..other.record.clone() };
+    if record == *other.record && !has_lost {
         return next;
     }
-    beside(next, Change { engine: 1 - index, record, why: KNOWS })
-}
-
-/// The last epoch in which the other engine was active, as the record of an engine says.
-pub(super) fn last_of(record: &EngineRecord) -> Epoch {
-    record.epoch.max(record.beside)
+    beside(next, Change { engine: other.engine.index, record, why: KNOWS })
 }
 
 /// The other engine is active, and this one was left for it.
-fn left(index: usize, both: Both<'_>) -> Next {
-    let Both { engines, readings, records, known } = both;
-    let other = 1 - index;
-    let pair = records[other].pair.clone();
-    let record = EngineRecord { copied: u64::MAX, pair, ..records[index].turned(Retired, records[other].epoch) };
-    let chore = Change { engine: index, record, why: "the other engine is active in a later epoch" };
-    beside(active(other, engines[other], readings[other], records[other], known), chore)
+fn left(one: Recorded<'_>, other: Recorded<'_>, pair: &[String], known: Known) -> Next {
+    let record =
+        EngineRecord { copied: u64::MAX, pair: pair.to_vec(), ..one.record.turned(Retired, other.record.epoch) };
+    let chore = Change { engine: one.engine.index, record, why: "the other engine is active in a later epoch" };
+    beside(active(other, known), chore)
 }
 
-/// The engine is frozen, and the other one fills in the same epoch.
-fn copied_to(index: usize, readings: [&Reading; 2], frozen: &EngineRecord, known: Known) -> Next {
-    let give_up = |why| give_up(index, (readings[index], frozen), known, why);
+/// The one engine is frozen, and the other one fills in the same epoch.
+fn copied(frozen: Recorded<'_>, filling: Engine<'_>, known: Known) -> Next {
+    let is_after_fail_over = frozen.engine.reading.is_after_fail_over || filling.reading.is_after_fail_over;
     // A node that has used an engine in the epoch of the copy knows that both have lost their last records.
-    if readings.iter().any(|reading| reading.is_after_fail_over) || known.epoch >= frozen.epoch {
-        return give_up("an engine has failed over during the copy");
+    if is_after_fail_over || known.epoch >= frozen.record.epoch {
+        return give_up(frozen, known, "an engine has failed over during the copy");
     }
     if known.is_stalled {
-        return give_up("the copy has made no progress: the switch is given up");
+        return give_up(frozen, known, "the copy has made no progress: the switch is given up");
     }
-    Next::Copy { from: index, to: 1 - index }
+    Next::Copy { from: frozen.engine.index, to: filling.index }
 }
 
 /// The record of an engine that was emptied and that nothing is copied to. Nothing is known of the leases of the engine that it
@@ -535,7 +513,9 @@ const READINGS_APART_MS: u64 = 2_000;
 
 /// The record of the engine that all states were copied to. If a node has used it in its epoch, it has lost what came after the copy; with
 /// fewer states than were copied, also a part of that.
-fn take_over(from: &Reading, to: &Reading, old: &EngineRecord, filling: &EngineRecord, known: Known) -> EngineRecord {
+fn take_over(retired: Recorded<'_>, filled: Recorded<'_>, known: Known) -> EngineRecord {
+    let (from, old) = (retired.engine.reading, retired.record);
+    let (to, filling) = (filled.engine.reading, filled.record);
     let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
     let moved = |at: Timestamp| {
         if at == Timestamp::default() {
