@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use jiff::Timestamp;
+use jiff::{Timestamp, ZonedDateTime};
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use latchgate_core::gate::says_nothing;
 use serde_json::{Value, json};
@@ -28,10 +28,12 @@ const RETENTION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 /// When the command line is wrong, or the system refuses what is needed.
 pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let grace = args.grace()?;
-    let contents = contents(args)?;
+    // One moment for both, which may be the last of a period.
+    let now = args.now()?;
+    let contents = contents(args, &now)?;
     let client = client(&args.node)?;
     let mut signals = Signals::take()?;
-    let begin = operation(&client, args);
+    let begin = operation(&client, args, &now);
     let begun = tokio::select! {
         begun = begin.begin(&contents) => begun,
         signal = signals.end() => {
@@ -183,7 +185,7 @@ fn resolving(args: &OnceArgs, id: &str) -> String {
     )
 }
 
-fn operation(client: &Client, args: &OnceArgs) -> Operation {
+fn operation(client: &Client, args: &OnceArgs, now: &ZonedDateTime) -> Operation {
     let periods = |every: Every| args.retention.max((every.longest() * 2).min(RETENTION_MAX));
     let retention = args.every.map_or(args.retention, periods);
     let mut operation = client
@@ -199,7 +201,7 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
             OnOutageChoice::Closed => OnOutage::Closed,
             OnOutageChoice::Proceed => OnOutage::Proceed,
         });
-    let ends_in = args.every.map(|every| every.ends_in(&args.now())).filter(|ends_in| *ends_in <= RETENTION_MAX);
+    let ends_in = args.every.map(|every| every.ends_in(now)).filter(|ends_in| *ends_in <= RETENTION_MAX);
     if let Some(ends_in) = ends_in {
         operation = operation.ends_in(ends_in);
     }
@@ -217,7 +219,7 @@ fn operation(client: &Client, args: &OnceArgs) -> Operation {
 }
 
 /// JSON if it begins as an object or an array; else a text.
-fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
+fn contents(args: &OnceArgs, now: &ZonedDateTime) -> anyhow::Result<Value> {
     let text = args.contents.trim();
     let contents = if text.starts_with(['{', '[']) {
         serde_json::from_str(text).context("CONTENTS begin like JSON, but are not")?
@@ -230,7 +232,7 @@ fn contents(args: &OnceArgs) -> anyhow::Result<Value> {
     );
     Ok(match args.every {
         // That of the machine whose crontab has started the run.
-        Some(every) => json!({ "contents": contents, "period": every.period(&args.now()) }),
+        Some(every) => json!({ "contents": contents, "period": every.period(now) }),
         None => contents,
     })
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use latchgate_client::{Client, Error, Method, encode};
 use serde_json::{Value, json};
 
@@ -159,8 +159,9 @@ pub fn is_undecided(operation: &Value) -> bool {
 
 /// The id of the one operation whose id begins so.
 async fn whole_id(client: &Client, beginning: &str) -> anyhow::Result<String> {
+    ensure!(!beginning.is_empty(), "the id is empty: `latchgate operations list` shows the ids");
     let is_hex = beginning.bytes().all(|byte| byte.is_ascii_hexdigit());
-    if beginning.len() >= ID_LENGTH || beginning.is_empty() || !is_hex {
+    if beginning.len() >= ID_LENGTH || !is_hex {
         return Ok(beginning.to_owned());
     }
     let begins = beginning.to_lowercase();

@@ -1,10 +1,11 @@
 //! `latchgate lock` and `latchgate once`: the commands that run a program.
 
+use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
 use jiff::ZonedDateTime;
 use jiff::tz::TimeZone;
@@ -291,9 +292,18 @@ pub struct OnceArgs {
 
 impl OnceArgs {
     /// The time in the zone whose calendar --every means.
-    pub fn now(&self) -> ZonedDateTime {
-        let now = ZonedDateTime::now();
-        self.tz.clone().map_or(now.clone(), |zone| now.with_time_zone(zone))
+    ///
+    /// # Errors
+    /// When TZ names no time zone: the periods would be those of another one.
+    pub fn now(&self) -> anyhow::Result<ZonedDateTime> {
+        let zone = match &self.tz {
+            Some(zone) => zone.clone(),
+            None if self.every.is_some() && env::var_os("TZ").is_some() => {
+                TimeZone::try_system().context("TZ names no time zone (or use --tz)")?
+            }
+            None => TimeZone::system(),
+        };
+        Ok(ZonedDateTime::now().with_time_zone(zone))
     }
 
     /// # Errors

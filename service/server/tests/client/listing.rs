@@ -236,6 +236,8 @@ async fn a_status_shows_the_engines_of_a_store_that_does_not_answer() {
 #[tokio::test]
 async fn a_usage_line_names_no_flag_only_because_its_variable_is_set() {
     let (_node, desk) = desk().await;
+    let empty = desk.run(&["operations", "show", ""]).ends().await;
+    assert!(empty.code == Some(1) && empty.err.contains("the id is empty"), "{empty:?}");
     for args in [&["locks", "show"][..], &["keys", "create"], &["lock"], &["once"]] {
         let refused = desk.run(args).ends().await;
         assert!(refused.code == Some(2) && refused.err.contains("Usage: latchgate"), "{refused:?}");

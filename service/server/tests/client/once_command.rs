@@ -40,6 +40,8 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     let monthly = ["--every", "1month", "--tz", "Europe/Berlin"];
     once("d", &monthly, "echo ran").await.assert(0, "ran\n");
     once("d", &monthly, "echo again").await.assert(9, "ran\n");
+    let misspelt = desk.shell("TZ=Europe/Berln latchgate once d --every 1d -- echo ran").ends().await;
+    assert!(misspelt.code == Some(1) && misspelt.out.is_empty() && misspelt.err.contains("TZ"), "{misspelt:?}");
     desk.run(&["once", "e", "--", "./absent"]).ends().await.assert(127, "");
     once("e", &[], "echo ran").await.assert(0, "ran\n");
     once("{no json", &[], "echo ran").await.assert(1, "");
