@@ -61,9 +61,9 @@ class Comparison:
         return self.servers.http(name, [self.latchgate, "serve", "--locks", self.postgres.url, "--history-retention", history], key)
 
     def measure(self, side: str, connections: int, workload: str, url: str, *options: str) -> None:
-        """With what `latchgate bench` reports. A rate with failures means nothing."""
+        """With what `latchgate-bench load` reports. A rate with failures means nothing."""
         args = self.args
-        command = [self.latchgate, "bench", workload, "--url", url, "--connections", str(connections), "--json", *options]
+        command = [self.bench, "load", workload, "--url", url, "--connections", str(connections), "--json", *options]
         command += ["--duration", f"{args.seconds}s", "--warmup", f"{args.warmup_seconds}s"]
         ended = subprocess.run(command, check=True, stdout=subprocess.PIPE)
         self.reports.setdefault(side, []).append(json.loads(ended.stdout))

@@ -109,7 +109,7 @@ class Side:
         if self.protocol in ("floor", "latchgate"):
             leases = args.held if workload == "held" else args.leases
             load += ["--duration", f"{args.seconds}s", "--warmup", f"{args.warmup_seconds}s", "--json"]
-            command = [args.latchgate, "bench", workload, *load, "--polls", str(args.polls), "--leases", str(leases)]
+            command = [args.bench, "load", workload, *load, "--polls", str(args.polls), "--leases", str(leases)]
         else:
             load += ["--duration", str(args.seconds), "--warmup", str(args.warmup_seconds)]
             command = [args.bench, "pairs", *load, *(["--fresh"] if workload == "fresh" else []), *calls(self.protocol)]

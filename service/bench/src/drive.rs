@@ -62,13 +62,6 @@ pub struct Plan {
     pub watched: Watched,
 }
 
-/// What the workers have done so far, for a display.
-#[derive(Default)]
-pub struct Meter {
-    pub operations: AtomicU64,
-    pub errors: AtomicU64,
-}
-
 #[derive(Default)]
 pub struct Measured {
     /// Operations of the measurement that have succeeded.
@@ -86,7 +79,7 @@ pub struct Measured {
 ///
 /// In an open loop, operations are due at fixed times, and whichever worker is free takes the next one. The time of its first part
 /// counts from when it was due: while a server stalls, the operations that it delays count too (no coordinated omission).
-pub async fn drive<W: Worker>(workers: Vec<W>, plan: &Plan, meter: &Arc<Meter>) -> Measured {
+pub async fn drive<W: Worker>(workers: Vec<W>, plan: &Plan) -> Measured {
     let begin = Instant::now();
     let from = begin + plan.warmup;
     let schedule =
@@ -95,7 +88,7 @@ pub async fn drive<W: Worker>(workers: Vec<W>, plan: &Plan, meter: &Arc<Meter>) 
     let watching = plan.watched.over(from, schedule.until);
     let mut tasks = JoinSet::new();
     for worker in workers {
-        tasks.spawn(repeat(worker, schedule.clone(), measured.clone(), meter.clone()));
+        tasks.spawn(repeat(worker, schedule.clone(), measured.clone()));
     }
     let of_each = tasks.join_all().await;
     let mut measured = std::mem::take(&mut *measured.lock().expect("no worker panicked"));
@@ -149,12 +142,7 @@ impl Schedule {
 }
 
 /// Returns how many operations of the measurement have succeeded.
-async fn repeat<W: Worker>(
-    mut worker: W,
-    schedule: Arc<Schedule>,
-    measured: Arc<Mutex<Measured>>,
-    meter: Arc<Meter>,
-) -> u64 {
+async fn repeat<W: Worker>(mut worker: W, schedule: Arc<Schedule>, measured: Arc<Mutex<Measured>>) -> u64 {
     let (mut count, mut sequence) = (0, 0);
     let mut laps = Laps { until: schedule.until, last: Instant::now(), taken: Vec::new() };
     while let Some(started) = schedule.start().await {
@@ -165,7 +153,6 @@ async fn repeat<W: Worker>(
         sequence += u64::from(!matches!(done, Err(Failure { outcome_unknown: true, .. })));
         match done {
             Ok(()) => {
-                meter.operations.fetch_add(1, Ordering::Relaxed);
                 if schedule.counts(started, ended) {
                     count += 1;
                     let mut measured = measured.lock().expect("no worker panicked");
@@ -177,7 +164,6 @@ async fn repeat<W: Worker>(
                 }
             }
             Err(Failure { what, .. }) => {
-                meter.errors.fetch_add(1, Ordering::Relaxed);
                 *measured.lock().expect("no worker panicked").errors.entry(what).or_default() += 1;
                 tokio::time::sleep(REST_AFTER_ERROR).await;
             }
@@ -248,7 +234,7 @@ mod tests {
     #[tokio::test]
     async fn an_open_loop_counts_the_operations_that_a_stall_delays() {
         let worker = Stalling(Duration::from_millis(500));
-        let measured = drive(vec![worker], &plan(Some(100.0)), &Arc::default()).await;
+        let measured = drive(vec![worker], &plan(Some(100.0))).await;
         assert!(measured.operations >= 75, "{}", measured.operations);
         let quantiles = measured.latency_us()["call"];
         // About half of the operations were due during the stall.
@@ -258,7 +244,7 @@ mod tests {
     #[tokio::test]
     async fn an_operation_in_a_closed_loop_counts_if_it_ends_in_time() {
         let worker = Stalling(Duration::from_millis(1_500));
-        let measured = drive(vec![worker], &plan(None), &Arc::default()).await;
+        let measured = drive(vec![worker], &plan(None)).await;
         assert_eq!((measured.operations, measured.of_each), (1, vec![1]));
     }
 

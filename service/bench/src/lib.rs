@@ -1,4 +1,4 @@
-//! The workloads of `latchgate bench`, which the comparisons of `make bench` and `make bench-peers` use too.
+//! The workloads of `latchgate-bench load`, which the comparisons of `make bench` and `make bench-peers` use too.
 
 mod background;
 pub mod cpu;

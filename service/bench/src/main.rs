@@ -1,10 +1,10 @@
-//! What `make bench` and `make bench-peers` need beside `latchgate bench`.
+//! Load for a service, and what `make bench` and `make bench-peers` need beside it.
 
 mod delay;
 mod floor;
+mod load;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
@@ -14,7 +14,7 @@ use latchgate_bench::pairs::{Pair, Post};
 use latchgate_bench::work::{self, Settings};
 
 #[derive(Parser)]
-#[command(name = "latchgate-bench", version, about = "Servers and clients for comparisons with `latchgate bench`")]
+#[command(name = "latchgate-bench", version, about = "Load for Latchgate, and servers and clients for comparisons")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -22,6 +22,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Load(load::LoadArgs),
     /// Serve the floor: the same routes, with handlers that only parse and answer
     FloorServer {
         #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7079")]
@@ -99,10 +100,11 @@ impl PairsArgs {
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
+        Command::Load(args) => load::run(&args).await,
         Command::FloorServer { listen } => floor::serve(listen).await,
         Command::DelayProxy(args) => delay::run(&args),
         Command::Pairs(args) => {
-            let report = work::pairs(&args.pair(), &args.settings()?, &Arc::default()).await?;
+            let report = work::pairs(&args.pair(), &args.settings()?).await?;
             println!("{}", serde_json::to_string(&report)?);
             Ok(())
         }

@@ -1,4 +1,4 @@
-//! The workloads of `latchgate bench`.
+//! The workloads of `latchgate-bench load`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::background::{Held, Polls, Renewer};
 use crate::cpu::Watched;
 use crate::direct::Direct;
-use crate::drive::{Errors, Measured, Meter, Plan, Quantiles, Worker, drive};
+use crate::drive::{Errors, Measured, Plan, Quantiles, Worker, drive};
 use crate::hot::{Seen, Waiter, arrival};
 use crate::http::{Target, run_id};
 use crate::pairs::{Caller, Pair, Post};
@@ -92,16 +92,16 @@ pub struct Report {
 ///
 /// # Errors
 /// When a node cannot be reached, or the preparation of the workload fails. Failures of its operations are in the report.
-pub async fn run(workload: Workload, settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
+pub async fn run(workload: Workload, settings: &Settings) -> anyhow::Result<Report> {
     let report = match workload {
-        Workload::Repeated => pairs(&lock_pair(false), settings, meter).await,
-        Workload::Fresh => pairs(&lock_pair(true), settings, meter).await,
-        Workload::Hot => hot(settings, meter).await,
-        Workload::Gate => pairs(&gate_pair("fast"), settings, meter).await,
-        Workload::GateDurable => pairs(&gate_pair("durable"), settings, meter).await,
-        Workload::Idle => idle(settings, meter).await,
-        Workload::Renewals => renewals(settings, meter).await,
-        Workload::Held => held(settings, meter).await,
+        Workload::Repeated => pairs(&lock_pair(false), settings).await,
+        Workload::Fresh => pairs(&lock_pair(true), settings).await,
+        Workload::Hot => hot(settings).await,
+        Workload::Gate => pairs(&gate_pair("fast"), settings).await,
+        Workload::GateDurable => pairs(&gate_pair("durable"), settings).await,
+        Workload::Idle => idle(settings).await,
+        Workload::Renewals => renewals(settings).await,
+        Workload::Held => held(settings).await,
     };
     Ok(Report { workload: workload.name(), ..report? })
 }
@@ -110,12 +110,7 @@ pub async fn run(workload: Workload, settings: &Settings, meter: &Arc<Meter>) ->
 ///
 /// # Errors
 /// When the server cannot be reached.
-pub async fn direct(
-    workload: Workload,
-    url: &str,
-    settings: &Settings,
-    meter: &Arc<Meter>,
-) -> anyhow::Result<Option<Report>> {
+pub async fn direct(workload: Workload, url: &str, settings: &Settings) -> anyhow::Result<Option<Report>> {
     let is_fresh = match workload {
         Workload::Repeated => false,
         Workload::Fresh => true,
@@ -126,7 +121,7 @@ pub async fn direct(
         workers.push(Direct::open(url, run, number, is_fresh).await?);
     }
     let plan = Plan { watched: Watched::default(), ..settings.plan() };
-    let report = Report::of(settings, drive(workers, &plan, meter).await);
+    let report = Report::of(settings, drive(workers, &plan).await);
     Ok(Some(Report { workload: format!("{}, direct", workload.name()), ..report }))
 }
 
@@ -157,14 +152,14 @@ fn gate_pair(durability: &str) -> Pair {
 ///
 /// # Errors
 /// When a service cannot be reached.
-pub async fn pairs(pair: &Pair, settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
-    Ok(Report::of(settings, callers(pair, settings, meter).await?))
+pub async fn pairs(pair: &Pair, settings: &Settings) -> anyhow::Result<Report> {
+    Ok(Report::of(settings, callers(pair, settings).await?))
 }
 
-async fn callers(pair: &Pair, settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Measured> {
+async fn callers(pair: &Pair, settings: &Settings) -> anyhow::Result<Measured> {
     let run = run_id();
     let open = async |(_, target): (usize, &Target), number| Caller::open(target, run, number, pair).await;
-    Ok(drive(open_all(settings, open).await?, &settings.plan(), meter).await)
+    Ok(drive(open_all(settings, open).await?, &settings.plan()).await)
 }
 
 /// One worker for each connection.
@@ -181,7 +176,7 @@ async fn open_all<W: Worker>(
 }
 
 /// Waiters that pass one lock on.
-async fn hot(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
+async fn hot(settings: &Settings) -> anyhow::Result<Report> {
     let (run, seen) = (run_id(), Arc::new(Mutex::new(Seen::default())));
     let mut waiters =
         open_all(settings, async |target: (usize, &Target), number| Waiter::open(target, run, number, &seen).await)
@@ -191,7 +186,7 @@ async fn hot(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> 
         waiter.arrive_at(begin + arrival * number / count);
     }
     let plan = settings.plan();
-    let measured = drive(waiters, &Plan { warmup: plan.warmup + arrival, ..plan }, meter).await;
+    let measured = drive(waiters, &Plan { warmup: plan.warmup + arrival, ..plan }).await;
     let of_each = |most: Option<&u64>| most.copied().unwrap_or(0) as f64;
     let also = [
         ("grants_min", of_each(measured.of_each.iter().min())),
@@ -203,12 +198,12 @@ async fn hot(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> 
 }
 
 /// The acquires of other clients without and with clients that wait.
-async fn idle(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
-    let alone = others(settings, meter).await?;
+async fn idle(settings: &Settings) -> anyhow::Result<Report> {
+    let alone = others(settings).await?;
     let before_kib = settings.watched.node_memory_kib();
     let polls = Polls::begin(&settings.targets, run_id(), settings.polls).await?;
     let after_kib = settings.watched.node_memory_kib();
-    let beside = others(settings, meter).await?;
+    let beside = others(settings).await?;
     polls.end().await?;
     let mut report = beside.beside(&alone);
     report.also.insert("polls", settings.polls as f64);
@@ -220,16 +215,16 @@ async fn idle(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report>
 }
 
 /// The acquires of other clients without and with renewals.
-async fn renewals(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
+async fn renewals(settings: &Settings) -> anyhow::Result<Report> {
     ensure!(settings.leases > 0, "no leases to renew");
     let held = Held::take(&settings.targets, run_id(), settings.leases).await?;
-    let alone = others(settings, meter).await?;
+    let alone = others(settings).await?;
     let count = settings.connections.min(usize::try_from(settings.leases).unwrap_or(usize::MAX));
     let rate = Some(settings.leases as f64 / settings.every.as_secs_f64());
     let renewing = Settings { connections: count, rate, ..settings.clone() };
     let renewers = open_all(&renewing, async |_, number| Renewer::open(&held, number, count).await).await?;
     let plan = renewing.plan();
-    let (renewed, beside) = tokio::join!(drive(renewers, &plan, meter), others(settings, meter));
+    let (renewed, beside) = tokio::join!(drive(renewers, &plan), others(settings));
     held.give_back().await?;
     let Report { mut also, errors, latency_us, .. } = beside?.beside(&alone);
     also.insert("leases", settings.leases as f64);
@@ -240,13 +235,13 @@ async fn renewals(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Rep
 }
 
 /// The acquires of other clients without and with leases that are held.
-async fn held(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
+async fn held(settings: &Settings) -> anyhow::Result<Report> {
     ensure!(settings.leases > 0, "no leases to hold");
-    let alone = others(settings, meter).await?;
+    let alone = others(settings).await?;
     let held = Held::take(&settings.targets, run_id(), settings.leases).await?;
     // What is measured is acquires beside leases, not beside the writes that taking so many has left.
     settings.watched.store_is_calm().await;
-    let beside = others(settings, meter).await?;
+    let beside = others(settings).await?;
     let memory_kib = settings.watched.node_memory_kib();
     held.give_back().await?;
     let mut report = beside.beside(&alone);
@@ -256,11 +251,11 @@ async fn held(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report>
 }
 
 /// Some clients with locks of their own.
-async fn others(settings: &Settings, meter: &Arc<Meter>) -> anyhow::Result<Report> {
+async fn others(settings: &Settings) -> anyhow::Result<Report> {
     // By default far below what a node can do: the question is what an acquire costs, not how many there can be.
     let rate = Some(settings.rate.unwrap_or(200.0));
     let few = Settings { connections: BESIDE, rate, ..settings.clone() };
-    Ok(Report { rate: None, ..pairs(&lock_pair(false), &few, meter).await? })
+    Ok(Report { rate: None, ..pairs(&lock_pair(false), &few).await? })
 }
 
 fn merge(into: &mut Errors, from: Errors) {

@@ -1,7 +1,6 @@
 //! The command line.
 
 mod access;
-mod bench;
 mod beside;
 mod engines;
 mod health;
@@ -70,7 +69,6 @@ async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Once(args) => return once::run(&args).await,
         Command::McpGate(args) => return mcp::gate(args).await,
         Command::Mcp(args) => mcp::mcp(args).await,
-        Command::Bench(args) => bench::run(&args).await,
         Command::Locks(args) => locks::locks(&args).await,
         Command::Operations(args) => operations::operations(&args).await,
         Command::Events(args) => locks::events(&args).await,

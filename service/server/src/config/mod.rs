@@ -2,7 +2,6 @@
 //! satisfy, and the limits that the modules take.
 
 mod access;
-mod bench;
 mod commands;
 mod duration;
 mod engines;
@@ -28,7 +27,6 @@ use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 pub use self::access::{AccessArgs, AppCommand, BesideArgs, KeyCommand, KeyCreateArgs, OperatorCommand};
-pub use self::bench::BenchArgs;
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
 use self::duration::some_duration;
 pub use self::every::Every;
@@ -90,7 +88,6 @@ pub enum Command {
     /// Create, list and revoke API keys.
     #[command(visible_alias = "keys")]
     ApiKey(OperatorCommand<KeyCommand>),
-    Bench(BenchArgs),
     /// Print a script that completes commands and flags in a shell.
     Completions(CompletionsArgs),
     /// Print the manual page, or write those of all commands.

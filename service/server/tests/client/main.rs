@@ -3,7 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue fails")]
 
-mod bench_command;
 mod errors;
 mod gate;
 mod keeping;
