@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::group::Share;
+use super::group::{Group, Share};
 use super::lease::{GrantId, LeaseId, Metadata, Mode, Note, Owner};
 use super::position::{NodeId, Position, Turn};
 use crate::time::Timestamp;
@@ -75,6 +75,14 @@ impl LeaseTerms {
             warn_after_ms: None,
             metadata: None,
         }
+    }
+
+    pub fn group(&self) -> Option<&Group> {
+        self.share.as_ref().map(|share| &share.group)
+    }
+
+    pub(super) fn group_limit(&self) -> Option<u32> {
+        self.share.as_ref().and_then(|share| share.limit)
     }
 }
 

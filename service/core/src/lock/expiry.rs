@@ -1,7 +1,7 @@
 //! The changes of a state that time alone causes.
 
 use super::event::{Event, EventKind};
-use super::outcome::Lost;
+use super::lease::Lost;
 use super::state::LockState;
 use crate::time::Timestamp;
 

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 
 use super::command::Acquire;
-use super::group::{FirstTurn, Group, GroupOrder, Held, first_of_each};
+use super::group::Group;
 use super::lease::Mode;
 use super::position::{NodeId, Position, Turn};
 use super::queue::{Rank, ReplyHandle, WaitQueue, Waiter};
+use super::shares::{FirstTurn, GroupOrder, Held, first_of_each};
 use super::state::LockState;
 use crate::time::Timestamp;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::OWNER_MAX_BYTES;
 use super::group::Group;
 use super::slots::Slots;
 use crate::json::Object;
@@ -13,8 +14,6 @@ use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 /// Longest lease id, in bytes.
 pub const LEASE_ID_MAX_BYTES: usize = 64;
-/// Longest owner, in bytes of UTF-8.
-pub const OWNER_MAX_BYTES: usize = 256;
 /// How the owners begin that the rules make. A caller cannot name such an owner: refused callers see it, and could hold the
 /// lock together with its lease.
 const OWNER_MADE_PREFIX: &str = "anonymous-";
@@ -280,6 +279,14 @@ pub enum EndReason {
     /// An operator ended it at once.
     #[serde(rename = "f")]
     Forced,
+}
+
+/// How a lease was lost. It has no token: a paused holder must not find its successor's token in any answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lost {
+    /// `None` if the state does not remember this lease id, or never knew it.
+    pub why: Option<EndReason>,
+    pub at: Option<Timestamp>,
 }
 
 impl EndReason {

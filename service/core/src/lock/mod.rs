@@ -5,6 +5,7 @@
 //! its waiters, its turn.
 
 mod acquire;
+mod close;
 mod closing;
 mod command;
 mod compatibility;
@@ -19,6 +20,7 @@ mod kept;
 mod lanes;
 mod lease;
 mod lock_delay;
+mod min_hold;
 mod number;
 mod outcome;
 mod position;
@@ -26,6 +28,7 @@ mod queue;
 mod recent;
 mod release;
 mod renew;
+mod shares;
 mod size;
 mod slots;
 mod state;
@@ -41,16 +44,17 @@ pub use closing::Closing;
 pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
-pub use group::{Group, SERVED_MARGIN_MS, Share};
+pub use group::{Group, Share};
 pub use kept::Kept;
 pub use lease::{
-    EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Metadata, Mode, Note, OWNER_MAX_BYTES,
-    Owner, Revocation,
+    EndReason, GrantId, InvalidLeaseId, LEASE_ID_MAX_BYTES, Lease, LeaseId, Lost, Metadata, Mode, Note, Owner,
+    Revocation,
 };
 pub use number::QueueNumbers;
-pub use outcome::{Grant, KeyFull, LimitMismatch, Lost, Outcome, Refusal, Step};
+pub use outcome::{Grant, KeyFull, LimitMismatch, Outcome, Refusal, Step};
 pub use position::{NodeId, PRIORITY_MAX, PRIORITY_MIN, Position, Turn};
 pub use queue::{Rank, ReplyHandle, WaitQueue, Waiter, WaiterId};
+pub use shares::SERVED_MARGIN_MS;
 pub use slots::{SLOTS_MAX, Slots};
 pub use state::LockState;
 pub use step::step;
@@ -58,6 +62,9 @@ pub use token::{at as token_at, time_of as token_time};
 
 /// How long a state may become by what callers add to it, in bytes. Each commit of a key writes its whole state.
 pub const STATE_BYTES_MAX: usize = 64 << 10;
+
+/// Longest owner, in bytes of UTF-8.
+pub const OWNER_MAX_BYTES: usize = 256;
 
 /// How many ended leases a state remembers: the last.
 pub const RECENT_MAX: usize = 8;

@@ -4,9 +4,10 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::command::Acquire;
-use super::group::{Group, GroupOrder, Shares, first_of_each};
+use super::group::Group;
 use super::position::{NodeId, Turn};
 use super::queue::{Rank, ReplyHandle, WaitQueue};
+use super::shares::{GroupOrder, Shares, first_of_each};
 use super::state::LockState;
 
 /// The numbers of requests among the waiters of a node and those of others, as of their last commits. What groups have is found once, for

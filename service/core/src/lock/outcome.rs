@@ -2,7 +2,7 @@
 
 use super::closing::Closing;
 use super::event::Event;
-use super::lease::{EndReason, Lease};
+use super::lease::{Lease, Lost};
 use crate::time::Timestamp;
 
 /// The result of a step.
@@ -129,12 +129,4 @@ pub struct LimitMismatch {
 pub struct KeyFull {
     /// How long the state would be, in bytes. At most [`STATE_BYTES_MAX`](super::STATE_BYTES_MAX) are allowed.
     pub bytes: usize,
-}
-
-/// How a lease was lost. It has no token: a paused holder must not find its successor's token in any answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lost {
-    /// `None` if the state does not remember this lease id, or never knew it.
-    pub why: Option<EndReason>,
-    pub at: Option<Timestamp>,
 }

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::TURN_MS;
-use super::command::Acquire;
-use super::group::Share;
+use super::group::{Group, Share};
 use super::lease::{Mode, is_zero};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
@@ -81,20 +80,8 @@ fn is_never(at: &Timestamp) -> bool {
 }
 
 impl Turn {
-    /// The turn of a waiter's request.
-    pub fn of(request: &Acquire, waiting: u32, until: Timestamp) -> Self {
-        Self {
-            node: request.node.clone(),
-            position: request.position,
-            mode: request.lease.mode,
-            limit: request.lease.limit,
-            share: request.lease.share.clone(),
-            since: None,
-            served: Timestamp::default(),
-            waiting,
-            stands_for_more: false,
-            until,
-        }
+    pub fn group(&self) -> Option<&Group> {
+        self.share.as_ref().map(|share| &share.group)
     }
 
     /// When the earliest request of its group at the node arrived.

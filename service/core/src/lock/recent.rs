@@ -10,8 +10,7 @@ use md5::{Digest as _, Md5};
 use serde::Deserialize;
 
 use super::RECENT_MAX;
-use super::lease::{EndReason, LeaseId};
-use super::outcome::Lost;
+use super::lease::{EndReason, LeaseId, Lost};
 use crate::time::Timestamp;
 
 /// Oldest first.

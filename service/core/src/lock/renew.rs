@@ -1,8 +1,8 @@
 //! Renewal: the holder extends its lease.
 
 use super::command::Renew;
-use super::lease::LeaseId;
-use super::outcome::{KeyFull, Lost, Outcome, Step};
+use super::lease::{LeaseId, Lost};
+use super::outcome::{KeyFull, Outcome, Step};
 use super::size::metadata_bytes;
 use super::state::LockState;
 use crate::time::Timestamp;

@@ -3,7 +3,7 @@
 use super::command::{Command, Terms};
 use super::outcome::Step;
 use super::state::LockState;
-use super::{acquire, closing, fence, give_back, intervention, release, renew};
+use super::{acquire, close, fence, give_back, intervention, release, renew};
 use crate::time::Timestamp;
 
 /// Applies the changes that time has caused until `now`, then `command`, to `state` in place. `terms` are those of new grants.
@@ -19,8 +19,8 @@ pub fn step(state: &mut LockState, command: &Command, now: Timestamp, terms: Ter
         Command::SetLimit(permits) => intervention::set_limit(state, *permits),
         Command::Revoke(request) => intervention::revoke(state, request, now),
         Command::Force(request) => intervention::force(state, request, now),
-        Command::Close(request) => closing::close(state, request, now),
-        Command::Open => closing::open(state, now),
+        Command::Close(request) => close::close(state, request, now),
+        Command::Open => close::open(state, now),
         Command::Fence(token) => fence::fence(state, *token, now, terms),
         Command::Publish(node, turns) => Step::noted(state.set_turns(node, turns)),
         Command::Tick => Step::noted(false),

@@ -1,6 +1,7 @@
 //! Turns: the order in which nodes, and through them their waiters, may take a free lock.
 
 use super::closing::Closing;
+use super::command::Acquire;
 use super::compatibility::Access;
 use super::lease::Lease;
 use super::position::{NodeId, Position, Turn};
@@ -9,6 +10,22 @@ use super::{TURN_REFRESH_BEFORE_MS, TURNS_PER_NODE_MAX};
 use crate::time::Timestamp;
 
 impl Turn {
+    /// The turn of a waiter's request.
+    pub fn of(request: &Acquire, waiting: u32, until: Timestamp) -> Self {
+        Self {
+            node: request.node.clone(),
+            position: request.position,
+            mode: request.lease.mode,
+            limit: request.lease.limit,
+            share: request.lease.share.clone(),
+            since: None,
+            served: Timestamp::default(),
+            waiting,
+            stands_for_more: false,
+            until,
+        }
+    }
+
     /// Whether it says about as many waiters and need not be refreshed yet. Other nodes count with the number, and to publish each waiter
     /// would be a write for each.
     fn is_current(&self, waiting: u64, now: Timestamp) -> bool {

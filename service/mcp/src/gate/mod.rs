@@ -3,8 +3,10 @@
 //! Lines pass as they are. Three kinds are changed: the list of tools, where each gated tool gets an argument more; a call of a gated tool,
 //! which becomes an operation of the gate and goes on under an id of ours; and the cancellation of such a call, which names that id.
 
+mod answers;
 mod call;
 mod message;
+mod operation;
 mod relay;
 mod tools;
 

@@ -65,7 +65,7 @@ impl Locks {
         let committer = Committer::new(Arc::clone(&node), received, calls.downgrade(), wake_ups, to_recheck);
         exit_if_it_panics(tokio::spawn(committer.run()));
         tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node.node))));
-        tokio::spawn(running.clone().run_until_cancelled_owned(trim(Arc::clone(&node))));
+        tokio::spawn(running.clone().run_until_cancelled_owned(trim(Arc::clone(&node.node))));
         let sender = calls.clone();
         let notice = move |address| {
             // If the committer's queue is full, the next walk finds the key again.

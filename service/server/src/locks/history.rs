@@ -10,9 +10,8 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::feed::Feeds;
-use super::node::LockNode;
 use crate::engines::EngineSet;
-use crate::node::Limits;
+use crate::node::{Limits, Node};
 use crate::observe::metrics::LockMetrics;
 
 /// More events than this at once are not written.
@@ -127,8 +126,8 @@ async fn write(store: &EngineSet, events: &[(Address, Event)]) -> bool {
 }
 
 /// Deletes events past their retention, for ever: in steps, for no longer than one interval of the collection.
-pub(super) async fn trim(node: Arc<LockNode>) {
-    while node.history.is_kept() {
+pub(super) async fn trim(node: Arc<Node>) {
+    while node.limits.history {
         sleep(node.limits.collect_interval).await;
         if node.health.is_up() {
             trim_for_an_interval(&node).await;
@@ -136,7 +135,7 @@ pub(super) async fn trim(node: Arc<LockNode>) {
     }
 }
 
-async fn trim_for_an_interval(node: &LockNode) {
+async fn trim_for_an_interval(node: &Node) {
     let (Some(now), Some(used)) = (node.clock.now(), node.store.standing()) else { return };
     let older_than = Timestamp::from_ms(now.as_ms().saturating_sub(node.limits.history_retention_ms()));
     let started = Instant::now();

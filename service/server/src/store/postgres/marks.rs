@@ -7,24 +7,22 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use sqlx::Row as _;
 use tokio::time::{Duration, Instant};
 
-use super::sessions::Sessions;
 use crate::store::engine_record::{Epoch, Reading};
 
 /// How often a node counts.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The first one makes the row, and removes those of nodes that have not counted for a week.
-const BEGIN: &str = "
+pub(super) const BEGIN: &str = "
 with gone as (delete from node_marks where at < now_ms() - 604800000 and node <> $1)
 insert into node_marks as m (node, counter, at) values ($1, 1, now_ms())
 on conflict (node) do update set counter = m.counter + 1, at = excluded.at
 returning counter";
 
 /// A lower number than the remembered one stays: it shows the loss.
-const COUNT: &str =
+pub(super) const COUNT: &str =
     "update node_marks set counter = counter + 1, at = now_ms() where node = $1 and counter >= $2 returning counter";
 
 /// The number that the row of this node has, if any. As one statement without parameters, because it may follow others.
@@ -83,34 +81,23 @@ impl Marks {
         *remembered = Remembered { lost: remembered.lost, losses: remembered.losses + 1, ..Remembered::default() };
     }
 
-    /// Counts, unless it has just done so. Nothing waits for that: if it fails, the number that was committed before is still remembered.
-    pub(super) fn count(&self, sessions: &Sessions, reading: &Reading) {
-        if reading.is_after_fail_over || reading.record.is_none() {
-            return;
+    /// Whether it is time to count: with the number that was committed before, and how many losses were dealt with.
+    pub(super) fn begin_count(&self, reading: &Reading) -> Option<(Option<i64>, u64)> {
+        let mut remembered = self.0.1.lock();
+        let has_just_counted = remembered.counted_at.is_some_and(|at| at.elapsed() < EVERY);
+        if reading.is_after_fail_over || reading.record.is_none() || has_just_counted {
+            return None;
         }
-        let (before, losses) = {
-            let mut remembered = self.0.1.lock();
-            if remembered.counted_at.is_some_and(|at| at.elapsed() < EVERY) {
-                return;
-            }
-            remembered.counted_at = Some(Instant::now());
-            (remembered.counter, remembered.losses)
-        };
-        let (marks, sessions) = (self.clone(), sessions.clone());
-        tokio::spawn(async move {
-            let Ok(mut session) = sessions.check_out().await else { return };
-            let count = match before {
-                Some(before) => session.query(COUNT).bind(marks.node()).bind(before),
-                None => session.query(BEGIN).bind(marks.node()),
-            };
-            let counted = count.fetch_optional(&mut *session).await;
-            let counted = counted.and_then(|row| row.map(|row| row.try_get::<i64, _>(0)).transpose());
-            let Ok(counted) = session.written(counted).await else { return };
-            let mut remembered = marks.0.1.lock();
-            if remembered.losses == losses {
-                remembered.counter = remembered.counter.max(counted);
-            }
-        });
+        remembered.counted_at = Some(Instant::now());
+        Some((remembered.counter, remembered.losses))
+    }
+
+    /// The number was committed, unless a loss was dealt with meanwhile.
+    pub(super) fn counted(&self, losses: u64, counter: Option<i64>) {
+        let mut remembered = self.0.1.lock();
+        if remembered.losses == losses {
+            remembered.counter = remembered.counter.max(counter);
+        }
     }
 }
 

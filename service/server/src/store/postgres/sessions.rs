@@ -211,9 +211,23 @@ impl Sessions {
         Ok(Session { connection, compared_by, is_behind, sessions: self.clone(), _lent: lent, _permit: permit })
     }
 
-    /// Counts in the row of this node, now that the engine record was read.
+    /// Counts in the row of this node, now that the engine record was read. Nothing waits for that: if it fails, the number that was committed
+    /// before is still remembered.
     pub(in crate::store) fn count(&self, reading: &Reading) {
-        self.marks.count(self, reading);
+        let Some((before, losses)) = self.marks.begin_count(reading) else { return };
+        let sessions = self.clone();
+        tokio::spawn(async move {
+            let Ok(mut session) = sessions.check_out().await else { return };
+            let node = sessions.marks.node();
+            let count = match before {
+                Some(before) => session.query(marks::COUNT).bind(node).bind(before),
+                None => session.query(marks::BEGIN).bind(node),
+            };
+            let counted = count.fetch_optional(&mut *session).await;
+            let counted = counted.and_then(|row| row.map(|row| row.try_get::<i64, _>(0)).transpose());
+            let Ok(counted) = session.written(counted).await else { return };
+            sessions.marks.counted(losses, counted);
+        });
     }
 
     /// Its use, under a name.

@@ -287,6 +287,10 @@ impl From<rusqlite::Error> for StoreError {
     }
 }
 
+pub(super) fn limit_of(limit: usize) -> i64 {
+    i64::try_from(limit).unwrap_or(i64::MAX - 1)
+}
+
 /// A value that is not what its column should have.
 pub(super) fn not_read(error: impl std::error::Error + Send + Sync + 'static) -> rusqlite::Error {
     FromSqlError::other(error).into()

@@ -3,8 +3,8 @@
 use latchgate_core::{Address, Timestamp};
 use rusqlite::{Connection, Params, params};
 
+use super::database::limit_of;
 use super::event_rows::{EventRow, Line, beginning, lines};
-use super::states::limit_of;
 use crate::store::events::{end_of_older, hash_of};
 use crate::store::{EventCursor, EventQuery, LoggedEvent, Watched};
 

@@ -6,7 +6,7 @@ use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use rusqlite::types::ValueRef;
 use rusqlite::{Connection, Error, OptionalExtension as _, Row, Statement, params};
 
-use super::database::not_read;
+use super::database::{limit_of, not_read};
 use super::event_rows::{EventRow, EventText};
 use super::events;
 use crate::store::operation_rows::{Bounds, EXAMINED_MAX, gone_before};
@@ -388,10 +388,6 @@ pub(super) fn collect<S: RowState>(
         }
     }
     Ok(collected)
-}
-
-pub(super) fn limit_of(limit: usize) -> i64 {
-    i64::try_from(limit).unwrap_or(i64::MAX - 1)
 }
 
 /// The app and the key.
