@@ -127,7 +127,10 @@ async fn write(store: &EngineSet, events: &[(Address, Event)]) -> bool {
 
 /// Deletes events past their retention, for ever: in steps, for no longer than one interval of the collection.
 pub(super) async fn trim(node: Arc<Node>) {
-    while node.limits.history {
+    if !node.limits.history {
+        return;
+    }
+    loop {
         sleep(node.limits.collect_interval).await;
         if node.health.is_up() {
             trim_for_an_interval(&node).await;
