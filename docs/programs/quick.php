@@ -34,7 +34,8 @@ echo "working with token {$grant['token']}\n";
 
 [$mine, $go] = call('/v1/operations/pre', ['operation' => 'charge', 'contents' => ['order' => 42, 'from' => 'php']]);
 if ($mine) {
-    call("/v1/operations/{$go['id']}/post", ['stamp' => $go['stamp'], 'outcome' => 'success', 'result' => ['receipt' => 7]]);
+    [$noted, $end] = call("/v1/operations/{$go['id']}/post", ['stamp' => $go['stamp'], 'outcome' => 'success', 'result' => ['receipt' => 7]]);
+    $noted || stop('done, but not recorded: ' . ($end['code'] ?? 'no answer'));
     echo "done now\n";
 } elseif (($go['code'] ?? '') === 'operation-duplicate') {
     echo json_encode($go['result']), " done earlier\n";

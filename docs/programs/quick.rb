@@ -23,7 +23,8 @@ end
 
 mine, go = call("/v1/operations/pre", { operation: "charge", contents: { order: 42, from: "ruby" } })
 if mine
-  call("/v1/operations/#{go['id']}/post", { stamp: go["stamp"], outcome: "success", result: { receipt: 7 } })
+  noted, answer = call("/v1/operations/#{go['id']}/post", { stamp: go["stamp"], outcome: "success", result: { receipt: 7 } })
+  abort "done, but not recorded: #{answer['code']}" unless noted
   puts "done now"
 elsif go["code"] == "operation-duplicate"
   puts "#{go['result']} done earlier"

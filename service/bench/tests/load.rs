@@ -1,5 +1,7 @@
 //! `latchgate-bench load`.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::process::Output;
 
 use latchgate_testkit::node::{Node, binary};

@@ -51,11 +51,18 @@ const DECISIONS = [
 ];
 
 export function attention(view, parent) {
-  const [contended, held, closed] = LISTS.map((list) => show(view, list.title, addressOf("locks", list.address), () => locks(view, list)));
-  const decisions = show(view, "Operations that need a decision", addressOf("operations", { state: "decision" }), async () => {
+  // One after the other: together they may be more than the app's quota lets come at once.
+  let asked = Promise.resolve();
+  const inTurn = (load) => () => {
+    const loading = asked.then(load);
+    asked = loading.catch(() => {});
+    return loading;
+  };
+  const decisions = show(view, "Operations that need a decision", addressOf("operations", { state: "decision" }), inTurn(async () => {
     const { rows, isAll } = await needingDecision(view);
     return { rows, isAll, columns: DECISIONS, none: "No operation needs a decision.", total: (all) => plural(all.length, "operation"), of: "operations" };
-  });
+  }));
+  const [contended, held, closed] = LISTS.map((list) => show(view, list.title, addressOf("locks", list.address), inTurn(() => locks(view, list))));
   replace(parent, contended, held, decisions, closed);
 }
 
@@ -77,6 +84,12 @@ function show(view, title, href, load) {
       replace(shown, rows.length === 0 ? empty(none) : table(title, withApp(columns), rows.slice(0, ROWS)),
         rows.length > ROWS && h("p", { class: "about" }, h("a", { href }, `All: ${total(rows)}`)), rest);
     } catch (problem) {
+      if (problem.status === 429) {
+        // What was known stays, and is asked for again when the quota lets more come.
+        pauseMs = 2000;
+        if (!shown.querySelector("table")) replace(shown, empty("The app has used up its quota of requests: asked again in a moment."));
+        return;
+      }
       // While the node or its store is away, what was known stays.
       if (problem.status === 0 || problem.status === 503 || problem.status === undefined) throw problem;
       replace(shown, problemBox(problem));

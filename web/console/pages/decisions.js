@@ -1,8 +1,9 @@
 // Operations that no client goes on with until a person has decided.
 
 /** Most pages that are read of each state. */
-const PAGES_MAX = 3;
-const PAGE = 500;
+const PAGES_MAX = 15;
+/** A longer page counts as several requests. */
+const PAGE = 100;
 
 /** Why an operation needs a decision, and the kind of its badge; null if it needs none. */
 export function decisionOf({ state, ttl_ms: ms, on_expiry: onExpiry }) {

@@ -87,7 +87,7 @@ function resolve(view, record, outcome, refresh) {
     text: hasSucceeded ? "You have found out that the work was done. Every later pre gets the result."
       : "You have found out that the work was not done. The next pre may proceed; if the work was done all the same, it is done again.",
     fields: [
-      { name: "reason", label: "How do you know?", placeholder: hasSucceeded ? "the bank has the transfer" : "the bank has no such transfer", required: true, hint: "Kept with the record" },
+      { name: "reason", label: "How do you know?", placeholder: hasSucceeded ? "the bank has the transfer" : "the bank has no such transfer", required: true, hint: hasSucceeded ? "Kept with the record" : "Kept in the audit log" },
       ...(hasSucceeded ? [{ name: "result", label: "Result", placeholder: "{\"receipt\": 7}", hint: "JSON; anything else is taken as a string" }] : []),
     ],
     action: hasSucceeded ? "Record the success" : "Record the failure",

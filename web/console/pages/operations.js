@@ -107,7 +107,7 @@ function bulk(view, selection, rows, refresh) {
     rows: open, refresh, isDanger: !hasSucceeded,
     title: `${plural(open.length, "operation")} ${open.length === 1 ? "has" : "have"} ${hasSucceeded ? "succeeded" : "failed"}`,
     text: hasSucceeded ? "You have found out that the work of each was done." : "You have found out that the work of none was done. The next pre of each may proceed.",
-    fields: [{ name: "reason", label: "How do you know?", required: true, hint: "Kept with the records" }],
+    fields: [{ name: "reason", label: "How do you know?", required: true, hint: hasSucceeded ? "Kept with the records" : "Kept in the audit log" }],
     action: hasSucceeded ? "Record the successes" : "Record the failures",
     each: ({ app, id }, { reason }) => call("POST", `/v1/operations/${id}/resolve`, { query: { app }, body: { outcome, reason, by: by(view) } }),
     said: (count) => `${plural(count, "outcome")} recorded.`,

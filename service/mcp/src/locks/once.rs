@@ -55,8 +55,8 @@ pub struct StatusOf {
 
 #[tool_router(router = once_tools, vis = "pub")]
 impl Session {
-    /// Ask whether work that must not be done twice may begin. Do it only if `go` is true, then call finish_once. If it was done before, the
-    /// answer has its result.
+    /// Ask whether work that must not be done twice may begin. Do it only if `go` is true, then call finish_once. If it was done before,
+    /// within a day, the answer has its result.
     #[tool(annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false))]
     async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: Context) -> Answer {
         let caller = self.caller(&context)?;

@@ -7,7 +7,7 @@ use latchgate_core::access::{ApiKey, Quota, Scope};
 use serde_json::{Value, json};
 
 use super::node::client;
-use super::print::{complain, counted, list, not_printed, out, printed, said, text};
+use super::print::{complain, counted, list, not_printed, out, printed, said, text, when};
 use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
 use crate::format::lasting;
 
@@ -94,7 +94,7 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
                 let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
                 let [id, app, state, name, created_by, expires_at, used_at] =
                     ["id", "app", "state", "name", "created_by", "expires_at", "used_at"]
-                        .map(|field| text(&key[field]));
+                        .map(|field| if field.ends_with("_at") { when(&key[field]) } else { text(&key[field]) });
                 let (prefixes, name, created_by) = (or(all("prefixes"), "-"), or(name, "-"), or(created_by, "-"));
                 let (expires_at, used_at) = (or(expires_at, "never"), or(used_at, "never"));
                 vec![id, app, all("scopes"), prefixes, state, expires_at, used_at, name, created_by]

@@ -114,9 +114,10 @@ pub fn show_engines(is_json: bool, answer: &Value) {
         ["of", "name", "used", "state", "epoch", "hold_off", "trouble"].iter().map(|name| text(&row[name])).collect()
     });
     let nodes = answer["nodes"].as_array().map(Vec::as_slice).unwrap_or_default();
-    list(is_json, "nodes", nodes, &["NODE", "ADDRESS", "VERSION", "STARTED"], |node| {
+    list(is_json, "nodes", nodes, &["NODE", "ADDRESS", "VERSION", "STARTED", "SEEN"], |node| {
         let fields = ["node", "address", "version"].iter().map(|name| one_line(&node[name]));
-        fields.chain([when(&node["started_at"])]).collect()
+        let seen = rough(Duration::from_millis(node["seen_ms_ago"].as_u64().unwrap_or_default()));
+        fields.chain([when(&node["started_at"]), format!("{seen} ago")]).collect()
     });
     // Not wrong: an operator has vouched for it.
     for of in ENGINES.into_iter().filter(|of| answer[of]["forced_ms"].as_u64().is_some_and(|ms| ms > 0)) {

@@ -162,7 +162,7 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
                 when(last.map_or(&Value::Null, |last| &last["expires_at"])),
                 text(&lock["waiters"]),
                 text(&lock["last_token"]),
-                one_line(&lock["closed"]["reason"]),
+                closed(&lock["closed"]),
             ]
         });
         if !args.watch {
@@ -170,6 +170,12 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
         }
         sleep(WATCH_EVERY).await;
     }
+}
+
+/// Why a lock is closed, and until when.
+fn closed(closed: &Value) -> String {
+    let until = if closed["until"].is_null() { String::new() } else { format!(", until {}", when(&closed["until"])) };
+    one_line(&closed["reason"]) + &until
 }
 
 /// The time so long from now, by this machine's clock.

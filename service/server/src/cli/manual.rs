@@ -14,7 +14,8 @@ use crate::config::{CompletionsArgs, ManArgs, command};
 const BASH_NAMES: &str = r#"
 _latchgate_names() {
     local cur=${COMP_WORDS[COMP_CWORD]} names=()
-    if [[ ${COMP_WORDS[COMP_CWORD - 1]} == --app ]]; then
+    if [[ ${COMP_WORDS[COMP_CWORD - 1]} == --app ||
+        $cur != -* && ${COMP_WORDS[1]} == app?(s) && ${COMP_WORDS[2]} != list && $COMP_CWORD == 3 ]]; then
         mapfile -t names < <(latchgate app list 2>/dev/null </dev/null | cut -f 1)
     elif [[ $cur != -* && (${COMP_WORDS[1]} == lock && $COMP_CWORD == 2 ||
         ${COMP_WORDS[1]} == locks && ${COMP_WORDS[2]} != list && $COMP_CWORD == 3) ]]; then
@@ -35,7 +36,8 @@ complete -F _latchgate_names -o bashdefault -o default latchgate
 const ZSH_NAMES: &str = r#"
 _latchgate_names() {
     local -a names
-    if [[ $words[CURRENT-1] == --app ]]; then
+    if [[ $words[CURRENT-1] == --app ||
+        $words[CURRENT] != -* && $words[2] == (app|apps) && $words[3] != list && $CURRENT == 4 ]]; then
         names=(${(f)"$(latchgate app list 2>/dev/null </dev/null | cut -f 1)"})
     elif [[ $words[CURRENT] != -* && ( $CURRENT == 3 && $words[2] == lock ||
         $CURRENT == 4 && $words[2] == locks && $words[3] != list ) ]]; then
@@ -54,6 +56,10 @@ function __fish_latchgate_words
     test (count (commandline -opc)) -eq $argv[1]
 end
 complete -c latchgate -l app -x -a '(latchgate app list 2>/dev/null </dev/null | cut -f 1)'
+function __fish_latchgate_wants_app
+    __fish_latchgate_words 3; and __fish_seen_subcommand_from app apps; and not __fish_seen_subcommand_from list
+end
+complete -c latchgate -f -n __fish_latchgate_wants_app -a '(latchgate app list 2>/dev/null </dev/null | cut -f 1)'
 function __fish_latchgate_wants_key
     if __fish_latchgate_words 2
         __fish_seen_subcommand_from lock

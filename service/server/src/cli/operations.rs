@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
-use super::print::{one_line, said, text, when};
+use super::print::{complain, one_line, said, text, when};
 use crate::config::{NodeCommand, OperationsCommand, ShowArgs};
 use crate::format::ms;
 
@@ -83,6 +83,11 @@ async fn carry_out(
                 let lines = first.into_iter().chain(rest).map(|(name, value)| format!("{name}: {}", text(&value)));
                 lines.collect::<Vec<_>>().join("\n")
             });
+            if !show.json && is_undecided(&answer) {
+                complain(format_args!(
+                    "find out how it ended, then: latchgate operations resolve {id} --succeeded --reason …, or --failed"
+                ));
+            }
         }
         OperationsCommand::Resolve { id, succeeded, result, reason, by, .. } => {
             let mut body = json!({ "outcome": if *succeeded { "success" } else { "failure" }, "reason": reason });

@@ -43,12 +43,13 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
     );
     let undecided = undecided.inspect_err(|error| wrong.push(format!("operations cannot be read: {error}"))).ok();
     let keys = keys.inspect_err(|error| wrong.push(format!("API keys cannot be read: {error}"))).ok();
-    let soon = OffsetDateTime::now_utc() + EXPIRES_SOON;
+    let now = OffsetDateTime::now_utc();
     let expiring = keys.map(|keys| {
         let mut expiring = keys["api_keys"].as_array().cloned().unwrap_or_default();
         expiring.retain(|key| {
             let at = key["expires_at"].as_str().and_then(|at| OffsetDateTime::parse(at, &Rfc3339).ok());
-            key["state"] == "active" && at.is_some_and(|at| at < soon)
+            // One that has just expired is why requests are refused now.
+            key["state"] != "revoked" && at.is_some_and(|at| (at - now).unsigned_abs() < EXPIRES_SOON)
         });
         expiring.sort_by_key(|key| text(&key["expires_at"]));
         expiring
@@ -76,8 +77,11 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
         }
         if let Some(keys) = &expiring {
             let count = counted(&keys.len().into(), "API key");
-            show_first(&format!("{count} to expire within a week"), keys, |key| {
-                format!("{}: {} of {}", when(&key["expires_at"]), text(&key["id"]), one_line(&key["app"]))
+            show_first(&format!("{count} to expire within a week, or just expired"), keys, |key| {
+                let name = one_line(&key["name"]);
+                let name = if name.is_empty() { name } else { format!(", {name}") };
+                let (at, id, app) = (when(&key["expires_at"]), text(&key["id"]), one_line(&key["app"]));
+                format!("{at}: {id} of {app}{name}, {}", text(&key["state"]))
             });
         }
         let codes: Vec<String> = refused.iter().map(|(code, count)| format!("{code}: {count}")).collect();

@@ -201,7 +201,7 @@ Examples:
   latchgate once report --every 1h --quiet -- ./report   # in the crontabs of five machines
 ";
 
-/// Run a program once: of all runs with the same contents one succeeds, and every later one prints its output.
+/// Run a program once: of all runs with the same contents within --retention (a day), one succeeds, and later ones print its output.
 ///
 /// Asks the gate, runs CMD under heartbeats, and reports by its exit code how it ended. If a run with the same OPERATION and
 /// CONTENTS has succeeded before, CMD is not run: its output of then is printed.

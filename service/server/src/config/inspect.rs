@@ -182,7 +182,7 @@ pub enum OperationsCommand {
         /// The result that later runs get: JSON, or any text.
         #[arg(long, value_name = "RESULT", conflicts_with = "failed")]
         result: Option<String>,
-        /// How you know it. It is kept.
+        /// How you know it. Kept with the record of a success, and in the audit log.
         #[arg(long)]
         reason: String,
         /// The name of the operator.

@@ -166,7 +166,9 @@ impl Cli {
         {
             args.store.locks_from_environment = matches.value_source("locks") == Some(ValueSource::EnvVariable);
         }
-        if !matches!(cli.command, Command::Openapi) {
+        // A crontab mails what is printed.
+        let is_quiet = matches!(&cli.command, Command::Once(args) if args.quiet);
+        if !matches!(cli.command, Command::Openapi) && !is_quiet {
             environment::check(std::env::vars_os(), &command, matches!(cli.command, Command::Serve(_)))?;
         }
         Ok(cli)

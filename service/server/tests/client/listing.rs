@@ -49,6 +49,9 @@ async fn locks_are_listed_with_their_times_in_a_chosen_order_and_number() {
     assert_eq!(keys(&["--sort", "held-since", "--limit", "1"]).await, ["b"]);
     assert_eq!(keys(&["--all"]).await, ["a", "b", "free"]);
     assert_eq!(keys(&["--closed"]).await, ["free"]);
+    desk.run(&["locks", "close", "free", "--reason", "moving", "--for", "1h"]).ends().await;
+    let closed = desk.run(&["locks", "list", "--closed"]).ends().await;
+    assert!(closed.out.contains("\tmoving, until 20"), "{closed:?}");
 
     let listed = desk.run(&["locks", "list", "--prefix", "b"]).ends().await;
     let cells: Vec<&str> = listed.out.trim_end_matches('\n').split('\t').collect();
@@ -212,10 +215,13 @@ async fn a_status_counts_all_that_a_person_must_decide_and_shows_five() {
     let status = run("status").await;
     assert!(status.contains("\n7 operations to decide, 5 of 7 shown\n"), "{status}");
     assert_eq!(status.matches(": charge: latchgate operations show ").count(), 5, "{status}");
-    assert!(status.contains("\n3 API keys to expire within a week\n"), "{status}");
+    assert!(status.contains("\n3 API keys to expire within a week, or just expired\n"), "{status}");
     // The earliest first.
     let at = [1, 3, 0].map(|key: usize| status.find(&ids[key]).unwrap());
     assert!(at.is_sorted() && !status.contains(&ids[2]), "{status}");
+    // What has just ended is why programs are refused now.
+    run("keys create --scope read --expires 1s --name nightly").await;
+    until("the status says so", async || run("status").await.contains(" of default, nightly, expired\n")).await;
 }
 
 #[tokio::test]
@@ -288,7 +294,9 @@ async fn shells_complete_keys_and_apps() {
             "{shell}"
         );
         assert_eq!(completed(shell, "latchgate lock o").await, "other\n", "{shell}");
-        assert_eq!(completed(shell, "latchgate locks list --app d").await, "default\n", "{shell}");
+        for app in ["locks list --app d", "app quota d", "apps delete d"] {
+            assert_eq!(completed(shell, &format!("latchgate {app}")).await, "default\n", "{shell} {app}");
+        }
     }
     assert_eq!(completed("bash", "latchgate locks his").await, "history\n");
     assert_eq!(completed("bash", "latchgate wa").await, "\n");

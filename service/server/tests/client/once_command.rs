@@ -33,13 +33,20 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     let unknown = once("b", &[], "echo ran").await;
     assert!(unknown.code == Some(70) && unknown.out.is_empty(), "{unknown:?}");
     let listed = desk.shell("latchgate operations list --state unknown --json | jq -r .id").ends().await;
-    let resolve = format!("`latchgate operations resolve {} --succeeded --reason …`", listed.out.trim());
-    assert!(unknown.err.contains(&resolve), "{unknown:?}");
+    let resolve = format!("latchgate operations resolve {} --succeeded --reason …", listed.out.trim());
+    assert!(unknown.err.contains(&format!("`{resolve}`")), "{unknown:?}");
+    let shown = desk.run(&["operations", "show", listed.out.trim()]).ends().await;
+    assert!(shown.code == Some(0) && shown.err.contains(&resolve), "{shown:?}");
     once("c", &["--on-expiry", "retry"], "exit 4").await.assert(4, "");
     once("c", &["--on-expiry", "retry"], "echo ran").await.assert(0, "ran\n");
     let monthly = ["--every", "1month", "--tz", "Europe/Berlin"];
     once("d", &monthly, "echo ran").await.assert(0, "ran\n");
     once("d", &monthly, "echo again").await.assert(9, "ran\n");
+    let mailed = desk
+        .shell("LATCHGATE_ENVIRONMENT=x latchgate once d --quiet --every 1month --tz Europe/Berlin -- echo ran")
+        .ends()
+        .await;
+    assert_eq!((mailed.code, &*mailed.out, &*mailed.err), (Some(0), "", ""));
     let misspelt = desk.shell("TZ=Europe/Berln latchgate once d --every 1d -- echo ran").ends().await;
     assert!(misspelt.code == Some(1) && misspelt.out.is_empty() && misspelt.err.contains("TZ"), "{misspelt:?}");
     desk.run(&["once", "e", "--", "./absent"]).ends().await.assert(127, "");

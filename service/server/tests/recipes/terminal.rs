@@ -26,9 +26,10 @@ const PATIENCE: Duration = Duration::from_secs(240);
 /// The ports that pages use.
 const PORTS: [u16; 4] = [7070, 7071, 7072, 7073];
 
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("curl", include_str!("programs/curl")),
     ("latchgate", include_str!("programs/latchgate")),
+    ("latchgate-bench", include_str!("programs/latchgate-bench")),
     ("cargo", include_str!("programs/cargo")),
     ("make", include_str!("programs/make")),
 ];
