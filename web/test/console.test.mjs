@@ -370,6 +370,22 @@ test("a person finds an operation by its contents, and forgets it", async () => 
   await context.close();
 });
 
+test("a team with a small quota of requests sees which operations it must decide", async () => {
+  const app = `few-requests-${Date.now()}`;
+  await ok("POST", "/v1/admin/apps", { app });
+  const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["read", "operations", "admin"] });
+  const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: app, label: "ann must decide" }, key);
+  await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" }, key);
+  await ok("PATCH", `/v1/admin/apps/${app}`, { quotas: { requests_per_second: 20 } });
+  const { page, context, faults } = await visit();
+  await signIn(page, key);
+  await page.getByText("ann must decide").waitFor();
+  // Each list has answered in the end.
+  for (const none of ["No request waits.", "No lease holds a lock.", "No key is closed."]) await page.getByText(none).waitFor();
+  assert.deepEqual(faults, []);
+  await context.close();
+});
+
 test("a person resolves an operation whose outcome is unknown", async () => {
   const { id, stamp } = await ok("POST", "/v1/operations/pre", { operation: "charge", contents: `unknown ${Date.now()}` });
   await ok("POST", `/v1/operations/${id}/post`, { stamp, outcome: "unknown" });
