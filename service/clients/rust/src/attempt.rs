@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
-use crate::operation::{Failed, OnExpiry};
 use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Longest time for a report that goes on behind the caller's back.
@@ -27,6 +26,41 @@ const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 const RESULT_BYTES_MAX: usize = 64 * 1_024;
 /// Nodes keep 2 KiB.
 const DETAIL_CHARS_MAX: usize = 1_900;
+
+/// What happens if the caller dies half-way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnExpiry {
+    /// The next caller does the work again.
+    Retry,
+    /// No caller does the work until a person has found out whether it was done.
+    #[default]
+    Block,
+}
+
+/// Why work failed. An error becomes one by `?`: the work may then be half done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed<E> {
+    pub error: E,
+    nothing_done: bool,
+}
+
+impl<E> Failed<E> {
+    /// The work failed before it did anything: the next caller may do it, also with [`OnExpiry::Block`].
+    pub fn nothing_done(error: E) -> Self {
+        Self { error, nothing_done: true }
+    }
+
+    #[must_use]
+    pub fn is_nothing_done(&self) -> bool {
+        self.nothing_done
+    }
+}
+
+impl<E> From<E> for Failed<E> {
+    fn from(error: E) -> Self {
+        Self { error, nothing_done: false }
+    }
+}
 
 /// What is known of an attempt.
 #[derive(Clone, Debug)]

@@ -22,9 +22,10 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::attempt::Failed;
 use crate::error::{Error, Loss};
 use crate::lease::RELEASE_MAX;
-use crate::operation::{Begun, Done, Failed, OnceError, Operation};
+use crate::operation::{Begun, Done, OnceError, Operation};
 use crate::{Lease as AsyncLease, LockRequest, Method, Revoke, Revoking};
 
 /// As [`crate::Client`]. It must not be used inside of tokio.

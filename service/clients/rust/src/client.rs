@@ -4,18 +4,14 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use reqwest::{Method, Url};
 use serde_json::{Value, json};
 
 use crate::background::Background;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::events::Events;
-use crate::lock::{LockRequest, Wanted, ms};
-use crate::operation::Operation;
 use crate::renewals::Renewals;
-use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Transport, TransportSettings, is_about};
+use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Transport, TransportSettings, encode, is_about, ms};
 
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -120,7 +116,7 @@ impl Client {
     }
 
     /// The path, with the app that an operator names.
-    fn of_app(&self, path: &str) -> String {
+    pub(crate) fn of_app(&self, path: &str) -> String {
         match &self.app {
             Some(app) => format!("{path}{}app={}", if path.contains('?') { '&' } else { '?' }, encode(app)),
             None => path.to_owned(),
@@ -149,25 +145,6 @@ impl Client {
         }
         silent_since.get_or_insert(sent);
         self.ends(wait_until, *silent_since, was_answered)
-    }
-
-    /// A lock that is to be acquired.
-    pub fn lock(&self, key: impl Into<String>) -> LockRequest {
-        let key = key.into();
-        // URLs lose these in a path.
-        let is_multilock = [".", ".."].contains(&key.as_str());
-        LockRequest::new(self.clone(), vec![Wanted::exclusive(key)], is_multilock)
-    }
-
-    /// Several locks that are to be acquired together, all or none.
-    pub fn multilock(&self, wanted: impl IntoIterator<Item = Wanted>) -> LockRequest {
-        LockRequest::new(self.clone(), wanted.into_iter().collect(), true)
-    }
-
-    /// Operations of this name, each of which is done once.
-    #[must_use]
-    pub fn operation(&self, name: impl Into<String>) -> Operation {
-        Operation::new(self.clone(), name.into())
     }
 
     /// For a resource that cannot store tokens: fails if a higher token has been granted or presented for the key.
@@ -208,18 +185,6 @@ impl Client {
         is_about(key, &answer)?;
         let deadline = answer["deadline"].as_str().map(str::to_owned);
         Ok(Revoking { leases: answer["leases"].as_u64().unwrap_or(0), deadline })
-    }
-
-    /// The events of one lock from now on.
-    #[must_use]
-    pub fn watch(&self, key: &str) -> Events {
-        Events::new(self.clone(), self.of_app(&format!("/v1/locks/{}/events", encode(key))))
-    }
-
-    /// The events of all locks whose keys begin with `prefix`, from now on.
-    #[must_use]
-    pub fn watch_prefix(&self, prefix: &str) -> Events {
-        Events::new(self.clone(), self.of_app(&format!("/v1/events?prefix={}", encode(prefix))))
     }
 
     /// Returns when no call of this client or its clones goes on in the background: the release of a dropped lease, the report of
@@ -267,12 +232,6 @@ impl Client {
             }
         }
     }
-}
-
-/// A key or a name as a part of a path or a query, for [`Client::call`].
-#[must_use]
-pub fn encode(text: &str) -> String {
-    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
 }
 
 fn parse(text: &str) -> Result<Url, Error> {

@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::transport::{ANSWER_MAX, Failure, Pause};
+use crate::transport::{ANSWER_MAX, Failure, Pause, encode};
 
 /// Longest line of a stream.
 const LINE_MAX: usize = 1024 * 1024;
@@ -39,6 +39,20 @@ pub struct Events {
     unread: Vec<u8>,
     kind: String,
     data: String,
+}
+
+impl Client {
+    /// The events of one lock from now on.
+    #[must_use]
+    pub fn watch(&self, key: &str) -> Events {
+        Events::new(self.clone(), self.of_app(&format!("/v1/locks/{}/events", encode(key))))
+    }
+
+    /// The events of all locks whose keys begin with `prefix`, from now on.
+    #[must_use]
+    pub fn watch_prefix(&self, prefix: &str) -> Events {
+        Events::new(self.clone(), self.of_app(&format!("/v1/events?prefix={}", encode(prefix))))
+    }
 }
 
 impl Events {

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Method;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 use tokio::runtime::Handle;
 
-use crate::client::{Client, encode};
+use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
-use crate::lease::{Grant, Lease};
-use crate::transport::{ANSWER_MAX, Failure, Pause};
+use crate::grant::{Grant, Target};
+use crate::lease::Lease;
+use crate::transport::{ANSWER_MAX, Failure, Pause, ms, new_id};
 
 /// The first call of a wait is short: it returns a ticket, with which the position in the queue survives the node.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
@@ -74,38 +75,18 @@ impl Wanted {
     }
 }
 
-/// The keys of a lease, and where calls about them go.
-#[derive(Clone, Debug)]
-pub(crate) enum Target {
-    One(String),
-    Many(Vec<String>),
-}
-
-impl Target {
-    pub(crate) fn keys(&self) -> &[String] {
-        match self {
-            Self::One(key) => std::slice::from_ref(key),
-            Self::Many(keys) => keys,
-        }
+impl Client {
+    /// A lock that is to be acquired.
+    pub fn lock(&self, key: impl Into<String>) -> LockRequest {
+        let key = key.into();
+        // URLs lose these in a path.
+        let is_multilock = [".", ".."].contains(&key.as_str());
+        LockRequest::new(self.clone(), vec![Wanted::exclusive(key)], is_multilock)
     }
 
-    pub(crate) fn path(&self, verb: &str) -> String {
-        match self {
-            Self::One(key) => format!("/v1/locks/{}/{verb}", encode(key)),
-            Self::Many(_) if verb == "acquire" => "/v1/multilocks/acquire".to_owned(),
-            Self::Many(_) => format!("/v1/leases/{verb}"),
-        }
-    }
-
-    /// The body of a renewal or a release.
-    pub(crate) fn body(&self, lease_id: &str) -> Value {
-        match self {
-            Self::One(_) => json!({ "lease_id": lease_id }),
-            Self::Many(keys) => {
-                let leases: Value = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
-                json!({ "leases": leases })
-            }
-        }
+    /// Several locks that are to be acquired together, all or none.
+    pub fn multilock(&self, wanted: impl IntoIterator<Item = Wanted>) -> LockRequest {
+        LockRequest::new(self.clone(), wanted.into_iter().collect(), true)
     }
 }
 
@@ -444,14 +425,6 @@ impl Drop for Pending {
             }
         });
     }
-}
-
-pub(crate) fn ms(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-pub(crate) fn new_id() -> String {
-    uuid::Uuid::new_v4().to_string()
 }
 
 /// This machine and process, as `host:pid`.

@@ -12,27 +12,16 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 use tokio::runtime::Handle;
 
-use crate::attempt::{Attempt, report};
+use crate::attempt::{Attempt, Failed, OnExpiry, report};
 use crate::client::Client;
 use crate::clock::Moment;
 use crate::error::{Error, Problem};
-use crate::lock::{ms, new_id};
-use crate::transport::{Failure, Pause};
+use crate::transport::{Failure, Pause, ms, new_id};
 
 /// How long each call of a wait lasts.
 const WAIT_PER_CALL: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(60);
 const PRE: &str = "/v1/operations/pre";
-
-/// What happens if the caller dies half-way.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnExpiry {
-    /// The next caller does the work again.
-    Retry,
-    /// No caller does the work until a person has found out whether it was done.
-    #[default]
-    Block,
-}
 
 /// What happens while the gate does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -107,31 +96,6 @@ impl<T> Done<T> {
     }
 }
 
-/// Why work failed. An error becomes one by `?`: the work may then be half done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failed<E> {
-    pub error: E,
-    nothing_done: bool,
-}
-
-impl<E> Failed<E> {
-    /// The work failed before it did anything: the next caller may do it, also with [`OnExpiry::Block`].
-    pub fn nothing_done(error: E) -> Self {
-        Self { error, nothing_done: true }
-    }
-
-    #[must_use]
-    pub fn is_nothing_done(&self) -> bool {
-        self.nothing_done
-    }
-}
-
-impl<E> From<E> for Failed<E> {
-    fn from(error: E) -> Self {
-        Self { error, nothing_done: false }
-    }
-}
-
 /// Why [`Operation::once`] has no result.
 #[derive(Debug)]
 pub enum OnceError<E> {
@@ -151,6 +115,14 @@ impl<E: fmt::Display> fmt::Display for OnceError<E> {
 }
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for OnceError<E> {}
+
+impl Client {
+    /// Operations of this name, each of which is done once.
+    #[must_use]
+    pub fn operation(&self, name: impl Into<String>) -> Operation {
+        Operation::new(self.clone(), name.into())
+    }
+}
 
 impl Operation {
     pub(crate) fn new(client: Client, name: String) -> Self {

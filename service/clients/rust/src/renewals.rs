@@ -15,7 +15,7 @@ use tokio::task::{self, JoinSet};
 
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Loss, Problem};
-use crate::lease::{Grant, LeaseState, loss_by_the_clock};
+use crate::grant::{Grant, LeaseState, loss_by_the_clock};
 use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Pause, Transport};
 
 /// The most that a node accepts.
@@ -314,7 +314,7 @@ fn batches(kept: &BTreeMap<u64, Kept>, now: Moment) -> Vec<Vec<u64>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::Target;
+    use crate::grant::Target;
 
     /// A lease of so many keys that was just granted for so many seconds.
     fn kept(keys: usize, seconds: u64) -> Kept {

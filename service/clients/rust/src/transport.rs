@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use hyper_util::client::proxy::matcher::Matcher;
-use percent_encoding::percent_decode_str;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use rand::RngExt;
 use reqwest::{Method, Response, Url, header};
 use serde_json::{Map, Value, json};
@@ -432,6 +432,20 @@ fn reason_of(error: &reqwest::Error) -> String {
         }
         reason => reason,
     }
+}
+
+/// A key or a name as a part of a path or a query, for [`Client::call`].
+#[must_use]
+pub fn encode(text: &str) -> String {
+    utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+}
+
+pub(crate) fn ms(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+pub(crate) fn new_id() -> String {
+    uuid::Uuid::new_v4().to_string()
 }
 
 #[cfg(test)]
