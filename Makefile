@@ -30,7 +30,7 @@ lint: ## Run clippy; a warning is an error
 
 oldest := $(shell sed -n 's/^rust-version = "\(.*\)"$$/\1/p' Cargo.toml)
 
-drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code, or if modules import each other in new circles
+drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the code, or if modules import each other in a circle
 	@$(lib) ensure_packages cc nginx python3 systemd-analyze
 	python3 -B scripts/circles.py
 	grep -q "Rust toolchain ($(oldest) or later)" README.md

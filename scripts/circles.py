@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Fails when modules beside each other import each other in a circle that scripts/circles.txt does not allow. Reads paths of modules as text:
-a re-export counts as its own module, and tests do not count. `--write` lists today's circles."""
+"""Fails when modules beside each other import each other in a circle. Reads paths of modules as text: a re-export counts as its own module,
+and tests do not count."""
 
 import collections
 import pathlib
 import re
 import sys
 
-ALLOWED = pathlib.Path("scripts/circles.txt")
 # A path, or what a `use` takes of one: `crate::a::{b, c::d}`.
 PATH = re.compile(r"\b(?:crate|self|super)(?:::\w+)*(?:::\{)?")
 TESTS = re.compile(r"#\[cfg\(test\)\]\s*(?:pub(?:\(\w+\))? )?mod \w+ \{")
@@ -85,23 +84,14 @@ def circles(edges):
 
 
 def main():
-    found = {}
+    found = []
     for source in sorted(pathlib.Path("service").glob("**/src")):
         if (source.parent / "Cargo.toml").exists():
             for parent, edges in sorted(arrows(source).items()):
-                where = "/".join((str(source), *parent))
-                found |= {f"{where}: {' '.join(sorted(group))}": (where, group) for group in circles(edges)}
-    if sys.argv[1:] == ["--write"]:
-        ALLOWED.write_text("".join(f"{line}\n" for line in found), encoding="utf-8")
-        return
-    lines = ALLOWED.read_text(encoding="utf-8").splitlines()
-    allowed = [(where, set(group.split())) for where, group in (line.split(": ") for line in lines)]
-    new = [line for line, (where, group) in found.items() if not any(where == of and group <= names_of for of, names_of in allowed)]
-    for line in set(lines) - set(found):
-        print(f"{ALLOWED} allows a circle that is smaller now, or gone: {line}", file=sys.stderr)
-    for line in new:
+                found += [f"{'/'.join((str(source), *parent))}: {' '.join(sorted(group))}" for group in circles(edges)]
+    for line in found:
         print(f"error: these modules import each other: {line}", file=sys.stderr)
-    sys.exit(1 if new else 0)
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,8 @@ use latchgate_core::key::{ALL_APPS, InvalidName};
 
 use super::audit;
 use super::context::Context;
+use super::endpoint::Exchange;
 use super::endpoint::{NamedApps, Needs};
-use super::exchange::Exchange;
 use super::problem::{Code, Problem};
 use super::query;
 use super::request_body::Arriving;

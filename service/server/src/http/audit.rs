@@ -5,7 +5,7 @@ use axum::response::Response;
 use latchgate_core::access::KeyId;
 
 use super::endpoint::Endpoint;
-use super::exchange::Exchange;
+use super::endpoint::Exchange;
 use super::problem::Code;
 use crate::access::Caller;
 use crate::audit::{Actor, Entry};

@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::access;
-use super::call::Served;
+use super::endpoint::Served;
 use super::problem::{Code, Problem};
 
 /// A request counts once more for each of these.
@@ -26,7 +26,7 @@ impl<T: DeserializeOwned> FromRequest<Served> for Json<T> {
 
     async fn from_request(request: Request, served: &Served) -> Result<Self, Problem> {
         let Served { context, exchange } = served;
-        let bytes_max = context.body_bytes_max(exchange.endpoint().body);
+        let bytes_max = exchange.endpoint().body.bytes(&context.limits);
         check_encoding(request.headers())?;
         let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;
         // A slow body may arrive after the API key was revoked, and its app deleted.

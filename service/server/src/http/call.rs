@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::extract::{FromRef, FromRequestParts};
+use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::response::Response;
 use latchgate_core::access::Scope;
@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::access::{self, lacks};
 use super::audit;
 use super::context::Shared;
-use super::exchange::Exchange;
+use super::endpoint::{Exchange, Served};
 use super::problem::{Code, Problem};
 use crate::access::Caller;
 use crate::access::operator::Order;
@@ -26,19 +26,6 @@ pub const ENTRIES_PER_REQUEST: usize = 100;
 
 /// What a handler answers.
 pub type Answered = Result<Response, Problem>;
-
-/// What handlers and extractors have beside the request.
-#[derive(Clone)]
-pub struct Served {
-    pub context: Shared,
-    pub exchange: Arc<Exchange>,
-}
-
-impl FromRef<Served> for Shared {
-    fn from_ref(served: &Served) -> Self {
-        Arc::clone(&served.context)
-    }
-}
 
 /// Counts a request that waits until this is dropped: at the node, and for its app.
 pub type Waiting = (OwnedSemaphorePermit, Option<Counted>);

@@ -1,17 +1,19 @@
 //! What every handler needs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::HeaderValue;
+use latchgate_core::App;
+use parking_lot::Mutex;
+use serde::Serialize;
 use tokio::sync::Semaphore;
+use utoipa::ToSchema;
 
-use super::endpoint::BodyLimit;
 use super::hosts::Hosts;
-use super::locks::answers::Volatility;
-use super::locks::ticket::Tickets;
+use super::ticket::Tickets;
 use super::tls::Tls;
-use super::undecided::Undecided;
 use crate::access::Access;
 use crate::audit::Failures;
 use crate::gate::Operations;
@@ -34,8 +36,6 @@ pub const RETENTION_MS_MIN: u64 = 1_000;
 pub const LEASES_PER_CALL_MAX: usize = 500;
 /// How long a ticket is valid after its wait has ended.
 const TICKET_MS: u64 = 60_000;
-/// How much of a body one lease of many may take: its key, its lease id, and some JSON.
-const LEASE_BYTES_MAX: usize = 1_152;
 
 /// All requests share it.
 pub type Shared = Arc<Context>;
@@ -57,6 +57,16 @@ pub struct Context {
     pub undecided: Undecided,
     /// If clients speak TLS.
     pub tls: Option<Tls>,
+}
+
+/// How many operations of each app a person must decide, as the last walk has found.
+pub type Undecided = Mutex<BTreeMap<App, u64>>;
+
+/// The store may lose what it acknowledged, in a crash or a fail-over (Redis). Absent otherwise.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Volatility {
+    Volatile,
 }
 
 /// The limits of requests, and which pages and hosts may send them, as the operator sets them. A limit that no operator can choose well is a
@@ -105,15 +115,5 @@ impl Context {
     /// `volatile` if the store may lose leases; answers then say so.
     pub fn durability(&self) -> Option<Volatility> {
         self.locks.is_volatile().then_some(Volatility::Volatile)
-    }
-
-    pub fn body_bytes_max(&self, limit: BodyLimit) -> usize {
-        match limit {
-            BodyLimit::NoBody => 0,
-            BodyLimit::Small => self.limits.body_bytes_max,
-            BodyLimit::Leases => self.limits.body_bytes_max.max(LEASES_PER_CALL_MAX * LEASE_BYTES_MAX),
-            BodyLimit::Operations => self.limits.body_bytes_max.saturating_mul(2),
-            BodyLimit::Results => self.limits.body_bytes_max.saturating_mul(7),
-        }
     }
 }

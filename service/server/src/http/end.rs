@@ -9,10 +9,10 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 
-use super::call::Served;
 use super::context::Shared;
+use super::endpoint::Exchange;
+use super::endpoint::Served;
 use super::endpoint::{BodyLimit, Wait};
-use super::exchange::Exchange;
 use super::request_body::Arriving;
 use super::{access, audit, body};
 

@@ -1,15 +1,28 @@
-//! One endpoint: a row of the table in `endpoints.rs`. Everything that treats endpoints differently reads it here.
+//! One endpoint: a row of the table in `endpoints.rs`; and a request to it while it is served. Everything that treats endpoints differently
+//! reads it here.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use axum::extract::Request;
+use axum::extract::{FromRef, Request};
 use axum::handler::Handler;
+use axum::http::Uri;
 use axum::response::Response;
 use futures::future::BoxFuture;
+use latchgate_core::App;
 use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
 
-use super::call::Served;
+use super::client::Client;
+use super::context::{LEASES_PER_CALL_MAX, RequestLimits, Shared};
+use super::target;
+use crate::access::Caller;
+use crate::audit::Entry;
+
+/// How much of a body one lease of many may take: its key, its lease id, and some JSON.
+const LEASE_BYTES_MAX: usize = 1_152;
 
 pub struct Endpoint {
     pub method: &'static str,
@@ -103,6 +116,18 @@ pub enum BodyLimit {
     Results,
 }
 
+impl BodyLimit {
+    pub fn bytes(self, &RequestLimits { body_bytes_max, .. }: &RequestLimits) -> usize {
+        match self {
+            Self::NoBody => 0,
+            Self::Small => body_bytes_max,
+            Self::Leases => body_bytes_max.max(LEASES_PER_CALL_MAX * LEASE_BYTES_MAX),
+            Self::Operations => body_bytes_max.saturating_mul(2),
+            Self::Results => body_bytes_max.saturating_mul(7),
+        }
+    }
+}
+
 /// A row of the table. GET and DELETE have no body, other methods a small one.
 pub const fn row(
     method: &'static str,
@@ -168,5 +193,68 @@ impl Endpoint {
         let is_rest = self.path.ends_with("*path}");
         let value = if is_rest { value } else { value.split('/').next().unwrap_or_default() };
         percent_decode_str(value).decode_utf8_lossy()
+    }
+}
+
+/// The endpoint of a request.
+#[derive(Clone, Copy)]
+pub struct Found {
+    pub endpoint: &'static Endpoint,
+    /// The index of its route in the metrics.
+    pub route: usize,
+}
+
+/// A request and what is found out while it is served. Layers and handlers share it.
+pub struct Exchange {
+    /// The address of the client.
+    pub from: IpAddr,
+    /// An API key is in the URL: the request is refused, and the URL is not logged.
+    pub has_key_in_url: bool,
+    pub client: Arc<Client>,
+    pub found: Found,
+    /// Set when the request has been permitted.
+    pub caller: OnceLock<Arc<Caller>>,
+    /// The app that the request names; `None` if it names all. A handler gets the request only if the caller may act in it.
+    pub app: OnceLock<Option<App>>,
+    /// The audit record, if the request leaves one.
+    pub record: OnceLock<Entry>,
+    /// As how many requests it has been counted, against the rate of its app.
+    counted: AtomicU32,
+    /// The request may wait for other clients, so its time says nothing about the node.
+    pub waits: AtomicBool,
+}
+
+impl Exchange {
+    pub fn new(from: IpAddr, uri: &Uri, client: Arc<Client>, found: Found) -> Arc<Self> {
+        let has_key_in_url = target::has_api_key(uri);
+        let (caller, app, record, counted, waits) = Default::default();
+        Arc::new(Self { from, has_key_in_url, client, found, caller, app, record, counted, waits })
+    }
+
+    pub fn endpoint(&self) -> &'static Endpoint {
+        self.found.endpoint
+    }
+
+    /// The parameter of the request's path; empty if its endpoint has none.
+    pub fn parameter<'a>(&self, uri: &'a Uri) -> Cow<'a, str> {
+        self.endpoint().parameter(uri.path())
+    }
+
+    /// Counts the request as so many more. Returns as how many it was counted before.
+    pub fn count(&self, more: u32) -> u32 {
+        self.counted.fetch_add(more, Ordering::Relaxed)
+    }
+}
+
+/// What handlers and extractors have beside the request.
+#[derive(Clone)]
+pub struct Served {
+    pub context: Shared,
+    pub exchange: Arc<Exchange>,
+}
+
+impl FromRef<Served> for Shared {
+    fn from_ref(served: &Served) -> Self {
+        Arc::clone(&served.context)
     }
 }

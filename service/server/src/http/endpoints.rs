@@ -13,7 +13,7 @@ use utoipa::OpenApi;
 use super::endpoint::BodyLimit::{Leases, Operations, Results};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
-use super::endpoint::{Endpoint, Needs, answering, row};
+use super::endpoint::{Endpoint, Found, Needs, answering, row};
 use super::locks::{acquire, closing, history, interventions, leases as lock, reading};
 use super::problem::{Code, Problem};
 use super::{admin, apps, console, leases, metrics, multilocks, openapi, operations, pages, path, status};
@@ -128,19 +128,9 @@ pub fn openapi_json() -> String {
     openapi::text(Described::openapi, ENDPOINTS)
 }
 
-/// The endpoint of a request.
-#[derive(Clone, Copy)]
-pub struct Found {
-    pub endpoint: &'static Endpoint,
-    /// The index of its route in the metrics.
-    pub route: usize,
-}
-
-impl Found {
-    pub fn of(endpoint: &'static Endpoint) -> Self {
-        let route = ROUTES.iter().position(|route| *route == endpoint.metric).unwrap_or_default();
-        Self { endpoint, route }
-    }
+fn found(endpoint: &'static Endpoint) -> Found {
+    let route = ROUTES.iter().position(|route| *route == endpoint.metric).unwrap_or_default();
+    Found { endpoint, route }
 }
 
 /// Finds the endpoint of a request by the tree of paths that axum's router has, too. That router would clone the layers for each request:
@@ -158,14 +148,14 @@ impl Router {
     pub fn new() -> Self {
         let mut by_path: BTreeMap<&'static str, Vec<Found>> = BTreeMap::new();
         for endpoint in ENDPOINTS {
-            by_path.entry(endpoint.path).or_default().push(Found::of(endpoint));
+            by_path.entry(endpoint.path).or_default().push(found(endpoint));
         }
         let mut paths = matchit::Router::new();
         for (path, endpoints) in by_path {
             paths.insert(path, endpoints).expect("the paths of the table differ");
         }
         let verbs = ENDPOINTS.iter().filter_map(|endpoint| endpoint.path.strip_prefix("/v1/locks/{key}/")).collect();
-        Self { paths, verbs, no_path: Found::of(&NO_PATH), no_method: Found::of(&NO_METHOD) }
+        Self { paths, verbs, no_path: found(&NO_PATH), no_method: found(&NO_METHOD) }
     }
 
     /// The endpoint of a request, whose path it brings into the form of the table.

@@ -8,10 +8,10 @@ use super::body;
 use super::endpoints::Router;
 use super::leases::{ReleaseLeasesRequest, RenewLeasesRequest};
 use super::locks::acquire::AcquireRequest;
-use super::locks::ticket::Tickets;
 use super::multilocks::MultilockRequest;
 use super::operations::requests::{EnterRequest, PostRequest, PreRequest, PreviewRequest};
 use super::target;
+use super::ticket::Tickets;
 use crate::store::EventCursor;
 
 /// The first line is a URL, the rest a body.

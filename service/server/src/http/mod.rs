@@ -15,7 +15,6 @@ mod cors;
 mod end;
 mod endpoint;
 mod endpoints;
-mod exchange;
 #[doc(hidden)]
 pub mod hostile;
 mod hosts;
@@ -38,6 +37,7 @@ mod stack;
 mod status;
 mod target;
 mod threads;
+mod ticket;
 mod tls;
 mod undecided;
 

@@ -8,14 +8,15 @@ use super::answer;
 use super::body::Json;
 use super::call::{Answered, Call};
 use super::context::Context;
+use super::context::Volatility;
 use super::locks::acquire::not_acquired;
-use super::locks::answers::{Volatility, left_ms, permits, unanswered};
+use super::locks::answers::{left_ms, permits, unanswered};
 use super::locks::fields::{
     ModeFields, ModeName, acquire_body, check_no_api_key, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
-use super::locks::ticket::{Requested, Resumed};
 use super::path::invalid_key;
 use super::problem::{Problem, within};
+use super::ticket::{Requested, Resumed};
 use crate::format::{DateTime, answers, ms, requests, rfc3339};
 use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 

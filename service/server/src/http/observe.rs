@@ -14,8 +14,8 @@ use tracing::level_filters::LevelFilter;
 use tracing::{Instrument as _, Level, Span};
 
 use super::context::Shared;
+use super::endpoint::Exchange;
 use super::endpoint::Wait;
-use super::exchange::Exchange;
 use super::request_body::Arriving;
 use super::request_ids::{self, REQUEST_ID};
 use crate::format::ms;

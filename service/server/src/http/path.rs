@@ -5,7 +5,8 @@ use axum::http::request::Parts;
 use axum::http::{Request, Uri};
 use latchgate_core::{Address, Key};
 
-use super::call::{Call, Served};
+use super::call::Call;
+use super::endpoint::Served;
 use super::problem::{Code, Problem};
 
 pub const LOCKS: &str = "/v1/locks/";

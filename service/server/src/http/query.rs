@@ -6,8 +6,8 @@ use axum::http::request::Parts;
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
-use super::call::Served;
-use super::exchange::Exchange;
+use super::endpoint::Exchange;
+use super::endpoint::Served;
 use super::problem::{Code, Problem, within};
 
 /// Parses a query.

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-use super::exchange::Exchange;
+use super::endpoint::Exchange;
 
 /// A request on its way through the layers. They find its exchange in the body: extensions would be three allocations.
 pub type Arriving = axum::http::Request<RequestBody>;

@@ -104,9 +104,7 @@ mod tests {
     use crate::access::FixedKey;
     use crate::config::{Cli, Command};
     use crate::http::client::Client;
-    use crate::http::endpoint::{Endpoint, answering, row};
-    use crate::http::endpoints::Found;
-    use crate::http::exchange::Exchange;
+    use crate::http::endpoint::{Endpoint, Exchange, Found, answering, row};
     use crate::http::request_body::RequestBody;
 
     #[derive(Default)]
@@ -141,7 +139,12 @@ mod tests {
         let logging = tracing::subscriber::set_default(json);
 
         let request = Request::builder().uri("/").header("x-request-id", "r-1").body(()).unwrap();
-        let exchange = Exchange::new([127, 0, 0, 1].into(), request.uri(), Client::new(), Found::of(&PANICKING));
+        let exchange = Exchange::new(
+            [127, 0, 0, 1].into(),
+            request.uri(),
+            Client::new(),
+            Found { endpoint: &PANICKING, route: 0 },
+        );
         let request = request.map(|()| RequestBody::new(None, exchange));
         let answer = stack.oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 500);

@@ -6,9 +6,8 @@ use std::mem::take;
 use std::sync::Weak;
 use std::time::Duration;
 
+use latchgate_core::Timestamp;
 use latchgate_core::gate::{OnExpiry, OperationRecord, Phase, State};
-use latchgate_core::{App, Timestamp};
-use parking_lot::Mutex;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::context::Context;
@@ -20,9 +19,6 @@ const PAGE_EVERY: Duration = Duration::from_secs(1);
 const PAGE: usize = 500;
 /// Between two walks.
 const WALK_EVERY: Duration = Duration::from_secs(10);
-
-/// What the last walk has found.
-pub type Undecided = Mutex<BTreeMap<App, u64>>;
 
 /// Counts as long as the node serves.
 pub async fn keep_counting(context: Weak<Context>) {

@@ -6,16 +6,17 @@ use latchgate_core::lock::{Grant, LeaseId, LeaseTerms, Mode, Outcome, PRIORITY_M
 use latchgate_core::{Address, App};
 use serde_json::{Map, Value};
 
-use super::answers::{Volatility, left_ms, permits, problem, refusal, unanswered};
+use super::answers::{left_ms, permits, problem, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
-use super::ticket::{Requested, Resumed};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;
 use crate::http::call::{Answered, Call};
 use crate::http::context::Context;
+use crate::http::context::Volatility;
 use crate::http::path::PathAddress;
 use crate::http::problem::{Problem, within};
+use crate::http::ticket::{Requested, Resumed};
 use crate::locks::{Acquired, LockRequest};
 
 acquire_body! {

@@ -4,9 +4,7 @@ use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     EndReason, KeyFull, Lease, LeaseId, LimitMismatch, Lost, Outcome, Refusal, STATE_BYTES_MAX,
 };
-use serde::Serialize;
 use serde_json::value::RawValue;
-use utoipa::ToSchema;
 
 use super::fields::ModeName;
 use crate::format::{DateTime, answers, ms, rfc3339};
@@ -64,13 +62,6 @@ answers! {
         /// Time from this answer to the deadline, in ms.
         deadline_ms: u64,
     }
-}
-
-/// The store may lose what it acknowledged, in a crash or a fail-over (Redis). Absent otherwise.
-#[derive(Clone, Copy, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Volatility {
-    Volatile,
 }
 
 impl RevocationAnswer {

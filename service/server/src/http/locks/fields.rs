@@ -10,8 +10,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::http::context::{Context, MIN_HOLD_MS_MAX, TTL_MS_MIN};
-use crate::http::locks::ticket::{Requested, Resumed};
 use crate::http::problem::{Code, Problem, within};
+use crate::http::ticket::{Requested, Resumed};
 
 /// Longest `metadata`, in bytes of compact JSON.
 const METADATA_MAX_BYTES: usize = 1_024;

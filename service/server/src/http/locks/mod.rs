@@ -9,4 +9,3 @@ pub mod interventions;
 pub mod leases;
 pub mod reading;
 pub mod search;
-pub mod ticket;

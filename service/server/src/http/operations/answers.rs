@@ -7,7 +7,7 @@ use super::records::{Expiry, describe, until};
 use super::refusals::refusal;
 use crate::format::{DateTime, answers, rfc3339};
 use crate::gate::Reply;
-use crate::http::locks::answers::Volatility;
+use crate::http::context::Volatility;
 use crate::http::problem::Problem;
 
 answers! {

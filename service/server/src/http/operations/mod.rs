@@ -21,7 +21,8 @@ use self::requests::{
 };
 use super::answer::{json, ok};
 use super::body::Json;
-use super::call::{Answered, Call, Served};
+use super::call::{Answered, Call};
+use super::endpoint::Served;
 use super::problem::{Problem, within};
 use super::query::{PAGE_MAX, Query};
 use crate::gate::{ListFailure, Reply, Shown};

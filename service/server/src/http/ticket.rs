@@ -7,7 +7,7 @@ use latchgate_core::{Address, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::http::problem::{Code, Problem};
+use super::problem::{Code, Problem};
 use crate::seal::Sealer;
 
 const PURPOSE: &str = "latchgate ticket";
