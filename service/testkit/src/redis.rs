@@ -62,6 +62,23 @@ impl Redis {
         ask(self.world.port, command)
     }
 
+    /// Returns when a replica has acknowledged all that this server has written by now. `WAIT` would say so only on the connection that has
+    /// written it: on another one it waits for nothing.
+    ///
+    /// # Panics
+    ///
+    /// When no replica does so in time.
+    pub async fn replicated(&self) {
+        let number = |info: &str, before: &str| -> Option<u64> {
+            let digits = info.split(before).nth(1)?.split(|letter: char| !letter.is_ascii_digit()).next()?;
+            digits.parse().ok()
+        };
+        let info = || self.ask(&["info", "replication"]);
+        let written = number(&info(), "master_repl_offset:");
+        let is_acknowledged = || async { number(&info(), "state=online,offset=") >= written };
+        assert!(written.is_some() && eventually(READY_WITHIN, is_acknowledged).await, "{}", info());
+    }
+
     /// The server's log so far.
     pub fn log(&self) -> String {
         fs::read_to_string(self.world.log()).unwrap_or_default()

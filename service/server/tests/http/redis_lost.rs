@@ -98,8 +98,7 @@ async fn a_replica_promoted_behind_the_same_address_grants_no_held_lock_twice() 
     replica.ask(&["replicaof", "127.0.0.1", &stream.port().to_string()]);
     let nodes = two_on(&format!("redis://127.0.0.1:{}", front.port())).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
-    let has_it = || async { master.ask(&["wait", "1", "100"]).trim() == "1" };
-    assert!(eventually(LONG, has_it).await);
+    master.replicated().await;
     stream.cut();
     let lost = granted(&nodes[1], "lost", json!({ "owner": "alice" })).await;
     master.kill9();
@@ -113,7 +112,7 @@ async fn a_replica_that_a_sentinel_promotes_begins_a_hold_off() {
     let mut redis = WatchedRedis::start().await;
     let nodes = two_on(&redis.url()).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
-    assert_eq!(redis.master.ask(&["wait", "1", "10000"]).trim(), "1");
+    redis.master.replicated().await;
     let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
     redis.master.kill9();
     nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost).await;
@@ -124,7 +123,7 @@ async fn a_master_that_hangs_is_replaced_and_grants_nothing_when_it_resumes() {
     let mut redis = WatchedRedis::start().await;
     let nodes = two_on(&redis.url()).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
-    assert_eq!(redis.master.ask(&["wait", "1", "10000"]).trim(), "1");
+    redis.master.replicated().await;
     redis.master.pause();
     for node in &nodes {
         let goes_on = || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 };

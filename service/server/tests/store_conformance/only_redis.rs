@@ -198,7 +198,7 @@ async fn after_a_fail_over_the_store_uses_the_master_that_the_sentinels_name() {
     let key = at("key");
     let version = one.write(&key, state(1), FOREVER).await;
     // The replica has received the commit, so it is not lost.
-    assert!(redis.master.ask(&["wait", "1", "10000"]).trim() == "1");
+    redis.master.replicated().await;
     redis.master.kill9();
     // The record names the other server, which may have acknowledged more.
     let load = || async { one.locks().load(EPOCH, std::slice::from_ref(&key)).await };
