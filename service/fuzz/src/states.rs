@@ -62,12 +62,12 @@ fn command(bytes: &mut Bytes<'_>) -> Command {
 fn acquire(bytes: &mut Bytes<'_>) -> Acquire {
     let mut lease = LeaseTerms::new(lease_id(bytes), bytes.number());
     lease.owner = owner(bytes);
-    lease.mode = match bytes.byte() % 3 {
+    lease.demand.mode = match bytes.byte() % 3 {
         0 => Mode::Exclusive,
         1 => Mode::Shared,
         _ => Mode::Permits(u32::from(bytes.byte()).max(1)),
     };
-    lease.limit = (lease.mode.permits() > 0 && bytes.chance()).then(|| u32::from(bytes.byte()).max(1));
+    lease.demand.limit = (lease.demand.mode.permits() > 0 && bytes.chance()).then(|| u32::from(bytes.byte()).max(1));
     (lease.reentrant, lease.barge) = (bytes.chance(), bytes.chance());
     (lease.delay_ms, lease.min_hold_ms) = (bytes.number(), bytes.number());
     lease.max_hold_ms = bytes.chance().then(|| bytes.number());

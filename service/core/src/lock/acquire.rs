@@ -14,7 +14,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
     if let Some(step) = answer_repetition(state, request, now) {
         return step;
     }
-    let limit = match state.limit_for(request.lease.mode, request.lease.limit) {
+    let limit = match state.limit_for(request.lease.demand.mode, request.lease.demand.limit) {
         Ok(limit) => limit,
         Err(mismatch) => return Step::unchanged(Outcome::LimitMismatch(mismatch)),
     };
@@ -27,7 +27,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
         return Step::unchanged(Outcome::Refused(Refusal::GroupAtLimit));
     }
     let owner = request.lease.owner.as_ref().filter(|_| request.lease.reentrant);
-    let access = state.access(request.lease.mode, limit, owner, now);
+    let access = state.access(request.lease.demand.mode, limit, owner, now);
     // During a hold-off nested grants are refused too: the fail-over may have lost the owner's release and a later grant.
     if let Some(until) = terms.held_off_until(now)
         && matches!(access, Access::Free | Access::Nested(_) | Access::Upgrade)
@@ -51,7 +51,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
             None => token::next(state.token, terms.token_min, now),
         },
     };
-    let slots = state.slots_for(request.lease.mode, limit);
+    let slots = state.slots_for(request.lease.demand.mode, limit);
     if let Err(full) = state.check_length(request.lease.bytes() + slots.bytes()) {
         return Step::unchanged(Outcome::KeyFull(full));
     }
@@ -100,7 +100,9 @@ fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -
     };
     let limit = state.limit_in_force();
     let lease = &mut state.holders[index];
-    if request.lease.owner.as_ref().is_some_and(|owner| *owner != lease.owner) || request.lease.mode != lease.mode {
+    if request.lease.owner.as_ref().is_some_and(|owner| *owner != lease.owner)
+        || request.lease.demand.mode != lease.mode
+    {
         return Some(Step::unchanged(Outcome::LeaseIdReused));
     }
     if lease.expires_at <= now {
@@ -127,9 +129,9 @@ fn grant(
     let mut lease = Lease {
         lease_id: terms.lease_id.clone(),
         owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
-        mode: terms.mode,
+        mode: terms.demand.mode,
         slots,
-        group: terms.group().filter(|_| terms.mode.permits() > 0).cloned(),
+        group: terms.demand.group().filter(|_| terms.demand.mode.permits() > 0).cloned(),
         token,
         ttl_ms: terms.ttl_ms,
         granted_at: now,

@@ -29,17 +29,38 @@ pub enum Command {
     Tick,
 }
 
+/// What a request asks of one key.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    pub mode: Mode,
+    /// The number of permits that the key has, as the caller believes; `None` accepts the key's limit.
+    pub limit: Option<u32>,
+    /// The group that shares the permits, only in mode permits.
+    pub share: Option<Share>,
+}
+
+impl Demand {
+    /// Without permits.
+    pub const fn of(mode: Mode) -> Self {
+        Self { mode, limit: None, share: None }
+    }
+
+    pub fn group(&self) -> Option<&Group> {
+        self.share.as_ref().map(|share| &share.group)
+    }
+
+    pub(super) fn group_limit(&self) -> Option<u32> {
+        self.share.as_ref().and_then(|share| share.limit)
+    }
+}
+
 /// A lease as a request describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseTerms {
     pub lease_id: LeaseId,
     /// With `None`, the rules make a unique one.
     pub owner: Option<Owner>,
-    pub mode: Mode,
-    /// The number of permits that the key has, as the caller believes; `None` accepts the key's limit.
-    pub limit: Option<u32>,
-    /// The group that shares the permits, only in mode permits.
-    pub share: Option<Share>,
+    pub demand: Demand,
     pub ttl_ms: u64,
     /// The owner may take the lock again while it holds it.
     pub reentrant: bool,
@@ -63,9 +84,7 @@ impl LeaseTerms {
         Self {
             lease_id,
             owner: None,
-            mode: Mode::Exclusive,
-            limit: None,
-            share: None,
+            demand: Demand::of(Mode::Exclusive),
             ttl_ms,
             reentrant: false,
             barge: false,
@@ -75,14 +94,6 @@ impl LeaseTerms {
             warn_after_ms: None,
             metadata: None,
         }
-    }
-
-    pub fn group(&self) -> Option<&Group> {
-        self.share.as_ref().map(|share| &share.group)
-    }
-
-    pub(super) fn group_limit(&self) -> Option<u32> {
-        self.share.as_ref().and_then(|share| share.limit)
     }
 }
 

@@ -216,7 +216,7 @@ where
     fn is_behind_reserved(&self, rank: Rank, waiter: &Waiter<R, I>) -> bool {
         let mut before = self.queue.reserved().take_while(|(reserved, _)| *reserved < rank);
         before.any(|(_, reserved)| {
-            blocks(reserved.lease.mode, waiter) && !self.evaluation.state.knows(&reserved.lease.lease_id)
+            blocks(reserved.lease.demand.mode, waiter) && !self.evaluation.state.knows(&reserved.lease.lease_id)
         })
     }
 
@@ -282,9 +282,9 @@ where
         };
         let mut firsts: Vec<_> = queue.groups().into_iter().filter_map(first).collect();
         let order = |(request, earliest): &(&Acquire, Timestamp)| {
-            let (group, mode) = (request.lease.group(), request.lease.mode);
+            let (group, mode) = (request.lease.demand.group(), request.lease.demand.mode);
             let held = shares.of(group).served_at(queue.served(group, self.now));
-            (held.is_at_limit(mode, request.lease.group_limit()), held.order(mode, *earliest))
+            (held.is_at_limit(mode, request.lease.demand.group_limit()), held.order(mode, *earliest))
         };
         let groups = firsts.len();
         if groups > TURNS_PER_NODE_MAX {
@@ -294,13 +294,14 @@ where
         firsts.sort_by_key(order);
         let until = self.now.plus_ms(TURN_MS);
         let gone = |group: Option<&Group>| {
-            let of_group = |rank: &&Rank| queue.get(**rank).is_some_and(|waiter| waiter.request.lease.group() == group);
+            let of_group =
+                |rank: &&Rank| queue.get(**rank).is_some_and(|waiter| waiter.request.lease.demand.group() == group);
             leaving.iter().filter(of_group).count()
         };
         let mut bytes = state.bytes_beside(node);
         let mut turns = Vec::with_capacity(firsts.len());
         for (request, earliest) in firsts {
-            let group = request.lease.group();
+            let group = request.lease.demand.group();
             let waiting = queue.len_of_group(group).saturating_sub(gone(group)).max(1);
             let since = Some(earliest).filter(|earliest| *earliest < request.position.arrival);
             let served = queue.served(group, self.now);
@@ -347,7 +348,7 @@ pub fn can_only_wait<R: ReplyHandle, I: Copy + Ord>(
         let lease = &waiter.request.lease;
         // An out-of-date state does not show that the lease was granted, that the owner holds the lock, or another limit.
         let may_hold = waiter.may_be_granted || (lease.reentrant && lease.owner.is_some());
-        waiter.deadline.is_some() && !may_hold && !lease.barge && lease.mode.permits() == 0
+        waiter.deadline.is_some() && !may_hold && !lease.barge && lease.demand.mode.permits() == 0
     };
     !queue.is_grouped()
         && arrived.iter().all(|rank| queue.get(*rank).is_none_or(only_waits))

@@ -25,7 +25,7 @@ struct First {
 impl First {
     fn of(request: &Acquire, waiter: Option<Rank>) -> Self {
         let Acquire { position, lease, .. } = request;
-        Self { position: *position, mode: lease.mode, group_limit: lease.group_limit(), waiter }
+        Self { position: *position, mode: lease.demand.mode, group_limit: lease.demand.group_limit(), waiter }
     }
 
     fn of_turn(turn: &Turn) -> Self {
@@ -134,7 +134,7 @@ impl<'q> Lanes<'q> {
         let is_before = |(rank, _): &(Rank, _)| own.is_none_or(|(own, _)| *rank < own);
         let reserved = queue.reserved_of_group(group).find(|reserved| {
             is_before(reserved)
-                && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.mode, waiter))
+                && own.is_none_or(|(_, waiter)| blocks(reserved.1.lease.demand.mode, waiter))
                 && !state.knows(&reserved.1.lease.lease_id)
         });
         let reserved = reserved.map(|(_, request)| First::of(request, None));
@@ -173,6 +173,6 @@ impl<'q> Lanes<'q> {
 /// Whether a reserved position of its group blocks a waiter behind it. Shared requests do not block each other; a probe is always
 /// blocked, because the multilock that tries its keys next respects the published turn of the reserved position.
 pub(super) fn blocks<R, I>(reserved: Mode, waiter: &Waiter<R, I>) -> bool {
-    let is_shared = waiter.request.lease.mode == Mode::Shared && !waiter.is_probe;
+    let is_shared = waiter.request.lease.demand.mode == Mode::Shared && !waiter.is_probe;
     !(is_shared && reserved == Mode::Shared)
 }

@@ -41,7 +41,9 @@ mod turn;
 mod upgrade;
 
 pub use closing::Closing;
-pub use command::{Acquire, Close, Command, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms};
+pub use command::{
+    Acquire, Close, Command, Demand, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms,
+};
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};
 pub use group::{Group, Share};

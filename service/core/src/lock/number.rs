@@ -44,17 +44,17 @@ impl<'s> QueueNumbers<'s> {
         let waiting = |turn: &Turn| u64::from(turn.waiting);
         let others = || self.state.turns_of_others(self.node);
         let is_grouped = queue.is_grouped() || self.state.has_grouped_turns() || self.groups.get().is_some();
-        if !is_grouped && request.lease.share.is_none() {
+        if !is_grouped && request.lease.demand.share.is_none() {
             let here = rank.map_or(0, |rank| queue.before(rank));
             return others().filter(is_before).map(waiting).sum::<u64>() + here as u64 + 1;
         }
         let (shares, groups) = self.groups.get_or_init(|| self.groups(queue));
-        let group = request.lease.group();
+        let group = request.lease.demand.group();
         let here = rank.map_or(0, |rank| queue.of_group(group, None).take_while(|(other, _)| *other < rank).count());
         let in_group = others().filter(|turn| turn.group() == group).filter(is_before).map(waiting).sum::<u64>();
         let in_group = in_group + here as u64;
         // Permits that its group has once it is granted its own, less its own.
-        let (own, since) = shares.of(group).order(request.lease.mode, request.position.arrival);
+        let (own, since) = shares.of(group).order(request.lease.demand.mode, request.position.arrival);
         let level = u64::from(own) + in_group;
         let before = |other: &Other| {
             let (permits, other_since) = other.order;
@@ -76,7 +76,7 @@ impl<'s> QueueNumbers<'s> {
             let turn = firsts.get(&group).map(|first| first.turn);
             let turn = turn.map(|turn| (turn.position, turn.mode, turn.share.as_ref().and_then(|share| share.limit)));
             let here = queue.first_of_group(group, |_| false, self.state);
-            let here = here.map(|first| (first.position, first.lease.mode, first.lease.group_limit()));
+            let here = here.map(|first| (first.position, first.lease.demand.mode, first.lease.demand.group_limit()));
             let first = turn.into_iter().chain(here).min_by_key(|(position, ..)| position.rank());
             let (position, mode, limit) = first?;
             let held = shares.of(group);

@@ -141,7 +141,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
             self.deadlines.insert((deadline, rank));
         }
         self.index.extend(marks(&waiter).map(|mark| (mark, rank)));
-        let names_group = waiter.request.lease.share.is_some();
+        let names_group = waiter.request.lease.demand.share.is_some();
         self.waiters.insert(rank, Box::new(waiter));
         if names_group || self.is_grouped() {
             self.add_to_groups(rank);
@@ -158,7 +158,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
             self.deadlines.remove(&(deadline, rank));
         }
         if !self.groups.is_empty() {
-            let group = waiter.request.lease.group().cloned();
+            let group = waiter.request.lease.demand.group().cloned();
             if let Some(GroupQueue { ranks, arrivals }) = self.groups.get_mut(&group) {
                 ranks.remove(&rank);
                 arrivals.remove(&(waiter.request.position.arrival, rank));
@@ -253,7 +253,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
         let ranks: Vec<Rank> = if self.groups.is_empty() { self.waiters.keys().copied().collect() } else { vec![rank] };
         for rank in ranks {
             let Some(waiter) = self.waiters.get(&rank) else { continue };
-            let group = self.groups.entry(waiter.request.lease.group().cloned()).or_default();
+            let group = self.groups.entry(waiter.request.lease.demand.group().cloned()).or_default();
             group.ranks.insert(rank);
             if waiter.deadline.is_some() {
                 group.arrivals.insert((waiter.request.position.arrival, rank));
@@ -353,7 +353,7 @@ impl<R: ReplyHandle, I: Copy + Ord> WaitQueue<R, I> {
     pub fn reserve(&mut self, rank: Rank, until: I) {
         let Some(waiter) = self.waiters.get(&rank) else { return };
         let reserved = Reserved { id: waiter.id, request: waiter.request.clone(), until };
-        self.reserved_by_group.insert((reserved.request.lease.group().cloned(), rank));
+        self.reserved_by_group.insert((reserved.request.lease.demand.group().cloned(), rank));
         self.reserved.insert(rank, reserved);
     }
 
@@ -423,7 +423,7 @@ fn first<'q, R: ReplyHandle + 'q, I: 'q>(
 fn marks<R, I>(Waiter { id, request, .. }: &Waiter<R, I>) -> impl Iterator<Item = Mark> {
     let lease = &request.lease;
     // Permits never nest: the same owner takes more of them.
-    let may_nest = lease.reentrant && lease.mode.permits() == 0;
+    let may_nest = lease.reentrant && lease.demand.mode.permits() == 0;
     let owner = lease.owner.clone().filter(|_| may_nest).map(Mark::Owner);
     [Mark::Waiter(*id), Mark::Lease(lease.lease_id.clone())].into_iter().chain(owner)
 }

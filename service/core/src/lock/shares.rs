@@ -85,8 +85,8 @@ impl LockState {
 
     /// Whether the request would give its group more permits than it allows.
     pub(super) fn is_at_group_limit(&self, terms: &LeaseTerms) -> bool {
-        let Some(Share { group, limit: Some(limit) }) = &terms.share else { return false };
-        self.permits_of(Some(group)).saturating_add(terms.mode.permits()) > *limit
+        let Some(Share { group, limit: Some(limit) }) = &terms.demand.share else { return false };
+        self.permits_of(Some(group)).saturating_add(terms.demand.mode.permits()) > *limit
     }
 
     /// Whether a node waits for permits of a group. If none does, all turns are of the group without a name.
@@ -131,17 +131,17 @@ impl LockState {
     pub(super) fn is_behind_turns(&self, request: &Acquire) -> bool {
         let Acquire { lease, position, .. } = request;
         let others = || self.turns_of_others(&request.node);
-        if lease.share.is_none() && !self.has_grouped_turns() {
+        if lease.demand.share.is_none() && !self.has_grouped_turns() {
             return others().any(|turn| turn.position.rank() < position.rank());
         }
         let mut firsts = first_of_each(others());
-        let in_group = firsts.remove(&lease.group());
+        let in_group = firsts.remove(&lease.demand.group());
         if in_group.as_ref().is_some_and(|first| first.turn.position.rank() < position.rank()) {
             return true;
         }
         let shares = self.shares();
         let earliest = in_group.map_or(position.arrival, |first| first.earliest.min(position.arrival));
-        let order = (shares.of(lease.group()).order(lease.mode, earliest), lease.group());
+        let order = (shares.of(lease.demand.group()).order(lease.demand.mode, earliest), lease.demand.group());
         firsts.iter().any(|(group, first)| !shares.is_at_limit(first) && (shares.order(first), *group) < order)
     }
 

@@ -89,7 +89,7 @@ impl LeaseTerms {
         let options = 2 + named.into_iter().filter(|is_set| *is_set).count();
         lease_bytes(self.lease_id.as_str(), self.owner.as_ref(), self.metadata.as_ref())
             + options * OPTION_BYTES
-            + group_bytes(self.group())
+            + group_bytes(self.demand.group())
     }
 }
 

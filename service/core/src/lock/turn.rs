@@ -15,9 +15,9 @@ impl Turn {
         Self {
             node: request.node.clone(),
             position: request.position,
-            mode: request.lease.mode,
-            limit: request.lease.limit,
-            share: request.lease.share.clone(),
+            mode: request.lease.demand.mode,
+            limit: request.lease.demand.limit,
+            share: request.lease.demand.share.clone(),
             since: None,
             served: Timestamp::default(),
             waiting,

@@ -99,10 +99,10 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
     if closing(state).is_some() {
         return Due::Closed;
     }
-    if groups::is_at_limit(state, request.lease.share.as_ref(), request.lease.mode) {
+    if groups::is_at_limit(state, request.lease.demand.share.as_ref(), request.lease.demand.mode) {
         return Due::GroupAtLimit;
     }
-    match request.lease.mode {
+    match request.lease.demand.mode {
         Mode::Exclusive | Mode::Shared if has_own(Mode::Exclusive) => return Due::Nested,
         Mode::Shared if has_own(Mode::Shared) => return Due::Nested,
         Mode::Exclusive if has_own(Mode::Shared) && !has_own(Mode::Exclusive) => {
@@ -111,9 +111,9 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         }
         _ => {}
     }
-    let limit = state.limit_in_force().or(request.lease.limit);
+    let limit = state.limit_in_force().or(request.lease.demand.limit);
     let taken: u32 = state.holders().iter().map(|lease| lease.mode.permits()).sum();
-    let is_free = match request.lease.mode {
+    let is_free = match request.lease.demand.mode {
         Mode::Exclusive => state.holders().is_empty(),
         Mode::Shared => state.holders().iter().all(|lease| lease.mode == Mode::Shared),
         Mode::Permits(permits) => {
@@ -126,7 +126,7 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
         Precedence::Behind => true,
         Precedence::ByTurns => groups::is_behind_turns(state, request),
     };
-    let left = match request.lease.mode {
+    let left = match request.lease.demand.mode {
         Mode::Permits(permits) => limit.unwrap_or_default().saturating_sub(taken + permits),
         _ => 0,
     };
@@ -164,8 +164,8 @@ fn check_numbers(broken: &mut Broken, new: &NewGrant, context: &Context<'_>) {
 
 fn is_repetition(state: &LockState, request: &Acquire, grant: &Grant) -> bool {
     let Grant { lease, limit, .. } = grant;
-    let is_alike =
-        lease.mode == request.lease.mode && request.lease.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
+    let is_alike = lease.mode == request.lease.demand.mode
+        && request.lease.owner.as_ref().is_none_or(|owner| *owner == lease.owner);
     let in_force = state.limit_in_force().filter(|_| lease.mode.permits() > 0);
     is_alike && lease.lease_id == request.lease.lease_id && state.holders().contains(lease) && *limit == in_force
 }
@@ -180,8 +180,8 @@ fn is_own(lease: &Lease, request: &Acquire, now: Timestamp) -> bool {
 }
 
 fn is_mismatch(state: &LockState, request: &Acquire) -> bool {
-    let Mode::Permits(permits) = request.lease.mode else { return false };
-    match (state.limit_in_force(), request.lease.limit) {
+    let Mode::Permits(permits) = request.lease.demand.mode else { return false };
+    match (state.limit_in_force(), request.lease.demand.limit) {
         (Some(in_force), Some(limit)) if in_force != limit => true,
         (Some(limit), _) | (None, Some(limit)) => permits > limit,
         (None, None) => true,

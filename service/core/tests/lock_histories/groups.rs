@@ -25,7 +25,7 @@ impl<'a> Request<'a> {
 
     fn of(request: &'a Acquire) -> Self {
         let lease = &request.lease;
-        Self { share: lease.share.as_ref(), mode: lease.mode, position: request.position, turn: None }
+        Self { share: lease.demand.share.as_ref(), mode: lease.demand.mode, position: request.position, turn: None }
     }
 
     fn group(&self) -> Option<&'a Group> {
@@ -113,7 +113,7 @@ fn comes_before(state: &LockState, others: Vec<Request<'_>>, request: &Acquire, 
 
 /// A grant keeps the limit of its group, and says the group.
 pub fn check_grant(broken: &mut Broken, request: &Acquire, lease: &latchgate_core::lock::Lease, context: &Context<'_>) {
-    let share = request.lease.share.as_ref();
+    let share = request.lease.demand.share.as_ref();
     let is_of_group = lease.group.as_ref() == share.map(|share| &share.group);
     let limit = share.and_then(|share| share.limit);
     let is_within = limit.is_none_or(|limit| held(context.after, lease.group.as_ref()) <= limit);

@@ -29,7 +29,7 @@ fn check_limit(broken: &mut Broken, context: &Context<'_>) {
     let after = context.after.limit_in_force();
     let is_used = uses_permits(context.after);
     let named = match context.command {
-        Command::Acquire(request) if is_new_grant(&context.done.outcome) => request.lease.limit,
+        Command::Acquire(request) if is_new_grant(&context.done.outcome) => request.lease.demand.limit,
         Command::Publish(_, turns) => turns.iter().find_map(|turn| turn.limit),
         _ => None,
     };

@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    self, Acquire, Batch, Command, Evaluation, Event, GiveBack, LeaseId, LeaseTerms, LockState, Mode, NodeId, Outcome,
-    Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
+    self, Acquire, Batch, Command, Demand, Evaluation, Event, GiveBack, LeaseId, LeaseTerms, LockState, Mode, NodeId,
+    Outcome, Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
 
 use crate::grants::NewGrant;
@@ -161,7 +161,7 @@ impl Node {
             && state.kept().is_empty()
             && state.delayed_until(now).is_none()
             && state.closing(now).is_none();
-        let is_left = is_open && front.request.lease.mode == Mode::Shared;
+        let is_left = is_open && front.request.lease.demand.mode == Mode::Shared;
         ledger.broken.expect(!is_left, Promise::ReadersGoTogether, || format!("{front:?} is left at {state:?}"));
     }
 }
@@ -175,9 +175,7 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
     let Some(first) = first else { return };
     let request = Acquire {
         lease: LeaseTerms {
-            mode: first.mode,
-            limit: first.limit,
-            share: first.share.clone(),
+            demand: Demand { mode: first.mode, limit: first.limit, share: first.share.clone() },
             ..LeaseTerms::new(LeaseId::parse("unknown").unwrap(), 1)
         },
         node: first.node.clone(),

@@ -23,9 +23,9 @@ impl World {
         let Some(winner) = node.waiter(winner) else { return };
         let waits = |waiter: &&Waiter| waiter.deadline.is_some();
         let (position, id) = (winner.request.position, winner.id);
-        let group = winner.request.lease.group();
+        let group = winner.request.lease.demand.group();
         // Requests of other groups have an order of their own: see `groups`.
-        let is_of_group = |other: &&Waiter| other.request.lease.group() == group;
+        let is_of_group = |other: &&Waiter| other.request.lease.demand.group() == group;
         let overtaken = node.waiters().filter(waits).filter(|other| !is_of_group(other) && other.id < id);
         let overtaken = overtaken.filter(|other| !evaluated.answers(other)).count();
         self.seen.note_if(overtaken > 0, "granted ahead of an earlier request of another group");
@@ -73,7 +73,7 @@ impl World {
 
 /// Whether, if this order were allowed, requests like the winner's could keep a request like the other's waiting for ever.
 fn starves(winner: &Waiter, other: &Waiter) -> bool {
-    match (winner.request.lease.mode, other.request.lease.mode) {
+    match (winner.request.lease.demand.mode, other.request.lease.demand.mode) {
         (Mode::Shared, Mode::Exclusive) => true,
         (Mode::Permits(small), Mode::Permits(large)) => small < large,
         _ => false,
@@ -81,7 +81,7 @@ fn starves(winner: &Waiter, other: &Waiter) -> bool {
 }
 
 fn starved(other: &Waiter) -> Promise {
-    if other.request.lease.mode == Mode::Exclusive {
+    if other.request.lease.demand.mode == Mode::Exclusive {
         Promise::WritersAreNotStarved
     } else {
         Promise::LargeRequestsAreNotStarved

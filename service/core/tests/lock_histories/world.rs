@@ -2,8 +2,8 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Close, Command, Force, GiveBack, Group, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note, Outcome,
-    Owner, Position, Precedence, Refusal, Release, Renew, Revoke, Share, WaiterId,
+    Acquire, Close, Command, Demand, Force, GiveBack, Group, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note,
+    Outcome, Owner, Position, Precedence, Refusal, Release, Renew, Revoke, Share, WaiterId,
 };
 
 use crate::grants::Way;
@@ -203,9 +203,7 @@ impl World {
             lease: LeaseTerms {
                 lease_id: lease_id(lease),
                 owner: owner_of(lease, asking.caller),
-                mode,
-                limit,
-                share,
+                demand: Demand { mode, limit, share },
                 ttl_ms,
                 reentrant,
                 barge,

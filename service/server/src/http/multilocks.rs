@@ -1,6 +1,6 @@
 //! The endpoints of multilocks: several keys as one lock.
 
-use latchgate_core::lock::{LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
+use latchgate_core::lock::{Demand, LeaseTerms, Mode, PRIORITY_MAX, PRIORITY_MIN};
 use latchgate_core::{Address, App, Key};
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ use super::locks::fields::{
 };
 use super::path::invalid_key;
 use super::problem::{Problem, within};
-use super::ticket::{Requested, Resumed};
+use super::ticket::Resumed;
 use crate::format::{DateTime, answers, ms, requests, rfc3339};
 use crate::locks::{Acquired, AcquiredMany, LockManyRequest, LockRequest, MANY_MAX, RequestedLock};
 
@@ -128,9 +128,8 @@ pub async fn acquire(call: Call, Json(request): Json<MultilockRequest>) -> Answe
     }
 }
 
-fn keys_of(locks: &[RequestedLock]) -> Vec<(&Address, Option<Requested>)> {
-    let requested = |lock: &RequestedLock| Requested { mode: lock.mode, limit: lock.limit, share: lock.share.clone() };
-    locks.iter().map(|lock| (&lock.address, Some(requested(lock)))).collect()
+fn keys_of(locks: &[RequestedLock]) -> Vec<(&Address, Option<Demand>)> {
+    locks.iter().map(|lock| (&lock.address, Some(lock.demand.clone()))).collect()
 }
 
 impl MultilockRequest {
@@ -148,11 +147,11 @@ impl MultilockRequest {
             }
             let (group, group_limit) = (group.as_deref(), *group_limit);
             let fields = ModeFields { mode: *mode, permits: *permits, limit: *limit, group, group_limit };
-            let Requested { mode, limit, share } = fields.parse().map_err(with_index)?;
-            locks.push(RequestedLock { address, mode, limit, share });
+            let demand = fields.parse().map_err(with_index)?;
+            locks.push(RequestedLock { address, demand });
         }
         let resumed = self.resumed(&call.context, &locks)?;
-        let modes: Vec<Mode> = locks.iter().map(|lock| lock.mode).collect();
+        let modes: Vec<Mode> = locks.iter().map(|lock| lock.demand.mode).collect();
         let LockRequest { lease, priority, wait, position, .. } =
             self.lock_request(&call.context, call.app(), &modes, resumed)?;
         Ok(LockManyRequest { locks, lease, priority, wait, position })

@@ -2,7 +2,7 @@
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use latchgate_core::lock::{LeaseId, LeaseTerms, Mode, Position, Share};
+use latchgate_core::lock::{Demand, LeaseId, Mode, Position, Share};
 use latchgate_core::{Address, Timestamp};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -19,25 +19,6 @@ pub struct Tickets {
     sealer: Sealer,
     /// How long a ticket is valid, in ms.
     valid_ms: u64,
-}
-
-/// How a wait requests one key.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Requested {
-    pub mode: Mode,
-    pub limit: Option<u32>,
-    pub share: Option<Share>,
-}
-
-impl Requested {
-    /// Without permits.
-    pub const fn of(mode: Mode) -> Self {
-        Self { mode, limit: None, share: None }
-    }
-
-    pub fn of_lease(lease: &LeaseTerms) -> Self {
-        Self { mode: lease.mode, limit: lease.limit, share: lease.share.clone() }
-    }
 }
 
 /// The content of a ticket. `about` ties it to its app and keys.
@@ -65,7 +46,7 @@ struct Ticket {
 pub struct Resumed {
     pub lease_id: LeaseId,
     /// `None` for several keys.
-    pub requested: Option<Requested>,
+    pub requested: Option<Demand>,
     pub position: Position,
 }
 
@@ -77,7 +58,7 @@ impl Tickets {
     /// For a wait for these keys that has ended at `now`.
     pub fn issue(
         &self,
-        keys: &[(&Address, Option<Requested>)],
+        keys: &[(&Address, Option<Demand>)],
         lease_id: &LeaseId,
         position: Position,
         now: Timestamp,
@@ -91,12 +72,7 @@ impl Tickets {
 
     /// # Errors
     /// `invalid-ticket`: the ticket was not issued by this cluster, or for another request, or is too old.
-    pub fn redeem(
-        &self,
-        text: &str,
-        keys: &[(&Address, Option<Requested>)],
-        now: Timestamp,
-    ) -> Result<Resumed, Problem> {
+    pub fn redeem(&self, text: &str, keys: &[(&Address, Option<Demand>)], now: Timestamp) -> Result<Resumed, Problem> {
         let invalid = |detail: &str| Problem::new(Code::InvalidTicket, detail).with("field", "ticket");
         let opened = if text.len() > TICKET_MAX_BYTES { None } else { self.sealer.open(PURPOSE, text) };
         let ticket: Option<Ticket> = opened.and_then(|opened| serde_json::from_slice(&opened).ok());
@@ -108,8 +84,8 @@ impl Tickets {
             return Err(invalid("This ticket has expired: repeat the request without it."));
         }
         let Ticket { lease_id, share, position, .. } = ticket;
-        let requested = ticket.requested.map(|(mode, limit)| Requested { mode, limit, share });
-        let is_other = |now: &Requested| requested.as_ref().is_some_and(|requested| requested != now);
+        let requested = ticket.requested.map(|(mode, limit)| Demand { mode, limit, share });
+        let is_other = |now: &Demand| requested.as_ref().is_some_and(|requested| requested != now);
         if keys.iter().any(|(_, now)| now.as_ref().is_some_and(is_other)) {
             return Err(invalid("This ticket is for another mode, other permits or another group."));
         }
@@ -118,7 +94,7 @@ impl Tickets {
 }
 
 /// Of several keys, the requests are a part of it.
-fn about(keys: &[(&Address, Option<Requested>)]) -> String {
+fn about(keys: &[(&Address, Option<Demand>)]) -> String {
     let mut digest = Sha256::new();
     digest.update((keys.len() as u64).to_be_bytes());
     for (address, requested) in keys {
@@ -127,7 +103,7 @@ fn about(keys: &[(&Address, Option<Requested>)]) -> String {
             digest.update(part);
         }
         if keys.len() > 1 {
-            let Requested { mode, limit, share } = requested.clone().unwrap_or_default();
+            let Demand { mode, limit, share } = requested.clone().unwrap_or_default();
             digest.update(serde_json::to_vec(&(mode, limit)).unwrap_or_default());
             digest.update(share.as_ref().and_then(|share| serde_json::to_vec(share).ok()).unwrap_or_default());
         }
@@ -149,9 +125,9 @@ mod tests {
     }
 
     /// The group is as long as it may be, and each byte of it is escaped.
-    fn requested(permits: u32) -> Requested {
+    fn requested(permits: u32) -> Demand {
         let group = Group::parse(&"\\".repeat(256)).unwrap();
-        Requested { mode: Mode::Permits(permits), limit: Some(5), share: Some(Share { group, limit: Some(1) }) }
+        Demand { mode: Mode::Permits(permits), limit: Some(5), share: Some(Share { group, limit: Some(1) }) }
     }
 
     fn ticket(tickets: &Tickets, address: &Address) -> String {
@@ -185,9 +161,9 @@ mod tests {
         assert!(refused(&text, &address("other", "key"), None, NOW), "foreign app");
         assert!(refused(&text, &address("app", "other"), None, NOW), "foreign key");
         assert!(refused(&text, &mine, Some(requested(1)), NOW), "other permits");
-        let ungrouped = Requested { share: None, ..requested(2) };
+        let ungrouped = Demand { share: None, ..requested(2) };
         assert!(refused(&text, &mine, Some(ungrouped), NOW), "no group");
-        assert!(refused(&text, &mine, Some(Requested::of(Mode::Exclusive)), NOW), "other mode");
+        assert!(refused(&text, &mine, Some(Demand::of(Mode::Exclusive)), NOW), "other mode");
         assert!(refused(&text, &mine, None, NOW.plus_ms(60_001)), "old");
         let other = Tickets::new(b"another secret entirely", 60_000);
         assert!(refused(&ticket(&other, &mine), &mine, None, NOW), "another cluster's");

@@ -43,8 +43,8 @@ fn waiting(queue: &KeyQueue) -> Vec<Waiting> {
     let live = queue.queue.iter().filter(|(_, waiter)| waiter.deadline.is_some() && !waiter.reply.is_closed());
     let shown = live.take(WAITING_SHOWN_MAX).map(|(_, waiter)| Waiting {
         owner: waiter.request.lease.owner.clone(),
-        mode: waiter.request.lease.mode,
-        group: waiter.request.lease.group().cloned(),
+        mode: waiter.request.lease.demand.mode,
+        group: waiter.request.lease.demand.group().cloned(),
         priority: waiter.request.position.priority,
         since: waiter.request.position.arrival,
         is_multilock: waiter.is_probe,
@@ -235,7 +235,7 @@ impl Committer {
                 waiter.reply.answer(Ok(Acquired::WaitFailed { failure, position }));
                 continue;
             }
-            let event = Event::waited(lease.owner.clone(), lease.mode, now.ms_since(position.arrival), now);
+            let event = Event::waited(lease.owner.clone(), lease.demand.mode, now.ms_since(position.arrival), now);
             let logged = match self.node.closing.is_cancelled() {
                 true => Some((address.clone(), event)),
                 false => self.ended_waits.hold(address, *position, event),

@@ -79,7 +79,7 @@ pub struct GroupHeld {
 
 impl GroupHeld {
     pub(super) fn of(state: &LockState, lease: &LeaseTerms) -> Option<Self> {
-        let Share { group, limit } = lease.share.as_ref()?;
+        let Share { group, limit } = lease.demand.share.as_ref()?;
         Some(Self { group: group.clone(), limit: *limit, held: state.permits_of(Some(group)) })
     }
 }

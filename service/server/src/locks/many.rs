@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, Command, GiveBack, GrantId, Lease, LeaseTerms, LockState, Mode, NodeId, Outcome, Position, Precedence,
-    QueueNumbers, Refusal, Share, Terms, WaiterId, step,
+    Acquire, Command, Demand, GiveBack, GrantId, Lease, LeaseTerms, LockState, NodeId, Outcome, Position, Precedence,
+    QueueNumbers, Refusal, Terms, WaiterId, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
@@ -32,11 +32,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 pub struct RequestedLock {
     pub address: Address,
-    pub mode: Mode,
-    /// How many permits the key has, as the caller believes; `None` accepts the key's limit.
-    pub limit: Option<u32>,
-    /// The group that shares the permits.
-    pub share: Option<Share>,
+    pub demand: Demand,
 }
 
 /// A request for leases on many keys.
@@ -317,7 +313,7 @@ impl LockManyRequest {
 
     /// The lease of one key.
     fn lease_of(&self, key: &RequestedLock) -> LeaseTerms {
-        LeaseTerms { mode: key.mode, limit: key.limit, share: key.share.clone(), ..self.lease.clone() }
+        LeaseTerms { demand: key.demand.clone(), ..self.lease.clone() }
     }
 }
 

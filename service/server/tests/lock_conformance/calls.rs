@@ -52,11 +52,11 @@ pub fn again(name: &str, request: LockRequest) -> LockRequest {
 }
 
 pub fn shared(request: LockRequest) -> LockRequest {
-    with(request, |terms| terms.mode = Mode::Shared)
+    with(request, |terms| terms.demand.mode = Mode::Shared)
 }
 
 pub fn permits(permits: u32, limit: impl Into<Option<u32>>, request: LockRequest) -> LockRequest {
-    with(request, |terms| (terms.mode, terms.limit) = (Mode::Permits(permits), limit.into()))
+    with(request, |terms| (terms.demand.mode, terms.demand.limit) = (Mode::Permits(permits), limit.into()))
 }
 
 pub async fn take(node: &Locks, address: &Address, request: LockRequest) -> Grant {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use latchgate::locks::{LockRequest, Locks, RequestedLock};
-use latchgate_core::lock::Mode;
+use latchgate_core::lock::{Demand, Mode};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -96,7 +96,7 @@ async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random:
     }
     let keys: Vec<&str> = chosen.iter().map(|(index, _)| KEYS[*index]).collect();
     if let [(index, mode)] = chosen[..] {
-        granted(node.acquire(&at(KEYS[index]), with(wait(name), |terms| terms.mode = mode)).await);
+        granted(node.acquire(&at(KEYS[index]), with(wait(name), |terms| terms.demand.mode = mode)).await);
     } else {
         let mut request = waiting(all(name, &[]));
         request.locks = chosen.iter().map(|(index, mode)| requested(KEYS[*index], *mode)).collect();
@@ -118,7 +118,7 @@ async fn one_round(node: &Locks, protected: &[Protected; 6], name: &str, random:
 }
 
 fn requested(key: &str, mode: Mode) -> RequestedLock {
-    RequestedLock { address: at(key), mode, limit: None, share: None }
+    RequestedLock { address: at(key), demand: Demand::of(mode) }
 }
 
 pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiters(world: &World) {

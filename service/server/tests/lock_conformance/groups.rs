@@ -20,7 +20,7 @@ fn share(group: &str, limit: Option<u32>) -> Share {
 
 /// A request for one permit of a group.
 fn of(group: &str, group_limit: Option<u32>, limit: u32, request: LockRequest) -> LockRequest {
-    with(permits(1, limit, request), |terms| terms.share = Some(share(group, group_limit)))
+    with(permits(1, limit, request), |terms| terms.demand.share = Some(share(group, group_limit)))
 }
 
 /// Waits for a permit and releases it once told to. Notes the order of the grants.
@@ -133,9 +133,9 @@ pub async fn a_multilock_counts_for_its_group_and_waits_for_it(world: &World) {
     take(&node, &at("pool"), of("a", Some(1), 3, request("first"))).await;
     let mut both = crate::many::all("both", &["plain", "pool"]);
     both.locks[0] = alone("plain");
-    both.locks[1].mode = Mode::Permits(1);
-    both.locks[1].limit = Some(3);
-    both.locks[1].share = Some(share("a", Some(1)));
+    both.locks[1].demand.mode = Mode::Permits(1);
+    both.locks[1].demand.limit = Some(3);
+    both.locks[1].demand.share = Some(share("a", Some(1)));
     let answer = node.acquire_many(both.clone()).await.unwrap();
     let AcquiredMany::Refused { index, refused } = answer else { panic!("{answer:?}") };
     assert_eq!((index, refused.why), (1, Refusal::GroupAtLimit));

@@ -112,7 +112,7 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
     assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::KeyFull(_), _))), "{answer:?}");
     let mut many = all("many", &["another", "key"]);
     many.lease.metadata = long("many").lease.metadata;
-    many.locks[1].mode = latchgate_core::lock::Mode::Shared;
+    many.locks[1].demand.mode = latchgate_core::lock::Mode::Shared;
     let answer = node.acquire_many(many).await;
     assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, outcome: Outcome::KeyFull(_) })), "{answer:?}");
     assert_eq!(inspect(&node).await.state.holders().len(), held);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Refused, RequestedLock};
-use latchgate_core::lock::{EndReason, Lease, LeaseTerms, Mode, Outcome, PRIORITY_MIN};
+use latchgate_core::lock::{Demand, EndReason, Lease, LeaseTerms, Outcome, PRIORITY_MIN};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -28,7 +28,7 @@ pub fn with_all(mut request: LockManyRequest, change: impl FnOnce(&mut LeaseTerm
 }
 
 pub fn alone(key: &str) -> RequestedLock {
-    RequestedLock { address: at(key), mode: Mode::Exclusive, limit: None, share: None }
+    RequestedLock { address: at(key), demand: Demand::default() }
 }
 
 /// The same request, with a long wait.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use futures::poll;
 use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
-use latchgate_core::lock::{Command, EndReason, Force, LimitMismatch, Mode, Note, Outcome, Refusal};
+use latchgate_core::lock::{Command, Demand, EndReason, Force, LimitMismatch, Mode, Note, Outcome, Refusal};
 
 use crate::calls::{at, granted, id, owner, refused, request, take, wait, with};
 use crate::many::{
@@ -175,8 +175,8 @@ pub async fn each_key_has_its_own_mode(world: &World) {
     let node = world.node().await;
     let mixed = |lease: &str, permits: u32| LockManyRequest {
         locks: vec![
-            RequestedLock { mode: Mode::Shared, ..alone("a") },
-            RequestedLock { mode: Mode::Permits(permits), limit: Some(3), ..alone("b") },
+            RequestedLock { demand: Demand::of(Mode::Shared), ..alone("a") },
+            RequestedLock { demand: Demand { limit: Some(3), ..Demand::of(Mode::Permits(permits)) }, ..alone("b") },
         ],
         ..all(lease, &[])
     };
@@ -194,7 +194,10 @@ pub async fn an_impossible_multilock_is_refused_at_once_and_holds_nothing(world:
     let node = world.node().await;
     take(&node, &at("b"), crate::calls::permits(1, 3, request("holder"))).await;
     let wrong_limit = LockManyRequest {
-        locks: vec![alone("a"), RequestedLock { mode: Mode::Permits(1), limit: Some(4), ..alone("b") }],
+        locks: vec![
+            alone("a"),
+            RequestedLock { demand: Demand { limit: Some(4), ..Demand::of(Mode::Permits(1)) }, ..alone("b") },
+        ],
         ..waiting(all("me", &[]))
     };
     let (index, ended) = one_ended(node.acquire_many(wrong_limit).await);

@@ -96,7 +96,7 @@ pub async fn closing_ends_waits_and_answers_other_requests(world: &World) {
 /// While a reader holds the lock, a writer requests it without waiting, and a second reader waits for it.
 pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World) {
     let node = world.node().await;
-    let shared = |name: &str| with(wait(name), |terms| terms.mode = Mode::Shared);
+    let shared = |name: &str| with(wait(name), |terms| terms.demand.mode = Mode::Shared);
     take(&node, &key(), shared("holder")).await;
     // Both are polled together, so that they can be in one batch.
     let key = key();

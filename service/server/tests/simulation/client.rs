@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use latchgate::locks::{Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RequestedLock};
 use latchgate_core::lock::{
-    Close, Command, EndReason, Force, Grant, Group, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner, Position,
-    Refusal, Revoke, Share,
+    Close, Command, Demand, EndReason, Force, Grant, Group, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner,
+    Position, Refusal, Revoke, Share,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use tokio::time::{Instant, sleep, timeout};
@@ -154,9 +154,7 @@ impl Client {
         };
         let lease = LeaseTerms {
             owner: Some(self.owner()).filter(|_| !random.percent(15)),
-            mode,
-            limit,
-            share,
+            demand: Demand { mode, limit, share },
             reentrant: random.percent(25),
             barge: random.percent(5),
             delay_ms: if random.percent(8) { random.between(50..=600) } else { 0 },
@@ -201,7 +199,7 @@ impl Client {
     async fn acquire(&self, node: &Node, key: &str, request: &LockRequest, limit: Option<(u64, u32)>) -> Ended {
         let address = World::address(key);
         let wait_ms = u64::try_from(request.wait.as_millis()).unwrap();
-        let (id, mode) = (request.lease.lease_id.as_str(), request.lease.mode);
+        let (id, mode) = (request.lease.lease_id.as_str(), request.lease.demand.mode);
         self.line(|| format!("{}: acquire {key} {id} {mode:?} wait {wait_ms} ttl {}", node.name, request.lease.ttl_ms));
         let call = node.locks.acquire(&address, request.clone());
         let is_leaving = self.random.percent(12);
@@ -338,7 +336,8 @@ impl Client {
     /// Another client proposes the id of a lease that is held.
     async fn reuse_lease_id(&self, node: &Node, key: &str, lease: &Lease) {
         let owner = Some(Owner::parse("another client").unwrap());
-        let terms = LeaseTerms { owner, mode: lease.mode, ..LeaseTerms::new(lease.lease_id.clone(), 1_000) };
+        let terms =
+            LeaseTerms { owner, demand: Demand::of(lease.mode), ..LeaseTerms::new(lease.lease_id.clone(), 1_000) };
         let request = LockRequest { lease: terms, ..LockRequest::new(lease.lease_id.clone(), 1_000) };
         let answer = timeout(PATIENCE, node.locks.acquire(&World::address(key), request)).await;
         let now = self.world.now().await;
@@ -568,7 +567,10 @@ impl Client {
                 Flavour::Permits(limit) => (Mode::Permits(1), Some(*limit)),
                 Flavour::Exclusive | Flavour::Shared => (Mode::Exclusive, None),
             };
-            RequestedLock { address: World::address(key), mode, limit, share: share(&self.random, mode) }
+            RequestedLock {
+                address: World::address(key),
+                demand: Demand { mode, limit, share: share(&self.random, mode) },
+            }
         };
         let wait = self.ms(1, 1) * *self.random.one_of(&[0, 500, 3_000]);
         let wait_ms = wait.as_millis();

@@ -411,7 +411,7 @@ async fn fill_a_key(world: &Arc<World>) {
     let text = |bytes: usize| Metadata::from_json_text(&format!("{{\"a\":\"{}\"}}", "a".repeat(bytes)));
     for number in 0..80 {
         let mut request = LockRequest::new(id(number), 10_000);
-        (request.lease.mode, request.lease.metadata) = (Mode::Shared, Some(text(1_000)));
+        (request.lease.demand.mode, request.lease.metadata) = (Mode::Shared, Some(text(1_000)));
         match node.locks.acquire(&address, request).await {
             Ok(Acquired::Outcome(Outcome::Granted(_), _)) => {}
             Ok(answer @ Acquired::Outcome(Outcome::KeyFull(_), _)) if number > 40 => {

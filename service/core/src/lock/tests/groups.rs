@@ -59,8 +59,9 @@ impl World {
     fn member(&mut self, group: &str, limit: u32, group_limit: Option<u32>) -> Acquire {
         self.now = self.now.plus_ms(1);
         let share = Some(Share { group: Group::parse(group).unwrap(), limit: group_limit });
-        let lease =
-            with(self.request(group, Mode::Permits(1)), |terms| (terms.limit, terms.share) = (Some(limit), share));
+        let lease = with(self.request(group, Mode::Permits(1)), |terms| {
+            (terms.demand.limit, terms.demand.share) = (Some(limit), share)
+        });
         Acquire { node: NodeId::new("elsewhere"), ..lease }
     }
 }
@@ -155,7 +156,7 @@ fn inside_a_group_priority_counts_and_no_smaller_request_overtakes() {
     let holder = world.hold_as(holder);
     let mut node = Node::new("node");
     // It would be the third permit of its group.
-    let large = with(world.member("a", 3, Some(2)), |terms| terms.mode = Mode::Permits(2));
+    let large = with(world.member("a", 3, Some(2)), |terms| terms.demand.mode = Mode::Permits(2));
     node.wait(large);
     let small = world.member("a", 3, Some(3));
     node.wait(small);
@@ -172,7 +173,7 @@ fn inside_a_group_priority_counts_and_no_smaller_request_overtakes() {
 #[test]
 fn an_exclusive_request_is_not_passed_by_groups_that_came_later() {
     let mut world = world();
-    let holder = with(world.request("ann", Mode::Permits(1)), |terms| terms.limit = Some(2));
+    let holder = with(world.request("ann", Mode::Permits(1)), |terms| terms.demand.limit = Some(2));
     let holder = world.hold_as(holder);
     let mut node = Node::new("node");
     let exclusive = world.request("exclusive", Mode::Exclusive);
@@ -235,7 +236,7 @@ fn turns_of_groups_with_long_names_leave_space_for_leases() {
         for number in 0..TURNS_PER_NODE_MAX {
             let request = with(world.member("group", 1, None), |terms| {
                 let group = Group::parse(&format!("{number:0>256}")).unwrap();
-                terms.share = Some(Share { group, limit: Some(1) });
+                terms.demand.share = Some(Share { group, limit: Some(1) });
             });
             node.wait(request);
         }
@@ -251,7 +252,7 @@ fn turns_of_groups_with_long_names_leave_space_for_leases() {
 #[test]
 fn a_state_without_groups_is_written_as_before_and_group_states_are_read() {
     let mut world = world();
-    let request = with(world.request("ann", Mode::Permits(1)), |terms| terms.limit = Some(1));
+    let request = with(world.request("ann", Mode::Permits(1)), |terms| terms.demand.limit = Some(1));
     let lease = world.hold_as(request);
     world.wait("ben", Mode::Permits(1));
     world.release(&lease);
@@ -330,7 +331,7 @@ fn no_permit_stays_free_when_the_oldest_waiter_of_a_group_is_unpublished() {
         .collect();
     world.now = world.now.plus_ms(1_000);
     let mut nodes = [Node::new("node-1"), Node::new("node-2")];
-    let old = with(world.member("g", limit, Some(2)), |terms| terms.mode = Mode::Permits(2));
+    let old = with(world.member("g", limit, Some(2)), |terms| terms.demand.mode = Mode::Permits(2));
     nodes[0].wait(old);
     for name in ["h"].into_iter().chain(fillers.iter().map(String::as_str)) {
         let request = world.member(name, limit, None);

@@ -24,7 +24,7 @@ fn nothing_new_is_granted_before_its_end_and_everything_after_it() {
     for mode in [Mode::Exclusive, Mode::Shared] {
         assert_eq!(world.acquire("ann", mode), held_off(end));
     }
-    let permits = with(world.request("ann", Mode::Permits(1)), |terms| terms.limit = Some(2));
+    let permits = with(world.request("ann", Mode::Permits(1)), |terms| terms.demand.limit = Some(2));
     assert_eq!(world.run(Command::Acquire(permits)), held_off(end));
     let barge = with(world.request("ann", Mode::Exclusive), |terms| terms.barge = true);
     assert_eq!(world.run(Command::Acquire(barge)), held_off(end));

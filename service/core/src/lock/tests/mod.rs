@@ -59,7 +59,12 @@ impl World {
         let lease_id = LeaseId::parse(&format!("{owner}-{}", self.requests)).unwrap();
         let named = Some(Owner::parse(owner).unwrap());
         Acquire {
-            lease: LeaseTerms { owner: named, mode, reentrant: true, ..LeaseTerms::new(lease_id, TTL_MS) },
+            lease: LeaseTerms {
+                owner: named,
+                demand: Demand::of(mode),
+                reentrant: true,
+                ..LeaseTerms::new(lease_id, TTL_MS)
+            },
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
             precedence: Precedence::ByTurns,

@@ -4,7 +4,7 @@ use super::*;
 
 impl World {
     fn of(&mut self, owner: &str, permits: u32, limit: u32) -> Acquire {
-        with(self.request(owner, Mode::Permits(permits)), |terms| terms.limit = Some(limit))
+        with(self.request(owner, Mode::Permits(permits)), |terms| terms.demand.limit = Some(limit))
     }
 }
 

@@ -101,7 +101,7 @@ fn a_lock_delay_blocks_an_upgrade() {
 fn permits_do_not_go_with_other_modes() {
     let mut world = world();
     let reader = world.hold("ann", Mode::Shared);
-    let request = with(world.request("ben", Mode::Permits(1)), |terms| terms.limit = Some(2));
+    let request = with(world.request("ben", Mode::Permits(1)), |terms| terms.demand.limit = Some(2));
     assert_eq!(world.run(Command::Acquire(request.clone())), HELD);
     world.release(&reader);
     world.hold_as(request);
@@ -153,6 +153,6 @@ fn a_lease_id_is_not_repeated_in_another_mode() {
     let mut world = world();
     let request = world.request("ann", Mode::Shared);
     world.hold_as(request.clone());
-    let other = with(request, |terms| terms.mode = Mode::Exclusive);
+    let other = with(request, |terms| terms.demand.mode = Mode::Exclusive);
     assert_eq!(world.run(Command::Acquire(other)), Outcome::LeaseIdReused);
 }

@@ -5,7 +5,7 @@ use super::*;
 impl World {
     fn start(&mut self, owner: &str, permits: u32, limit: u32, min_hold_ms: u64) -> Acquire {
         with(self.request(owner, Mode::Permits(permits)), |terms| {
-            (terms.limit, terms.min_hold_ms) = (Some(limit), min_hold_ms);
+            (terms.demand.limit, terms.min_hold_ms) = (Some(limit), min_hold_ms);
         })
     }
 

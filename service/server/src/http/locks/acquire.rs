@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchgate_core::lock::{Grant, LeaseId, LeaseTerms, Mode, Outcome, PRIORITY_MAX, PRIORITY_MIN, Refusal};
+use latchgate_core::lock::{Demand, Grant, LeaseId, LeaseTerms, Mode, Outcome, PRIORITY_MAX, PRIORITY_MIN, Refusal};
 use latchgate_core::{Address, App};
 use serde_json::{Map, Value};
 
@@ -16,7 +16,7 @@ use crate::http::context::Context;
 use crate::http::context::Volatility;
 use crate::http::path::PathAddress;
 use crate::http::problem::{Problem, within};
-use crate::http::ticket::{Requested, Resumed};
+use crate::http::ticket::Resumed;
 use crate::locks::{Acquired, LockRequest};
 
 acquire_body! {
@@ -85,7 +85,7 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
     let request = request.parse(&call.context, &address)?;
     let _waits = call.enter_wait(request.wait)?;
     let (lease_id, wait) = (request.lease.lease_id.clone(), request.wait);
-    let keys = [(&address, Some(Requested::of_lease(&request.lease)))];
+    let keys = [(&address, Some(request.lease.demand.clone()))];
     let acquired = call.context.locks.acquire(&address, request).await;
     let of_key = |problem: Problem| problem.with("key", address.key.as_str());
     let (Grant { lease, limit, .. }, now) = match acquired.map_err(|failure| of_key(unanswered(&failure, &lease_id)))? {
@@ -113,7 +113,7 @@ pub async fn acquire(call: Call, PathAddress(address): PathAddress, Json(request
 /// The answer to an acquire that was not granted. After a wait, it has a ticket to continue it.
 pub fn not_acquired(
     context: &Context,
-    keys: &[(&Address, Option<Requested>)],
+    keys: &[(&Address, Option<Demand>)],
     lease_id: &LeaseId,
     wait: Duration,
     acquired: &Acquired,
@@ -138,13 +138,13 @@ impl AcquireRequest {
     fn parse(self, context: &Context, address: &Address) -> Result<LockRequest, Problem> {
         let resumed = self.resumed(context, address)?;
         let named = resumed.as_ref().and_then(|resumed| resumed.requested.clone());
-        let Requested { mode, limit, share } = match named {
+        let demand = match named {
             Some(requested) => requested,
             None => self.mode_fields().parse()?,
         };
         let barge = self.barge.unwrap_or_default();
-        let request = self.lock_request(context, &address.app, &[mode], resumed)?;
-        Ok(LockRequest { lease: LeaseTerms { mode, limit, share, barge, ..request.lease }, ..request })
+        let request = self.lock_request(context, &address.app, &[demand.mode], resumed)?;
+        Ok(LockRequest { lease: LeaseTerms { demand, barge, ..request.lease }, ..request })
     }
 
     fn mode_fields(&self) -> ModeFields<'_> {

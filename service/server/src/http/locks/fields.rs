@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use latchgate_core::access::has_api_key;
 use latchgate_core::key::check_name;
-use latchgate_core::lock::{Group, LeaseId, Metadata, Mode, Note, Owner, Share};
+use latchgate_core::lock::{Demand, Group, LeaseId, Metadata, Mode, Note, Owner, Share};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::http::context::{Context, MIN_HOLD_MS_MAX, TTL_MS_MIN};
 use crate::http::problem::{Code, Problem, within};
-use crate::http::ticket::{Requested, Resumed};
+use crate::http::ticket::Resumed;
 
 /// Longest `metadata`, in bytes of compact JSON.
 const METADATA_MAX_BYTES: usize = 1_024;
@@ -49,7 +49,7 @@ impl ModeFields<'_> {
     ///
     /// # Errors
     /// Names the wrong field.
-    pub fn parse(self) -> Result<Requested, Problem> {
+    pub fn parse(self) -> Result<Demand, Problem> {
         let mode = self.mode.unwrap_or_default();
         if mode != ModeName::Permits {
             let named = [
@@ -63,13 +63,13 @@ impl ModeFields<'_> {
             }
         }
         match mode {
-            ModeName::Exclusive => Ok(Requested::of(Mode::Exclusive)),
-            ModeName::Shared => Ok(Requested::of(Mode::Shared)),
+            ModeName::Exclusive => Ok(Demand::of(Mode::Exclusive)),
+            ModeName::Shared => Ok(Demand::of(Mode::Shared)),
             ModeName::Permits => {
                 let limit = self.limit.map(|limit| within("limit", limit, 1..=LIMIT_MAX)).transpose()?;
                 let permits = self.permits.unwrap_or(1);
                 let permits = within("permits", permits, 1..=limit.unwrap_or(LIMIT_MAX))?;
-                Ok(Requested { mode: Mode::Permits(permits), limit, share: self.share(permits)? })
+                Ok(Demand { mode: Mode::Permits(permits), limit, share: self.share(permits)? })
             }
         }
     }
@@ -241,9 +241,7 @@ macro_rules! acquire_body {
                 Ok(LockRequest {
                     lease: LeaseTerms {
                         owner: parse_owner(self.owner.as_deref())?,
-                        mode: Mode::Exclusive,
-                        limit: None,
-                        share: None,
+                        demand: Demand::default(),
                         ttl_ms: context.check_ttl(self.ttl_ms.unwrap_or(context.limits.ttl_ms_default))?,
                         reentrant: self.reentrant.unwrap_or_default(),
                         barge: false,
