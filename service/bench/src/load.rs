@@ -1,11 +1,11 @@
 //! `latchgate-bench load`: the workloads, and what they show.
 
 use std::fmt::Write as _;
+use std::io::{Write as _, stdout};
 use std::time::Duration;
 
 use clap::Args;
 use comfy_table::{Table, presets};
-use humantime::parse_duration;
 use latchgate_bench::cpu::Watched;
 use latchgate_bench::http::Target;
 use latchgate_bench::work::{self, Report, Settings, Workload};
@@ -37,11 +37,11 @@ pub struct LoadArgs {
     pub connections: u16,
 
     /// How long each workload is measured.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_duration)]
     pub duration: Duration,
 
     /// How long each workload runs before that.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
     pub warmup: Duration,
 
     /// Operations per second in an open loop. If absent: as many as the connections can.
@@ -57,7 +57,7 @@ pub struct LoadArgs {
     pub leases: u32,
 
     /// How often each of those of `renewals` is renewed.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_duration)]
     pub every: Duration,
 
     /// The processes of the nodes. If absent, and the URL names this machine: the one that listens there.
@@ -86,6 +86,11 @@ pub struct LoadArgs {
     pub key: Option<String>,
 }
 
+fn some_duration(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if duration.as_millis() == 0 { Err("must be at least 1ms".to_owned()) } else { Ok(duration) }
+}
+
 /// # Errors
 /// When a node cannot be reached, or a request has failed.
 pub async fn run(args: &LoadArgs) -> anyhow::Result<()> {
@@ -104,13 +109,13 @@ pub async fn run(args: &LoadArgs) -> anyhow::Result<()> {
         };
         for report in [Some(report), direct].into_iter().flatten() {
             if args.json {
-                println!("{}", serde_json::to_string(&report)?);
+                writeln!(stdout(), "{}", serde_json::to_string(&report)?)?;
             }
             reports.push(report);
         }
     }
     if !args.json {
-        println!("{}", table(&reports).trim_end());
+        writeln!(stdout(), "{}", table(&reports).trim_end())?;
     }
     reports.iter().try_for_each(Report::check)
 }
@@ -118,7 +123,7 @@ pub async fn run(args: &LoadArgs) -> anyhow::Result<()> {
 impl LoadArgs {
     fn settings(&self) -> anyhow::Result<Settings> {
         let urls = self.url.split(',').map(str::trim).filter(|url| !url.is_empty());
-        let targets = urls.map(|url| Target::with_key(url, self.key.as_deref()));
+        let targets = urls.map(|url| Target::with_key(url, self.key.as_deref().filter(|key| !key.is_empty())));
         let targets = targets.collect::<anyhow::Result<Vec<_>>>()?;
         Ok(Settings {
             watched: self.watched(&targets),

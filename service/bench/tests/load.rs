@@ -52,3 +52,11 @@ async fn a_load_without_a_node_fails_and_says_why() {
     let (is_done, out, err) = load(&away, &["repeated", "--duration", "1s"]).await;
     assert!(!is_done && out.is_empty() && err.contains("refused"), "{out}\n{err}");
 }
+
+#[tokio::test]
+async fn settings_that_measure_nothing_are_refused() {
+    for args in [["repeated", "--duration", "0s"], ["renewals", "--every", "0s"]] {
+        let (is_done, out, err) = load("http://127.0.0.1:1", &args).await;
+        assert!(!is_done && out.is_empty() && err.contains("at least 1ms"), "{out}\n{err}");
+    }
+}

@@ -86,7 +86,6 @@ function show(view, title, href, load) {
     } catch (problem) {
       if (problem.status === 429) {
         // What was known stays, and is asked for again when the quota lets more come.
-        pauseMs = 2000;
         if (!shown.querySelector("table")) replace(shown, empty("The app has used up its quota of requests: asked again in a moment."));
         return;
       }

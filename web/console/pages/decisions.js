@@ -25,13 +25,23 @@ export async function needingDecision(view, filter = {}) {
     let cursor = "";
     let pages = 0;
     do {
-      const answer = await view.get("/v1/operations", { ...filter, state, limit: PAGE, cursor });
+      let answer;
+      try {
+        answer = await view.get("/v1/operations", { ...filter, state, limit: PAGE, cursor });
+      } catch (problem) {
+        // The app's quota of requests is used up: what was found is shown.
+        if (problem.status !== 429 || (state === "unknown" && !cursor)) throw problem;
+        return { rows: inOrder(rows), isAll: false };
+      }
       rows.push(...answer.operations.filter(decisionOf));
       cursor = answer.next_cursor;
       pages += 1;
     } while (cursor && pages < PAGES_MAX);
     isAll &&= !cursor;
   }
-  rows.sort((a, b) => Date.parse(undecidedSince(a)) - Date.parse(undecidedSince(b)));
-  return { rows, isAll };
+  return { rows: inOrder(rows), isAll };
+}
+
+function inOrder(rows) {
+  return rows.sort((a, b) => Date.parse(undecidedSince(a)) - Date.parse(undecidedSince(b)));
 }

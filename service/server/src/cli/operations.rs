@@ -84,8 +84,9 @@ async fn carry_out(
                 lines.collect::<Vec<_>>().join("\n")
             });
             if !show.json && is_undecided(&answer) {
+                let of_app = app.map(|app| format!(" --app {app}")).unwrap_or_default();
                 complain(format_args!(
-                    "find out how it ended, then: latchgate operations resolve {id} --succeeded --reason …, or --failed"
+                    "find out how it ended, then: latchgate operations resolve {id}{of_app} --succeeded --reason …, or --failed"
                 ));
             }
         }

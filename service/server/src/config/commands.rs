@@ -299,7 +299,7 @@ impl OnceArgs {
         let zone = match &self.tz {
             Some(zone) => zone.clone(),
             None if self.every.is_some() && env::var_os("TZ").is_some() => {
-                TimeZone::try_system().context("TZ names no time zone (or use --tz)")?
+                TimeZone::try_system().context("TZ is no time zone that is known here: name one with --tz")?
             }
             None => TimeZone::system(),
         };

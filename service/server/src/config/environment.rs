@@ -39,7 +39,7 @@ fn names_of(command: &clap::Command) -> Vec<String> {
     own.chain(command.get_subcommands().flat_map(names_of)).collect()
 }
 
-/// Warns of each variable that no setting reads.
+/// Warns of each variable that no setting reads; if `is_quiet`, only of those that are nearly one of a setting.
 ///
 /// # Errors
 /// Of a node, names a variable that is nearly one of a setting: the setting would silently have its default.
@@ -47,6 +47,7 @@ pub fn check(
     environment: impl Iterator<Item = (OsString, OsString)>,
     command: &clap::Command,
     is_node: bool,
+    is_quiet: bool,
 ) -> anyhow::Result<()> {
     // A node is stopped by what is near its own settings only.
     let read = if is_node { command.find_subcommand("serve").unwrap_or(command) } else { command };
@@ -58,6 +59,7 @@ pub fn check(
             Some(nearest) => {
                 eprintln!("latchgate: no setting reads the environment variable {name}: did you mean {nearest}?")
             }
+            None if is_quiet => {}
             None => eprintln!("latchgate: no setting reads the environment variable {name}"),
         }
     }
@@ -108,8 +110,8 @@ mod tests {
 
     fn refused(name: &str, value: &str) -> Option<String> {
         let environment = || [(OsString::from(name), OsString::from(value))].into_iter();
-        assert!(check(environment(), &command(), false).is_ok(), "{name}: a client's command only warns");
-        check(environment(), &command(), true).err().map(|error| error.to_string())
+        assert!(check(environment(), &command(), false, false).is_ok(), "{name}: a client's command only warns");
+        check(environment(), &command(), true, false).err().map(|error| error.to_string())
     }
 
     fn is_unknown(name: &str, value: &str) -> bool {

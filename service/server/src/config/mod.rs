@@ -166,10 +166,10 @@ impl Cli {
         {
             args.store.locks_from_environment = matches.value_source("locks") == Some(ValueSource::EnvVariable);
         }
-        // A crontab mails what is printed.
-        let is_quiet = matches!(&cli.command, Command::Once(args) if args.quiet);
-        if !matches!(cli.command, Command::Openapi) && !is_quiet {
-            environment::check(std::env::vars_os(), &command, matches!(cli.command, Command::Serve(_)))?;
+        if !matches!(cli.command, Command::Openapi) {
+            // A crontab mails what is printed.
+            let is_quiet = matches!(&cli.command, Command::Once(args) if args.quiet);
+            environment::check(std::env::vars_os(), &command, matches!(cli.command, Command::Serve(_)), is_quiet)?;
         }
         Ok(cli)
     }
