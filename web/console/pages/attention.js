@@ -85,7 +85,8 @@ function show(view, title, href, load) {
         rows.length > ROWS && h("p", { class: "about" }, h("a", { href }, `All: ${total(rows)}`)), rest);
     } catch (problem) {
       if (problem.status === 429) {
-        // What was known stays, and is asked for again when the quota lets more come.
+        // What was known stays, and is asked for again when the quota lets more come: not at the moment of the other lists.
+        pauseMs = 2000;
         if (!shown.querySelector("table")) replace(shown, empty("The app has used up its quota of requests: asked again in a moment."));
         return;
       }

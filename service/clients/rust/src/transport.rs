@@ -434,7 +434,7 @@ fn reason_of(error: &reqwest::Error) -> String {
     }
 }
 
-/// A key or a name as a part of a path or a query, for [`Client::call`].
+/// A key or a name as a part of a path or a query, for [`crate::Client::call`].
 #[must_use]
 pub fn encode(text: &str) -> String {
     utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
