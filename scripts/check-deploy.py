@@ -185,7 +185,7 @@ def check_nginx(nodes):
     balanced = [env[name] for name in sorted(env) if name.startswith("BALANCER_NODE_")]
     expect(balanced == addresses, f"nginx has {balanced}, the nodes are at {addresses}")
 
-    longest = max(2 * setting("body-bytes-max"), 500 * constant("LEASE_BYTES_MAX", "service/server/src/http/context.rs"))
+    longest = max(2 * setting("body-bytes-max"), 500 * constant("LEASE_BYTES_MAX", "service/server/src/http/endpoint.rs"))
     for name in ("client_max_body_size", "client_body_buffer_size"):
         expect(directive(name, template) == str(longest), f"{name} is not {longest}, as that of a node")
     expect(f"at most {longest} bytes" in template, f"nginx's refusal does not say {longest} bytes")
