@@ -29,8 +29,8 @@ export async function needingDecision(view, filter = {}) {
       try {
         answer = await view.get("/v1/operations", { ...filter, state, limit: PAGE, cursor });
       } catch (problem) {
-        // The app's quota of requests is used up: what was found is shown.
-        if (problem.status !== 429 || (state === "unknown" && !cursor)) throw problem;
+        // The app's quota of requests is used up: what was found is shown. Nothing found does not mean that there is none.
+        if (problem.status !== 429 || rows.length === 0) throw problem;
         return { rows: inOrder(rows), isAll: false };
       }
       rows.push(...answer.operations.filter(decisionOf));
