@@ -117,6 +117,7 @@ pub enum BodyLimit {
 }
 
 impl BodyLimit {
+    /// How many bytes it may have.
     pub fn bytes(self, &RequestLimits { body_bytes_max, .. }: &RequestLimits) -> usize {
         match self {
             Self::NoBody => 0,
