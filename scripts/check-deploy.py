@@ -185,7 +185,7 @@ def check_nginx(nodes):
     balanced = [env[name] for name in sorted(env) if name.startswith("BALANCER_NODE_")]
     expect(balanced == addresses, f"nginx has {balanced}, the nodes are at {addresses}")
 
-    longest = max(2 * setting("body-bytes-max"), 500 * constant("LEASE_BYTES_MAX", "service/server/src/http/endpoint.rs"))
+    longest = max(2 * setting("body-bytes-max"), 500 * constant("LEASE_BYTES_MAX", "service/node/src/http/endpoint.rs"))
     for name in ("client_max_body_size", "client_body_buffer_size"):
         expect(directive(name, template) == str(longest), f"{name} is not {longest}, as that of a node")
     expect(f"at most {longest} bytes" in template, f"nginx's refusal does not say {longest} bytes")
@@ -218,7 +218,7 @@ def check_prometheus(addresses):
     [job] = yaml.safe_load(read("deploy/prometheus.yml"))["scrape_configs"]
     expect(job["static_configs"][0]["targets"] == addresses, "Prometheus scrapes other addresses than the nodes'")
     path = job.get("metrics_path", "/metrics")
-    expect(f'"{path}"' in read("service/server/src/http/endpoints.rs"), f"a node has no {path}")
+    expect(f'"{path}"' in read("service/node/src/http/endpoints.rs"), f"a node has no {path}")
 
 
 def check_prometheus_start(prometheus):
@@ -276,7 +276,7 @@ def check_kubernetes():
     expect(pod["enableServiceLinks"] is False, "Kubernetes sets variables LATCHGATE_… that no node reads")
     drain = in_ms(env["LATCHGATE_DRAIN_NOTICE"]) + setting("drain-timeout")
     expect(pod["terminationGracePeriodSeconds"] * 1_000 > drain, "Kubernetes kills a node while it drains")
-    routes = read("service/server/src/http/endpoints.rs")
+    routes = read("service/node/src/http/endpoints.rs")
     for probe in ("livenessProbe", "startupProbe", "readinessProbe"):
         path = node[probe]["httpGet"]["path"]
         expect(f'row("GET", "{path}"' in routes, f"a node has no {path}")

@@ -8,8 +8,8 @@ mod names;
 mod records;
 mod states;
 
-use latchgate::http::hostile;
-use latchgate::store::redis::hostile as redis;
+use latchgate_node::http::hostile;
+use latchgate_node::store::redis::hostile as redis;
 
 /// A name, what takes the bytes, and a valid input that mutations begin with.
 pub type Target = (&'static str, fn(&[u8]), &'static str);

@@ -7,9 +7,9 @@ use std::time::Duration;
 use latchgate_core::Timestamp;
 
 use crate::config::StoreArgs;
-use crate::engines::open::{NamedEngine, StoreKind};
-use crate::format::rfc3339;
-use crate::store::postgres::place_of;
+use latchgate_node::engines::open::{NamedEngine, StoreKind};
+use latchgate_node::format::rfc3339;
+use latchgate_node::store::postgres::place_of;
 
 /// # Errors
 /// When the flags name no stores.

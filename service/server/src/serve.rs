@@ -10,19 +10,20 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::access::{Access, Clock, FixedKey};
 use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
-use crate::engines::open::{NamedEngine, StoreKind};
-use crate::engines::{EngineSet, EngineSpec};
-use crate::gate::Operations;
-use crate::http::{self, Context, Threads, Tls};
-use crate::locks::Locks;
-use crate::observe::logs;
-use crate::observe::traces::Exporter;
-use crate::store::documents::SECRET;
-use crate::store::postgres::PostgresStore;
-use crate::store::sqlite::SqliteStore;
-use crate::{gate_home, greeting, listen};
+use crate::greeting;
+use latchgate_node::access::{Access, Clock, FixedKey};
+use latchgate_node::engines::open::{NamedEngine, StoreKind};
+use latchgate_node::engines::{EngineSet, EngineSpec};
+use latchgate_node::gate::Operations;
+use latchgate_node::http::{self, Context, Threads, Tls};
+use latchgate_node::locks::Locks;
+use latchgate_node::observe::logs;
+use latchgate_node::observe::traces::Exporter;
+use latchgate_node::store::documents::SECRET;
+use latchgate_node::store::postgres::PostgresStore;
+use latchgate_node::store::sqlite::SqliteStore;
+use latchgate_node::{gate_home, listen};
 
 /// Runs a node until SIGTERM or SIGINT.
 ///
@@ -87,7 +88,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
 }
 
 /// Opens the stores, and starts all that requests need. `addresses` are those that `--listen` stands for, and `address` is the one that operators see.
-pub(crate) async fn context(
+async fn context(
     args: &ServeArgs,
     fixed_key: FixedKey,
     connections_max: usize,

@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::store::Store;
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::sqlite::SqliteStore;
+use latchgate_node::store::Store;
+use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate_node::store::redis::{RedisConfig, RedisStore};
+use latchgate_node::store::sqlite::SqliteStore;
 use tempfile::TempDir;
 
 use crate::memory::MemoryStore;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::node::client;
 use super::print::{complain, counted, list, not_printed, out, printed, said, text, when};
 use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
-use crate::format::lasting;
+use latchgate_node::format::lasting;
 
 /// # Errors
 /// Says why the command was refused, or could not be carried out.

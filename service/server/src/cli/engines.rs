@@ -11,8 +11,8 @@ use super::node::{ORDER_MAX, client};
 use super::print::{complain, list, one_line, out, rough, said, text, when};
 use super::progress::shown;
 use crate::config::{EnginesCommand, NodeCommand};
-use crate::engines::{EnginesOf, SwitchOrder};
-use crate::format::{YEAR_MS, ms};
+use latchgate_node::engines::{EnginesOf, SwitchOrder};
+use latchgate_node::format::{YEAR_MS, ms};
 
 const ENGINES: [&str; 3] = ["locks", "gate", "durable"];
 

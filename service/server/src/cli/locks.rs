@@ -15,7 +15,7 @@ use super::listing::{PAGE, in_own_app, list_of, pages};
 use super::node::client;
 use super::print::{coloured, complain, counted, list, one_line, out, said, text, when};
 use crate::config::{EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, ShowArgs};
-use crate::format::{YEAR_MS, ms};
+use latchgate_node::format::{YEAR_MS, ms};
 
 /// Between two lists with --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(2);

@@ -10,9 +10,9 @@ use tokio_util::sync::CancellationToken;
 use super::node::client;
 use super::print::complain;
 use crate::config::{CLIENT_TIMEOUT, McpArgs, McpGateArgs};
-use crate::listen;
-use crate::observe::logs;
 use crate::serve::stop_signal;
+use latchgate_node::listen;
+use latchgate_node::observe::logs;
 
 /// # Errors
 /// When the settings are not valid, or the address cannot be had.

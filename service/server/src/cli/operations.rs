@@ -10,7 +10,7 @@ use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
 use super::print::{complain, one_line, said, text, when};
 use crate::config::{NodeCommand, OperationsCommand, ShowArgs};
-use crate::format::ms;
+use latchgate_node::format::ms;
 
 /// Digits of the id of an operation.
 const ID_LENGTH: usize = 32;

@@ -7,9 +7,9 @@ use tokio_util::sync::CancellationToken;
 use super::node::client;
 use super::print::out;
 use crate::config::ProxyArgs;
-use crate::listen;
-use crate::observe::logs;
 use crate::serve::stop_signal;
+use latchgate_node::listen;
+use latchgate_node::observe::logs;
 
 /// # Errors
 /// When the settings are not valid, or the address cannot be had.

@@ -15,7 +15,7 @@ use super::node::client;
 use super::operations::{PAGES_MAX, UNDECIDED_STATES, in_states, is_undecided, since};
 use super::print::{counted, one_line, out, text, when};
 use crate::config::ShowArgs;
-use crate::format::ms;
+use latchgate_node::format::ms;
 
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// The requests of which time a status shows.

@@ -5,8 +5,8 @@ use latchgate_core::access::{KeyId, Scope};
 
 use super::duration::duration_ms;
 use super::{ShowArgs, StoreArgs};
-use crate::access::FixedKey;
-use crate::access::operator::QuotasRequest;
+use latchgate_node::access::FixedKey;
+use latchgate_node::access::operator::QuotasRequest;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access")]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::format::ms;
+use latchgate_node::format::ms;
 
 /// # Errors
 /// Says what a duration looks like.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 
 use super::store::{StoreArgs, is_postgres};
-use crate::engines::open::{NamedEngine, StoreKind};
-use crate::store::postgres::PostgresConfig;
-use crate::store::redis::{RedisConfig, is_redis};
-use crate::store::sqlite;
+use latchgate_node::engines::open::{NamedEngine, StoreKind};
+use latchgate_node::store::postgres::PostgresConfig;
+use latchgate_node::store::redis::{RedisConfig, is_redis};
+use latchgate_node::store::sqlite;
 
 const DEFAULT_LOCKS: &str = "sqlite:latchgate.db";
 const NAME_MAX_BYTES: usize = 32;

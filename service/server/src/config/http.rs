@@ -13,8 +13,8 @@ use ipnet::IpNet;
 
 use super::duration::{duration, some_duration};
 use super::positive;
-use crate::http::{AllowedHost, ServerLimits, Tls, network, origin};
-use crate::listen::Listen;
+use latchgate_node::http::{AllowedHost, ServerLimits, Tls, network, origin};
+use latchgate_node::listen::Listen;
 
 /// How many of the connections may wait for a lock, an operation or events. Further requests that would wait are refused at once, so
 /// that holders can always renew and release.

@@ -8,8 +8,8 @@ use clap_complete::Shell;
 
 use super::duration::{duration, duration_ms};
 use super::{BesideArgs, NodeArgs};
-use crate::access::operator::number_or_none;
-use crate::engines::EnginesOf;
+use latchgate_node::access::operator::number_or_none;
+use latchgate_node::engines::EnginesOf;
 
 /// How a command prints.
 #[derive(Clone, Debug, Args)]

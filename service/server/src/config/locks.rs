@@ -7,9 +7,9 @@ use clap::Args;
 
 use super::duration::{duration, duration_ms};
 use super::positive;
-use crate::format::YEAR_MS;
-use crate::http::TTL_MS_MIN;
-use crate::locks::Limits;
+use latchgate_node::format::YEAR_MS;
+use latchgate_node::http::TTL_MS_MIN;
+use latchgate_node::locks::Limits;
 
 const TTL_MS_DEFAULT: u64 = 30_000;
 const DAY: Duration = Duration::from_secs(24 * 3_600);

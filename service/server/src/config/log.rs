@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::observe::logs::LogFormat;
+use latchgate_node::observe::logs::LogFormat;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Observing")]

@@ -11,7 +11,7 @@ use latchgate_mcp::locks::{self, Tree};
 
 use super::duration::some_duration;
 use super::{LogArgs, NodeArgs};
-use crate::listen::Listen;
+use latchgate_node::listen::Listen;
 
 /// Run a server of the Model Context Protocol: locks for agents, and work that is done once.
 ///

@@ -42,9 +42,9 @@ pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::store::StoreArgs;
-use crate::format::ms;
-use crate::http::{Hosts, RequestLimits};
-use crate::listen::Listen;
+use latchgate_node::format::ms;
+use latchgate_node::http::{Hosts, RequestLimits};
+use latchgate_node::listen::Listen;
 
 const VARIABLES: &str = "Each flag is also read from a variable: --ttl-max from LATCHGATE_TTL_MAX. A flag without a value is on if its \
                          variable is true. Lists are separated by commas; in --locks, --locks-direct and --without by spaces. A \

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::observe::traces::Otlp;
+use latchgate_node::observe::traces::Otlp;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Observing")]

@@ -4,8 +4,8 @@ use anyhow::ensure;
 use clap::Args;
 
 use super::duration::duration_ms;
-use crate::format::YEAR_MS;
-use crate::http::{OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
+use latchgate_node::format::YEAR_MS;
+use latchgate_node::http::{OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
 
 #[derive(Debug, Args)]
 pub struct OperationArgs {

@@ -8,7 +8,7 @@ use latchgate_proxy::Settings;
 
 use super::duration::some_duration;
 use super::{LogArgs, NodeArgs, positive};
-use crate::listen::Listen;
+use latchgate_node::listen::Listen;
 
 #[derive(Debug, Args)]
 pub struct ProxyArgs {

@@ -7,7 +7,7 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
 use super::duration::some_duration;
-use crate::engines::open::{NamedEngine, StoreKind};
+use latchgate_node::engines::open::{NamedEngine, StoreKind};
 
 /// Longest time that a commit in Postgres waits for a row that another session has locked. Then the row's key is served apart from the
 /// other keys, until --store-timeout.

@@ -12,10 +12,10 @@ use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
 use tokio::sync::{OwnedMutexGuard, mpsc};
 
-use latchgate::store::documents::{DocumentStore, StoredDocument};
-use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
-use latchgate::store::operation_rows::Bounds;
-use latchgate::store::{
+use latchgate_node::store::documents::{DocumentStore, StoredDocument};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState, Reading};
+use latchgate_node::store::operation_rows::Bounds;
+use latchgate_node::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
     LockedStates, LoggedEvent, OperationPage, Page, RecordStore, RowState, Rows, Rule, Store, StoreError, Stored,
     Version, WAKE_UPS_MAX, WakeUp, page_of, position_after, read_position,

@@ -15,6 +15,8 @@ mod records;
 mod sets;
 mod waits;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,27 +67,30 @@ impl Operations {
     ///
     /// # Errors
     /// When the engine in use of `own` cannot be reached.
-    pub async fn start(locks: &Locks, own: Option<EngineSet>, limits: Limits) -> anyhow::Result<Self> {
-        let running = CancellationToken::new();
-        let main = Machine::start(Arc::clone(locks.node()), &running);
-        let own = match own {
-            Some(set) => {
-                let id = set.node_id();
-                let node = Node::start(set, id, limits, Arc::clone(&locks.node().metrics)).await?;
-                tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
-                Some(Machine::start(node, &running))
-            }
-            None => None,
-        };
-        let inner = Arc::new(Inner {
-            main,
-            own,
-            in_background: Arc::new(Semaphore::new(IN_BACKGROUND_MAX)),
-            walks: Semaphore::new(WALKS_MAX),
-            closing: CancellationToken::new(),
-            metrics: GateMetrics::default(),
-        });
-        Ok(Self { inner, _running: Arc::new(running.drop_guard()) })
+    pub fn start(locks: &Locks, own: Option<EngineSet>, limits: Limits) -> BoxFuture<'_, anyhow::Result<Self>> {
+        async move {
+            let running = CancellationToken::new();
+            let main = Machine::start(Arc::clone(locks.node()), &running);
+            let own = match own {
+                Some(set) => {
+                    let id = set.node_id();
+                    let node = Node::start(set, id, limits, Arc::clone(&locks.node().metrics)).await?;
+                    tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node))));
+                    Some(Machine::start(node, &running))
+                }
+                None => None,
+            };
+            let inner = Arc::new(Inner {
+                main,
+                own,
+                in_background: Arc::new(Semaphore::new(IN_BACKGROUND_MAX)),
+                walks: Semaphore::new(WALKS_MAX),
+                closing: CancellationToken::new(),
+                metrics: GateMetrics::default(),
+            });
+            Ok(Self { inner, _running: Arc::new(running.drop_guard()) })
+        }
+        .boxed()
     }
 
     /// The gate's own engine set.
@@ -124,9 +129,12 @@ impl Operations {
     }
 
     /// Waits for what goes on in the background, so long at most.
-    pub async fn flush(&self, max: Duration) {
-        let all = u32::try_from(IN_BACKGROUND_MAX).unwrap_or(u32::MAX);
-        let _ = tokio::time::timeout(max, self.inner.in_background.acquire_many(all)).await;
+    pub fn flush(&self, max: Duration) -> BoxFuture<'_, ()> {
+        async move {
+            let all = u32::try_from(IN_BACKGROUND_MAX).unwrap_or(u32::MAX);
+            let _ = tokio::time::timeout(max, self.inner.in_background.acquire_many(all)).await;
+        }
+        .boxed()
     }
 
     /// Why the engine in use may forget what it acknowledges, if it may.

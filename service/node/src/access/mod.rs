@@ -10,6 +10,8 @@ pub mod quota;
 mod refresh;
 mod stored;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -83,30 +85,33 @@ impl Access {
     ///
     /// # Errors
     /// When an engine is in use and does not give it.
-    pub async fn start(engines: EngineSet, clock: Clock, fixed: FixedKey) -> anyhow::Result<Self> {
-        let default = App::default();
-        let default_use = Arc::new(AppUse::new(default.clone()));
-        let inner = Arc::new(Inner {
-            engines,
-            clock,
-            fixed,
-            known: RwLock::default(),
-            installing: Mutex::default(),
-            open: Arc::new(Caller::new(None, Permissions::all(default.clone()), Arc::clone(&default_use))),
-            app_uses: Mutex::new(HashMap::from([(default, default_use)])),
-            uses_entered: Mutex::default(),
-        });
-        inner.install(Known::default());
-        match inner.read_document().await {
-            Ok(()) => {}
-            Err(error) if inner.engines.standing().is_none() => {
-                tracing::warn!(%error, "the apps and API keys are not known yet");
+    pub fn start(engines: EngineSet, clock: Clock, fixed: FixedKey) -> BoxFuture<'static, anyhow::Result<Self>> {
+        async move {
+            let default = App::default();
+            let default_use = Arc::new(AppUse::new(default.clone()));
+            let inner = Arc::new(Inner {
+                engines,
+                clock,
+                fixed,
+                known: RwLock::default(),
+                installing: Mutex::default(),
+                open: Arc::new(Caller::new(None, Permissions::all(default.clone()), Arc::clone(&default_use))),
+                app_uses: Mutex::new(HashMap::from([(default, default_use)])),
+                uses_entered: Mutex::default(),
+            });
+            inner.install(Known::default());
+            match inner.read_document().await {
+                Ok(()) => {}
+                Err(error) if inner.engines.standing().is_none() => {
+                    tracing::warn!(%error, "the apps and API keys are not known yet");
+                }
+                Err(error) => return Err(error.into()),
             }
-            Err(error) => return Err(error.into()),
+            let running = CancellationToken::new();
+            tokio::spawn(running.clone().run_until_cancelled_owned(refresh::run(Arc::clone(&inner))));
+            Ok(Self { inner, _running: Arc::new(running.drop_guard()) })
         }
-        let running = CancellationToken::new();
-        tokio::spawn(running.clone().run_until_cancelled_owned(refresh::run(Arc::clone(&inner))));
-        Ok(Self { inner, _running: Arc::new(running.drop_guard()) })
+        .boxed()
     }
 
     /// Finds out who sends a request.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use tokio::runtime::Handle;
 use tokio::task::spawn_blocking;
@@ -52,19 +53,22 @@ impl NamedEngine {
     ///
     /// # Errors
     /// Says why a file cannot be used.
-    pub async fn spec(&self, migrate: bool) -> anyhow::Result<EngineSpec> {
-        if let StoreKind::Sqlite(path) = &self.kind {
-            let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, migrate).await?);
-            return Ok(EngineSpec::opened(&self.name, store));
+    pub fn spec(&self, migrate: bool) -> BoxFuture<'_, anyhow::Result<EngineSpec>> {
+        async move {
+            if let StoreKind::Sqlite(path) = &self.kind {
+                let store: Arc<dyn Store> = Arc::new(SqliteStore::open(path, migrate).await?);
+                return Ok(EngineSpec::opened(&self.name, store));
+            }
+            let kind = self.kind.clone();
+            let open: Opener = Arc::new(move || {
+                let kind = kind.clone();
+                apart(move || async move { kind.open(migrate).await })
+            });
+            let (name, kind, is_trusted) = (self.name.clone(), self.kind.as_str(), self.kind.is_trusted());
+            let (is_new, is_left_out) = (self.is_new, self.is_left_out);
+            Ok(EngineSpec { name, kind, open, is_trusted, is_new, is_left_out })
         }
-        let kind = self.kind.clone();
-        let open: Opener = Arc::new(move || {
-            let kind = kind.clone();
-            apart(move || async move { kind.open(migrate).await })
-        });
-        let (name, kind, is_trusted) = (self.name.clone(), self.kind.as_str(), self.kind.is_trusted());
-        let (is_new, is_left_out) = (self.is_new, self.is_left_out);
-        Ok(EngineSpec { name, kind, open, is_trusted, is_new, is_left_out })
+        .boxed()
     }
 }
 

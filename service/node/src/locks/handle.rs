@@ -1,5 +1,7 @@
 //! The handle on the locks of a node, which sends each call to the committer.
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -53,36 +55,39 @@ impl Locks {
     ///
     /// # Errors
     /// When no engine is in use, or it cannot be reached.
-    pub async fn start(store: EngineSet, id: NodeId, limits: Limits) -> anyhow::Result<Self> {
-        let node = Node::start(store, id, limits, Arc::default()).await?;
-        let wake_ups = node.store.wake_ups(&node.id);
-        let (rechecks, to_recheck) = mpsc::channel(node.limits.calls_max);
-        let (calls, received) = mpsc::channel(node.limits.calls_max);
-        let (running, closing) = (CancellationToken::new(), CancellationToken::new());
-        let metrics = Arc::clone(&node.metrics);
-        let history = History::start(node.store.clone(), &node.limits, closing.clone(), metrics);
-        let node = Arc::new(LockNode { node, history, closing, waiters: AtomicU64::new(0), rechecks });
-        let committer = Committer::new(Arc::clone(&node), received, calls.downgrade(), wake_ups, to_recheck);
-        exit_if_it_panics(tokio::spawn(committer.run()));
-        tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node.node))));
-        tokio::spawn(running.clone().run_until_cancelled_owned(trim(Arc::clone(&node.node))));
-        let sender = calls.clone();
-        let notice = move |address| {
-            // If the committer's queue is full, the next walk finds the key again.
-            let look = Call::Command { command: Command::Tick, reply: Reply::None };
-            let _ = sender.try_send(Envelope::new(address, look));
-        };
-        let collecting = collect::<LockState>(Arc::clone(&node.node), notice);
-        tokio::spawn(running.clone().run_until_cancelled_owned(collecting));
-        Ok(Self {
-            calls,
-            node,
-            next_waiter: Arc::default(),
-            lists: Arc::new(Semaphore::new(LISTS_MAX)),
-            many: Arc::new(Semaphore::new(LOCKED_AT_ONCE)),
-            acquire_many: Arc::new(Semaphore::new(ACQUIRE_MANY_AT_ONCE)),
-            _running: Arc::new(running.drop_guard()),
-        })
+    pub fn start(store: EngineSet, id: NodeId, limits: Limits) -> BoxFuture<'static, anyhow::Result<Self>> {
+        async move {
+            let node = Node::start(store, id, limits, Arc::default()).await?;
+            let wake_ups = node.store.wake_ups(&node.id);
+            let (rechecks, to_recheck) = mpsc::channel(node.limits.calls_max);
+            let (calls, received) = mpsc::channel(node.limits.calls_max);
+            let (running, closing) = (CancellationToken::new(), CancellationToken::new());
+            let metrics = Arc::clone(&node.metrics);
+            let history = History::start(node.store.clone(), &node.limits, closing.clone(), metrics);
+            let node = Arc::new(LockNode { node, history, closing, waiters: AtomicU64::new(0), rechecks });
+            let committer = Committer::new(Arc::clone(&node), received, calls.downgrade(), wake_ups, to_recheck);
+            exit_if_it_panics(tokio::spawn(committer.run()));
+            tokio::spawn(running.clone().run_until_cancelled_owned(probe(Arc::clone(&node.node))));
+            tokio::spawn(running.clone().run_until_cancelled_owned(trim(Arc::clone(&node.node))));
+            let sender = calls.clone();
+            let notice = move |address| {
+                // If the committer's queue is full, the next walk finds the key again.
+                let look = Call::Command { command: Command::Tick, reply: Reply::None };
+                let _ = sender.try_send(Envelope::new(address, look));
+            };
+            let collecting = collect::<LockState>(Arc::clone(&node.node), notice);
+            tokio::spawn(running.clone().run_until_cancelled_owned(collecting));
+            Ok(Self {
+                calls,
+                node,
+                next_waiter: Arc::default(),
+                lists: Arc::new(Semaphore::new(LISTS_MAX)),
+                many: Arc::new(Semaphore::new(LOCKED_AT_ONCE)),
+                acquire_many: Arc::new(Semaphore::new(ACQUIRE_MANY_AT_ONCE)),
+                _running: Arc::new(running.drop_guard()),
+            })
+        }
+        .boxed()
     }
 
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::FutureExt as _;
 use futures::future::{BoxFuture, join_all};
 use latchgate_core::Timestamp;
 use latchgate_core::gate::HoldOff;
@@ -160,48 +161,55 @@ impl EngineSet {
     ///
     /// # Errors
     /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
-    pub async fn start(specs: Vec<EngineSpec>, patience: Duration, ttl_ms_max: u64) -> anyhow::Result<Self> {
-        Self::start_both(specs, patience, ttl_ms_max, ttl_ms_max).await
+    pub fn start(
+        specs: Vec<EngineSpec>,
+        patience: Duration,
+        ttl_ms_max: u64,
+    ) -> BoxFuture<'static, anyhow::Result<Self>> {
+        async move { Self::start_both(specs, patience, ttl_ms_max, ttl_ms_max).await }.boxed()
     }
 
     /// As [`EngineSet::start`], with another length of the longest lease of an operation.
     ///
     /// # Errors
     /// See [`EngineSet::start`].
-    pub async fn start_both(
+    pub fn start_both(
         specs: Vec<EngineSpec>,
         patience: Duration,
         ttl_ms_max: u64,
         operation_ttl_ms_max: u64,
-    ) -> anyhow::Result<Self> {
-        let operations_more_ms = operation_ttl_ms_max.saturating_sub(ttl_ms_max);
-        let engines = Self::new(specs, patience, (ttl_ms_max, operations_more_ms), Looks::default());
-        if let [only] = &engines.inner.slots[..] {
-            // A look does not wait until it is open, and does not keep the reason if that fails.
-            only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
-        }
-        let mut failure = String::new();
-        let started = Instant::now();
-        while engines.standing().is_none() {
-            let View { engines: seen, trouble } = engines.view();
-            let trouble = trouble.unwrap_or_else(|| "no engine answers".to_owned());
-            let slots = &engines.inner.slots;
-            let is_one_left_out = slots.iter().any(|slot| slot.spec.is_left_out);
-            let have_others_answered = !seen.is_empty()
-                && slots.iter().zip(&seen).all(|(slot, engine)| slot.spec.is_left_out || engine.reading.is_ok());
-            // A node without one engine may be what the operator has to talk to.
-            if is_one_left_out && have_others_answered && !failure.is_empty() {
-                tracing::warn!(trouble, "no engine serves: an operator must switch to one");
-                break;
+    ) -> BoxFuture<'static, anyhow::Result<Self>> {
+        async move {
+            let operations_more_ms = operation_ttl_ms_max.saturating_sub(ttl_ms_max);
+            let engines = Self::new(specs, patience, (ttl_ms_max, operations_more_ms), Looks::default());
+            if let [only] = &engines.inner.slots[..] {
+                // A look does not wait until it is open, and does not keep the reason if that fails.
+                only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
             }
-            if started.elapsed() > START_MAX || (engines.inner.slots.len() == 1 && engines.is_hopeless()) {
-                anyhow::bail!("{trouble}");
+            let mut failure = String::new();
+            let started = Instant::now();
+            while engines.standing().is_none() {
+                let View { engines: seen, trouble } = engines.view();
+                let trouble = trouble.unwrap_or_else(|| "no engine answers".to_owned());
+                let slots = &engines.inner.slots;
+                let is_one_left_out = slots.iter().any(|slot| slot.spec.is_left_out);
+                let have_others_answered = !seen.is_empty()
+                    && slots.iter().zip(&seen).all(|(slot, engine)| slot.spec.is_left_out || engine.reading.is_ok());
+                // A node without one engine may be what the operator has to talk to.
+                if is_one_left_out && have_others_answered && !failure.is_empty() {
+                    tracing::warn!(trouble, "no engine serves: an operator must switch to one");
+                    break;
+                }
+                if started.elapsed() > START_MAX || (engines.inner.slots.len() == 1 && engines.is_hopeless()) {
+                    anyhow::bail!("{trouble}");
+                }
+                failure = trouble;
+                let mut standing = engines.inner.standing.subscribe();
+                let _ = timeout(LOOK_SOON * 4, standing.wait_for(Option::is_some)).await;
             }
-            failure = trouble;
-            let mut standing = engines.inner.standing.subscribe();
-            let _ = timeout(LOOK_SOON * 4, standing.wait_for(Option::is_some)).await;
+            Ok(engines)
         }
-        Ok(engines)
+        .boxed()
     }
 
     /// As [`EngineSet::start`], for a process that grants no leases, without waiting for an engine to serve. Unless the records say how long

@@ -1,6 +1,8 @@
 //! What all nodes of an engine set agree on: documents that each of its engines has.
 
 use anyhow::Context as _;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::open::OPEN_TIMEOUT;
@@ -13,7 +15,12 @@ impl EngineSet {
     ///
     /// # Errors
     /// When it is not known.
-    pub async fn agreed(&self, name: &str, fresh: Option<&str>) -> anyhow::Result<StoredDocument> {
+    pub fn agreed<'a>(
+        &'a self,
+        name: &'a str,
+        fresh: Option<&'a str>,
+    ) -> BoxFuture<'a, anyhow::Result<StoredDocument>> {
+        async move {
         let used = match self.used() {
             Ok(used) => used,
             // A node that was started without an engine may be what an operator has to call. The other engine has what all agree on.
@@ -41,5 +48,6 @@ impl EngineSet {
             }
         }
         Ok(stored)
+    }.boxed()
     }
 }

@@ -4,9 +4,11 @@ use std::io::IsTerminal;
 
 use anyhow::Context;
 use clap::ValueEnum;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Layer, fmt};
+use tracing_subscriber::{Layer, fmt};
 
 use super::traces::{Exporter, TARGET};
 
@@ -24,14 +26,14 @@ pub enum LogFormat {
 /// # Errors
 /// When `text` is neither a level nor a filter.
 pub fn start(text: &str, format: LogFormat, exporter: Option<&Exporter>) -> anyhow::Result<()> {
-    let parsed = EnvFilter::try_new(text).context("--log must be a level (info) or a filter (latchgate=debug)")?;
-    let mut filter = parsed.add_directive("sqlx=warn".parse()?);
+    let parsed: Targets = text.parse().context("--log must be a level (info) or a filter (latchgate=debug)")?;
+    let mut filter = parsed.with_target("sqlx", LevelFilter::WARN);
     // Audit records are nowhere else. Only a filter that names them changes which are logged.
     if !text.contains(AUDIT_TARGET) {
-        filter = filter.add_directive(format!("{AUDIT_TARGET}=info").parse()?);
+        filter = filter.with_target(AUDIT_TARGET, LevelFilter::INFO);
     }
     if exporter.is_some() {
-        filter = filter.add_directive(format!("{TARGET}=debug").parse()?);
+        filter = filter.with_target(TARGET, LevelFilter::DEBUG);
     }
     let log = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())

@@ -1,5 +1,7 @@
 //! Sends spans to a collector, with OTLP over HTTP.
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
@@ -103,9 +105,12 @@ impl Exporter {
     }
 
     /// Sends what is left, at the end of the process.
-    pub async fn finish(self) {
-        self.stop.cancel();
-        let _ = timeout(FINISH_MAX, self.sending).await;
+    pub fn finish(self) -> BoxFuture<'static, ()> {
+        async move {
+            self.stop.cancel();
+            let _ = timeout(FINISH_MAX, self.sending).await;
+        }
+        .boxed()
     }
 }
 

@@ -93,19 +93,26 @@ fn permit(context: &Context, request: &Arriving) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::path::PathBuf;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use axum::http::Request;
-    use clap::Parser as _;
     use serde_json::Value;
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::access::FixedKey;
-    use crate::config::{Cli, Command};
+    use crate::access::{Access, FixedKey};
+    use crate::engines::EngineSet;
+    use crate::engines::open::{NamedEngine, StoreKind};
+    use crate::gate::Operations;
     use crate::http::client::Client;
+    use crate::http::context::{Context, RequestLimits};
     use crate::http::endpoint::{Endpoint, Exchange, Found, answering, row};
+    use crate::http::hosts::Hosts;
     use crate::http::request_body::RequestBody;
+    use crate::http::requests;
+    use crate::locks::{Limits, Locks};
 
     #[derive(Default)]
     struct Log(Mutex<Vec<u8>>);
@@ -124,15 +131,36 @@ mod tests {
         answering(async || -> &'static str { panic!("it is {}", "broken") }, request, context)
     });
 
+    async fn context_on(file: PathBuf) -> Shared {
+        let engine =
+            NamedEngine { name: String::new(), kind: StoreKind::Sqlite(file), is_new: false, is_left_out: false };
+        let patience = Duration::from_secs(5);
+        let engines = EngineSet::start(vec![engine.spec(true).await.unwrap()], patience, 60_000).await.unwrap();
+        let locks = Locks::start(engines.clone(), engines.node_id(), Limits::default()).await.unwrap();
+        let operations = Operations::start(&locks, None, Limits::default()).await.unwrap();
+        let clock = locks.clone();
+        let access = Access::start(engines, Arc::new(move || clock.now()), FixedKey::default()).await.unwrap();
+        let limits = RequestLimits {
+            ttl_ms_default: 1_000,
+            ttl_ms_max: 60_000,
+            wait_ms_max: 1_000,
+            operation_ttl_ms_max: 60_000,
+            retention_ms_default: 60_000,
+            body_bytes_max: 1_000,
+            body_timeout: patience,
+            waits_max: 1,
+            open_metrics: false,
+            hosts: Hosts::new(&[], "localhost", &[]),
+            cors_origins: Vec::new(),
+            access_log: false,
+        };
+        Arc::new(Context::new(locks, operations, access, requests(), b"secret", limits, String::new()))
+    }
+
     #[tokio::test]
     async fn a_panic_is_a_500_and_its_message_is_logged_under_the_request_id() {
         let dir = tempfile::tempdir().unwrap();
-        let locks = format!("sqlite:{}", dir.path().join("locks.db").display());
-        let Command::Serve(args) = Cli::parse_from(["latchgate", "serve", "--locks", &locks]).command else {
-            unreachable!()
-        };
-        let node = (String::new(), None);
-        let context = Arc::new(crate::serve::context(&args, FixedKey::default(), 10, &[], node).await.unwrap());
+        let context = context_on(dir.path().join("locks.db")).await;
         let stack = stack(&context);
         let log = Arc::new(Log::default());
         let json = tracing_subscriber::fmt().json().flatten_event(true).with_writer(Arc::clone(&log)).finish();

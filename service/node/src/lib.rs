@@ -1,0 +1,19 @@
+//! A node: its stores, locks and operations, and the HTTP that it answers. ARCHITECTURE.md says which module does what.
+
+pub mod access;
+pub mod audit;
+pub mod engines;
+pub mod failure;
+pub mod files;
+pub mod format;
+pub mod gate;
+pub mod gate_home;
+pub mod http;
+pub mod listen;
+pub mod locks;
+pub mod node;
+pub mod nodes;
+mod objects;
+pub mod observe;
+pub mod seal;
+pub mod store;
