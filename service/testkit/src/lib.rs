@@ -17,6 +17,7 @@
 
 pub mod chaos;
 pub mod cluster;
+pub mod commits;
 pub mod links;
 pub mod lossy;
 pub mod memory;

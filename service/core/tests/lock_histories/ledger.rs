@@ -7,10 +7,10 @@ use latchgate_core::lock::{
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
+use crate::commits::{Commit, Commits, check_states};
 use crate::grants::{NewGrant, Way};
 use crate::node::Evaluated;
 use crate::promise::{Broken, Promise};
-use crate::replay::Replay;
 use crate::steps::Ending;
 
 /// A key remembers so many of the leases that ended last: docs/GUARANTEES.md.
@@ -19,7 +19,7 @@ const REMEMBERED: usize = 8;
 #[derive(Default)]
 pub struct Ledger {
     pub broken: Broken,
-    token_max: u64,
+    commits: Commits,
     /// Of all grants, in order.
     pub tokens: Vec<u64>,
     /// Until when clients rely on their leases, by their last answers.
@@ -31,33 +31,8 @@ pub struct Ledger {
     ended: VecDeque<(LeaseId, EndReason)>,
     /// How and when each lease ended at last, as the commit of its end says.
     ends: HashMap<LeaseId, (EndReason, Timestamp)>,
-    delayed_until: Timestamp,
     limit_set: Option<u32>,
     fenced_max: u64,
-    replay: Replay,
-    /// The grants of permits, as long as they count.
-    starts: Vec<Start>,
-    /// Set while the key is closed, with the end.
-    closed: Option<Option<Timestamp>>,
-}
-
-/// One grant of permits.
-struct Start {
-    lease: Lease,
-    /// The time of its commit, by the store's clock.
-    at: Timestamp,
-    has_ended: bool,
-}
-
-impl Start {
-    /// Whether its permits are taken, or the start is less than its shortest hold ago.
-    fn counts(&self, at: Timestamp) -> bool {
-        !self.has_ended || at < self.at.plus_ms(self.lease.min_hold_ms)
-    }
-
-    fn is_of(&self, lease: &Lease) -> bool {
-        self.lease.lease_id == lease.lease_id && self.lease.token == lease.token
-    }
 }
 
 impl Ledger {
@@ -91,29 +66,32 @@ impl Ledger {
         }
     }
 
-    /// The store has taken the evaluated's state, which is `new` now.
-    pub fn committed(&mut self, at: Timestamp, new: &LockState, evaluated: &Evaluated) {
+    /// The store has taken the evaluated's state, which is `new` now, in place of `old`.
+    pub fn committed(&mut self, at: Timestamp, old: &LockState, new: &LockState, evaluated: &Evaluated) {
         self.broken.expect(survives_json(new), Promise::SurvivesJson, || format!("{new:?}"));
         for ending in &evaluated.endings {
             self.check_ended(at, ending);
         }
-        let is_forced = evaluated.outcomes.iter().any(|(command, _)| matches!(command, Command::Force(_)));
-        if is_forced {
-            // With the leases, their lock-delays are over.
-            self.delayed_until = Timestamp::default();
-            self.held_until.clear();
-            self.starts.clear();
-        }
         for (command, outcome) in &evaluated.outcomes {
             match (command, outcome) {
-                (Command::Close(request), Outcome::Closed(_)) => self.closed = Some(request.until),
-                (Command::Open, Outcome::Opened { .. }) => self.closed = None,
+                (Command::Force(_), _) => {
+                    self.held_until.clear();
+                    self.commits.frees(at.plus_ms(1));
+                }
+                (Command::Close(request), Outcome::Closed(_)) => {
+                    self.commits.closes(Some(request.until.unwrap_or(Timestamp::from_ms(u64::MAX))));
+                }
+                (Command::Open, Outcome::Opened { .. }) => self.commits.closes(None),
                 _ => {}
             }
         }
+        let commit = Commit { before: old, after: new, events: Some(&evaluated.events), now: at };
+        let wrong = self.commits.check(&commit, |lease| Some(lease.expires_at));
+        for what in check_states(&commit).into_iter().chain(wrong) {
+            self.broken.expect(false, Promise::CommitsAreSound, || what);
+        }
         for grant in &evaluated.grants {
-            self.check_start(at, grant);
-            self.check_granted(at, grant, new, &evaluated.endings);
+            self.check_granted(at, grant);
         }
         for (id, why) in &self.ended {
             let remembered = remembered(new, id);
@@ -121,12 +99,6 @@ impl Ledger {
                 format!("{id:?} ended as {why:?}, but {new:?} says {remembered:?}")
             });
         }
-        // Grants of the same commit may have come before the answers that ended these. What is forced has ended after them.
-        let is_expiry = |ending: &&Ending| !is_forced && matches!(ending.why, EventKind::Expired | EventKind::Revoked);
-        for Ending { lease, .. } in evaluated.endings.iter().filter(is_expiry).filter(|ending| ending.is_by_command) {
-            self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
-        }
-        new.holders().iter().for_each(|lease| self.check_numbers(lease));
         self.intervened(new);
         for (command, _) in &evaluated.outcomes {
             if let Command::SetLimit(permits) = command {
@@ -135,42 +107,10 @@ impl Ledger {
         }
         let is_in_force = self.limit_set.is_none() || new.limit_in_force() == self.limit_set;
         self.broken.expect(is_in_force, Promise::LimitIsKept, || format!("{:?} was set: {new:?}", self.limit_set));
-        self.replay.follow(&mut self.broken, &evaluated.events, new);
-    }
-
-    /// No client relies on the closing, on more permits than there are, or on the same numbers.
-    fn check_start(&mut self, at: Timestamp, grant: &NewGrant) {
-        let NewGrant { lease, limit, .. } = grant;
-        let is_closed = self.closed.is_some_and(|until| until.is_none_or(|until| until > at));
-        self.broken.expect(!is_closed, Promise::ClosedGrantsNothing, || format!("{lease:?} is granted at {at:?}"));
-        if lease.mode.permits() == 0 {
-            return;
-        }
-        self.starts.retain(|start| start.counts(at));
-        let taken: u32 = self.starts.iter().map(|start| start.lease.mode.permits()).sum();
-        let is_within = limit.is_some_and(|limit| taken + lease.mode.permits() <= limit);
-        self.broken.expect(is_within, Promise::RateIsKept, || {
-            format!("{lease:?} is granted at {at:?}, and {taken} permits count")
-        });
-        let of_other = |number: u32| self.starts.iter().find(|start| start.lease.slots.iter().any(|its| its == number));
-        let other = lease.slots.iter().find_map(of_other).map(|start| start.lease.clone());
-        self.broken.expect(other.is_none(), Promise::NumbersAreDistinct, || format!("{lease:?} and {other:?}"));
-        self.starts.push(Start { lease: lease.clone(), at, has_ended: false });
-    }
-
-    /// A lease of permits has the numbers that were granted.
-    fn check_numbers(&mut self, lease: &Lease) {
-        let granted = self.starts.iter().find(|start| start.is_of(lease)).map(|start| start.lease.slots.clone());
-        let is_same = granted.as_ref().is_none_or(|granted| *granted == lease.slots);
-        self.broken.expect(is_same, Promise::NumbersStay, || format!("{lease:?} was granted {granted:?}"));
     }
 
     fn check_ended(&mut self, at: Timestamp, ending: &Ending) {
         let Ending { lease, why, is_by_command, .. } = ending;
-        match why {
-            EventKind::GivenBack => self.starts.retain(|start| !start.is_of(lease)),
-            _ => self.starts.iter_mut().filter(|start| start.is_of(lease)).for_each(|start| start.has_ended = true),
-        }
         // Its holder was to be answered that it has ended: the clock of the node that did it was ahead.
         let is_asked = *is_by_command && matches!(why, EventKind::Expired | EventKind::Revoked);
         let is_early = is_asked && lease.expires_at > at;
@@ -194,12 +134,6 @@ impl Ledger {
         if matches!(why, EndReason::Expired | EndReason::Revoked) {
             let is_over = is_asked || lease.expires_at <= at && relied.is_none_or(|(until, _)| until <= at);
             self.broken.expect(is_over, Promise::NeverEndedEarly, || format!("{lease:?} ended at {at:?}"));
-            if lease.delay_ms > 0 && !is_asked {
-                self.delayed_until = self.delayed_until.max(lease.expires_at.plus_ms(lease.delay_ms));
-            }
-        }
-        if why == EndReason::Released && lease.min_hold_ms > 0 && lease.mode.permits() == 0 {
-            self.delayed_until = self.delayed_until.max(lease.granted_at.plus_ms(lease.min_hold_ms));
         }
         if why == EndReason::Revoked {
             let deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline);
@@ -213,24 +147,8 @@ impl Ledger {
         }
     }
 
-    fn check_granted(&mut self, at: Timestamp, grant: &NewGrant, new: &LockState, endings: &[Ending]) {
+    fn check_granted(&mut self, at: Timestamp, grant: &NewGrant) {
         let NewGrant { lease, way, limit } = grant;
-        let token_max = self.token_max;
-        let broken = &mut self.broken;
-        if *way == Way::Nested {
-            let mut held = new.holders().iter().chain(endings.iter().map(|ending| &ending.lease));
-            let is_owners = held.any(|other| {
-                other.lease_id != lease.lease_id && other.token == lease.token && other.owner == lease.owner
-            });
-            broken.expect(is_owners, Promise::NestedOnlyForItsOwner, || format!("{lease:?} in {new:?}"));
-        } else {
-            broken.expect(lease.token > token_max, Promise::TokensRise, || format!("{lease:?} after {token_max}"));
-            let until = self.delayed_until;
-            broken.expect(at >= until, Promise::DelayIsWaitedOut, || {
-                format!("{lease:?} is granted at {at:?}, before {until:?}")
-            });
-        }
-        self.token_max = token_max.max(lease.token);
         self.tokens.push(lease.token);
         let has_ended = self.why_ended(&lease.lease_id).is_some();
         self.broken.expect(!has_ended, Promise::EndedStaysEnded, || format!("{lease:?} is granted once more"));
@@ -261,7 +179,6 @@ impl Ledger {
         let is_lost = self.answered_lost.contains(id);
         self.broken.expect(!is_lost, Promise::LostIsFinal, || format!("{lease:?} was answered as lost before"));
         self.held_until.insert(id.clone(), (lease.expires_at, lease.clone()));
-        self.check_numbers(lease);
         if !is_first {
             self.acknowledged.push((id.clone(), lease.token));
         }

@@ -25,13 +25,24 @@ struct Found {
     broken: Vec<(Promise, u64)>,
 }
 
+impl Found {
+    fn note(&mut self, promise: Promise, number: u64) {
+        if self.broken.iter().all(|(broken, _)| *broken != promise) {
+            self.broken.push((promise, number));
+        }
+    }
+}
+
 static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("histories"));
 static FOUND: LazyLock<Found> = LazyLock::new(search);
 
-pub fn keeps(promise: Promise) {
-    let Some((_, number)) = FOUND.broken.iter().find(|(broken, _)| *broken == promise) else { return };
-    let (history, how) = simplest(*number, promise);
-    panic!("{promise:?} is broken: {how:#?}\nby {history:#?}");
+/// Each promise that is broken, with the simplest history that breaks it, an event on each line.
+pub fn broken() -> impl Iterator<Item = String> {
+    FOUND.broken.iter().map(|(promise, number)| {
+        let (History { offsets_ms, events }, how) = simplest(*number, *promise);
+        let events: Vec<String> = events.iter().map(|event| format!("  {event:?}")).collect();
+        format!("BROKEN: {promise}: {how:#?}\nby nodes {offsets_ms:?} ms off and\n{}", events.join("\n"))
+    })
 }
 
 pub fn seen_everything() -> &'static Seen {
@@ -47,7 +58,7 @@ fn search() -> Found {
         let running: Vec<_> = (0..workers).map(|worker| scope.spawn(work(worker))).collect();
         for found in running.into_iter().map(|worker| worker.join().unwrap()) {
             all.seen.add(&found.seen);
-            all.broken.extend(found.broken);
+            found.broken.into_iter().for_each(|(promise, number)| all.note(promise, number));
         }
     });
     all
@@ -58,11 +69,7 @@ fn search_among(numbers: impl Iterator<Item = u64>) -> Found {
     for number in numbers {
         let report = run(&tree(number).current());
         found.seen.add(&report.seen);
-        for (promise, _) in report.broken {
-            if found.broken.iter().all(|(broken, _)| *broken != promise) {
-                found.broken.push((promise, number));
-            }
-        }
+        report.broken.into_iter().for_each(|(promise, _)| found.note(promise, number));
     }
     found
 }

@@ -262,7 +262,7 @@ impl World {
         let at = self.store.now;
         let new = self.store.stored.clone();
         self.ledger.check_over(&evaluated);
-        self.ledger.committed(at, &new.state, &evaluated);
+        self.ledger.committed(at, &old.state, &new.state, &evaluated);
         self.note_ended(&evaluated);
         for (id, lease, way) in winners(&evaluated) {
             self.note_granted(index, id, &lease, way, old);

@@ -27,8 +27,6 @@ mod order;
 mod promise;
 #[path = "../../../core/tests/lock_histories/repetition.rs"]
 mod repetition;
-#[path = "../../../core/tests/lock_histories/replay.rs"]
-mod replay;
 #[path = "../../../core/tests/lock_histories/seen.rs"]
 mod seen;
 #[path = "../../../core/tests/lock_histories/steps.rs"]
@@ -46,6 +44,7 @@ mod states;
 use std::time::Duration;
 
 use latchgate::store::postgres::PostgresConfig;
+use latchgate_testkit::commits;
 use latchgate_testkit::postgres::shared_database;
 
 /// Settings for a database without a schema.

@@ -9,6 +9,7 @@ use latchgate_core::lock::{
     EndReason, Event, EventKind, Group, Lease, LeaseId, LockState, Mode, Owner, PRIORITY_MIN, RECENT_MAX,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use latchgate_testkit::commits::{Commit, Commits, check_states, go_together};
 
 use crate::log::Log;
 use crate::shares;
@@ -47,14 +48,6 @@ pub struct Written {
     pub is_lost: bool,
 }
 
-/// A grant of permits, in true time.
-struct Start {
-    lease_id: LeaseId,
-    token: u64,
-    permits: u32,
-    until: Timestamp,
-}
-
 /// A lease, by its key, its id and its token.
 type Name = (String, LeaseId, u64);
 
@@ -82,14 +75,8 @@ struct Facts {
     passed: BTreeMap<String, u64>,
     /// The limit that an order has set, and its number. `None` while it is not sure.
     set_limits: BTreeMap<String, Option<(u64, u32)>>,
-    /// Until when a key is closed, in true time, if an order says so. `None` while it is not sure.
-    closed: BTreeMap<String, Option<Timestamp>>,
-    /// Until when an order may still free permits of a key that are kept, in true time.
-    may_be_freed: BTreeMap<String, Timestamp>,
-    /// The grants of permits of each key whose shortest hold is not over.
-    starts: BTreeMap<String, Vec<Start>>,
-    /// Until when a lock-delay, or the shortest hold of an exclusive lease, keeps a key, in true time.
-    delays: BTreeMap<String, Timestamp>,
+    /// What the commits of each key must keep.
+    commits: BTreeMap<String, Commits>,
     /// The priorities of requests, other than the lowest.
     priorities: BTreeMap<LeaseId, u8>,
     /// The keys of multilocks.
@@ -186,9 +173,7 @@ impl Checker {
         facts.cuts.clear();
         facts.passed.clear();
         facts.set_limits.clear();
-        facts.closed.clear();
-        facts.starts.clear();
-        facts.delays.clear();
+        facts.commits.clear();
     }
 
     /// A database has replaced `before` by `after`, at `now` in true time. `is_in_charge`: it is the one that counts.
@@ -201,36 +186,12 @@ impl Checker {
         is_in_charge: bool,
         node: &str,
     ) {
-        if self.has_history {
-            self.check_events(key, (before, after), events);
-        }
-        let is_in = |state: &LockState, lease: &Lease| {
-            state.holders().iter().any(|other| other.lease_id == lease.lease_id && other.token == lease.token)
-        };
-        if after.token() < before.token() {
-            self.broken(format!("the token of {key} fell from {} to {}", before.token(), after.token()));
-        }
-        for lease in after.holders().iter().filter(|lease| !is_in(before, lease)) {
-            let is_nested = |other: &Lease| {
-                other.lease_id != lease.lease_id && other.token == lease.token && other.owner == lease.owner
-            };
-            let nests = before.holders().iter().chain(after.holders()).any(is_nested);
-            if lease.token <= before.token() && !nests {
-                let (id, token) = (lease.lease_id.as_str(), before.token());
-                self.broken(format!("lease {id} of {key} has token {}, after {token} was granted", lease.token));
-            }
-        }
-        for (index, lease) in after.holders().iter().enumerate() {
-            let clash = after.holders()[index + 1..].iter().find(|other| !goes_with(lease, other));
-            if let Some(other) = clash {
-                self.broken(format!("{key} is held by both {lease:?} and {other:?}"));
-            }
-        }
+        let commit = Commit { before, after, events: Some(events).filter(|_| self.has_history), now };
+        check_states(&commit).into_iter().for_each(|what| self.broken(format!("{key}: {what}")));
         if !is_in_charge {
             return;
         }
-        self.check_grants(key, (before, after), events, now, node);
-        self.check_delays(key, (before, after), events, now);
+        self.check_grants(key, &commit, node);
         self.note_ends(key, (before, after), events, now);
         let early: Vec<Claim> = {
             let facts = self.facts.lock().unwrap();
@@ -247,39 +208,6 @@ impl Checker {
         for claim in early {
             self.broken(format!("{key}: {claim:?} was ended at {now:?}"));
             self.ends(key, &claim.lease_id);
-        }
-    }
-
-    /// No lease is granted while a lock-delay or the shortest hold of an earlier lease keeps the lock. Nested leases are.
-    fn check_delays(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
-        let mut facts = self.facts.lock().unwrap();
-        let is_in = |state: &LockState, lease: &Lease| state.holders().iter().any(|other| other.token == lease.token);
-        let is_forced = facts.may_be_freed.get(key).is_some_and(|until| *until > now);
-        if is_forced || events.iter().any(|event| event.kind == EventKind::Forced) {
-            facts.delays.remove(key);
-            return;
-        }
-        let new = after.holders().iter().find(|lease| !is_in(before, lease));
-        let delayed = facts.delays.get(key).copied().filter(|until| *until > now);
-        for lease in before.holders().iter().filter(|lease| !is_in(after, lease)) {
-            let mut of_token = events.iter().filter(|event| event.kind.is_end() && event.token == lease.token);
-            let end = facts.ends.get(&(key.to_owned(), lease.lease_id.clone(), lease.expires_at)).copied();
-            let (Some(event), None, Some(end)) = (of_token.next(), of_token.next(), end) else { continue };
-            let granted = Timestamp::from_ms(end.as_ms().saturating_sub(lease.expires_at.ms_since(lease.granted_at)));
-            let until = match event.kind {
-                EventKind::Expired if lease.delay_ms > 0 => end.plus_ms(lease.delay_ms),
-                // The clock of the node that granted it may have been behind.
-                EventKind::Released if lease.mode.permits() == 0 && lease.min_hold_ms > CLOCK_BOUND_MS => {
-                    granted.plus_ms(lease.min_hold_ms - CLOCK_BOUND_MS)
-                }
-                _ => continue,
-            };
-            let known = facts.delays.entry(key.to_owned()).or_default();
-            *known = until.max(*known);
-        }
-        drop(facts);
-        if let (Some(until), Some(lease)) = (delayed, new) {
-            self.broken(format!("{key} is delayed until {until:?}, and {lease:?} is granted at {now:?}"));
         }
     }
 
@@ -309,79 +237,29 @@ impl Checker {
         self.facts.lock().unwrap().barging.insert(lease_id);
     }
 
-    /// No commit grants a closed key, or more permits in any window of their shortest hold than there are.
-    fn check_grants(
-        &self,
-        key: &str,
-        (before, after): (&LockState, &LockState),
-        events: &[Event],
-        now: Timestamp,
-        node: &str,
-    ) {
+    /// What the commits before it mean for a commit, and the order of waiters.
+    fn check_grants(&self, key: &str, commit: &Commit<'_>, node: &str) {
+        let Commit { before, after, now, .. } = *commit;
         let mut facts = self.facts.lock().unwrap();
-        let is_in = |state: &LockState, id: &LeaseId, token: u64| {
-            state.holders().iter().any(|other| other.lease_id == *id && other.token == token)
+        let Facts { barging, commits, ends, priorities, .. } = &mut *facts;
+        let is_in = |lease: &Lease| {
+            before.holders().iter().any(|other| other.lease_id == lease.lease_id && other.token == lease.token)
         };
-        let new: Vec<&Lease> =
-            after.holders().iter().filter(|lease| !is_in(before, &lease.lease_id, lease.token)).collect();
         if shares::lets_pass(before, after) {
             self.log.saw("granted ahead of an earlier request of another group");
         }
-        let mut wrong = shares::wrong(before, after, &facts.barging, now);
-        for lease in new.iter().filter(|lease| !facts.barging.contains(&lease.lease_id)) {
-            let priority = facts.priorities.get(&lease.lease_id).copied().unwrap_or(PRIORITY_MIN);
+        let mut wrong = shares::wrong(before, after, barging, now);
+        let new = after.holders().iter().filter(|lease| !is_in(lease));
+        for lease in new.filter(|lease| !barging.contains(&lease.lease_id)) {
+            let priority = priorities.get(&lease.lease_id).copied().unwrap_or(PRIORITY_MIN);
             if let Some(turn) = shares::overtaken(lease, priority, (before, after), node, now) {
-                wrong.push(format!("{key}: {lease:?} is granted at {node} ahead of the turn {turn:?}"));
+                wrong.push(format!("{lease:?} is granted at {node} ahead of the turn {turn:?}"));
             }
         }
-        let closed = facts.closed.get(key).copied().flatten().filter(|until| *until > now);
-        if let (Some(until), Some(lease)) = (closed, new.first()) {
-            wrong.push(format!("{key} is closed until {until:?}, and {lease:?} is granted at {now:?}"));
-        }
-        // Such an order has no event if no lease is live.
-        let may_be_freed = facts.may_be_freed.get(key).is_some_and(|until| *until > now);
-        let starts = facts.starts.entry(key.to_owned()).or_default();
-        let is_undone =
-            |start: &Start| events.iter().any(|event| event.kind == EventKind::GivenBack && event.token == start.token);
-        starts.retain(|start| start.until > now && !may_be_freed && !is_undone(start));
-        let permits: Vec<&&Lease> = new.iter().filter(|lease| lease.mode.permits() > 0).collect();
-        let kept: u32 =
-            starts.iter().filter(|start| !is_in(after, &start.lease_id, start.token)).map(|start| start.permits).sum();
-        let held: u32 = after.holders().iter().map(|lease| lease.mode.permits()).sum();
-        // Without events, the check does not know which grants were given back.
-        if self.has_history && !permits.is_empty() && after.limit_in_force().is_none_or(|limit| kept + held > limit) {
-            wrong.push(format!("{key}: {held} permits are held and {kept} are kept with {permits:?}: {after:?}"));
-        }
-        starts.extend(permits.iter().filter(|lease| lease.min_hold_ms > 0).map(|lease| Start {
-            lease_id: lease.lease_id.clone(),
-            token: lease.token,
-            permits: lease.mode.permits(),
-            until: now.plus_ms(lease.min_hold_ms),
-        }));
+        let end = |lease: &Lease| ends.get(&(key.to_owned(), lease.lease_id.clone(), lease.expires_at)).copied();
+        wrong.extend(commits.entry(key.to_owned()).or_default().check(commit, end));
         drop(facts);
-        wrong.into_iter().for_each(|what| self.broken(what));
-    }
-
-    /// The events of a commit lead from the leases before it to those after it, with one grant and one end for each.
-    fn check_events(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event]) {
-        let tokens = |state: &LockState| state.holders().iter().map(|lease| lease.token).collect::<Vec<_>>();
-        let (mut held, mut expected) = (tokens(before), tokens(after));
-        let mut is_sound = true;
-        for event in events {
-            if event.kind == EventKind::Granted {
-                held.push(event.token);
-            } else if event.kind.is_end() {
-                match held.iter().position(|token| *token == event.token) {
-                    Some(index) => drop(held.swap_remove(index)),
-                    None => is_sound = false,
-                }
-            }
-        }
-        held.sort_unstable();
-        expected.sort_unstable();
-        if !is_sound || held != expected {
-            self.broken(format!("{key}: the events do not lead from {before:?} to {after:?}: {events:?}"));
-        }
+        wrong.into_iter().for_each(|what| self.broken(format!("{key}: {what}")));
     }
 
     /// Takes note of the leases that a commit has ended, and of those that end sooner because of an order.
@@ -500,7 +378,7 @@ impl Checker {
 
     /// A client sends an order to end the leases of a key by force, which may be carried out until then.
     pub fn frees(&self, key: &str, until: Timestamp) {
-        self.facts.lock().unwrap().may_be_freed.insert(key.to_owned(), until);
+        self.facts.lock().unwrap().commits.entry(key.to_owned()).or_default().frees(until);
     }
 
     /// How often leases and orders were lost.
@@ -510,7 +388,7 @@ impl Checker {
 
     /// Until when a key is closed, in true time; `None`: it is open, or that is not sure.
     pub fn closes(&self, key: &str, until: Option<Timestamp>) {
-        self.facts.lock().unwrap().closed.insert(key.to_owned(), until);
+        self.facts.lock().unwrap().commits.entry(key.to_owned()).or_default().closes(until);
     }
 
     /// A client has received a grant, or a renewal, and relies on it.
@@ -559,7 +437,8 @@ impl Checker {
                 self.log.saw("forced grant");
             }
         }
-        let clashes = claims.iter().filter(|other| !claims_go_together(&claim, other));
+        let goes = |other: &&Claim| go_together((&claim.owner, claim.mode), (&other.owner, other.mode));
+        let clashes = claims.iter().filter(|other| !goes(other));
         broken.extend(clashes.map(|other| format!("{key}: {claim:?} was granted at {now:?} while {other:?} holds")));
         if claim.slots.len() != claim.mode.permits() as usize {
             broken.push(format!("{key}: {claim:?} has other numbers than permits"));
@@ -611,19 +490,4 @@ impl Checker {
 /// A lease ends by this time, because of an order. A later order may end it sooner.
 fn cut(cuts: &mut BTreeMap<Name, Timestamp>, name: Name, at: Timestamp) {
     cuts.entry(name).and_modify(|cut| *cut = at.min(*cut)).or_insert(at);
-}
-
-fn goes_with(lease: &Lease, other: &Lease) -> bool {
-    lease.owner == other.owner || are_compatible(lease.mode, other.mode)
-}
-
-fn claims_go_together(claim: &Claim, other: &Claim) -> bool {
-    claim.owner == other.owner || are_compatible(claim.mode, other.mode)
-}
-
-fn are_compatible(mode: Mode, other: Mode) -> bool {
-    match (mode, other) {
-        (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)) => true,
-        (Mode::Exclusive | Mode::Shared | Mode::Permits(_), _) => false,
-    }
 }
