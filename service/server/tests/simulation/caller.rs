@@ -210,13 +210,9 @@ impl Caller {
             match answer {
                 Ok(Reply { outcome: Outcome::Go(go), .. }) => {
                     let lease_ms = go.remaining_ms;
-                    self.saw("go");
-                    let seen = [
-                        (sent.elapsed() > Duration::from_millis(100) && !call.wait.is_zero(), "go after a wait"),
-                        (go.repeated, "repeated go"),
-                        (go.reentry, "re-entry"),
-                    ];
-                    seen.iter().filter(|(is_so, _)| *is_so).for_each(|(_, what)| self.saw(what));
+                    if sent.elapsed() > Duration::from_millis(100) && !call.wait.is_zero() {
+                        self.saw("go after a wait");
+                    }
                     self.line(|| format!("{name} may go for {lease_ms} ms"));
                     let until = self.certain_end(lease_ms);
                     let attempt = Attempt { stamp: go.stamp, on_expiry: call.on_expiry, until, has_failed: false };
@@ -226,15 +222,9 @@ impl Caller {
                 }
                 Ok(Reply { outcome, waited, .. }) => {
                     self.line(|| format!("{name} is refused"));
-                    match outcome {
-                        Outcome::Duplicate(_) => self.saw("refused as a duplicate"),
-                        Outcome::Unknown { attempt: 1.., .. } => self.saw("blocked after its lease"),
-                        Outcome::InProgress { .. } if waited < call.wait => {
-                            self.world
-                                .promises
-                                .broken(format!("{name}: a pre waited for {waited:?} instead of {:?}", call.wait));
-                        }
-                        _ => {}
+                    if waited < call.wait && matches!(outcome, Outcome::InProgress { .. }) {
+                        let what = format!("{name}: a pre waited for {waited:?} instead of {:?}", call.wait);
+                        self.world.promises.broken(what);
                     }
                     return;
                 }
@@ -310,7 +300,6 @@ impl Caller {
         let Ok(Ok(Reply { outcome, now, .. })) = answer else { return };
         self.saw(reach::reported(&outcome));
         let Outcome::Beating { lease_until, remaining_ms, .. } = outcome else { return };
-        self.saw("heartbeat");
         self.world.promises.is_taken(name, stamp, &before);
         let until = self.certain_end(lease_until.ms_since(now).min(remaining_ms));
         self.world.promises.change(name, |operation| {
@@ -347,9 +336,6 @@ impl Caller {
                     Report::Failure => "failure",
                     Report::Unknown => "left unknown",
                 });
-                if posted.late {
-                    self.saw("late post");
-                }
                 if !posted.replayed {
                     self.world.promises.is_taken(name, stamp, &before);
                 }
@@ -357,7 +343,6 @@ impl Caller {
                     operation.is_done |= report == Report::Success;
                 });
             }
-            Outcome::Superseded { .. } => self.saw("superseded"),
             _ => self.line(|| format!("{name}: the post is refused")),
         }
         true

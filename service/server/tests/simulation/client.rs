@@ -226,12 +226,6 @@ impl Client {
                     self.world.checker.broken(format!("{id} returned to {key} and lost its position: {refused:?}"));
                 }
                 self.line(|| format!("{id} is refused {key}: {:?}", refused.why));
-                if refused.why == Refusal::Closed {
-                    self.world.log.saw("refused while closed");
-                }
-                if refused.why == Refusal::GroupAtLimit {
-                    self.world.log.saw("refused by the limit of its group");
-                }
                 if self.world.checker.is_held(key, &request.lease.lease_id, now, MARGIN_MS) {
                     self.world.checker.broken(format!("{id} was refused {key} while it holds it: {refused:?}"));
                 }
@@ -259,7 +253,9 @@ impl Client {
     fn is_granted(&self, node: &Node, key: &str, granted: &Grant, limit: Option<(u64, u32)>, now: Timestamp) {
         let (World { plan, log, checker, .. }, lease) = (&*self.world, &granted.lease);
         self.line(|| format!("{} is granted {key}, token {}", lease.lease_id.as_str(), lease.token % 100_000_000));
-        log.saw(if Duration::from_millis(lease.waited_ms) > NOTABLE { "granted after a wait" } else { "granted" });
+        if Duration::from_millis(lease.waited_ms) > NOTABLE {
+            log.saw("granted after a wait");
+        }
         // At a slow pace, that is longer than what a cluster begins with.
         if lease.ttl_ms == plan.lease_ms_max && plan.pace > 1 {
             log.saw("lease as long as is allowed");
@@ -363,12 +359,10 @@ impl Client {
         match answer {
             Ok((Outcome::Renewed(lease), _)) => {
                 self.line(|| format!("{id} is renewed"));
-                self.world.log.saw("renewed");
                 self.world.checker.holds(key, self.world.claim(node, key, &lease), now);
             }
             Ok((Outcome::LeaseLost(lost), _)) => {
                 self.line(|| format!("{id} is lost: {lost:?}"));
-                self.world.log.saw("lost");
                 if self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) {
                     self.world
                         .checker
@@ -397,7 +391,6 @@ impl Client {
         answer.iter().for_each(|answer| self.world.log.saw(reach::released(answer)));
         match answer {
             Ok(Outcome::Released { .. } | Outcome::AlreadyReleased) => {
-                self.world.log.saw("released");
                 self.world.checker.is_told_of_the_end(key, lease, Some(EndReason::Released));
                 true
             }
@@ -455,15 +448,11 @@ impl Client {
             self.world.checker.frees(key, self.world.now().await.plus_ms(FORCED_WITHIN_MS));
         }
         let order = self.world.checker.orders(key);
-        match self.command(node, key, command).await {
-            Some(Outcome::Forced { leases: 1.. }) => self.world.log.saw("forced end"),
-            Some(Outcome::Revoking { leases: 1.., .. }) if grace_ms > 0 => self.world.log.saw("revoked with grace"),
-            Some(Outcome::Revoking { leases: 1.., .. }) => self.world.log.saw("revoked at once"),
-            Some(Outcome::Forced { .. } | Outcome::Revoking { .. }) => {}
-            _ => return,
+        let answer = self.command(node, key, command).await;
+        if let Some(Outcome::Forced { .. } | Outcome::Revoking { .. }) = answer {
+            let latest = self.world.now().await.plus_ms(grace_ms + 2 * CLOCK_BOUND_MS);
+            self.world.checker.carried_out(key, &order, latest);
         }
-        let latest = self.world.now().await.plus_ms(grace_ms + 2 * CLOCK_BOUND_MS);
-        self.world.checker.carried_out(key, &order, latest);
     }
 
     async fn close_or_open(&mut self, node: &Node, key: &str) {
@@ -479,7 +468,6 @@ impl Client {
         let until = for_ms.map(|ms| node.locks.now().plus_ms(ms));
         match self.command(node, key, Command::Close(Close { reason: "release".into(), until })).await {
             Some(Outcome::Closed(_)) => {
-                self.world.log.saw("closed");
                 let sure_ms = for_ms.map_or(3_600_000, |ms| ms.saturating_sub(CLOSED_MARGIN_MS));
                 let until = began.plus_ms(sure_ms);
                 let is_sure = Instant::now() > self.closing_in_doubt && losses == self.world.checker.losses();
@@ -493,9 +481,7 @@ impl Client {
     async fn open(&mut self, node: &Node, key: &str) -> bool {
         self.world.checker.closes(key, None);
         let is_answered = self.command(node, key, Command::Open).await.is_some();
-        if is_answered {
-            self.world.log.saw("opened");
-        } else {
+        if !is_answered {
             self.closing_in_doubt = Instant::now() + IN_DOUBT;
             sleep(self.ms(50, 100)).await;
         }
@@ -508,7 +494,6 @@ impl Client {
         self.world.checker.sets_limit(key, None);
         match self.command(node, key, Command::SetLimit(limit)).await {
             Some(Outcome::LimitSet { limit: set, .. }) => {
-                self.world.log.saw("limit set");
                 if limit.is_some() && set != limit {
                     self.world.checker.broken(format!("{key} has a limit of {set:?} instead of {limit:?}"));
                 }
@@ -530,13 +515,10 @@ impl Client {
         }
         let now = self.world.now().await;
         let is_known = || self.world.checker.orders(key).leases.contains(&(lease.lease_id.clone(), lease.token));
-        match outcome {
-            Outcome::Fenced => self.world.log.saw("token passed the fence"),
-            // Its lease id may have been granted again with another token.
-            other if is_known() && self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) => {
-                self.world.checker.broken(format!("{key}: the fence refuses the token of {lease:?}: {other:?}"));
-            }
-            _ => {}
+        // Its lease id may have been granted again with another token.
+        let is_held = || is_known() && self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS);
+        if outcome != Outcome::Fenced && is_held() {
+            self.world.checker.broken(format!("{key}: the fence refuses the token of {lease:?}: {outcome:?}"));
         }
     }
 
@@ -544,15 +526,10 @@ impl Client {
     async fn fence_old(&self, node: &Node, key: &str) {
         let Some(token) = self.tokens.get(key).copied() else { return };
         let passed = self.world.checker.passed(key);
-        match self.command(node, key, Command::Fence(token)).await {
-            // Unless the store has lost the later leases meanwhile.
-            Some(Outcome::Fenced) if token < passed && self.world.checker.passed(key) >= passed => {
-                self.world.checker.broken(format!("{key}: the fence lets {token} pass after {passed}"));
-            }
-            Some(Outcome::StaleToken { .. } | Outcome::Refused(Refusal::HeldOff(_))) => {
-                self.world.log.saw("old token refused by the fence");
-            }
-            _ => {}
+        let passes = self.command(node, key, Command::Fence(token)).await == Some(Outcome::Fenced);
+        // Unless the store has lost the later leases meanwhile.
+        if passes && token < passed && self.world.checker.passed(key) >= passed {
+            self.world.checker.broken(format!("{key}: the fence lets {token} pass after {passed}"));
         }
     }
 

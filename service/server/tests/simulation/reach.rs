@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Once};
 
 use latchgate::locks::{Acquired, Refused};
 use latchgate_core::gate;
-use latchgate_core::lock::{Command, Outcome, Refusal};
+use latchgate_core::lock::{Command, Outcome, Refusal, Revoke};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
@@ -34,18 +34,16 @@ names! { acquired, ACQUIRED, Acquired;
     Acquired::Refused(Refused { why: Refusal::WaitTimeout, .. }) => "acquire: wait has ended",
     Acquired::Outcome(Outcome::LeaseIdReused, _) => "acquire: lease id reused",
     Acquired::Outcome(Outcome::LimitMismatch(_), _) => "acquire: limit mismatch",
-    Acquired::Outcome(Outcome::KeyFull(_), _) => "acquire: key full",
     Acquired::Outcome(Outcome::UpgradeBlocked, _) => "acquire: upgrade blocked",
     Acquired::Outcome(Outcome::LeaseLost(_), _) => "acquire: lease lost",
     Acquired::WaitFailed { .. } => "acquire: wait failed",
-    // Only probes of multilocks; and outcomes of other commands.
+    // Only probes of multilocks; a key that has no space left, which takes very many leases; and outcomes of other commands.
     Acquired::Notified | Acquired::Outcome(..) => "multilock granted",
 }
 
 names! { renewed, RENEWED, Outcome;
     Outcome::Renewed(_) => "renew: renewed",
     Outcome::LeaseLost(_) => "renew: lease lost",
-    Outcome::KeyFull(_) => "renew: key full",
     // Not of a renewal.
     _ => "renew: renewed",
 }
@@ -60,9 +58,11 @@ names! { released, RELEASED, Outcome;
 
 names! { commanded, COMMANDED, (&Command, &Outcome);
     (_, Outcome::LimitSet { .. }) => "set limit: set",
-    (_, Outcome::Revoking { .. }) => "revoke: revoking",
-    (Command::Revoke(_), Outcome::KeyFull(_)) => "revoke: key full",
-    (_, Outcome::Forced { .. }) => "force: forced",
+    (Command::Revoke(Revoke { grace_ms: 1.., .. }), Outcome::Revoking { leases: 1.., .. }) => "revoke: with grace",
+    (_, Outcome::Revoking { leases: 1.., .. }) => "revoke: at once",
+    (_, Outcome::Revoking { .. }) => "revoke: no lease",
+    (_, Outcome::Forced { leases: 1.. }) => "force: forced",
+    (_, Outcome::Forced { .. }) => "force: no lease",
     (_, Outcome::Closed(_)) => "close: closed",
     (_, Outcome::Opened { was_closed: true }) => "open: opened",
     (_, Outcome::Opened { was_closed: false }) => "open: was open",
