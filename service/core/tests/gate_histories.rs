@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]
 
 use std::collections::HashSet;
-use std::fmt;
 use std::sync::Arc;
 
 use latchgate_core::gate::{
@@ -53,7 +52,7 @@ enum Wish {
     Await,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Event {
     /// A caller loads the record and decides, its clock off by `skew_ms`; a decision to write waits for its commit.
     Ask {
@@ -68,16 +67,6 @@ enum Event {
     Pass {
         ms: u64,
     },
-}
-
-impl fmt::Debug for Event {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Ask { caller, skew_ms, wish } => write!(f, "caller {caller} ({skew_ms:+} ms) asks {wish:?}"),
-            Self::Commit { caller } => write!(f, "caller {caller} commits"),
-            Self::Pass { ms } => write!(f, "{ms} ms pass"),
-        }
-    }
 }
 
 fn wish() -> impl Strategy<Value = Wish> {
@@ -136,6 +125,7 @@ struct Pending {
 }
 
 /// The store, the true time, and what the callers have been told.
+#[derive(Default)]
 struct World {
     record: Option<OperationRecord>,
     version: u64,
@@ -153,18 +143,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self {
-            record: None,
-            version: 0,
-            time: Timestamp::from_ms(START_MS),
-            pending: [const { None }; CALLERS],
-            gos: Vec::new(),
-            refused: Vec::new(),
-            may_have_run: false,
-            success: None,
-            counted: HashSet::new(),
-            stamps: 0,
-        }
+        Self { time: Timestamp::from_ms(START_MS), ..Self::default() }
     }
 
     fn play(&mut self, event: Event) {

@@ -3,7 +3,7 @@
 //!
 //! Times are those of the true clock of the store, which no node knows.
 
-use latchgate_core::lock::{Event, EventKind, Lease, LockState, Mode, Owner, Slots};
+use latchgate_core::lock::{Event, EventKind, Lease, LockState, Mode, Owner};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 /// A state that has replaced another one.
@@ -44,6 +44,11 @@ impl Commits {
         self.freed_until = until;
     }
 
+    /// The store has lost what it wrote last. Orders that it has not carried out may still come.
+    pub fn lose(&mut self) {
+        *self = Self { freed_until: self.freed_until, ..Self::default() };
+    }
+
     /// What is wrong with a commit. `end` is the true time of the expiry of a lease, if it is known.
     pub fn check(&mut self, commit: &Commit<'_>, end: impl Fn(&Lease) -> Option<Timestamp>) -> Vec<String> {
         let mut wrong = Vec::new();
@@ -76,7 +81,7 @@ impl Commits {
         }
         for lease in &new {
             let is_other = |other: &&Lease| (&other.lease_id, other.token) != (&lease.lease_id, lease.token);
-            let has_number = |other: &&Lease| have_one_number(&other.slots, &lease.slots);
+            let has_number = |other: &&Lease| have_one_number(other, lease);
             if let Some(other) = kept().chain(after.holders()).filter(is_other).find(has_number) {
                 wrong.push(format!("{lease:?} is granted a number of {other:?}"));
             }
@@ -119,7 +124,7 @@ impl Commits {
             self.delayed_until = until.max(self.delayed_until);
             // A lease that goes with this one may have been granted before its end.
             if until > now {
-                delays.extend(new().find(|new| !go_together((&new.owner, new.mode), (&lease.owner, lease.mode))));
+                delays.extend(new().find(|new| !go_together(new, lease)));
             }
         }
         if let Some(lease) = delays.first() {
@@ -146,8 +151,7 @@ pub fn check_states(Commit { before, after, events, .. }: &Commit<'_>) -> Vec<St
         }
     }
     for (index, lease) in after.holders().iter().enumerate() {
-        let goes = |other: &&Lease| go_together((&lease.owner, lease.mode), (&other.owner, other.mode));
-        if let Some(other) = after.holders()[index + 1..].iter().find(|other| !goes(other)) {
+        if let Some(other) = after.holders()[index + 1..].iter().find(|other| !go_together(lease, other)) {
             wrong.push(format!("{lease:?} and {other:?} are held at once"));
         }
     }
@@ -180,16 +184,18 @@ fn check_events(before: &LockState, after: &LockState, events: &[Event]) -> Opti
 }
 
 /// Whether the state has this lease: a lease id that was given back may be granted once more.
-fn has(state: &LockState, lease: &Lease) -> bool {
+pub fn has(state: &LockState, lease: &Lease) -> bool {
     state.holders().iter().any(|other| other.lease_id == lease.lease_id && other.token == lease.token)
 }
 
-fn have_one_number(one: &Slots, other: &Slots) -> bool {
-    one.iter().any(|number| other.iter().any(|another| another == number))
+/// Whether these leases of permits have a number in common.
+pub fn have_one_number(one: &Lease, other: &Lease) -> bool {
+    one.slots.iter().any(|number| other.slots.iter().any(|another| another == number))
 }
 
-/// Whether leases of these owners and modes may be held at once.
-pub fn go_together((owner, mode): (&Owner, Mode), (other, other_mode): (&Owner, Mode)) -> bool {
-    let are_alike = matches!((mode, other_mode), (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)));
-    owner == other || are_alike
+/// Whether these leases may be held at once.
+pub fn go_together(one: &Lease, other: &Lease) -> bool {
+    let are_alike =
+        matches!((one.mode, other.mode), (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)));
+    one.owner == other.owner || are_alike
 }

@@ -8,7 +8,7 @@
 //!   the environment. They save the time of a start, and no test may disturb them.
 //!
 //! [`memory`] has stores in the test's own memory: the reference that the others are compared with. [`stores`] opens a new store
-//! of each kind. [`recorder`] has
+//! of each kind. [`commits`] checks what a store has committed, in the simulation and in core's random histories. [`recorder`] has
 //! clients that use a mix of everything and record their calls, and [`recorded`] checks from these whether locks and the gate kept
 //! their promises. `latchgate-testkit` is a command for both.
 //!

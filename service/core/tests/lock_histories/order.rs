@@ -1,7 +1,7 @@
 //! The order in which waiters may be served.
 
 use latchgate_core::CLOCK_BOUND_MS;
-use latchgate_core::lock::{Mode, WaiterId};
+use latchgate_core::lock::WaiterId;
 
 use crate::node::{Evaluated, Waiter};
 use crate::promise::Promise;
@@ -44,7 +44,6 @@ impl World {
             let is_before = if has_moved { other.request.position.rank() < position.rank() } else { other.id < id };
             let came_before = priority == position.priority && is_before;
             broken.expect(!came_before, Promise::FifoOnOneNode, how);
-            broken.expect(!came_before || !starves(winner, other), starved(other), how);
         }
         for other_node in self.nodes.iter().filter(|other| other.is_alive && other.id != node.id) {
             // A turn that was not written, or was about to lapse, protects no waiter.
@@ -60,7 +59,6 @@ impl World {
                 let is_long_before = other.reply.requested_at.plus_ms(2 * CLOCK_BOUND_MS) < winner.reply.requested_at;
                 let is_overtaken = priority == position.priority && is_long_before;
                 broken.expect(!is_overtaken, Promise::FifoAcrossNodes, how);
-                broken.expect(!is_overtaken || !starves(winner, other), starved(other), how);
                 self.seen.note("granted while others wait at another node");
             }
         }
@@ -68,22 +66,5 @@ impl World {
         self.seen.note_if(old.state.turns().iter().any(has_served), "groups took turns");
         let stood_before = old.state.turns().iter().any(|turn| turn.node != node.id && turn.until <= at);
         self.seen.note_if(stood_before, "granted to a node before which another stood");
-    }
-}
-
-/// Whether, if this order were allowed, requests like the winner's could keep a request like the other's waiting for ever.
-fn starves(winner: &Waiter, other: &Waiter) -> bool {
-    match (winner.request.lease.demand.mode, other.request.lease.demand.mode) {
-        (Mode::Shared, Mode::Exclusive) => true,
-        (Mode::Permits(small), Mode::Permits(large)) => small < large,
-        _ => false,
-    }
-}
-
-fn starved(other: &Waiter) -> Promise {
-    if other.request.lease.demand.mode == Mode::Exclusive {
-        Promise::WritersAreNotStarved
-    } else {
-        Promise::LargeRequestsAreNotStarved
     }
 }

@@ -18,7 +18,7 @@ macro_rules! promises {
 }
 
 promises! {
-    CommitsAreSound: "what each commit of a key must keep, in the simulation, too",
+    CommitsAreSound: "each commit keeps tokens, numbers, rates, lock-delays, closings and events",
     GoTogether: "leases of different owners live together only if they share",
     PermitsWithinLimit: "permits never exceed the limit of their grants",
     RateIsKept: "permits granted within a shortest hold never exceed the limit",
@@ -35,7 +35,7 @@ promises! {
     NeverEndedEarly: "a lease is never ended before its expiry",
     NeverOutlived: "a lease outlives its expiry by no more than twice the clock bound",
     NeverHeldTooLong: "no expiry is later than the longest hold",
-    DelayIsWaitedOut: "no new lease is granted during the lock delay",
+    DelayIsWaitedOut: "no new lease is granted during the lock-delay",
     WaitersAreServed: "a live waiter is served once the lock is free",
     NextTurnIsNotified: "the node whose turn has come is notified",
     RepetitionsChangeNothing: "a repeated command changes nothing",
@@ -46,14 +46,12 @@ promises! {
     ReasonsAreTrue: "a lost lease is remembered with its reason",
     RevokedByTheDeadline: "a revoked lease is over by its deadline",
     RevokedIsOver: "a lease that was revoked or forced never comes back",
-    GiveBackTakesNothingClaimed: "a give back never takes a lease that was acknowledged since",
+    GiveBackTakesNothingClaimed: "a give-back never takes a lease that was acknowledged since",
     OnlyItsOwnId: "only its own lease id renews or ends a lease",
     RenewalExtends: "a renewal never shortens a lease unless it names a shorter length",
-    FifoOnOneNode: "the queue of one node is served in order",
+    FifoOnOneNode: "the queue of one node is served in order, whatever its requests are for",
     StrictPriority: "a higher priority is never overtaken",
     FifoAcrossNodes: "across nodes no waiter is overtaken by more than the clock bound",
-    WritersAreNotStarved: "a reader never overtakes a writer that came before it",
-    LargeRequestsAreNotStarved: "a smaller request never overtakes an earlier larger one",
     ReadersGoTogether: "readers that wait in a row are admitted together",
     MismatchIsExact: "a limit mismatch is answered exactly when there is one",
     LimitIsKept: "a limit stays while permits are held or waited for",
@@ -62,7 +60,7 @@ promises! {
     FenceIsFinal: "after a higher token no dead one passes the fence",
     EventsAreExact: "every change to a lease has its event",
     EventsAreAhead: "no event says that a lease lives which is over",
-    SurvivesJson: "every state survives json",
+    SurvivesJson: "every state survives JSON",
 }
 
 #[derive(Default)]

@@ -3,13 +3,13 @@
 //! Times are those of the true clock of the store, which no node and no client knows.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use latchgate_core::lock::{
-    EndReason, Event, EventKind, Group, Lease, LeaseId, LockState, Mode, Owner, PRIORITY_MIN, RECENT_MAX,
+    EndReason, Event, EventKind, Lease, LeaseId, LockState, Owner, PRIORITY_MIN, RECENT_MAX, Slots,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
-use latchgate_testkit::commits::{Commit, Commits, check_states, go_together};
+use latchgate_testkit::commits::{Commit, Commits, check_states, go_together, has, have_one_number};
 
 use crate::log::Log;
 use crate::shares;
@@ -20,19 +20,13 @@ const CUT_MARGIN_MS: u64 = 500;
 /// A lease that a client relies on.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    pub lease_id: LeaseId,
-    pub owner: Owner,
-    pub mode: Mode,
-    pub token: u64,
+    pub lease: Lease,
     /// The expiry in the last answer, in true time.
     pub until: Timestamp,
     /// The answer said that leases may be missing.
     pub is_forced: bool,
     /// The limit of the key, if the client knows it.
     pub limit: Option<u32>,
-    /// The numbers of its permits.
-    pub slots: Vec<u32>,
-    pub group: Option<Group>,
 }
 
 /// What there was when a client sent an order to end leases.
@@ -58,51 +52,54 @@ pub struct Checker {
     facts: Mutex<Facts>,
 }
 
+/// What is known of the run.
 #[derive(Default)]
-struct Facts {
-    violations: Vec<String>,
-    story: Vec<Written>,
-    has_repeated_events: bool,
+pub struct Facts {
+    pub violations: Vec<String>,
+    /// The events of leases, in the order of their commits.
+    pub story: Vec<Written>,
+    /// After events that are missing, a reader may see some again.
+    pub has_repeated_events: bool,
     /// The leases of each key that ended last, as far as a state remembers them: another one can be granted again.
     recent: BTreeMap<String, Vec<Name>>,
     /// How leases ended, by the events.
     ended: BTreeMap<Name, EventKind>,
     /// When leases end that an order has ended, in true time.
     cuts: BTreeMap<Name, Timestamp>,
-    /// How often leases were lost.
-    losses: u64,
+    /// How often leases and orders were lost.
+    pub losses: u64,
     /// Of keys that only have exclusive leases: the highest token that a client received since.
     passed: BTreeMap<String, u64>,
     /// The limit that an order has set, and its number. `None` while it is not sure.
-    set_limits: BTreeMap<String, Option<(u64, u32)>>,
+    pub set_limits: BTreeMap<String, Option<(u64, u32)>>,
     /// What the commits of each key must keep.
     commits: BTreeMap<String, Commits>,
     /// The priorities of requests, other than the lowest.
-    priorities: BTreeMap<LeaseId, u8>,
+    pub priorities: BTreeMap<LeaseId, u8>,
     /// The keys of multilocks.
-    multilocks: BTreeMap<LeaseId, Vec<String>>,
+    pub multilocks: BTreeMap<LeaseId, Vec<String>>,
     /// By key.
     claims: BTreeMap<String, Vec<Claim>>,
     /// The token and the numbers that a client received first for a key and a lease id.
-    tokens: BTreeMap<(String, LeaseId), (u64, Vec<u32>)>,
+    tokens: BTreeMap<(String, LeaseId), (u64, Slots)>,
     /// Of keys that only have exclusive leases: the highest token that a client received, and its owner, which may nest.
     highest: BTreeMap<String, (u64, Owner)>,
     /// The most permits of each key; 0 for a key without.
     limits: BTreeMap<String, u32>,
     exclusive_only: BTreeSet<String>,
     /// Requests that take a free lock ahead of the queue.
-    barging: BTreeSet<LeaseId>,
+    pub barging: BTreeSet<LeaseId>,
     /// The true time of each expiry that was committed, and of each end of a grace, by the time that the database has.
     ends: BTreeMap<(String, LeaseId, Timestamp), Timestamp>,
     /// Leases, with their tokens, that no engine has any more: one of a pair was emptied, or left because it was stopped.
     lost: BTreeSet<Name>,
     /// The requests of clients that have hung up for good.
-    left: BTreeSet<LeaseId>,
+    pub left: BTreeSet<LeaseId>,
 }
 
 impl Facts {
     fn is_lost(&self, key: &str, claim: &Claim) -> bool {
-        self.lost.contains(&(key.to_owned(), claim.lease_id.clone(), claim.token))
+        self.lost.contains(&(key.to_owned(), claim.lease.lease_id.clone(), claim.lease.token))
     }
 }
 
@@ -111,9 +108,13 @@ impl Checker {
         Self { log, has_history, facts: Mutex::default() }
     }
 
+    pub fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.facts.lock().unwrap()
+    }
+
     /// Says what requests a key will have.
     pub fn expect_key(&self, key: &str, is_exclusive: bool, limit: u32) {
-        let mut facts = self.facts.lock().unwrap();
+        let mut facts = self.facts();
         facts.limits.insert(key.to_owned(), limit);
         if is_exclusive {
             facts.exclusive_only.insert(key.to_owned());
@@ -123,16 +124,12 @@ impl Checker {
     pub fn broken(&self, what: impl Into<String>) {
         let what = what.into();
         self.log.line(|| format!("BROKEN: {what}"));
-        self.facts.lock().unwrap().violations.push(what);
-    }
-
-    pub fn violations(&self) -> Vec<String> {
-        self.facts.lock().unwrap().violations.clone()
+        self.facts().violations.push(what);
     }
 
     /// A database has this state now.
     pub fn has(&self, key: &str, state: &LockState, ahead_ms: i64) {
-        let mut facts = self.facts.lock().unwrap();
+        let mut facts = self.facts();
         for lease in state.holders() {
             let deadline = lease.revocation.as_ref().map(|revocation| revocation.deadline);
             for shown in deadline.into_iter().chain([lease.expires_at]) {
@@ -145,7 +142,7 @@ impl Checker {
 
     /// The true end of a lease that a client was granted.
     pub fn true_end(&self, key: &str, lease: &Lease) -> Timestamp {
-        let facts = self.facts.lock().unwrap();
+        let facts = self.facts();
         let id = (key.to_owned(), lease.lease_id.clone(), lease.expires_at);
         let name = (key.to_owned(), lease.lease_id.clone(), lease.token);
         // An order may have ended the lease in the commit that granted or renewed it.
@@ -163,7 +160,7 @@ impl Checker {
 
     /// Clients may hold these leases, and no engine has them any more.
     pub fn lose(&self, leases: impl IntoIterator<Item = Name>) {
-        let mut facts = self.facts.lock().unwrap();
+        let mut facts = self.facts();
         facts.lost.extend(leases);
         facts.losses += 1;
         // With the leases, engines have lost the memory of those that have ended: a lease id can be granted again. They have lost
@@ -173,7 +170,7 @@ impl Checker {
         facts.cuts.clear();
         facts.passed.clear();
         facts.set_limits.clear();
-        facts.commits.clear();
+        facts.commits.values_mut().for_each(Commits::lose);
     }
 
     /// A database has replaced `before` by `after`, at `now` in true time. `is_in_charge`: it is the one that counts.
@@ -194,36 +191,26 @@ impl Checker {
         self.check_grants(key, &commit, node);
         self.note_ends(key, (before, after), events, now);
         let early: Vec<Claim> = {
-            let facts = self.facts.lock().unwrap();
+            let facts = self.facts();
             // Within the clock bound, a node whose clock is ahead may answer the client itself that its lease has ended. The claim
             // stays, because no other client may be granted the lock earlier.
             let claims = facts.claims.get(key).into_iter().flatten();
             claims
                 .filter(|claim| claim.until > now.plus_ms(CLOCK_BOUND_MS))
-                .filter(|claim| !after.holders().iter().any(|lease| lease.lease_id == claim.lease_id))
+                .filter(|claim| !after.holders().iter().any(|lease| lease.lease_id == claim.lease.lease_id))
                 .filter(|claim| !facts.is_lost(key, claim))
                 .cloned()
                 .collect()
         };
         for claim in early {
             self.broken(format!("{key}: {claim:?} was ended at {now:?}"));
-            self.ends(key, &claim.lease_id);
+            self.ends(key, &claim.lease.lease_id);
         }
-    }
-
-    /// A request has this priority.
-    pub fn has_priority(&self, lease_id: LeaseId, priority: u8) {
-        self.facts.lock().unwrap().priorities.insert(lease_id, priority);
-    }
-
-    /// A request is for all of these keys.
-    pub fn locks_together(&self, lease_id: LeaseId, keys: Vec<String>) {
-        self.facts.lock().unwrap().multilocks.insert(lease_id, keys);
     }
 
     /// A commit has granted these leases, and now the keys have these leases: a multilock has all of its keys.
     pub fn check_multilocks(&self, granted: &BTreeSet<LeaseId>, holds: impl Fn(&str, &LeaseId) -> bool) {
-        let facts = self.facts.lock().unwrap();
+        let facts = self.facts();
         let keys = |lease_id: &LeaseId| facts.multilocks.get(lease_id).into_iter().flatten().cloned();
         let missing = granted.iter().find_map(|id| keys(id).find(|key| !holds(key, id)).map(|key| (id.clone(), key)));
         drop(facts);
@@ -232,31 +219,27 @@ impl Checker {
         }
     }
 
-    /// A request takes a free lock ahead of the queue.
-    pub fn barges(&self, lease_id: LeaseId) {
-        self.facts.lock().unwrap().barging.insert(lease_id);
-    }
-
     /// What the commits before it mean for a commit, and the order of waiters.
     fn check_grants(&self, key: &str, commit: &Commit<'_>, node: &str) {
         let Commit { before, after, now, .. } = *commit;
-        let mut facts = self.facts.lock().unwrap();
-        let Facts { barging, commits, ends, priorities, .. } = &mut *facts;
-        let is_in = |lease: &Lease| {
-            before.holders().iter().any(|other| other.lease_id == lease.lease_id && other.token == lease.token)
-        };
+        let mut facts = self.facts();
+        let Facts { barging, commits, ends, lost, priorities, .. } = &mut *facts;
         if shares::lets_pass(before, after) {
             self.log.saw("granted ahead of an earlier request of another group");
         }
         let mut wrong = shares::wrong(before, after, barging, now);
-        let new = after.holders().iter().filter(|lease| !is_in(lease));
+        let new = after.holders().iter().filter(|lease| !has(before, lease));
         for lease in new.filter(|lease| !barging.contains(&lease.lease_id)) {
             let priority = priorities.get(&lease.lease_id).copied().unwrap_or(PRIORITY_MIN);
             if let Some(turn) = shares::overtaken(lease, priority, (before, after), node, now) {
                 wrong.push(format!("{lease:?} is granted at {node} ahead of the turn {turn:?}"));
             }
         }
-        let end = |lease: &Lease| ends.get(&(key.to_owned(), lease.lease_id.clone(), lease.expires_at)).copied();
+        let end = |lease: &Lease| {
+            let is_lost = lost.contains(&(key.to_owned(), lease.lease_id.clone(), lease.token));
+            let end = ends.get(&(key.to_owned(), lease.lease_id.clone(), lease.expires_at)).copied();
+            end.filter(|_| !is_lost)
+        };
         wrong.extend(commits.entry(key.to_owned()).or_default().check(commit, end));
         drop(facts);
         wrong.into_iter().for_each(|what| self.broken(format!("{key}: {what}")));
@@ -264,14 +247,13 @@ impl Checker {
 
     /// Takes note of the leases that a commit has ended, and of those that end sooner because of an order.
     fn note_ends(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
-        let mut facts = self.facts.lock().unwrap();
+        let mut facts = self.facts();
         let Facts { ends, cuts, claims, ended, story, recent, tokens, .. } = &mut *facts;
         let name = |lease: &Lease| (key.to_owned(), lease.lease_id.clone(), lease.token);
-        let is_in = |state: &LockState, lease: &Lease| state.holders().iter().any(|other| name(other) == name(lease));
-        let twice = after.holders().iter().filter(|lease| !is_in(before, lease) && ended.contains_key(&name(lease)));
+        let twice = after.holders().iter().filter(|lease| !has(before, lease) && ended.contains_key(&name(lease)));
         let mut wrong: Vec<_> = twice.map(|lease| format!("{key}: {lease:?} had ended")).collect();
         let recent = recent.entry(key.to_owned()).or_default();
-        for lease in before.holders().iter().filter(|lease| !is_in(after, lease)) {
+        for lease in before.holders().iter().filter(|lease| !has(after, lease)) {
             recent.push(name(lease));
             // Nested leases have one token.
             let mut of_token = events.iter().filter(|event| event.kind.is_end() && event.token == lease.token);
@@ -298,7 +280,7 @@ impl Checker {
             }
         }
         for claim in claims.get_mut(key).into_iter().flatten() {
-            if let Some(cut) = cuts.get(&(key.to_owned(), claim.lease_id.clone(), claim.token)) {
+            if let Some(cut) = cuts.get(&(key.to_owned(), claim.lease.lease_id.clone(), claim.lease.token)) {
                 claim.until = claim.until.min(*cut);
             }
         }
@@ -307,34 +289,10 @@ impl Checker {
         wrong.into_iter().for_each(|what| self.broken(what));
     }
 
-    /// The events of leases, in the order of their commits.
-    pub fn story(&self) -> Vec<Written> {
-        self.facts.lock().unwrap().story.clone()
-    }
-
-    /// After events that are missing, a reader may see some again.
-    pub fn repeats_events(&self) {
-        self.facts.lock().unwrap().has_repeated_events = true;
-    }
-
-    pub fn has_repeated_events(&self) -> bool {
-        self.facts.lock().unwrap().has_repeated_events
-    }
-
-    /// How many events were written.
-    pub fn written(&self) -> usize {
-        self.facts.lock().unwrap().story.len()
-    }
-
-    /// A store has lost the events after the first so many.
-    pub fn lose_events(&self, after: usize) {
-        self.facts.lock().unwrap().story[after..].iter_mut().for_each(|written| written.is_lost = true);
-    }
-
     /// A client was answered that its lease has ended, and how.
     pub fn is_told_of_the_end(&self, key: &str, lease: &Lease, why: Option<EndReason>) {
         let name = (key.to_owned(), lease.lease_id.clone(), lease.token);
-        let ended = self.facts.lock().unwrap().ended.get(&name).copied();
+        let ended = self.facts().ended.get(&name).copied();
         let (Some(ended), Some(why)) = (ended, why) else { return };
         self.log.saw("end that was answered and written");
         if ended != EventKind::from(why) {
@@ -344,16 +302,19 @@ impl Checker {
 
     /// A client sends an order to end the leases of a key.
     pub fn orders(&self, key: &str) -> Order {
-        let facts = self.facts.lock().unwrap();
+        let facts = self.facts();
         let leases = facts.claims.get(key).into_iter().flatten();
-        Order { losses: facts.losses, leases: leases.map(|claim| (claim.lease_id.clone(), claim.token)).collect() }
+        Order {
+            losses: facts.losses,
+            leases: leases.map(|claim| (claim.lease.lease_id.clone(), claim.lease.token)).collect(),
+        }
     }
 
     /// An order was carried out: leases from before it end by `latest`.
     pub fn carried_out(&self, key: &str, order: &Order, latest: Timestamp) {
-        let facts = self.facts.lock().unwrap();
+        let facts = self.facts();
         let claims = facts.claims.get(key).into_iter().flatten().filter(|claim| claim.until > latest);
-        let is_meant = |claim: &&Claim| order.leases.contains(&(claim.lease_id.clone(), claim.token));
+        let is_meant = |claim: &&Claim| order.leases.contains(&(claim.lease.lease_id.clone(), claim.lease.token));
         let left: Vec<Claim> = claims.filter(is_meant).filter(|claim| !facts.is_lost(key, claim)).cloned().collect();
         let is_lost = facts.losses != order.losses;
         drop(facts);
@@ -364,71 +325,62 @@ impl Checker {
 
     /// The highest token that a client has received for a key of exclusive leases.
     pub fn passed(&self, key: &str) -> u64 {
-        self.facts.lock().unwrap().passed.get(key).copied().unwrap_or_default()
+        self.facts().passed.get(key).copied().unwrap_or_default()
     }
 
     /// The limit that an order has set, with the order's number, if no other order was sent since.
     pub fn set_limit(&self, key: &str) -> Option<(u64, u32)> {
-        self.facts.lock().unwrap().set_limits.get(key).copied().flatten()
-    }
-
-    pub fn sets_limit(&self, key: &str, limit: Option<(u64, u32)>) {
-        self.facts.lock().unwrap().set_limits.insert(key.to_owned(), limit);
+        self.facts().set_limits.get(key).copied().flatten()
     }
 
     /// A client sends an order to end the leases of a key by force, which may be carried out until then.
     pub fn frees(&self, key: &str, until: Timestamp) {
-        self.facts.lock().unwrap().commits.entry(key.to_owned()).or_default().frees(until);
-    }
-
-    /// How often leases and orders were lost.
-    pub fn losses(&self) -> u64 {
-        self.facts.lock().unwrap().losses
+        self.facts().commits.entry(key.to_owned()).or_default().frees(until);
     }
 
     /// Until when a key is closed, in true time; `None`: it is open, or that is not sure.
     pub fn closes(&self, key: &str, until: Option<Timestamp>) {
-        self.facts.lock().unwrap().commits.entry(key.to_owned()).or_default().closes(until);
+        self.facts().commits.entry(key.to_owned()).or_default().closes(until);
     }
 
     /// A client has received a grant, or a renewal, and relies on it.
     pub fn holds(&self, key: &str, mut claim: Claim, now: Timestamp) {
-        let mut facts = self.facts.lock().unwrap();
-        if let Some(cut) = facts.cuts.get(&(key.to_owned(), claim.lease_id.clone(), claim.token)) {
+        let mut facts = self.facts();
+        if let Some(cut) = facts.cuts.get(&(key.to_owned(), claim.lease.lease_id.clone(), claim.lease.token)) {
             claim.until = claim.until.min(*cut);
         }
         if claim.until <= now {
             return self.log.saw("an answer after the expiry");
         }
         let limit = facts.limits.get(key).copied().unwrap_or_default();
-        let id = (key.to_owned(), claim.lease_id.clone());
+        let id = (key.to_owned(), claim.lease.lease_id.clone());
         let mut broken = Vec::new();
         match facts.tokens.get(&id) {
-            Some((token, slots)) if *token != claim.token || *slots != claim.slots => {
+            Some((token, slots)) if *token != claim.lease.token || *slots != claim.lease.slots => {
                 broken.push(format!("{key}: {claim:?} was granted with token {token} and numbers {slots:?} before"));
             }
             Some(_) => {}
             None => {
-                facts.tokens.insert(id, (claim.token, claim.slots.clone()));
+                facts.tokens.insert(id, (claim.lease.token, claim.lease.slots.clone()));
                 let highest = facts.highest.get(key).filter(|_| facts.exclusive_only.contains(key));
                 if let Some((highest, owner)) = highest
                     && !claim.is_forced
-                    && (claim.token < *highest || claim.token == *highest && claim.owner != *owner)
+                    && (claim.lease.token < *highest || claim.lease.token == *highest && claim.lease.owner != *owner)
                 {
                     broken.push(format!("{key}: {claim:?} comes after token {highest} of {owner:?}"));
                 }
-                let highest = facts.highest.entry(key.to_owned()).or_insert_with(|| (0, claim.owner.clone()));
-                if claim.token > highest.0 {
-                    *highest = (claim.token, claim.owner.clone());
+                let highest = facts.highest.entry(key.to_owned()).or_insert_with(|| (0, claim.lease.owner.clone()));
+                if claim.lease.token > highest.0 {
+                    *highest = (claim.lease.token, claim.lease.owner.clone());
                 }
                 if facts.exclusive_only.contains(key) {
                     let passed = facts.passed.entry(key.to_owned()).or_default();
-                    *passed = claim.token.max(*passed);
+                    *passed = claim.lease.token.max(*passed);
                 }
             }
         }
         let claims = facts.claims.entry(key.to_owned()).or_default();
-        claims.retain(|other| other.until > now && other.lease_id != claim.lease_id);
+        claims.retain(|other| other.until > now && other.lease.lease_id != claim.lease.lease_id);
         let mut claims = claims.clone();
         if claim.is_forced {
             let count = claims.len();
@@ -437,22 +389,20 @@ impl Checker {
                 self.log.saw("forced grant");
             }
         }
-        let goes = |other: &&Claim| go_together((&claim.owner, claim.mode), (&other.owner, other.mode));
-        let clashes = claims.iter().filter(|other| !goes(other));
+        let clashes = claims.iter().filter(|other| !go_together(&claim.lease, &other.lease));
         broken.extend(clashes.map(|other| format!("{key}: {claim:?} was granted at {now:?} while {other:?} holds")));
-        if claim.slots.len() != claim.mode.permits() as usize {
+        if claim.lease.slots.iter().count() != claim.lease.mode.permits() as usize {
             broken.push(format!("{key}: {claim:?} has other numbers than permits"));
         }
-        let has_number = |other: &&Claim| other.slots.iter().any(|number| claim.slots.contains(number));
-        if let Some(other) = claims.iter().find(has_number) {
+        if let Some(other) = claims.iter().find(|other| have_one_number(&claim.lease, &other.lease)) {
             broken.push(format!("{key}: {claim:?} has a number of {other:?}"));
         }
-        let in_group = claims.iter().chain([&claim]).filter(|other| other.group == claim.group);
-        let in_group: u32 = in_group.map(|claim| claim.mode.permits()).sum();
-        if shares::limit_of(claim.group.as_ref()).is_some_and(|limit| in_group > limit) {
+        let in_group = claims.iter().chain([&claim]).filter(|other| other.lease.group == claim.lease.group);
+        let in_group: u32 = in_group.map(|claim| claim.lease.mode.permits()).sum();
+        if shares::limit_of(claim.lease.group.as_ref()).is_some_and(|limit| in_group > limit) {
             broken.push(format!("{key}: its group has {in_group} permits with {claim:?}"));
         }
-        let permits: u32 = claims.iter().chain([&claim]).map(|claim| claim.mode.permits()).sum();
+        let permits: u32 = claims.iter().chain([&claim]).map(|claim| claim.lease.mode.permits()).sum();
         let limit = claim.limit.unwrap_or(limit);
         if permits > limit {
             broken.push(format!("{key}: {permits} permits of {limit} are held with {claim:?}"));
@@ -464,25 +414,16 @@ impl Checker {
 
     /// A client no longer relies on its lease: it sends a release, or was answered that the lease is lost.
     pub fn ends(&self, key: &str, lease_id: &LeaseId) {
-        let mut facts = self.facts.lock().unwrap();
-        facts.claims.entry(key.to_owned()).or_default().retain(|claim| claim.lease_id != *lease_id);
-    }
-
-    /// A client has hung up and does not come back.
-    pub fn leaves(&self, lease_id: LeaseId) {
-        self.facts.lock().unwrap().left.insert(lease_id);
-    }
-
-    pub fn has_left(&self, lease_id: &LeaseId) -> bool {
-        self.facts.lock().unwrap().left.contains(lease_id)
+        let mut facts = self.facts();
+        facts.claims.entry(key.to_owned()).or_default().retain(|claim| claim.lease.lease_id != *lease_id);
     }
 
     /// Whether a client relies on this lease, and will for some time.
     pub fn is_held(&self, key: &str, lease_id: &LeaseId, now: Timestamp, margin_ms: u64) -> bool {
-        let facts = self.facts.lock().unwrap();
+        let facts = self.facts();
         let claims = facts.claims.get(key).into_iter().flatten();
         claims
-            .filter(|claim| claim.lease_id == *lease_id && claim.until > now.plus_ms(margin_ms))
+            .filter(|claim| claim.lease.lease_id == *lease_id && claim.until > now.plus_ms(margin_ms))
             .any(|claim| !facts.is_lost(key, claim))
     }
 }

@@ -169,9 +169,9 @@ impl Client {
         let priority = if random.percent(25) { 2 } else { 1 };
         let lease = LeaseTerms { lease_id: self.lease_id(), ..lease };
         if lease.barge {
-            self.world.checker.barges(lease.lease_id.clone());
+            self.world.checker.facts().barging.insert(lease.lease_id.clone());
         }
-        self.world.checker.has_priority(lease.lease_id.clone(), priority);
+        self.world.checker.facts().priorities.insert(lease.lease_id.clone(), priority);
         LockRequest { lease, priority, wait, position: None, is_new_lease: false }
     }
 
@@ -296,8 +296,6 @@ impl Client {
                 let wait = request.wait.min(wait_max);
                 let request = LockRequest { wait, position: None, ..request.clone() };
                 self.acquire(&node, key, &request, None).await;
-            } else if self.random.percent(5) {
-                self.reuse_lease_id(&node, key, &lease).await;
             } else if self.random.percent(15) {
                 self.fence(&node, key, &lease).await;
             } else if self.random.percent(50) && Instant::now() < end {
@@ -325,23 +323,6 @@ impl Client {
             if self.release(&node, key, &lease).await {
                 self.tokens.insert(key.to_owned(), lease.token);
                 return;
-            }
-        }
-    }
-
-    /// Another client proposes the id of a lease that is held.
-    async fn reuse_lease_id(&self, node: &Node, key: &str, lease: &Lease) {
-        let owner = Some(Owner::parse("another client").unwrap());
-        let terms =
-            LeaseTerms { owner, demand: Demand::of(lease.mode), ..LeaseTerms::new(lease.lease_id.clone(), 1_000) };
-        let request = LockRequest { lease: terms, ..LockRequest::new(lease.lease_id.clone(), 1_000) };
-        let answer = timeout(PATIENCE, node.locks.acquire(&World::address(key), request)).await;
-        let now = self.world.now().await;
-        if let Ok(Ok(answer)) = answer {
-            self.world.log.saw(reach::acquired(&answer));
-            let is_granted = matches!(answer, Acquired::Outcome(Outcome::Granted(_), _));
-            if is_granted && self.world.checker.is_held(key, &lease.lease_id, now, MARGIN_MS) {
-                self.world.checker.broken(format!("{key}: another client has the lease of {lease:?}: {answer:?}"));
             }
         }
     }
@@ -461,7 +442,7 @@ impl Client {
             return;
         }
         self.world.checker.closes(key, None);
-        let losses = self.world.checker.losses();
+        let losses = self.world.checker.facts().losses;
         let for_ms = *self.random.one_of(&[None, Some(700), Some(2_500), Some(4_000)]);
         let for_ms = for_ms.map(|ms: u64| ms * u64::from(self.world.plan.pace));
         let began = self.world.now().await;
@@ -470,7 +451,7 @@ impl Client {
             Some(Outcome::Closed(_)) => {
                 let sure_ms = for_ms.map_or(3_600_000, |ms| ms.saturating_sub(CLOSED_MARGIN_MS));
                 let until = began.plus_ms(sure_ms);
-                let is_sure = Instant::now() > self.closing_in_doubt && losses == self.world.checker.losses();
+                let is_sure = Instant::now() > self.closing_in_doubt && losses == self.world.checker.facts().losses;
                 self.world.checker.closes(key, Some(until).filter(|_| is_sure));
             }
             _ => self.closing_in_doubt = Instant::now() + IN_DOUBT,
@@ -491,14 +472,15 @@ impl Client {
     async fn set_limit(&mut self, node: &Node, key: &str) {
         let limit = *self.random.one_of(&[None, Some(2), Some(3), Some(4)]);
         self.requests += 1;
-        self.world.checker.sets_limit(key, None);
+        self.world.checker.facts().set_limits.insert(key.to_owned(), None);
         match self.command(node, key, Command::SetLimit(limit)).await {
             Some(Outcome::LimitSet { limit: set, .. }) => {
                 if limit.is_some() && set != limit {
                     self.world.checker.broken(format!("{key} has a limit of {set:?} instead of {limit:?}"));
                 }
                 let is_sure = Instant::now() > self.limit_in_doubt;
-                self.world.checker.sets_limit(key, limit.filter(|_| is_sure).map(|limit| (self.requests, limit)));
+                let limit = limit.filter(|_| is_sure).map(|limit| (self.requests, limit));
+                self.world.checker.facts().set_limits.insert(key.to_owned(), limit);
             }
             _ => self.limit_in_doubt = Instant::now() + IN_DOUBT,
         }
@@ -506,10 +488,10 @@ impl Client {
 
     /// A resource that it uses presents the token of a lease that it holds.
     async fn fence(&self, node: &Node, key: &str, lease: &Lease) {
-        let losses = self.world.checker.losses();
+        let losses = self.world.checker.facts().losses;
         let Some(outcome) = self.command(node, key, Command::Fence(lease.token)).await else { return };
         let fences = self.world.databases.iter().map(|database| database.state(&World::address(key)).fence());
-        let remembers = fences.max() >= Some(lease.token) || self.world.checker.losses() != losses;
+        let remembers = fences.max() >= Some(lease.token) || self.world.checker.facts().losses != losses;
         if outcome == Outcome::Fenced && !remembers {
             self.world.checker.broken(format!("{key}: the fence does not remember {}", lease.token));
         }
@@ -538,7 +520,7 @@ impl Client {
         let keys: Vec<String> = self.keys.iter().map(|(key, _)| key.clone()).collect();
         let (lease_id, node) = (self.lease_id(), self.any_node());
         let id = lease_id.as_str().to_owned();
-        self.world.checker.locks_together(lease_id.clone(), keys.clone());
+        self.world.checker.facts().multilocks.insert(lease_id.clone(), keys.clone());
         let lock = |(key, flavour): &(String, Flavour)| {
             let (mode, limit) = match flavour {
                 Flavour::Permits(limit) => (Mode::Permits(1), Some(*limit)),

@@ -114,7 +114,7 @@ impl Database {
     pub fn save(&self) -> Saved {
         let (states, record) = (self.states.lock().unwrap().clone(), self.record.lock().unwrap().clone());
         let operations = self.operations();
-        Saved { store: self.store.save(), states, operations, record, written: self.checker.written() }
+        Saved { store: self.store.save(), states, operations, record, written: self.checker.facts().story.len() }
     }
 
     /// Another server takes over, or this one restarts, with what was saved. What came after is lost.
@@ -126,7 +126,7 @@ impl Database {
         let before = std::mem::replace(&mut *self.states.lock().unwrap(), saved.states.clone());
         *self.record.lock().unwrap() = saved.record;
         self.store.fail_over(saved.store);
-        self.checker.lose_events(saved.written);
+        self.checker.facts().story[saved.written..].iter_mut().for_each(|written| written.is_lost = true);
         if !is_left {
             self.checker.lose(leases(&before).filter(|lease| !kept.contains(lease)).map(|(lease, _)| lease));
             self.promises.lose(&operations, &saved.operations);

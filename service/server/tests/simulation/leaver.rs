@@ -46,7 +46,7 @@ impl Leaver {
             Err(_) => {
                 self.world.log.saw("client gone for good");
                 self.world.log.line(|| format!("{}: {} leaves {key} for good", node.name, lease_id.as_str()));
-                self.world.checker.leaves(lease_id);
+                self.world.checker.facts().left.insert(lease_id);
             }
             // This client has its answer, so it releases its lease.
             Ok(Ok(Acquired::Outcome(Outcome::Granted(_), _))) => {
@@ -82,7 +82,10 @@ impl Leaver {
                     }
                     return;
                 }
-                Ok(Acquired::Refused(_)) => return world.checker.leaves(lease_id),
+                Ok(Acquired::Refused(_)) => {
+                    world.checker.facts().left.insert(lease_id);
+                    return;
+                }
                 _ => {}
             }
         }
@@ -102,7 +105,7 @@ pub async fn nothing_is_left(world: &Arc<World>) {
     for index in 0..KEYS {
         let state = world.databases[0].state(&World::address(&key(index)));
         for lease in state.holders() {
-            if world.checker.has_left(&lease.lease_id) {
+            if world.checker.facts().left.contains(&lease.lease_id) {
                 world.checker.broken(format!("{} is held for a client that is gone: {lease:?}", key(index)));
             }
         }

@@ -55,7 +55,7 @@ impl Database {
         // It is used again as it was left. Readers of events may have seen what it has.
         let is_left = there.as_ref().is_none_or(|there| there.epoch > before.epoch);
         if is_left && before.epoch < next.epoch && before.state != EngineState::Moving {
-            self.checker.repeats_events();
+            self.checker.facts().has_repeated_events = true;
         }
         let is_complete = there.is_some_and(|there| there.state == EngineState::Retired && there.epoch == before.epoch);
         match before.state {

@@ -32,7 +32,6 @@ names! { acquired, ACQUIRED, Acquired;
     Acquired::Refused(Refused { why: Refusal::HeldOff(_), .. }) => "acquire: held off",
     Acquired::Refused(Refused { why: Refusal::Closed, .. }) => "acquire: closed",
     Acquired::Refused(Refused { why: Refusal::WaitTimeout, .. }) => "acquire: wait has ended",
-    Acquired::Outcome(Outcome::LeaseIdReused, _) => "acquire: lease id reused",
     Acquired::Outcome(Outcome::LimitMismatch(_), _) => "acquire: limit mismatch",
     Acquired::Outcome(Outcome::UpgradeBlocked, _) => "acquire: upgrade blocked",
     Acquired::Outcome(Outcome::LeaseLost(_), _) => "acquire: lease lost",

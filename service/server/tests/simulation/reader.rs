@@ -11,7 +11,7 @@ use latchgate_core::lock::{Event, EventKind};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-use crate::check::Written;
+use crate::check::Facts;
 use crate::random::Random;
 use crate::world::World;
 
@@ -42,8 +42,7 @@ impl Reader {
     pub async fn has_seen_all(self, world: &World) {
         let mut compared = Ok(());
         for _ in 0..100 {
-            let (story, may_repeat) = (world.checker.story(), world.checker.has_repeated_events());
-            compared = compare(&self.seen.lock().unwrap(), &story, may_repeat);
+            compared = compare(&self.seen.lock().unwrap(), &world.checker.facts());
             if compared.is_ok() {
                 break;
             }
@@ -56,7 +55,7 @@ impl Reader {
     }
 }
 
-fn compare(seen: &[Seen], story: &[Written], may_repeat: bool) -> Result<(), String> {
+fn compare(seen: &[Seen], Facts { story, has_repeated_events, .. }: &Facts) -> Result<(), String> {
     // How far the reader may have come: several answers, if an event was lost and is written again.
     let (mut ends, mut may_miss) = (BTreeSet::from([0]), false);
     let can_skip = |from: usize, to: usize| story[from..to].iter().all(|written| written.is_lost);
@@ -65,7 +64,7 @@ fn compare(seen: &[Seen], story: &[Written], may_repeat: bool) -> Result<(), Str
             may_miss = true;
             continue;
         };
-        let first = if may_miss && may_repeat { 0 } else { *ends.first().unwrap() };
+        let first = if may_miss && *has_repeated_events { 0 } else { *ends.first().unwrap() };
         let is_next = |next: &usize| may_miss || ends.range(..=next).last().is_some_and(|end| can_skip(*end, *next));
         let next = (first..story.len()).filter(|next| story[*next].event == *event).filter(is_next);
         let next: BTreeSet<usize> = next.map(|next| next + 1).collect();

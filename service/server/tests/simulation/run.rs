@@ -170,7 +170,7 @@ pub fn run(seed: u64, kind: Kind, has_log: bool) -> Report {
         if timeout(RUN_MAX, play(&world)).await.is_err() {
             world.checker.broken("the run does not end");
         }
-        (world.checker.violations(), log.take())
+        (world.checker.facts().violations.clone(), log.take())
     });
     Report { seed, violations, lines, seen }
 }

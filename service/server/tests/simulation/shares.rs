@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use latchgate_core::lock::{Group, Lease, LeaseId, LockState, SERVED_MARGIN_MS, Turn};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use latchgate_testkit::commits::has;
 
 /// How many permits a group may have in all runs; each request of the group says so.
 pub fn limit_of(group: Option<&Group>) -> Option<u32> {
@@ -60,11 +61,8 @@ pub fn overtaken<'a>(
 /// What is wrong in a commit. A group that has nothing and waits through the commit is passed only by groups that had nothing either and
 /// have waited longer. `barging`: requests that need not wait.
 pub fn wrong(before: &LockState, after: &LockState, barging: &BTreeSet<LeaseId>, now: Timestamp) -> Vec<String> {
-    let is_in = |state: &LockState, lease: &Lease| {
-        state.holders().iter().any(|other| other.lease_id == lease.lease_id && other.token == lease.token)
-    };
     let new: Vec<&Lease> =
-        after.holders().iter().filter(|lease| lease.mode.permits() > 0 && !is_in(before, lease)).collect();
+        after.holders().iter().filter(|lease| lease.mode.permits() > 0 && !has(before, lease)).collect();
     let mut wrong = Vec::new();
     for lease in &new {
         let held = permits_of(after, lease.group.as_ref(), None);

@@ -240,17 +240,8 @@ impl World {
 
     /// What a client relies on that has this lease.
     pub fn claim(&self, node: &Node, key: &str, lease: &Lease) -> Claim {
-        Claim {
-            lease_id: lease.lease_id.clone(),
-            owner: lease.owner.clone(),
-            mode: lease.mode,
-            token: lease.token,
-            until: self.checker.true_end(key, lease),
-            is_forced: node.locks.forced_ms().is_some(),
-            limit: None,
-            slots: lease.slots.iter().collect(),
-            group: lease.group.clone(),
-        }
+        let until = self.checker.true_end(key, lease);
+        Claim { lease: lease.clone(), until, is_forced: node.locks.forced_ms().is_some(), limit: None }
     }
 
     pub fn address(key: &str) -> Address {
