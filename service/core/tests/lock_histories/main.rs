@@ -5,6 +5,7 @@
 
 mod arbitrary;
 mod calm;
+#[allow(dead_code, reason = "the simulation uses all of it")]
 #[path = "../../../testkit/src/commits.rs"]
 mod commits;
 mod grants;
