@@ -3,30 +3,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-mod arbitrary;
-mod calm;
-#[allow(dead_code, reason = "the simulation uses all of it")]
-#[path = "../../../testkit/src/commits.rs"]
-mod commits;
-mod grants;
-mod groups;
-mod history;
-mod interventions;
-mod ledger;
-mod node;
-mod order;
-mod promise;
-mod repetition;
-mod search;
-mod seen;
-mod steps;
-mod store;
-mod witness;
-mod world;
+mod histories;
+
+use crate::histories::search::search;
 
 #[test]
 fn every_history_keeps_every_promise() {
-    let seen = search::search();
+    let seen = search();
     // Promises about what never happens prove nothing.
     let never = seen.never();
     assert!(never.is_empty(), "no history contains {never:?}: {seen:?}");

@@ -8,9 +8,9 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 
-use crate::arbitrary::histories;
 use crate::config;
-use crate::world::{lease_id, run};
+use crate::histories::arbitrary::histories;
+use crate::histories::world::{lease_id, run};
 
 /// Enough for about 20 000 states.
 const HISTORIES: usize = 400;

@@ -3,8 +3,8 @@
 use latchgate_core::lock::{Closing, Command, LockState, Outcome, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
-use crate::promise::{Broken, Promise};
-use crate::steps::{Context, closing, find, is_new_grant};
+use super::promise::{Broken, Promise};
+use super::steps::{Context, closing, find, is_new_grant};
 
 pub fn check_intervention(broken: &mut Broken, context: &Context<'_>) {
     check_limit(broken, context);

@@ -6,13 +6,13 @@ use latchgate_core::lock::{
     Outcome, Owner, Position, Precedence, Refusal, Release, Renew, Revoke, Share, WaiterId,
 };
 
-use crate::grants::Way;
-use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
-use crate::ledger::Ledger;
-use crate::node::{Client, Evaluated, Node, Waiter};
-use crate::promise::Promise;
-use crate::seen::Seen;
-use crate::store::{Committed, Store, Stored};
+use super::grants::Way;
+use super::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request};
+use super::ledger::Ledger;
+use super::node::{Client, Evaluated, Node, Waiter};
+use super::promise::Promise;
+use super::seen::Seen;
+use super::store::{Committed, Store, Stored};
 
 pub struct Report {
     pub broken: Vec<(Promise, String)>,
@@ -409,7 +409,7 @@ fn winners(evaluated: &Evaluated) -> Vec<(WaiterId, Lease, Way)> {
         let is_it = |outcome: &Outcome| matches!(outcome, Outcome::Granted(grant) if !grant.repeated && grant.lease.lease_id == lease.lease_id);
         evaluated.answered.iter().find(|(_, outcome)| is_it(outcome)).map(|(id, _)| *id)
     };
-    let winner = |grant: &crate::grants::NewGrant| Some((id_of(&grant.lease)?, grant.lease.clone(), grant.way));
+    let winner = |grant: &super::grants::NewGrant| Some((id_of(&grant.lease)?, grant.lease.clone(), grant.way));
     evaluated.grants.iter().filter_map(winner).collect()
 }
 

@@ -2,8 +2,8 @@
 
 use latchgate_core::lock::{LockState, Outcome, Step, Terms, step};
 
-use crate::promise::{Broken, Promise};
-use crate::steps::{Context, is_new_grant};
+use super::promise::{Broken, Promise};
+use super::steps::{Context, is_new_grant};
 
 pub fn check_repetition(broken: &mut Broken, context: &Context<'_>) {
     let Context { command, now, done, .. } = *context;

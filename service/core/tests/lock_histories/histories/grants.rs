@@ -5,9 +5,9 @@ use latchgate_core::lock::{
     Acquire, Command, Grant, Lease, LeaseId, LockState, Mode, Outcome, Precedence, Refusal, Renew, Terms, step,
 };
 
-use crate::groups;
-use crate::promise::{Broken, Promise};
-use crate::steps::{Context, closing};
+use super::groups;
+use super::promise::{Broken, Promise};
+use super::steps::{Context, closing};
 
 #[derive(Clone, Debug)]
 pub struct NewGrant {

@@ -7,11 +7,11 @@ use latchgate_core::lock::{
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
-use crate::commits::{Commit, Commits, check_states};
-use crate::grants::{NewGrant, Way};
-use crate::node::Evaluated;
-use crate::promise::{Broken, Promise};
-use crate::steps::Ending;
+use super::commits::{Commit, Commits, check_states};
+use super::grants::{NewGrant, Way};
+use super::node::Evaluated;
+use super::promise::{Broken, Promise};
+use super::steps::Ending;
 
 /// A key remembers so many of the leases that ended last: docs/GUARANTEES.md.
 const REMEMBERED: usize = 8;

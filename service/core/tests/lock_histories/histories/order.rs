@@ -3,10 +3,10 @@
 use latchgate_core::CLOCK_BOUND_MS;
 use latchgate_core::lock::WaiterId;
 
-use crate::node::{Evaluated, Waiter};
-use crate::promise::Promise;
-use crate::store::Stored;
-use crate::world::World;
+use super::node::{Evaluated, Waiter};
+use super::promise::Promise;
+use super::store::Stored;
+use super::world::World;
 
 impl World {
     /// No waiter that came before the winner, as far as the store knew, still waits, whatever either of them requests.

@@ -2,10 +2,10 @@
 
 use latchgate_core::lock::{Command, Event, EventKind, Lease, Mode, Outcome, WaiterId};
 
-use crate::grants::Way;
-use crate::node::Evaluated;
-use crate::store::Stored;
-use crate::world::World;
+use super::grants::Way;
+use super::node::Evaluated;
+use super::store::Stored;
+use super::world::World;
 
 impl World {
     pub fn note_ended(&mut self, evaluated: &Evaluated) {

@@ -6,10 +6,10 @@ use latchgate_core::lock::{
     Outcome, Renew, Step, Terms, step,
 };
 
-use crate::grants::{NewGrant, check_acquire};
-use crate::interventions::check_intervention;
-use crate::promise::{Broken, Promise};
-use crate::repetition::check_repetition;
+use super::grants::{NewGrant, check_acquire};
+use super::interventions::check_intervention;
+use super::promise::{Broken, Promise};
+use super::repetition::check_repetition;
 
 /// A step and what was found in it.
 pub struct Taken {

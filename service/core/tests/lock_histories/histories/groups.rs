@@ -5,9 +5,9 @@ use latchgate_core::lock::{
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
-use crate::node::Client;
-use crate::promise::{Broken, Promise};
-use crate::steps::{Context, Taken};
+use super::node::Client;
+use super::promise::{Broken, Promise};
+use super::steps::{Context, Taken};
 
 /// A request that waits, by a waiter or by a turn.
 #[derive(Clone, Debug)]

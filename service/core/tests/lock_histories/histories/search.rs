@@ -5,9 +5,9 @@ use std::thread;
 
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 
-use crate::arbitrary::histories;
-use crate::seen::Seen;
-use crate::world::run;
+use super::arbitrary::histories;
+use super::seen::Seen;
+use super::world::run;
 
 /// Small enough for all promises together to take some seconds without optimisation; `PROPTEST_CASES` makes it more.
 const CASES: u32 = 4_000;

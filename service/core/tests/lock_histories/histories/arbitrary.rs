@@ -6,7 +6,7 @@ use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;
 
-use crate::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request, Share};
+use super::history::{Batch, Call, Caller, Event, Fate, History, Presented, Request, Share};
 
 /// Lease ids are few, so that they are repeated, at other nodes and after their end.
 const LEASES: usize = 16;

@@ -3,10 +3,10 @@
 use latchgate_core::lock::{Lease, LeaseId, TURN_MS};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
-use crate::history::{Batch, Call, Fate};
-use crate::node::Node;
-use crate::promise::Promise;
-use crate::world::{World, lease_id};
+use super::history::{Batch, Call, Fate};
+use super::node::Node;
+use super::promise::Promise;
+use super::world::{World, lease_id};
 
 /// How often nodes evaluate the lock at the end.
 const LOOK_MS: u64 = 500;

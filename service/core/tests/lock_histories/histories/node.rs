@@ -6,12 +6,12 @@ use latchgate_core::lock::{
     Outcome, Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
 
-use crate::grants::NewGrant;
-use crate::groups;
-use crate::ledger::Ledger;
-use crate::promise::Promise;
-use crate::steps::{Ending, checked_step};
-use crate::store::Stored;
+use super::grants::NewGrant;
+use super::groups;
+use super::ledger::Ledger;
+use super::promise::Promise;
+use super::steps::{Ending, checked_step};
+use super::store::Stored;
 
 /// What the histories attach to a waiter.
 #[derive(Debug)]
