@@ -6,8 +6,6 @@ mod access;
 mod attacks;
 mod audit;
 mod bad_input;
-mod bad_operations;
-mod bad_terms;
 mod browsers;
 mod client;
 mod connections;
