@@ -68,9 +68,25 @@ impl Raw {
         self.stream.shutdown().await.unwrap();
     }
 
-    /// Returns when the node asks for the body of a request that said `Expect: 100-continue`.
-    pub async fn is_asked_for_the_body(&mut self) {
-        self.read_until("100 Continue\r\n\r\n").await;
+    /// Sends a request up to the body, which the node has asked for when this returns.
+    pub async fn before_body(node: &Node, target: &str, api_key: &str, body: &Value) -> Self {
+        let mut client = Self::connect(node).await;
+        let key = if api_key.is_empty() { String::new() } else { format!("authorization: Bearer {api_key}\r\n") };
+        let head = format!("{target} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n{key}");
+        client.send(format!("{head}content-length: {}\r\n\r\n", body.to_string().len())).await;
+        client.read_until("100 Continue\r\n\r\n").await;
+        client
+    }
+
+    /// The status of the answer to a GET.
+    pub async fn status_of(&mut self, path: &str) -> u16 {
+        self.send(getting(path)).await;
+        self.answer().await.expect("the connection is open").status
+    }
+
+    /// Fails unless the node answers on this connection.
+    pub async fn is_served(&mut self) {
+        assert_eq!(self.status_of("/healthz").await, 200);
     }
 
     /// Reads and drops what the node sends, until it has sent this text.

@@ -1,31 +1,23 @@
 //! An operator looks at all apps at once.
 
-use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::shared_database;
+use std::collections::BTreeSet;
+
 use latchgate_testkit::until;
-use reqwest::{Client, Method};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::world::{ADMIN, Caller, OPERATOR, operated};
-use crate::client::BIN;
-use crate::history::Events;
+use super::world::{Caller, operated, two_guarded};
 
-/// What all pages of a listing have, by the app and the name of each item.
-async fn listed(caller: &Caller, path: &str, items: &str, name: &str) -> Vec<(String, String)> {
+/// The app and the name of each item on all pages of a listing.
+async fn listed(caller: &Caller, path: &str, items: &str, name: &str) -> Vec<[Value; 2]> {
     let (mut found, mut cursor) = (Vec::new(), String::new());
     loop {
         let page = caller.ok(Method::GET, &format!("{path}{cursor}"), Value::Null).await;
-        for item in page.body[items].as_array().unwrap() {
-            found.push((item["app"].as_str().unwrap().to_owned(), item[name].as_str().unwrap().to_owned()));
-        }
+        found.extend(page.body[items].as_array().unwrap().iter().map(|item| [item["app"].clone(), item[name].clone()]));
         let Some(next) = page.body["next_cursor"].as_str() else { return found };
         let query = reqwest::Url::parse_with_params("http://h/", [("cursor", next)]).unwrap();
         cursor = format!("&{}", query.query().unwrap());
     }
-}
-
-fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected.iter().map(|(app, key)| ((*app).to_owned(), (*key).to_owned())).collect()
 }
 
 #[tokio::test]
@@ -39,29 +31,22 @@ async fn an_operator_lists_the_locks_and_operations_of_all_apps() {
             let path = format!("/v1/locks/{}/acquire", key.replace('/', "%2F"));
             caller.ok(Method::POST, &path, json!({ "owner": "worker", "ttl_ms": 300_000 })).await;
         }
-        caller.ok(Method::POST, "/v1/operations/pre", json!({ "operation": "a", "contents": 1 })).await;
+        caller.begun(json!({ "operation": "a", "contents": 1 })).await;
     }
-    let all = [
-        ("a \"b\"", "x/0"),
-        ("a \"b\"", "y"),
-        ("billing", "x/1"),
-        ("billing", "x/2"),
-        ("default", "x/1"),
-        ("default", "z"),
-    ];
+    let (a, b, c) = ("a \"b\"", "billing", "default");
+    let all = [[a, "x/0"], [a, "y"], [b, "x/1"], [b, "x/2"], [c, "x/1"], [c, "z"]];
     for limit in [1, 2, 3, 100] {
         let found = listed(&operator, &format!("/v1/locks?app=*&limit={limit}"), "locks", "key").await;
-        assert_eq!(found, pairs(&all), "{limit} at a time");
+        assert_eq!(found, all, "{limit} at a time");
         let by_prefix = format!("/v1/locks?prefix=x/&held=true&owner=worker&app=%2A&limit={limit}");
         let found = listed(&operator, &by_prefix, "locks", "key").await;
-        assert_eq!(found, pairs(&[all[0], all[2], all[3], all[4]]), "{limit} at a time");
+        assert_eq!(found, [all[0], all[2], all[3], all[4]], "{limit} at a time");
         let found = listed(&operator, &format!("/v1/operations?app=*&limit={limit}"), "operations", "operation").await;
-        let mut apps: Vec<&str> = found.iter().map(|(app, _)| &**app).collect();
-        apps.sort_unstable();
-        assert_eq!(apps, ["a \"b\"", "billing", "default"], "{limit} at a time");
+        let apps: BTreeSet<&str> = found.iter().map(|[app, _]| app.as_str().unwrap()).collect();
+        assert_eq!((found.len(), apps), (3, BTreeSet::from([a, b, c])), "{limit} at a time");
     }
     let oldest = listed(&operator, "/v1/operations?app=*&sort=oldest&state=started", "operations", "operation").await;
-    assert_eq!(oldest, pairs(&[("default", "a"), ("billing", "a"), ("a \"b\"", "a")]));
+    assert_eq!(oldest, [[c, "a"], [b, "a"], [a, "a"]]);
     assert_eq!(operator.get("/v1/locks?app=*&held=false").await.body, json!({ "locks": [] }));
     // Elsewhere, the answer is about one app and does not name it.
     assert_eq!(operator.get("/v1/locks?app=billing").await.body["locks"][0]["app"], Value::Null);
@@ -75,24 +60,16 @@ async fn waiters_are_seen_across_apps() {
     for caller in [&operator, &billing] {
         caller.ok(Method::POST, "/v1/locks/k/acquire", json!({ "owner": "holder", "ttl_ms": 300_000 })).await;
     }
-    let wait = async |caller: &Caller| caller.acquire("k", json!({ "owner": "waiter", "wait_ms": 30_000 })).await;
-    let seen = async {
-        let ranked = || async { listed(&operator, "/v1/locks?app=*&sort=waiters", "locks", "key").await };
-        until("two wait in one app and one in the other", || async {
-            ranked().await == pairs(&[("billing", "k"), ("default", "k")])
-        })
-        .await;
-        let of = |items: &Value| items.as_array().unwrap().iter().map(|item| item["app"].clone()).collect::<Vec<_>>();
-        for app in ["default", "billing"] {
-            operator.ok(Method::PUT, &format!("/v1/locks/k/closed?app={app}"), json!({ "reason": "end" })).await;
-        }
-        let waiting = operator.get("/v1/locks?app=*&closed=true&prefix=k").await.body;
-        assert_eq!(of(&waiting["locks"]), ["billing", "default"]);
-    };
-    tokio::select! {
-        () = seen => {}
-        _ = async { tokio::join!(wait(&billing), wait(&billing), wait(&operator)) } => panic!("no wait ends"),
+    let wait = json!({ "owner": "waiter", "wait_ms": 30_000 });
+    let waits = [&billing, &billing, &operator].map(|caller| caller.waiting("/v1/locks/k/acquire", wait.clone()));
+    let of_both = [["billing", "k"], ["default", "k"]];
+    let ranked = || async { listed(&operator, "/v1/locks?app=*&sort=waiters", "locks", "key").await };
+    until("two wait in one app and one in the other", || async { ranked().await == of_both }).await;
+    for app in ["default", "billing"] {
+        operator.ok(Method::PUT, &format!("/v1/locks/k/closed?app={app}"), json!({ "reason": "end" })).await;
     }
+    assert_eq!(listed(&operator, "/v1/locks?app=*&closed=true&prefix=k", "locks", "key").await, of_both);
+    assert!(waits.iter().all(|wait| !wait.is_finished()));
 }
 
 #[tokio::test]
@@ -131,26 +108,20 @@ async fn all_apps_are_named_by_operators_and_in_listings_alone() {
 
 #[tokio::test]
 async fn one_stream_has_the_events_of_all_apps_and_goes_on_at_another_node() {
-    let database = shared_database().await;
-    let start = async || Node::start_with(BIN, &["--locks", &database], OPERATOR).await;
-    let (one, two) = (start().await, start().await);
-    let billing = Caller::of_app(&one, "billing").await;
-    let operator = Caller::operator(&one);
-    let stream = |node: &Node| Client::new().get(format!("{}/v1/events?app=*", node.base_url())).bearer_auth(ADMIN);
-    let mut events = Events::of(stream(&one)).await;
+    let (one, two) = two_guarded().await;
+    let (operator, billing) = (Caller::operator(&one), Caller::of_app(&one, "billing").await);
+    let mut events = operator.events("/v1/events?app=*", "").await;
     until("the second node knows the app", || async { billing.at(&two).is_accepted().await }).await;
     operator.granted("k").await;
     billing.at(&two).granted("k").await;
-    let names = |event: &Value| (event["app"].clone(), event["key"].clone(), event["kind"].clone());
+    let names = |event: Value| ["app", "key", "kind"].map(|field| event[field].clone());
     for app in ["default", "billing"] {
-        assert_eq!(names(&events.next().await), (json!(app), json!("k"), json!("granted")));
+        assert_eq!(names(events.next().await), [app, "k", "granted"]);
     }
-    let seen = events.seen.clone();
-    drop(events);
     billing.granted("l").await;
     operator.granted("m").await;
-    let mut events = Events::of(stream(&two).header("last-event-id", seen)).await;
+    let mut events = operator.at(&two).events("/v1/events?app=*", &events.seen).await;
     for (app, key) in [("billing", "l"), ("default", "m")] {
-        assert_eq!(names(&events.next().await), (json!(app), json!(key), json!("granted")));
+        assert_eq!(names(events.next().await), [app, key, "granted"]);
     }
 }

@@ -6,120 +6,100 @@ use serde_json::{Value, json};
 use super::world::{Caller, guarded};
 use crate::client::{Answer, leases};
 
+const ABSENT: &str = "00000000000000000000000000000000";
+
+/// The status and the body, as of the first of these names.
+fn shape(answer: &Answer, names: [&str; 2]) -> (u16, String) {
+    (answer.status.as_u16(), answer.body.to_string().replace(names[1], names[0]))
+}
+
 #[tokio::test]
-async fn two_apps_are_apart() {
+async fn what_belongs_to_another_app_is_answered_as_what_does_not_exist() {
     let node = guarded(&[]).await;
     let (mine, theirs) = (Caller::of_app(&node, "a").await, Caller::of_app(&node, "b").await);
-    locks_of_two_apps_are_apart(&mine, &theirs).await;
-    tickets_and_multilocks_of_two_apps_are_apart(&mine, &theirs).await;
-    operations_of_two_apps_are_apart(&mine, &theirs).await;
-    let (joined, split) = (Caller::of_app(&node, "a:b").await, Caller::of_app(&node, "a").await);
-    app_and_key_are_two_fields(&joined, &split).await;
-}
-
-/// The status and the body without what differs between any two answers.
-fn shape(answer: &Answer) -> (u16, Value) {
-    let mut body = answer.body.clone();
-    if let Some(fields) = body.as_object_mut() {
-        fields.remove("key");
-        fields.remove("id");
-    }
-    (answer.status.as_u16(), body)
-}
-
-async fn locks_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
-    let lease_id = theirs.granted("k").await.text("lease_id");
-    let token = theirs.get("/v1/locks/k").await.body["last_token"].as_u64().unwrap();
-    // A lock of the other app is shown as a lock that was never taken.
-    for path in ["", "/history"] {
-        let foreign = mine.get(&format!("/v1/locks/k{path}")).await;
-        let absent = mine.get(&format!("/v1/locks/absent{path}")).await;
-        assert_eq!(shape(&foreign), shape(&absent), "{path}");
-    }
-    let owned = json!({ "lease_id": lease_id });
-    for (verb, body) in [
-        ("renew", owned.clone()),
-        ("release", owned.clone()),
-        ("fence", json!({ "token": token })),
-        ("revoke", json!({})),
+    let held = theirs.granted("k").await;
+    let operation = json!({ "operation": "charge", "contents": { "order": 1 }, "attempt_id": "same" });
+    let (foreign, own) = (theirs.begun(operation.clone()).await, mine.begun(operation).await);
+    assert_ne!(foreign.text("id"), own.text("id"));
+    let (key, id) = ("/v1/locks/k", format!("/v1/operations/{}", foreign.text("id")));
+    let owned = json!({ "lease_id": held.text("lease_id") });
+    let posted = json!({ "stamp": foreign.text("stamp"), "outcome": "success" });
+    for (method, of, verb, body) in [
+        (Method::GET, key, "", Value::Null),
+        (Method::GET, key, "/history", Value::Null),
+        (Method::POST, key, "/renew", owned.clone()),
+        (Method::POST, key, "/release", owned.clone()),
+        (Method::POST, key, "/fence", json!({ "token": held.token() })),
+        (Method::POST, key, "/revoke", json!({})),
+        (Method::GET, &id, "", Value::Null),
+        (Method::POST, &id, "/post", posted.clone()),
+        (Method::POST, &id, "/heartbeat", json!({ "stamp": foreign.text("stamp") })),
+        (Method::DELETE, &id, "", Value::Null),
     ] {
-        let foreign = mine.post(&format!("/v1/locks/k/{verb}"), body.clone()).await;
-        let absent = mine.post(&format!("/v1/locks/absent/{verb}"), body).await;
-        assert_eq!(shape(&foreign).0, shape(&absent).0, "{verb}: {}", foreign.body);
-        assert_eq!(foreign.body["code"], absent.body["code"], "{verb}");
+        let at = |name: &str| format!("{}/{name}{verb}", of.rsplit_once('/').unwrap().0);
+        let names = [of.rsplit_once('/').unwrap().1, if of == key { "absent" } else { ABSENT }];
+        let at_theirs = mine.call(method.clone(), &at(names[0]), body.clone()).await;
+        let at_none = mine.call(method, &at(names[1]), body).await;
+        assert_eq!(shape(&at_theirs, names), shape(&at_none, names), "{of}{verb}");
     }
+    // Their stamp does not open my operation either.
+    let refused = mine.post(&format!("/v1/operations/{}/post", own.text("id")), posted.clone()).await;
+    refused.assert_problem(403, "stamp-mismatch");
+    theirs.ok(Method::POST, &format!("{id}/post"), posted).await;
+
     // The same key and even the same lease id are free for me.
-    let own = mine.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 300_000 })).await;
-    assert_eq!(own.status, 200, "{}", own.body);
+    let granted = mine.acquire("k", json!({ "lease_id": owned["lease_id"], "ttl_ms": 300_000 })).await;
+    assert_eq!(granted.status, 200, "{}", granted.body);
     mine.ok(Method::POST, "/v1/locks/k/release", owned.clone()).await;
-    theirs.acquire("k", json!({})).await.assert_problem(423, "lock-held");
-    theirs.ok(Method::POST, "/v1/locks/k/renew", owned).await;
-
-    theirs.granted("only-theirs").await;
-    mine.granted("only-mine").await;
-    let listed = mine.get("/v1/locks").await;
-    let keys: Vec<&str> =
-        listed.body["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect();
-    assert!(keys.contains(&"only-mine") && !keys.contains(&"only-theirs"), "{keys:?}");
-}
-
-async fn tickets_and_multilocks_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
     let ticket = theirs.acquire("k", json!({ "wait_ms": 1 })).await;
     ticket.assert_problem(423, "wait-timeout");
-    let ticket = ticket.text("ticket");
-    let refused = mine.acquire("k", json!({ "ticket": ticket, "wait_ms": 1 })).await;
+    let refused = mine.acquire("k", json!({ "ticket": ticket.text("ticket"), "wait_ms": 1 })).await;
     refused.assert_problem(400, "invalid-ticket");
+    theirs.ok(Method::POST, "/v1/locks/k/renew", owned).await;
 
     let locks = json!({ "locks": [{ "key": "m1" }, { "key": "m2" }], "lease_id": "shared-id", "ttl_ms": 300_000 });
     theirs.ok(Method::POST, "/v1/multilocks/acquire", locks.clone()).await;
     let named = leases("shared-id", &["m1", "m2"]);
     for verb in ["renew", "release"] {
-        let refused = mine.post(&format!("/v1/leases/{verb}"), named.clone()).await;
-        refused.assert_problem(410, "lease-lost");
+        mine.post(&format!("/v1/leases/{verb}"), named.clone()).await.assert_problem(410, "lease-lost");
     }
     mine.ok(Method::POST, "/v1/multilocks/acquire", locks).await;
     theirs.ok(Method::POST, "/v1/leases/renew", named).await;
-}
 
-async fn operations_of_two_apps_are_apart(mine: &Caller, theirs: &Caller) {
-    let body = json!({ "operation": "charge", "contents": { "order": 1 }, "attempt_id": "same" });
-    let foreign = theirs.ok(Method::POST, "/v1/operations/pre", body.clone()).await;
-    let own = mine.ok(Method::POST, "/v1/operations/pre", body).await;
-    assert_eq!((foreign.status.as_u16(), own.status.as_u16()), (201, 201));
-    assert_ne!(foreign.text("id"), own.text("id"));
-    let absent = "/v1/operations/00000000000000000000000000000000";
-    let path = format!("/v1/operations/{}", foreign.text("id"));
-    let post = json!({ "stamp": foreign.text("stamp"), "outcome": "success" });
-    let beat = json!({ "stamp": foreign.text("stamp") });
-    for (method, verb, body) in [
-        (Method::GET, "", Value::Null),
-        (Method::POST, "/post", post.clone()),
-        (Method::POST, "/heartbeat", beat),
-        (Method::DELETE, "", Value::Null),
-    ] {
-        let at_theirs = mine.call(method.clone(), &format!("{path}{verb}"), body.clone()).await;
-        let at_none = mine.call(method, &format!("{absent}{verb}"), body).await;
-        assert_eq!(shape(&at_theirs), shape(&at_none), "{verb}");
-        at_theirs.assert_problem(404, "operation-not-found");
-    }
-    // Their stamp does not open my operation either.
-    let refused = mine.post(&format!("/v1/operations/{}/post", own.text("id")), post.clone()).await;
-    refused.assert_problem(403, "stamp-mismatch");
-    let listed = mine.get("/v1/operations").await;
-    assert!(listed.body.to_string().contains(&own.text("id")), "{}", listed.body);
-    assert!(!listed.body.to_string().contains(&foreign.text("id")), "{}", listed.body);
-    theirs.ok(Method::POST, &format!("{path}/post"), post).await;
+    theirs.granted("only-theirs").await;
+    let listed = [mine.get("/v1/locks?held=true").await, mine.get("/v1/operations").await];
+    let of = |answer: &Answer, items: &str, name: &str| -> Vec<Value> {
+        answer.body[items].as_array().unwrap().iter().map(|item| item[name].clone()).collect()
+    };
+    assert_eq!(of(&listed[0], "locks", "key"), ["m1", "m2"]);
+    assert_eq!(of(&listed[1], "operations", "id"), [own.text("id")]);
 }
 
 /// The app `a:b` with the key `c` is not the app `a` with the key `b:c`.
-async fn app_and_key_are_two_fields(joined: &Caller, split: &Caller) {
-    joined.granted("c").await;
-    split.granted("b:c").await;
-    split.granted("c").await;
-    joined.granted("b:c").await;
-    let pre = |operation: &str| json!({ "operation": operation, "contents": "x" });
-    let one = joined.ok(Method::POST, "/v1/operations/pre", pre("c")).await;
-    let other = split.ok(Method::POST, "/v1/operations/pre", pre("b:c")).await;
-    assert_eq!((one.status.as_u16(), other.status.as_u16()), (201, 201));
-    assert_ne!(one.text("id"), other.text("id"));
+#[tokio::test]
+async fn app_and_key_are_two_fields() {
+    let node = guarded(&[]).await;
+    let (joined, split) = (Caller::of_app(&node, "a:b").await, Caller::of_app(&node, "a").await);
+    let mut ids = Vec::new();
+    for (caller, name) in [(&joined, "c"), (&split, "b:c"), (&split, "c"), (&joined, "b:c")] {
+        caller.granted(name).await;
+        ids.push(caller.begun(json!({ "operation": name, "contents": "x" })).await.text("id"));
+    }
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 4);
+}
+
+#[tokio::test]
+async fn an_event_stream_shows_only_what_is_of_its_app() {
+    let node = guarded(&[]).await;
+    let (mine, theirs) = (Caller::of_app(&node, "a").await, Caller::of_app(&node, "b").await);
+    let mut streams = vec![mine.events("/v1/events", "").await, mine.events("/v1/locks/k/events", "").await];
+    theirs.granted("k").await;
+    theirs.granted("their-secret").await;
+    let token = mine.granted("k").await.token();
+    streams.push(mine.events("/v1/events?after=0-0", "").await);
+    for mut stream in streams {
+        assert_eq!(stream.next().await["token"], token);
+    }
 }

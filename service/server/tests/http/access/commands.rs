@@ -3,15 +3,17 @@
 use std::process::Output;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::{free_port, until};
 use reqwest::Client;
-use sqlx::Connection as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
 
 use super::world::{ADMIN, Caller, OPERATOR, guarded};
 use crate::client::{BIN, latchgate};
+use crate::in_transactions;
 
 async fn run(args: &[&str], env: &[(&str, &str)]) -> Output {
     let mut command = tokio::process::Command::from(command(BIN));
@@ -31,61 +33,56 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     let node = guarded(&[]).await;
     let url = node.base_url();
     let env = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", ADMIN)];
-    printed(&["app", "create", "a b/c"], &env).await;
-    assert!(printed(&["app", "list"], &env).await.contains("a b/c\tenabled\t0 API keys"));
-    let create = [
-        "api-key",
-        "create",
-        "--app",
-        "a b/c",
-        "--scope",
-        "read,locks",
-        "--prefix",
-        "jobs/",
-        "--expires",
-        "90d",
-        "--name",
-        "night jobs",
-    ];
-    let caller = Caller::new(&node, &printed(&create, &env).await);
+    // What the command of a line prints, in which _ stands for a space within a word.
+    let said = async |line: &str| {
+        let words: Vec<String> = line.split(' ').map(|word| word.replace('_', " ")).collect();
+        printed(&words.iter().map(String::as_str).collect::<Vec<_>>(), &env).await
+    };
+    said("app create a_b/c").await;
+    assert!(said("app list").await.contains("a b/c\tenabled\t0 API keys"));
+    let create = "api-key create --app a_b/c --scope read,locks --prefix jobs/ --expires 90d --name night_jobs";
+    let caller = Caller::new(&node, &said(create).await);
     caller.granted("jobs%2F1").await;
-    caller.acquire("other", serde_json::json!({})).await.assert_problem(403, "forbidden");
-    let list = printed(&["api-key", "list", "--app", "a b/c"], &env).await;
+    caller.acquire("other", json!({})).await.assert_problem(403, "forbidden");
+    let list = said("api-key list --app a_b/c").await;
     assert_eq!(list.lines().count(), 1, "{list}");
     assert!(list.starts_with(&format!("{}\ta b/c\tread,locks\tjobs/\tactive\t2", caller.id())), "{list}");
     assert!(list.ends_with(&format!("\tnight jobs\t{}", &ADMIN[4..16])), "{list}");
-    let quota = ["app", "quota", "a b/c", "--event-streams", "7", "--waiters", "none", "--requests-per-second", "200"];
-    assert_eq!(printed(&quota, &env).await, "a b/c\trequests_per_second 200, event_streams 7");
-    assert_eq!(
-        printed(&["app", "quota", "a b/c", "--event-streams", "none"], &env).await,
-        "a b/c\trequests_per_second 200"
-    );
-    assert!(printed(&["app", "warn-after", "a b/c", "10m"], &env).await.contains("held for 10 min gets"));
-    assert!(printed(&["app", "list"], &env).await.contains("1 API key\trequests_per_second 200\t10 min"));
-    let printed_json =
-        async |args: &[&str]| -> serde_json::Value { serde_json::from_str(&printed(args, &env).await).unwrap() };
-    assert_eq!(printed_json(&["api-key", "list", "--app", "a b/c", "--json"]).await["prefixes"][0], "jobs/");
-    assert_eq!(printed_json(&["app", "quota", "a b/c", "--json"]).await["quotas"]["requests_per_second"], 200);
-    let made = printed_json(&["api-key", "create", "--app", "a b/c", "--scope", "read", "--json"]).await;
-    assert_eq!(printed_json(&["api-key", "revoke", made["id"].as_str().unwrap(), "--json"]).await["id"], made["id"]);
-    printed(&["app", "disable", "a b/c"], &env).await;
+    let made: Value = serde_json::from_str(&said("api-key create --app a_b/c --scope read --json").await).unwrap();
+    let revoke = format!("api-key revoke {} --json", made["id"].as_str().unwrap());
+    for (line, expected) in [
+        ("app quota a_b/c --event-streams 7 --waiters none --requests-per-second 200", "200, event_streams 7"),
+        ("app quota a_b/c --event-streams none", "a b/c\trequests_per_second 200"),
+        ("app warn-after a_b/c 10m", "held for 10 min gets"),
+        (&revoke, made["id"].as_str().unwrap()),
+        ("app list", "1 API key\trequests_per_second 200\t10 min"),
+        ("api-key list --app a_b/c --json", "\"prefixes\":[\"jobs/\"]"),
+        ("app quota a_b/c --json", "\"requests_per_second\":200"),
+        ("locks show jobs/1 --app a_b/c", "jobs/1: held"),
+        ("locks show jobs/1", "jobs/1: free"),
+        ("locks list --app *", "a b/c\tjobs/1\t"),
+        ("app create empty", ""),
+        ("app delete empty", "The app \"empty\" is deleted."),
+    ] {
+        let printed = said(line).await;
+        assert!(printed.contains(expected), "{line}: {printed}");
+    }
+    said("app disable a_b/c").await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
-    printed(&["app", "create", "a b/c"], &env).await;
-    printed(&["api-key", "revoke", caller.id()], &env).await;
+    said("app create a_b/c").await;
+    said(&format!("api-key revoke {}", caller.id())).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
-    printed(&["app", "create", "empty"], &env).await;
-    assert!(printed(&["locks", "show", "jobs/1", "--app", "a b/c"], &env).await.starts_with("jobs/1: held"));
-    assert!(printed(&["locks", "show", "jobs/1"], &env).await.starts_with("jobs/1: free"));
-    assert!(printed(&["locks", "list", "--app", "*"], &env).await.starts_with("a b/c\tjobs/1\t"));
-    assert_eq!(printed(&["app", "delete", "empty"], &env).await, "The app \"empty\" is deleted.");
 
-    let refused = run(&["app", "list"], &[("LATCHGATE_URL", &url), ("LATCHGATE_API_KEY", &caller.key)]).await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("unauthorized, 401"), "{said}");
-    let refused = run(&["api-key", "revoke", "ffffffffffff"], &env).await;
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("unknown-api-key"));
-    let refused = run(&["app", "list", "--url", "http://127.0.0.1:1"], &[]).await;
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("cannot call the node at http://127.0.0.1:1"));
+    let revoked = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", &caller.key)];
+    for (args, env, why) in [
+        (&["app", "list"][..], &revoked[..], "unauthorized, 401"),
+        (&["api-key", "revoke", "ffffffffffff"], &env, "unknown-api-key"),
+        (&["app", "list", "--url", "http://127.0.0.1:1"], &[], "cannot call the node at http://127.0.0.1:1"),
+    ] {
+        let refused = run(args, env).await;
+        let said = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && said.contains(why), "{said}");
+    }
 }
 
 #[tokio::test]
@@ -135,12 +132,8 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing() {
         }
     }
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files were created");
-    let mut connection = sqlx::PgConnection::connect(&database).await.unwrap();
-    let schemas: i64 = sqlx::query_scalar("select count(*) from pg_namespace where nspname = 'latchgate'")
-        .fetch_one(&mut connection)
-        .await
-        .unwrap();
-    assert_eq!(schemas, 0);
+    let mut session = in_transactions::world::Caller::connect(&database).await;
+    assert_eq!(session.number("select count(*) from pg_namespace where nspname = 'latchgate'").await, Ok(0));
 }
 
 #[tokio::test]
@@ -157,18 +150,12 @@ async fn a_generated_api_key_configures_a_node_and_a_wrong_one_is_never_printed(
 
 /// A server that answers every request with this problem.
 async fn hostile(detail: &str) -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://someone:s3cret@{}", listener.local_addr().unwrap());
-    let body = serde_json::json!({ "status": 403, "code": "forbidden", "detail": detail }).to_string();
-    let head =
-        "HTTP/1.1 403 Forbidden\r\ncontent-type: application/problem+json\r\nconnection: close\r\ncontent-length:";
-    let answer = format!("{head} {}\r\n\r\n{body}", body.len());
-    tokio::spawn(async move {
-        while let Ok((mut stream, _)) = listener.accept().await {
-            let _ = stream.read(&mut [0; 8_192]).await;
-            let _ = stream.write_all(answer.as_bytes()).await;
-        }
-    });
+    let problem = json!({ "status": 403, "code": "forbidden", "detail": detail }).to_string();
+    let head = [("content-type", "application/problem+json")];
+    let answer = move || std::future::ready((StatusCode::FORBIDDEN, head, problem.clone()));
+    tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
     url
 }
 

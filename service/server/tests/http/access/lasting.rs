@@ -1,15 +1,15 @@
 //! What becomes of API keys over time: revoked at one node, moved with a switch, known while their store is away.
 
 use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::{Postgres, shared_database};
+use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::world::{Caller, LONG, OPERATOR, guarded};
-use crate::client::{BIN, acquire};
+use super::world::{Caller, LONG, guarded, two_guarded};
+use crate::client::{BIN, acquire, request};
 
 /// An event stream, read until it ends.
 async fn stream(caller: &Caller, path: &str) -> tokio::task::JoinHandle<String> {
@@ -19,16 +19,9 @@ async fn stream(caller: &Caller, path: &str) -> tokio::task::JoinHandle<String> 
     tokio::spawn(async move { response.text().await.unwrap_or_default() })
 }
 
-fn poll(caller: &Caller, path: &str, body: Value) -> tokio::task::JoinHandle<crate::client::Answer> {
-    let (caller, path) = (Caller { base_url: caller.base_url.clone(), key: caller.key.clone() }, path.to_owned());
-    tokio::spawn(async move { caller.post(&path, body).await })
-}
-
 #[tokio::test]
 async fn what_was_changed_at_one_node_is_listed_at_another_at_once() {
-    let database = latchgate_testkit::postgres::shared_database().await;
-    let args = ["--locks", &database];
-    let (one, two) = (Node::start_with(BIN, &args, OPERATOR).await, Node::start_with(BIN, &args, OPERATOR).await);
+    let (one, two) = two_guarded().await;
     for number in 0..3 {
         let app = format!("app{number}");
         let made = Caller::of_app(&one, &app).await;
@@ -44,25 +37,23 @@ async fn what_was_changed_at_one_node_is_listed_at_another_at_once() {
 
 #[tokio::test]
 async fn a_revoked_api_key_ends_its_waits_and_streams_at_every_node() {
-    let database = shared_database().await;
-    let (one, other) = (guarded(&["--locks", &database]).await, guarded(&["--locks", &database]).await);
+    let (one, other) = two_guarded().await;
     let stays = Caller::of_app(&one, "a").await;
-    let leaves = Caller::with(&one, json!({ "app": "a", "scopes": ["read", "locks", "operations"] })).await.at(&other);
+    let leaves = Caller::of_app(&one, "a").await.at(&other);
     until("the other node knows both", || async { leaves.is_accepted().await && stays.at(&other).is_accepted().await })
         .await;
     stays.granted("k").await;
-    let operation = json!({ "operation": "o", "contents": 1, "ttl_ms": 600_000 });
-    stays.ok(Method::POST, "/v1/operations/pre", operation).await;
+    stays.begun(json!({ "operation": "o", "contents": 1, "ttl_ms": 600_000 })).await;
 
     let waits = json!({ "wait_ms": 50_000 });
     let operation = json!({ "operation": "o", "contents": 1, "wait_ms": 50_000 });
     let many = json!({ "locks": [{ "key": "m" }, { "key": "k" }], "wait_ms": 50_000 });
     let polls = [
-        poll(&leaves, "/v1/locks/k/acquire", waits.clone()),
-        poll(&leaves, "/v1/multilocks/acquire", many),
-        poll(&leaves, "/v1/operations/pre", operation),
+        leaves.waiting("/v1/locks/k/acquire", waits.clone()),
+        leaves.waiting("/v1/multilocks/acquire", many),
+        leaves.waiting("/v1/operations/pre", operation),
     ];
-    let staying = poll(&stays.at(&other), "/v1/locks/k/acquire", waits);
+    let staying = stays.at(&other).waiting("/v1/locks/k/acquire", waits);
     let streams = [stream(&leaves, "/v1/locks/k/events").await, stream(&leaves, "/v1/events").await];
     let waiters = || async { stays.at(&other).get("/v1/locks/k").await.body["waiters"] == 3 };
     until("three requests wait", waiters).await;
@@ -81,27 +72,6 @@ async fn a_revoked_api_key_ends_its_waits_and_streams_at_every_node() {
 }
 
 #[tokio::test]
-async fn an_event_stream_shows_only_what_is_of_its_app() {
-    let node = guarded(&[]).await;
-    let (mine, theirs) = (Caller::of_app(&node, "a").await, Caller::of_app(&node, "b").await);
-    let streams = [stream(&mine, "/v1/events").await, stream(&mine, "/v1/locks/k/events").await];
-    theirs.granted("k").await;
-    theirs.granted("their-secret").await;
-    mine.granted("k").await;
-    let seen =
-        || async { mine.get("/v1/locks/k/history").await.body["events"].as_array().is_some_and(|all| all.len() == 1) };
-    until("the event is there", seen).await;
-    // A stream is read to its end, which comes with the end of its API key.
-    let again = stream(&mine, "/v1/events?after=0-0").await;
-    Caller::operator(&node).revoke(mine.id()).await;
-    for stream in streams.into_iter().chain([again]) {
-        let text = timeout(LONG, stream).await.expect("the stream ends").unwrap();
-        assert!(!text.contains("their-secret"), "{text}");
-        assert!(text.matches("event: granted").count() <= 1, "{text}");
-    }
-}
-
-#[tokio::test]
 async fn known_api_keys_are_accepted_while_their_store_is_away() {
     let (mut postgres, redis) = (Postgres::start().await, Redis::start().await);
     let database = postgres.create_database().await;
@@ -109,8 +79,7 @@ async fn known_api_keys_are_accepted_while_their_store_is_away() {
     let caller = Caller::of_app(&node, "a").await;
     postgres.kill9();
     until("the node notices", || async { caller.get("/readyz").await.status == 503 }).await;
-    let begun = caller.post("/v1/operations/pre", json!({ "operation": "o", "contents": 1 })).await;
-    assert_eq!(begun.status, 201, "{}", begun.body);
+    caller.begun(json!({ "operation": "o", "contents": 1 })).await;
     Caller::new(&node, "nonsense").get("/v1/operations").await.assert_problem(401, "unauthorized");
     let refused = Caller::operator(&node).post("/v1/admin/apps", json!({ "app": "b" })).await;
     assert_eq!(refused.status, 503, "{}", refused.body);
@@ -123,8 +92,7 @@ async fn known_api_keys_are_accepted_while_their_store_is_away() {
 #[tokio::test]
 async fn api_keys_outlive_the_node() {
     let mut node = Node::start(BIN, &[]).await;
-    let created =
-        crate::client::request(&node, Method::POST, "/v1/admin/api-keys", json!({ "scopes": ["read", "admin"] })).await;
+    let created = request(&node, Method::POST, "/v1/admin/api-keys", json!({ "scopes": ["read", "admin"] })).await;
     let caller = Caller::new(&node, &created.text("api_key"));
     assert!(caller.is_accepted().await);
     node.kill9();

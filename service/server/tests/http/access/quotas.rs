@@ -7,8 +7,8 @@ use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::world::{ADMIN, Caller, OPERATOR, guarded, operated};
-use crate::client::{Answer, BIN};
+use super::world::{ADMIN, Caller, guarded, two_guarded};
+use crate::client::Answer;
 use crate::raw::Raw;
 
 /// An app with these quotas.
@@ -25,8 +25,8 @@ pub async fn limit(node: &Node, app: &str, quotas: Value) -> Answer {
 fn assert_reached(answer: &Answer, quota: &str, limit: u64, remaining: u64) {
     answer.assert_problem(429, "quota-reached");
     assert!(answer.headers.contains_key("retry-after") && answer.body["retry_after_ms"].as_u64() > Some(0));
-    let [named, of, left] = ["quota", "limit", "remaining"].map(|field| &answer.body[field]);
-    assert_eq!((named, of, left), (&json!(quota), &json!(limit), &json!(remaining)), "{}", answer.body);
+    let reached = ["quota", "limit", "remaining"].map(|field| answer.body[field].clone());
+    assert_eq!(reached, [json!(quota), json!(limit), json!(remaining)], "{}", answer.body);
 }
 
 async fn release(caller: &Caller, key: &str, lease_id: &str) -> Answer {
@@ -35,20 +35,15 @@ async fn release(caller: &Caller, key: &str, lease_id: &str) -> Answer {
 
 #[tokio::test]
 async fn a_change_of_a_quota_reaches_every_node() {
-    let database = latchgate_testkit::postgres::shared_database().await;
-    let args = ["--locks", &database];
-    let (one, two) = (Node::start_with(BIN, &args, OPERATOR).await, Node::start_with(BIN, &args, OPERATOR).await);
+    let (one, two) = two_guarded().await;
     let here = app(&one, "billing", json!({ "waiters": 0 })).await;
     let there = here.at(&two);
     until("the other node to know the app", || there.is_accepted()).await;
     let is_refused = || async { there.acquire("k", json!({ "wait_ms": 1, "ttl_ms": 100 })).await.status == 429 };
     until("the other node to know the quota", is_refused).await;
-    let shown = Caller::operator(&two).get("/v1/admin/apps").await;
-    let apps = shown.body["apps"].as_array().unwrap();
-    let quotas = |name: &str| &apps.iter().find(|app| app["app"] == name).unwrap()["quotas"];
-    let none = json!({ "requests_per_second": null, "waiters": null, "event_streams": null });
-    assert_eq!((quotas("default"), &quotas("billing")["waiters"]), (&none, &json!(0)));
-    limit(&two, "billing", json!({ "waiters": null })).await;
+    let changed = limit(&two, "billing", json!({ "waiters": null, "event_streams": 7 })).await;
+    let quotas = json!({ "requests_per_second": null, "waiters": null, "event_streams": 7 });
+    assert_eq!(changed.body["quotas"], quotas);
     let is_granted = || async { here.acquire("k", json!({ "wait_ms": 1 })).await.status == 200 };
     until("this node to know that there is none", is_granted).await;
 }
@@ -58,19 +53,15 @@ async fn waiters_and_event_streams_are_counted_while_they_last() {
     let node = guarded(&["--wait-max", "10m"]).await;
     let billing = app(&node, "billing", json!({ "waiters": 1, "event_streams": 1 })).await;
     let lease = billing.granted("k").await.text("lease_id");
-    let waiting = tokio::spawn({
-        let billing = billing.at(&node);
-        async move { billing.acquire("k", json!({ "wait_ms": 50_000 })).await }
-    });
+    let waiting = billing.waiting("/v1/locks/k/acquire", json!({ "wait_ms": 50_000 }));
     until("a waiter", || async { billing.get("/v1/locks/k").await.body["waiters"] == 1 }).await;
     assert_reached(&billing.acquire("k", json!({ "wait_ms": 1 })).await, "waiters", 1, 0);
     let pre = json!({ "operation": "o", "contents": 1, "wait_ms": 5 });
-    assert_reached(&billing.post("/v1/operations/pre", pre.clone()).await, "waiters", 1, 0);
+    assert_reached(&billing.pre(pre.clone()).await, "waiters", 1, 0);
     assert_eq!(billing.acquire("k", json!({})).await.code(), "lock-held");
     release(&billing, "k", &lease).await;
     assert_eq!(waiting.await.unwrap().status, 200);
-    let begun = billing.post("/v1/operations/pre", pre).await;
-    assert_eq!(begun.status, 201);
+    let begun = billing.begun(pre).await;
 
     // A GET that waits ends with its client.
     let path = format!("/v1/operations/{}", begun.text("id"));
@@ -100,10 +91,9 @@ async fn waiters_and_event_streams_are_counted_while_they_last() {
 #[tokio::test]
 async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone() {
     let node = guarded(&[]).await;
-    let billing = Caller::of_app(&node, "billing").await;
+    let billing = app(&node, "billing", json!({ "requests_per_second": 1 })).await;
     let other = Caller::of_app(&node, "other").await;
     let lease_id = "mine";
-    limit(&node, "billing", json!({ "requests_per_second": 1 })).await;
     let is_refused = || async {
         let answer = billing.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 300_000 })).await;
         if answer.status != 200 {
@@ -130,85 +120,38 @@ async fn a_throttled_app_still_renews_and_releases_and_leaves_the_others_alone()
     }
 }
 
+/// An app that may make 50 requests per second, and how often it can make one before it is refused. A few may pass while the clock
+/// goes on.
 #[tokio::test]
-async fn a_call_counts_for_what_it_carries() {
+async fn a_call_counts_for_what_it_carries_and_for_what_it_may_read() {
     let node = guarded(&[]).await;
-    let billing = Caller::of_app(&node, "billing").await;
-    limit(&node, "billing", json!({ "requests_per_second": 50 })).await;
+    let billing = app(&node, "billing", json!({ "requests_per_second": 50 })).await;
     let keys: Vec<_> = (0..500).map(|n| json!({ "key": format!("k{n}"), "lease_id": "mine" })).collect();
     let texts: Vec<_> = (0..40).map(|n| json!({ "operation": "send", "contents": n })).collect();
     let long = json!({ "operation": "send", "contents": "x".repeat(40 * 1_024) });
-    // A few may pass while the clock goes on; without this, fifty would.
     for (path, body, most) in [
         ("/v1/leases/renew", json!({ "leases": keys }), 5),
         ("/v1/operations/pre/batch", json!({ "operations": texts }), 10),
         ("/v1/operations/preview", long, 10),
+        ("/v1/locks?limit=1000", Value::Null, 20),
+        ("/v1/operations?limit=1000", Value::Null, 20),
+        ("/v1/locks/k/history?limit=1000", Value::Null, 20),
+        ("/v1/locks?sort=waiters", Value::Null, 20),
+        ("/v1/operations?sort=newest", Value::Null, 20),
     ] {
+        let call = || billing.call(if body.is_null() { Method::GET } else { Method::POST }, path, body.clone());
         let mut passed = 0;
-        loop {
-            let answer = billing.post(path, body.clone()).await;
-            if answer.status == 429 {
-                break;
-            }
+        while call().await.status != 429 {
             passed += 1;
             assert!(passed <= most, "{path}: {passed}");
         }
         // A request that counts for the whole rate passes after the time that the refusal names.
-        let mut answer = billing.post(path, body.clone()).await;
+        let mut answer = call().await;
         for _ in 0..5 {
             let Some(ms) = answer.body["retry_after_ms"].as_u64().filter(|_| answer.status == 429) else { break };
             tokio::time::sleep(Duration::from_millis(ms)).await;
-            answer = billing.post(path, body.clone()).await;
+            answer = call().await;
         }
         assert_ne!(answer.status, 429, "{path}: {}", answer.body);
     }
-}
-
-#[tokio::test]
-async fn a_listing_counts_for_what_it_may_read() {
-    let node = guarded(&[]).await;
-    let billing = Caller::of_app(&node, "billing").await;
-    limit(&node, "billing", json!({ "requests_per_second": 50 })).await;
-    // A few may pass while the clock goes on; without this, fifty would.
-    for path in [
-        "/v1/locks?limit=1000",
-        "/v1/operations?limit=1000",
-        "/v1/locks/k/history?limit=1000",
-        "/v1/locks?sort=waiters",
-        "/v1/operations?sort=newest",
-    ] {
-        let mut passed = 0;
-        while billing.get(path).await.status != 429 {
-            passed += 1;
-            assert!(passed <= 20, "{path}: {passed}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn quotas_are_checked_and_only_an_operator_changes_them() {
-    let (node, operator) = operated().await;
-    let billing = Caller::with(&node, json!({ "app": "billing", "scopes": ["read", "locks", "admin"] })).await;
-    let change = async |caller: &Caller, app: &str, quotas: Value| {
-        caller.call(Method::PATCH, &format!("/v1/admin/apps/{app}"), json!({ "quotas": quotas })).await
-    };
-    change(&billing, "billing", json!({ "waiters": 1 })).await.assert_problem(403, "forbidden");
-    change(&operator, "nobody", json!({ "waiters": 1 })).await.assert_problem(404, "unknown-app");
-    for (field, body) in [
-        ("requests_per_second", json!({ "requests_per_second": 0 })),
-        ("event_streams", json!({ "event_streams": 1_000_001 })),
-        ("waiters", json!({ "waiters": -1 })),
-        ("lease", json!({ "lease": 1 })),
-    ] {
-        let refused = change(&operator, "billing", body).await;
-        refused.assert_names(&format!("quotas.{field}"));
-    }
-    let set = limit(&node, "billing", json!({ "event_streams": 7, "waiters": 0 })).await;
-    let set = [set, limit(&node, "billing", json!({ "waiters": null, "requests_per_second": 1_000 })).await];
-    assert_eq!((&set[0].body["quotas"]["event_streams"], &set[0].body["quotas"]["waiters"]), (&json!(7), &json!(0)));
-    assert_eq!((&set[1].body["quotas"]["event_streams"], &set[1].body["quotas"]["waiters"]), (&json!(7), &Value::Null));
-    // A disabled app keeps them.
-    operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "disabled": true })).await;
-    let enabled = operator.ok(Method::POST, "/v1/admin/apps", json!({ "app": "billing" })).await;
-    assert_eq!(enabled.body["quotas"]["requests_per_second"], 1_000);
 }

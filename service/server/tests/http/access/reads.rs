@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use futures::future::{join_all, try_join_all};
 use latchgate_testkit::redis::Redis;
-use reqwest::Client;
+use reqwest::Method;
 use serde_json::json;
-use tokio::time::timeout;
 
 use super::quotas::limit;
-use super::world::{Caller, LONG, guarded};
+use super::world::{Caller, guarded};
+use crate::client::leases;
 
 const KEYS: usize = 64;
 /// Of each key; every one is a grant and its release.
@@ -21,40 +21,30 @@ async fn busy_past(caller: &Caller) -> String {
     caller.granted("first").await;
     let first = caller.get("/v1/locks/first/history").await.body["events"][0]["id"].as_str().unwrap().to_owned();
     let keys: Vec<String> = (0..KEYS).map(|number| format!("k{number}")).collect();
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     let locks: Vec<_> = keys.iter().map(|key| json!({ "key": key })).collect();
     for round in 0..ROUNDS {
         let lease_id = format!("l{round}");
-        let leases: Vec<_> = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
         let body = json!({ "locks": locks, "lease_id": lease_id, "owner": "o".repeat(200) });
-        assert_eq!(caller.post("/v1/multilocks/acquire", body).await.status, 200);
-        assert_eq!(caller.post("/v1/leases/release", json!({ "leases": leases })).await.status, 200);
+        caller.ok(Method::POST, "/v1/multilocks/acquire", body).await;
+        caller.ok(Method::POST, "/v1/leases/release", leases(&lease_id, &keys)).await;
     }
     first
 }
 
 /// Reads all events after `first`: a stream that ends, or leaves some out, fails.
 async fn read_from(caller: &Caller, first: &str) {
-    let request = Client::new().get(format!("{}/v1/events", caller.base_url)).bearer_auth(&caller.key);
-    let mut stream = request.header("last-event-id", first).send().await.unwrap();
-    assert_eq!(stream.status(), 200);
-    let (mut unread, mut kinds) = (String::new(), Vec::new());
-    while kinds.len() < EVENTS {
-        let chunk = timeout(LONG, stream.chunk()).await.expect("events in time").unwrap();
-        unread.push_str(std::str::from_utf8(&chunk.expect("the stream goes on")).unwrap());
-        let whole = unread.rfind('\n').map_or(0, |end| end + 1);
-        kinds.extend(unread[..whole].lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned));
-        unread.drain(..whole);
-    }
-    for (number, kind) in kinds.iter().enumerate() {
-        assert_eq!(kind, if (number / KEYS).is_multiple_of(2) { "granted" } else { "released" }, "event {number}");
+    let mut events = caller.events("/v1/events", first).await;
+    for number in 0..EVENTS {
+        let kind = if (number / KEYS).is_multiple_of(2) { "granted" } else { "released" };
+        assert_eq!(events.next().await["kind"], kind, "event {number}");
     }
 }
 
 /// Operations with results that are nearly as long as they may be.
 async fn long_results(caller: &Caller) {
     for number in 0..40 {
-        let begun = caller.post("/v1/operations/pre", json!({ "operation": "long", "contents": number + 1 })).await;
-        assert_eq!(begun.status, 201, "{}", begun.body);
+        let begun = caller.begun(json!({ "operation": "long", "contents": number + 1 })).await;
         let post = json!({ "stamp": begun.text("stamp"), "outcome": "success", "result": "r".repeat(60_000) });
         assert_eq!(caller.post(&format!("/v1/operations/{}/post", begun.text("id")), post).await.status, 200);
     }
@@ -87,8 +77,7 @@ async fn what_an_app_reads_delays_no_acquire_and_no_pre_of_another() {
             for number in 1.. {
                 let acquired = other.acquire(&format!("k{number}"), json!({ "ttl_ms": 300_000 })).await;
                 assert_eq!(acquired.status, 200, "acquire {number} on {store}: {}", acquired.body);
-                let begun = other.post("/v1/operations/pre", json!({ "operation": "o", "contents": number })).await;
-                assert_eq!(begun.status, 201, "pre {number} on {store}: {}", begun.body);
+                other.begun(json!({ "operation": "o", "contents": number })).await;
             }
         };
         tokio::select! {

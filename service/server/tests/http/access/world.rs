@@ -3,10 +3,13 @@
 use std::time::Duration;
 
 use latchgate_testkit::node::Node;
-use reqwest::{Client, Method};
+use latchgate_testkit::postgres::shared_database;
+use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
-use crate::client::{Answer, BIN, send};
+use crate::client::{Answer, BIN, http, send};
+use crate::history::Events;
 
 pub const LONG: Duration = Duration::from_secs(30);
 /// An operator's API key in the configuration of the nodes.
@@ -25,7 +28,14 @@ pub async fn operated() -> (Node, Caller) {
     (node, operator)
 }
 
+/// Two such nodes on one database.
+pub async fn two_guarded() -> (Node, Node) {
+    let database = shared_database().await;
+    (guarded(&["--locks", &database]).await, guarded(&["--locks", &database]).await)
+}
+
 /// A client with an API key.
+#[derive(Clone)]
 pub struct Caller {
     pub base_url: String,
     pub key: String,
@@ -66,12 +76,29 @@ impl Caller {
     }
 
     pub async fn call(&self, method: Method, path: &str, body: Value) -> Answer {
-        let request = Client::new().request(method, format!("{}{path}", self.base_url)).bearer_auth(&self.key);
+        let request = http().request(method, format!("{}{path}", self.base_url)).bearer_auth(&self.key);
         send(if body.is_null() { request } else { request.body(body.to_string()) }).await
     }
 
     pub async fn post(&self, path: &str, body: Value) -> Answer {
         self.call(Method::POST, path, body).await
+    }
+
+    /// Sends a request that will wait.
+    pub fn waiting(&self, path: &str, body: Value) -> JoinHandle<Answer> {
+        let (caller, path) = (self.clone(), path.to_owned());
+        tokio::spawn(async move { caller.post(&path, body).await })
+    }
+
+    pub async fn pre(&self, body: Value) -> Answer {
+        self.post("/v1/operations/pre", body).await
+    }
+
+    /// Fails unless the answer allows a new attempt.
+    pub async fn begun(&self, body: Value) -> Answer {
+        let answer = self.pre(body).await;
+        assert_eq!(answer.status, 201, "{}", answer.body);
+        answer
     }
 
     pub async fn get(&self, path: &str) -> Answer {
@@ -83,6 +110,12 @@ impl Caller {
         let answer = self.call(method, path, body).await;
         assert!(answer.status.is_success(), "{path}: {}", answer.body);
         answer
+    }
+
+    /// What happens from now on, or after the event with this id.
+    pub async fn events(&self, path: &str, after: &str) -> Events {
+        let request = http().get(format!("{}{path}", self.base_url)).bearer_auth(&self.key);
+        Events::of(if after.is_empty() { request } else { request.header("last-event-id", after) }).await
     }
 
     pub async fn acquire(&self, key: &str, body: Value) -> Answer {

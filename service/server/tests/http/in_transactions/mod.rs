@@ -4,4 +4,4 @@ mod guard;
 mod moves;
 mod posts;
 mod roles;
-mod world;
+pub mod world;
