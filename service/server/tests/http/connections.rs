@@ -8,7 +8,7 @@ use latchgate_testkit::until;
 use serde_json::{Value, json};
 
 use crate::access::world::{ADMIN, Caller, guarded};
-use crate::client::{BIN, acquire, get, granted, many, pre, release, renew, until_waiting, waiting};
+use crate::client::{BIN, acquire, begun, get, granted, leases, many, pre, release, renew, until_waiting, waiting};
 use crate::raw::{Raw, getting, posting};
 
 /// A node with room for 10 connections, of which 8 may wait.
@@ -20,7 +20,7 @@ async fn small() -> Node {
 async fn waits_leave_connections_for_holders_probes_and_operators() {
     let node = small().await;
     let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
-    begun_operation(&node).await;
+    begun(&node, json!({ "operation": "o", "contents": 1 })).await;
     let waits: Vec<_> = (0..8).map(|_| waiting(&node, "k", json!({ "wait_ms": 50_000 }))).collect();
     until_waiting(&node, "k", 8).await;
 
@@ -47,11 +47,6 @@ async fn waits_leave_connections_for_holders_probes_and_operators() {
     drop(waits);
 }
 
-/// An operation that has been claimed, so that further pres wait.
-async fn begun_operation(node: &Node) {
-    assert_eq!(pre(node, json!({ "operation": "o", "contents": 1 })).await.status, 201);
-}
-
 #[tokio::test]
 async fn a_wait_that_has_ended_makes_room_for_the_next() {
     let node = small().await;
@@ -60,8 +55,7 @@ async fn a_wait_that_has_ended_makes_room_for_the_next() {
         let mut streams = Vec::new();
         for _ in 0..8 {
             let mut stream = Raw::connect(&node).await;
-            stream.send(getting("/v1/events")).await;
-            assert_eq!(stream.answer().await.unwrap().status, 200);
+            assert_eq!(stream.status_of("/v1/events").await, 200);
             streams.push(stream);
         }
         streams
@@ -79,12 +73,7 @@ async fn a_wait_that_has_ended_makes_room_for_the_next() {
         client.send(posting("/v1/locks/k/acquire", &json!({ "wait_ms": 1 }))).await;
         assert_eq!(client.answer().await.unwrap().body["code"], "wait-timeout");
     }
-    until("the wait has ended", || async {
-        let mut stream = Raw::connect(&node).await;
-        stream.send(getting("/v1/events")).await;
-        stream.answer().await.unwrap().status == 200
-    })
-    .await;
+    until("the wait has ended", || async { Raw::connect(&node).await.status_of("/v1/events").await == 200 }).await;
 }
 
 #[tokio::test]
@@ -101,8 +90,7 @@ async fn idle_connections_make_room_for_a_client_that_has_a_request() {
     }
     for begun in ["", "GET /healthz HTTP/1.1\r\nhost:"] {
         let mut idle = Raw::connect(&node).await;
-        idle.send(getting("/healthz")).await;
-        assert_eq!(idle.answer().await.unwrap().status, 200);
+        idle.is_served().await;
         idle.send(begun).await;
         // A connection that a call before has not closed yet may be the first to make room.
         let renewals = async { while renew(&node, "k", &lease_id).await.status == 200 {} };
@@ -131,8 +119,7 @@ async fn a_connection_whose_event_stream_has_ended_makes_room() {
     let mut others = Vec::new();
     for _ in 0..4 {
         let mut other = Raw::connect(&node).await;
-        other.send(getting("/healthz")).await;
-        assert_eq!(other.answer().await.unwrap().status, 200);
+        other.is_served().await;
         others.push(other);
     }
     assert!(stream.answer().await.is_none());
@@ -141,21 +128,25 @@ async fn a_connection_whose_event_stream_has_ended_makes_room() {
 /// A request whose body does not arrive.
 const UNFINISHED: &str = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n{";
 
+/// Also to a client that asks whether it may send the body.
 #[tokio::test]
 async fn a_refusal_before_the_body_is_sent_at_once_and_ends_the_connection() {
     let node = guarded(&["--read-timeout", "10m"]).await;
     let read_alone = Caller::with(&node, json!({ "scopes": ["read"] })).await.key;
-    let head = |headers: &str| UNFINISHED.replace("host: x\r\n", headers);
-    for (begun, status) in [
-        (head("host: x\r\n"), 401),
-        (head(&format!("host: x\r\nauthorization: Bearer {read_alone}\r\n")), 403),
-        (head("host: evil.example\r\n"), 403),
-        (head(&format!("host: x\r\nauthorization: Bearer {ADMIN}\r\n")).replace("60000", "60000000"), 413),
+    let with = |key: &str| format!("host: x\r\nauthorization: Bearer {key}\r\n");
+    for (headers, length, status) in [
+        ("host: x\r\n", "60000", 401),
+        (&with(&read_alone), "60000", 403),
+        ("host: evil.example\r\n", "60000", 403),
+        (&with(ADMIN), "60000000", 413),
     ] {
-        let mut client = Raw::connect(&node).await;
-        client.send(begun).await;
-        assert_eq!(client.answer().await.expect("an answer").status, status);
-        assert!(client.answer().await.is_none(), "{status}: the node waits for the body");
+        for expect in ["", "expect: 100-continue\r\n"] {
+            let head = format!("{headers}{expect}");
+            let mut client = Raw::connect(&node).await;
+            client.send(UNFINISHED.replace("host: x\r\n", &head).replace("60000", length)).await;
+            assert_eq!(client.answer().await.expect("an answer").status, status, "{expect}");
+            assert!(client.answer().await.is_none(), "{status}: the node waits for the body");
+        }
     }
 }
 
@@ -163,8 +154,7 @@ async fn a_refusal_before_the_body_is_sent_at_once_and_ends_the_connection() {
 async fn clients_whose_bodies_do_not_arrive_keep_no_other_client_out() {
     let node = Node::start(BIN, &["--connections-max", "20", "--read-timeout", "10m"]).await;
     let mut honest = Raw::connect(&node).await;
-    honest.send(getting("/healthz")).await;
-    assert_eq!(honest.answer().await.unwrap().status, 200);
+    honest.is_served().await;
     let mut unfinished = Vec::new();
     for number in 0..100 {
         let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
@@ -176,8 +166,7 @@ async fn clients_whose_bodies_do_not_arrive_keep_no_other_client_out() {
         }
     }
     // It was idle all the time.
-    honest.send(getting("/healthz")).await;
-    assert_eq!(honest.answer().await.expect("the connection is open").status, 200);
+    honest.is_served().await;
 }
 
 #[tokio::test]
@@ -185,30 +174,34 @@ async fn clients_that_do_not_read_their_answers_keep_no_holder_out() {
     let keys: Vec<String> = (0..10).map(|key: u8| key.to_string().repeat(500)).collect();
     let locks: Value = keys.iter().map(|key| json!({ "key": key })).collect();
     let history = format!("/v1/locks/{}/history", keys[0]);
+    let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
     for path in ["/docs/swagger-ui-bundle.js", "/openapi.json", "/metrics", "/v1/locks", &history, "/v1/events"] {
         let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
-        let (mut unread, mut leases) = (Vec::new(), Value::Null);
-        for lease_id in ["1", "2", "3", "4", "5"] {
-            let granted = many(&node, "acquire", json!({ "locks": locks, "lease_id": lease_id })).await;
-            assert_eq!(granted.status, 200, "{path}: {}", granted.body);
-            leases = keys.iter().map(|key| json!({ "key": key, "lease_id": lease_id })).collect();
-            if lease_id != "5" {
-                assert_eq!(many(&node, "release", json!({ "leases": leases })).await.status, 200, "{path}");
-            }
-            // The streams get the events of the rounds that follow.
-            for _ in 0..if lease_id == "1" { 7 } else { 0 } {
+        let mut unread = Vec::new();
+        let mut add_unread = async |path: &str| {
+            for _ in 0..7 {
                 let mut client = Raw::connect_narrow([127, 0, 0, 2], &node).await;
                 client.send(getting(path).repeat(400)).await;
                 unread.push(client);
             }
+        };
+        let held = async |verb: &str, body: Value| {
+            let answer = many(&node, verb, body).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+        };
+        for round in 1..=5 {
+            held("acquire", json!({ "locks": locks, "lease_id": round.to_string() })).await;
+            if round < 5 {
+                held("release", leases(&round.to_string(), &keys)).await;
+            }
+            if round == 1 {
+                // The streams get the events of the rounds that follow.
+                add_unread(path).await;
+            }
         }
-        for _ in 0..7 {
-            let mut client = Raw::connect_narrow([127, 0, 0, 2], &node).await;
-            client.send(getting(if path == "/v1/events" { "/openapi.json" } else { path }).repeat(400)).await;
-            unread.push(client);
-        }
-        assert_eq!(many(&node, "renew", json!({ "leases": leases })).await.status, 200, "{path}");
-        assert_eq!(many(&node, "release", json!({ "leases": leases })).await.status, 200, "{path}");
+        add_unread(if path == "/v1/events" { "/openapi.json" } else { path }).await;
+        held("renew", leases("5", &keys)).await;
+        held("release", leases("5", &keys)).await;
     }
 }
 
@@ -216,17 +209,14 @@ async fn clients_that_do_not_read_their_answers_keep_no_holder_out() {
 async fn an_address_with_many_idle_connections_loses_its_own() {
     let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
     let mut honest = Raw::connect(&node).await;
-    honest.send(getting("/healthz")).await;
-    assert_eq!(honest.answer().await.unwrap().status, 200);
+    honest.is_served().await;
     let mut many = Vec::new();
     for _ in 0..30 {
         let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
-        client.send(getting("/healthz")).await;
-        assert_eq!(client.answer().await.unwrap().status, 200);
+        client.is_served().await;
         many.push(client);
     }
-    honest.send(getting("/healthz")).await;
-    assert_eq!(honest.answer().await.expect("the connection is open").status, 200);
+    honest.is_served().await;
 }
 
 #[tokio::test]
@@ -236,20 +226,21 @@ async fn a_connection_that_is_used_is_not_closed_as_idle() {
     let began = std::time::Instant::now();
     // The looks for idle connections are a second apart. A busy machine answers each request in less than the time-out.
     while began.elapsed() < std::time::Duration::from_secs(4) {
-        used.send(getting("/healthz")).await;
-        assert_eq!(used.answer().await.expect("the connection is open").status, 200);
+        used.is_served().await;
     }
 }
 
 #[tokio::test]
 async fn the_limits_fit_the_limit_of_open_files_and_are_logged_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
-    let node = Node::start(script(dir.path(), "ulimit -n 264", "\"$@\""), &[]).await;
-    let log = node.log();
-    assert!(log.contains("connections_max=64") && log.contains("waits_max=51"), "{log}");
-    let node = Node::start(BIN, &["--connections-max", "50"]).await;
-    let log = node.log();
-    assert!(log.contains("connections_max=50") && log.contains("waits_max=40"), "{log}");
+    let limited = Node::start(script(dir.path(), "ulimit -n 264", "\"$@\""), &[]).await;
+    let given = Node::start(BIN, &["--connections-max", "50"]).await;
+    for (node, connections, waits) in
+        [(limited, "connections_max=64", "waits_max=51"), (given, "connections_max=50", "waits_max=40")]
+    {
+        let log = node.log();
+        assert!(log.contains(connections) && log.contains(waits), "{log}");
+    }
 }
 
 /// A program that runs the binary with `args`, after `first`.
