@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use latchgate_testkit::node::Node;
-use reqwest::{Client, Method};
+use reqwest::Method;
 use serde_json::json;
 
-use crate::client::{Answer, embedded, get, granted, inspect, send};
+use crate::client::{Answer, embedded, get, granted, http, inspect, send};
 use crate::described::endpoints;
 use crate::raw::Raw;
 
 async fn bare(node: &Node, method: Method, path: &str) -> Answer {
-    send(Client::new().request(method, format!("{}{path}", node.base_url()))).await
+    send(http().request(method, format!("{}{path}", node.base_url()))).await
 }
 
 #[tokio::test]
@@ -32,8 +32,7 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
     for (method, path, _) in endpoints().filter(|(.., said)| said.get("requestBody").is_none()) {
         for body in [r#"{"reason":"stuck"}"#, "{}", " "] {
             let url = format!("{}{path}", node.base_url());
-            let answer = send(Client::new().request(method.clone(), url).body(body)).await;
-            answer.assert_names("body");
+            send(http().request(method.clone(), url).body(body)).await.assert_names("body");
         }
     }
     assert_eq!(inspect(&node, "k").await["held"], true);
@@ -45,10 +44,11 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
     }
 }
 
+/// The test of target.rs has more texts.
 #[tokio::test]
 async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
     let node = embedded().await;
-    for key in ["%zz", "a%", "a%2", "%u0041", "%ff", "%c3%28", "a%ZZ/b"] {
+    for key in ["a%", "%ff", "a%ZZ/b"] {
         for (method, path) in [
             (Method::POST, format!("/v1/locks/{key}/acquire")),
             (Method::GET, format!("/v1/locks/{key}")),
@@ -56,16 +56,15 @@ async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
         ] {
             bare(&node, method, &path).await.assert_problem(400, "invalid-key");
         }
-        for path in ["/v1/operations", "/errors", "/nowhere"] {
-            get(&node, &format!("{path}/{key}")).await.assert_names("path");
-        }
-        for (query, field) in [
-            (format!("/v1/locks?prefix={key}"), "prefix"),
-            (format!("/v1/locks?limit=1&prefix=b{key}"), "prefix"),
-            (format!("/v1/operations?operation={key}"), "operation"),
-            (format!("/v1/locks/k/acquire?ttl_ms={key}"), "ttl_ms"),
+        for (path, field) in [
+            ("/v1/operations/", "path"),
+            ("/errors/", "path"),
+            ("/nowhere/", "path"),
+            ("/v1/locks?limit=1&prefix=b", "prefix"),
+            ("/v1/operations?operation=", "operation"),
+            ("/v1/locks/k/acquire?ttl_ms=", "ttl_ms"),
         ] {
-            bare(&node, Method::GET, &query).await.assert_names(field);
+            get(&node, &format!("{path}{key}")).await.assert_names(field);
         }
     }
     for prefix in ["a%2Fb", "a+b", "%F0%9F%94%92", "ü"] {
@@ -76,7 +75,8 @@ async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
 #[tokio::test]
 async fn a_client_that_sends_all_of_a_body_before_it_reads_gets_the_refusal() {
     let node = embedded().await;
-    let body = vec![b' '; 3 << 20];
+    let body = " ".repeat(3 << 20);
+    let chunks = format!("{:x}\r\n{}\r\n", 1 << 16, " ".repeat(1 << 16)).repeat(48);
     for (path, status, code) in [
         ("/v1/locks/k/acquire", 413, "body-too-large"),
         ("/v1/operations/pre", 413, "body-too-large"),
@@ -84,33 +84,16 @@ async fn a_client_that_sends_all_of_a_body_before_it_reads_gets_the_refusal() {
         ("/nowhere", 404, "not-found"),
         ("/v1/locks", 405, "method-not-allowed"),
     ] {
-        let mut client = Raw::connect(&node).await;
-        client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n", body.len())).await;
-        client.send(&body).await;
-        let answer = client.answer().await.expect("an answer");
-        assert_eq!((answer.status, &answer.body["code"]), (status, &json!(code)));
-
-        let mut client = Raw::connect(&node).await;
-        client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")).await;
-        for chunk in body.chunks(1 << 16) {
-            client.send(format!("{:x}\r\n", chunk.len())).await;
-            client.send(chunk).await;
-            client.send("\r\n").await;
+        for rest in [
+            format!("content-length: {}\r\n\r\n{body}", body.len()),
+            format!("transfer-encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"),
+        ] {
+            let mut client = Raw::connect(&node).await;
+            client.send(format!("POST {path} HTTP/1.1\r\nhost: x\r\n{rest}")).await;
+            let answer = client.answer().await.expect("an answer");
+            assert_eq!((answer.status, &answer.body["code"]), (status, &json!(code)));
         }
-        client.send("0\r\n\r\n").await;
-        let answer = client.answer().await.expect("an answer");
-        assert_eq!((answer.status, &answer.body["code"]), (status, &json!(code)));
     }
-}
-
-#[tokio::test]
-async fn a_client_that_asks_before_it_sends_is_refused_before_it_sends() {
-    let node = embedded().await;
-    let mut client = Raw::connect(&node).await;
-    let head =
-        "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 3000000\r\n\r\n";
-    client.send(head).await;
-    assert_eq!(client.answer().await.unwrap().status, 413);
 }
 
 #[tokio::test]
@@ -129,6 +112,7 @@ async fn a_body_without_end_is_not_read_without_end() {
     }
 }
 
+/// It allows a page of another origin nothing.
 #[tokio::test]
 async fn allow_names_the_methods_of_the_path_and_options_answers() {
     let node = embedded().await;
@@ -141,24 +125,20 @@ async fn allow_names_the_methods_of_the_path_and_options_answers() {
         let head = methods.contains(&Method::GET).then_some(Method::HEAD);
         let expected: BTreeSet<String> =
             methods.iter().cloned().chain(head).chain([Method::OPTIONS]).map(|method| method.to_string()).collect();
-        let options = bare(&node, Method::OPTIONS, &path).await;
+        let preflight = http()
+            .request(Method::OPTIONS, format!("{}{path}", node.base_url()))
+            .header("origin", "https://evil.example")
+            .header("sec-fetch-site", "cross-site")
+            .header("access-control-request-method", "DELETE");
+        let options = [bare(&node, Method::OPTIONS, &path).await, send(preflight).await];
         let wrong = bare(&node, Method::TRACE, &path).await;
         wrong.assert_problem(405, "method-not-allowed");
-        for answer in [&options, &wrong] {
+        for answer in options.iter().chain([&wrong]) {
             let allowed = answer.headers["allow"].to_str().unwrap().split(',').map(str::to_owned);
             assert_eq!(allowed.collect::<BTreeSet<_>>(), expected, "{path}");
+            assert!(!answer.headers.keys().any(|name| name.as_str().starts_with("access-control-")), "{path}");
         }
-        assert_eq!(options.status, 204, "{path}");
-        assert!(!options.headers.keys().any(|name| name.as_str().starts_with("access-control-")), "{path}");
+        assert!(options.iter().all(|answer| answer.status == 204), "{path}");
     }
     bare(&node, Method::OPTIONS, "/nowhere").await.assert_problem(404, "not-found");
-    // A preflight of a page of another origin is answered, and allows it nothing.
-    let preflight = Client::new()
-        .request(Method::OPTIONS, format!("{}/v1/locks/k", node.base_url()))
-        .header("origin", "https://evil.example")
-        .header("sec-fetch-site", "cross-site")
-        .header("access-control-request-method", "DELETE");
-    let preflight = send(preflight).await;
-    assert_eq!(preflight.status, 204);
-    assert!(!preflight.headers.keys().any(|name| name.as_str().starts_with("access-control-")));
 }
