@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
@@ -35,75 +36,51 @@ async fn serves_again(node: &Node) {
     granted(node, "next", json!({})).await;
 }
 
+/// The node serves again when the change is undone, except if the file has gone.
 #[tokio::test]
-async fn files_that_are_moved_away_are_noticed_before_the_next_grant() {
-    for name in ["latchgate.db", "latchgate.db-wal"] {
+async fn what_becomes_of_the_files_is_noticed_before_the_next_grant() {
+    for (change, why, undo) in [
+        ("mv latchgate.db away", "was deleted or moved", "mv away latchgate.db"),
+        ("mv latchgate.db-wal away", "was deleted or moved", "mv away latchgate.db-wal"),
+        ("rm latchgate.db", "was deleted or moved", "test ! -e latchgate.db"),
+        ("mv latchgate.db away && cp away latchgate.db", "was replaced", ""),
+        ("ln latchgate.db link.db", "has several names", "rm link.db"),
+    ] {
         let node = embedded().await;
         granted(&node, "k", json!({})).await;
-        fs::rename(file(&node, name), file(&node, "away")).unwrap();
-        is_refused(&node, "was deleted or moved").await;
-        fs::rename(file(&node, "away"), file(&node, name)).unwrap();
-        serves_again(&node).await;
-        acquire(&node, "k", json!({})).await.assert_problem(423, "lock-held");
-    }
-}
-
-#[tokio::test]
-async fn a_deleted_file_is_not_written_to() {
-    let node = embedded().await;
-    granted(&node, "k", json!({})).await;
-    fs::remove_file(file(&node, "latchgate.db")).unwrap();
-    is_refused(&node, "was deleted or moved").await;
-    assert!(!file(&node, "latchgate.db").exists());
-}
-
-#[tokio::test]
-async fn a_file_that_is_replaced_is_noticed_before_the_next_grant() {
-    let node = embedded().await;
-    granted(&node, "k", json!({})).await;
-    fs::rename(file(&node, "latchgate.db"), file(&node, "away")).unwrap();
-    fs::copy(file(&node, "away"), file(&node, "latchgate.db")).unwrap();
-    is_refused(&node, "was replaced").await;
-}
-
-#[tokio::test]
-async fn a_file_with_two_names_is_noticed_before_the_next_grant() {
-    let node = embedded().await;
-    granted(&node, "k", json!({})).await;
-    fs::hard_link(file(&node, "latchgate.db"), file(&node, "link.db")).unwrap();
-    is_refused(&node, "has several names").await;
-    fs::remove_file(file(&node, "link.db")).unwrap();
-    serves_again(&node).await;
-}
-
-async fn refusal(path: &Path) -> String {
-    match Node::try_start(BIN, &["--locks", &format!("sqlite:{}", path.display())], &[]).await {
-        Ok(_) => panic!("{} was opened twice", path.display()),
-        Err(NotReady { log, .. }) => log,
+        let run = |line| {
+            let ended = Command::new("sh").args(["-c", line]).current_dir(node.dir()).status().unwrap();
+            assert!(ended.success(), "{line}");
+        };
+        run(change);
+        is_refused(&node, why).await;
+        run(undo);
+        if undo.starts_with("mv") || undo.starts_with("rm") {
+            serves_again(&node).await;
+            acquire(&node, "k", json!({})).await.assert_problem(423, "lock-held");
+        }
     }
 }
 
 #[tokio::test]
 async fn a_second_node_is_refused_by_whatever_name_it_knows_the_file() {
-    let node = embedded().await;
+    let node = Node::start(BIN, &["--gate", "sqlite:gate.db"]).await;
     granted(&node, "k", json!({})).await;
     symlink(file(&node, "latchgate.db"), file(&node, "symbolic.db")).unwrap();
-    let log = refusal(&file(&node, "symbolic.db")).await;
-    assert!(log.contains("in use by another latchgate process"), "{log}");
     fs::hard_link(file(&node, "latchgate.db"), file(&node, "link.db")).unwrap();
-    let log = refusal(&file(&node, "link.db")).await;
-    assert!(log.contains("in use by another latchgate process"), "{log}");
+    for (of, name) in [("--locks", "symbolic.db"), ("--locks", "link.db"), ("--gate", "gate.db")] {
+        let url = format!("sqlite:{}", file(&node, name).display());
+        let Err(NotReady { log, .. }) = Node::try_start(BIN, &[of, &url], &[]).await else { panic!("{name}: opened") };
+        assert!(log.contains("in use by another latchgate process"), "{name}: {log}");
+    }
     // The first node serves on when its file has one name again.
     fs::remove_file(file(&node, "link.db")).unwrap();
     serves_again(&node).await;
 }
 
 #[tokio::test]
-async fn a_gate_in_a_file_of_its_own_has_one_process_too() {
+async fn a_gate_whose_file_is_moved_away_claims_nothing() {
     let node = Node::start(BIN, &["--gate", "sqlite:gate.db"]).await;
-    let gate = format!("sqlite:{}", file(&node, "gate.db").display());
-    let Err(NotReady { log, .. }) = Node::try_start(BIN, &["--gate", &gate], &[]).await else { panic!("opened twice") };
-    assert!(log.contains("in use by another latchgate process"), "{log}");
     fs::rename(file(&node, "gate.db"), file(&node, "away")).unwrap();
     pre(&node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(503, "store-unavailable");
 }
