@@ -25,18 +25,22 @@ async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
 
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await;
     let (lease_id, token) = (held.text("lease_id"), i64::try_from(held.token()).unwrap());
-    assert_eq!(caller.guard("k", &lease_id).await, Ok(token));
-    assert_eq!(caller.number(&format!("select latchgate.guard('k', {token})")).await, Ok(token));
-    assert_eq!(code_of(caller.guard("k", "other").await), unknown);
-    assert_eq!(code_of(caller.number(&format!("select latchgate.guard('k', {})", token - 1)).await), unknown);
-    let of_other_app = format!("select latchgate.guard('k', '{lease_id}', 'other')");
-    assert_eq!(code_of(caller.number(&of_other_app).await), unknown);
-    assert_eq!(code_of(caller.number("select latchgate.guard('k', null::text)").await), unknown);
-    assert_eq!(code_of(caller.number("select latchgate.guard(null, 1)").await), unknown);
+    for (lease, expected) in [
+        (format!("'k', '{lease_id}'"), Ok(token)),
+        (format!("'k', {token}"), Ok(token)),
+        ("'k', 'other'".to_owned(), Err(unknown.clone())),
+        (format!("'k', {}", token - 1), Err(unknown.clone())),
+        (format!("'k', '{lease_id}', 'other'"), Err(unknown.clone())),
+        ("'k', null::text".to_owned(), Err(unknown.clone())),
+        ("null, 1".to_owned(), Err(unknown.clone())),
+    ] {
+        let guarded = caller.number(&format!("select latchgate.guard({lease})")).await;
+        assert_eq!(guarded.map_err(|refused| (refused.code, refused.detail)), expected, "{lease}");
+    }
 
     release(&node, "k", &lease_id).await;
-    assert_eq!(code_of(caller.guard("k", &lease_id).await), pair("LG001", "released"));
     assert_eq!(code_of(caller.number(&format!("select latchgate.guard('k', {token})")).await), unknown);
+    assert_eq!(code_of(caller.guard("k", &lease_id).await), pair("LG001", "released"));
 
     let short = granted(&node, "k", json!({ "ttl_ms": 1_000 })).await.text("lease_id");
     caller.until_expired("k").await;

@@ -5,28 +5,44 @@ use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 use super::world::{Caller, code_of, pair};
-use crate::client::{BIN, acquire, begun, granted, pre, renew, request};
-use crate::engines::world::{World, switched};
+use crate::client::{Answer, BIN, acquire, begun, granted, post, pre, renew, request};
+use crate::engines::world::{Wired, World, switched};
 use crate::gate_switch;
 
 const BOTH: [&str; 2] = ["pg", "one"];
 
+/// Orders a switch that has to wait.
+fn switching(node: &Node, of: &str, engine: &str) -> JoinHandle<Answer> {
+    let url = format!("{}/v1/admin/engines/{of}", node.base_url());
+    tokio::spawn(post(url, json!({ "engine": engine }).to_string()))
+}
+
+/// Fails unless the switch waits for the caller's transaction, and ends after its commit.
+async fn commit_ends(switching: JoinHandle<Answer>, caller: &mut Caller) {
+    assert!(!switching.is_finished());
+    caller.run("commit").await;
+    let switched = switching.await.unwrap();
+    assert_eq!(switched.status, 200, "{}", switched.body);
+}
+
+/// Two engines, nodes that know both, and a lease of the key `k`.
+async fn held_on_two_engines(count: usize) -> (World, Vec<Wired>, String) {
+    let world = World::start(1).await;
+    let nodes = world.nodes(count, &BOTH, &["--ttl-max", "60s"]).await;
+    let held = granted(&nodes[0].node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
+    (world, nodes, held)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_planned_switch_waits_for_a_guard_to_end_and_then_guards_are_refused() {
-    let world = World::start(1).await;
-    let nodes = world.nodes(2, &BOTH, &["--ttl-max", "60s"]).await;
+    let (world, nodes, held) = held_on_two_engines(2).await;
     let node = &nodes[0].node;
-    let held = granted(node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     let (mut caller, mut later) = (Caller::connect(&world.database()).await, Caller::connect(&world.database()).await);
-    caller.run("create table done (what text)").await;
-    caller.begin_guarded("k", &held).await;
-    caller.run("insert into done values ('work')").await;
-    let switching = {
-        let url = format!("{}/v1/admin/engines/locks", node.base_url());
-        tokio::spawn(crate::client::post(url, json!({ "engine": "one" }).to_string()))
-    };
+    caller.work_guarded("k", &held).await;
+    let switching = switching(node, "locks", "one");
     // The copy of a switch that was faster asks the same.
     assert_eq!(later.number("select latchgate.has_no_callers('locks')::int").await, Ok(0));
     // The order waits, and nothing is frozen meanwhile.
@@ -36,14 +52,11 @@ async fn a_planned_switch_waits_for_a_guard_to_end_and_then_guards_are_refused()
         assert_ne!(acquire(node, "k", json!({})).await.status, 200);
         assert_eq!(acquire(node, "another", json!({ "lease_id": "mine" })).await.status, 200);
     }
-    assert!(!switching.is_finished());
-    caller.run("commit").await;
-    let switched = switching.await.unwrap();
-    assert_eq!(switched.status, 200, "{}", switched.body);
+    commit_ends(switching, &mut caller).await;
     assert_eq!(later.guard("k", &held).await.unwrap_err().code, "LG002", "the engine in use is another one");
     assert_eq!(later.number("select count(*) from latchgate.held").await, Ok(0));
     assert_eq!(renew(node, "k", &held).await.status, 200);
-    assert_eq!(later.number("select count(*) from done").await, Ok(1));
+    assert_eq!(later.done().await, 1);
 }
 
 /// A guard that begins when the order has found none open, and before the engine is frozen.
@@ -56,16 +69,11 @@ async fn a_copy_waits_for_a_guard_that_began_between_the_check_and_the_freeze() 
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
     let ([commit, caller], mut observer) = (&mut callers, Caller::connect(&database).await);
-    caller.run("create table done (what text)").await;
     // As a commit of a node in flight, for which the freeze waits.
     commit.run("begin; select pg_advisory_xact_lock_shared(1279742547, latchgate.record_lock('locks'))").await;
-    let switching = {
-        let url = format!("{}/v1/admin/engines/locks", node.base_url());
-        tokio::spawn(crate::client::post(url, json!({ "engine": "one" }).to_string()))
-    };
+    let switching = switching(&node, "locks", "one");
     observer.until_blocked_by_record().await;
-    caller.begin_guarded("k", &held).await;
-    caller.run("insert into done values ('work')").await;
+    caller.work_guarded("k", &held).await;
     commit.run("commit").await;
     let state = |state: &str| {
         format!("select count(*) from latchgate.engine_records where purpose = 'locks' and state = '{state}'")
@@ -77,12 +85,9 @@ async fn a_copy_waits_for_a_guard_that_began_between_the_check_and_the_freeze() 
     while began.elapsed() < std::time::Duration::from_secs(1) {
         assert_eq!(observer.number(&state("moving")).await, Ok(1), "the copy has gone on beside an open guard");
     }
-    assert!(!switching.is_finished());
-    caller.run("commit").await;
-    let switched = switching.await.unwrap();
-    assert_eq!(switched.status, 200, "{}", switched.body);
+    commit_ends(switching, caller).await;
     assert_eq!(observer.number(&state("retired")).await, Ok(1));
-    assert_eq!(observer.number("select count(*) from done").await, Ok(1));
+    assert_eq!(observer.done().await, 1);
     assert_eq!(renew(&node, "k", &held).await.status, 200);
 }
 
@@ -111,14 +116,12 @@ async fn a_crash_of_postgres_during_a_guard_undoes_the_work_and_keeps_the_lease(
     let node = Node::start(BIN, &["--locks", &url]).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     let mut caller = Caller::connect(&url).await;
-    caller.run("create table done (what text)").await;
-    caller.begin_guarded("k", &held).await;
-    caller.run("insert into done values ('work')").await;
+    caller.work_guarded("k", &held).await;
     postgres.kill9();
     assert!(caller.is_cut_off().await, "the transaction ends with its server");
     postgres.start_again().await;
     let mut caller = Caller::connect(&url).await;
-    assert_eq!(caller.number("select count(*) from done").await, Ok(0));
+    assert_eq!(caller.done().await, 0);
     caller.guard("k", &held).await.unwrap();
     until("the node has found the server again", || async { renew(&node, "k", &held).await.status == 200 }).await;
     acquire(&node, "k", json!({})).await.assert_problem(423, "lock-held");
@@ -127,10 +130,8 @@ async fn a_crash_of_postgres_during_a_guard_undoes_the_work_and_keeps_the_lease(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_switch_is_refused_with_the_reason_if_a_guard_does_not_end() {
     // No engine is frozen, so grants continue.
-    let world = World::start(1).await;
-    let nodes = world.nodes(1, &BOTH, &["--ttl-max", "60s"]).await;
+    let (world, nodes, held) = held_on_two_engines(1).await;
     let node = &nodes[0].node;
-    let held = granted(node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     let mut caller = Caller::connect(&world.database()).await;
     caller.begin_guarded("k", &held).await;
     let given_up = request(node, Method::POST, "/v1/admin/engines/locks", json!({ "engine": "one" })).await;
@@ -177,16 +178,10 @@ async fn a_switch_of_the_gate_waits_for_a_post_and_takes_it_along() {
     let post = format!("select latchgate.post('{}', '{}', '{{\"receipt\":7}}')", go.text("id"), go.text("stamp"));
     caller.run("begin").await;
     caller.number(&post).await.unwrap();
-    let switching = {
-        let url = format!("{}/v1/admin/engines/gate", node.base_url());
-        tokio::spawn(crate::client::post(url, json!({ "engine": "redis" }).to_string()))
-    };
+    let switching = switching(node, "gate", "redis");
     let mut observer = Caller::connect(&world.database()).await;
     assert_eq!(observer.number("select latchgate.has_no_callers('locks')::int").await, Ok(0));
-    assert!(!switching.is_finished());
-    caller.run("commit").await;
-    let switched = switching.await.unwrap();
-    assert_eq!(switched.status, 200, "{}", switched.body);
+    commit_ends(switching, &mut caller).await;
     for wired in &nodes {
         let duplicate = pre(&wired.node, json!({ "operation": "charge", "contents": 1 })).await;
         duplicate.assert_problem(409, "operation-duplicate");

@@ -6,8 +6,9 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::until;
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
-use super::world::{Caller, code_of, pair};
+use super::world::{Caller, Refused, code_of, pair};
 use crate::client::{Answer, beat, begun, forget, get, inspect_operation, on_postgres, pre, report};
 
 fn charge(contents: impl Into<Value>) -> Value {
@@ -25,7 +26,7 @@ fn posting(go: &Answer, more: &str) -> String {
     format!("select latchgate.post('{}', '{}'{more})", go.text("id"), go.text("stamp"))
 }
 
-async fn post(caller: &mut Caller, go: &Answer, more: &str) -> Result<i64, super::world::Refused> {
+async fn post(caller: &mut Caller, go: &Answer, more: &str) -> Result<i64, Refused> {
     caller.number(&posting(go, more)).await
 }
 
@@ -84,6 +85,7 @@ async fn listed(node: &Node, state: &str) -> Vec<String> {
     page["operations"].as_array().unwrap().iter().map(|shown| shown["id"].as_str().unwrap().to_owned()).collect()
 }
 
+/// The suite read_by_sql compares each refusal with the rule of core.
 #[tokio::test]
 async fn only_the_attempt_that_holds_the_operation_posts_and_only_once() {
     let World { node, other, mut caller, .. } = World::start().await;
@@ -93,33 +95,28 @@ async fn only_the_attempt_that_holds_the_operation_posts_and_only_once() {
     let shown = inspect_operation(&node, &go.text("id")).await.body;
     assert!(!shown["suspect"].as_bool().unwrap_or_default(), "its work was rolled back: {shown}");
     assert_eq!(post(&mut caller, &go, "").await, Ok(2));
-    assert_eq!(code_of(post(&mut caller, &go, "").await), pair("LG006", "success"));
     pre(&node, charge("x")).await.assert_problem(409, "operation-duplicate");
-    assert_eq!(code_of(post(&mut caller, &go, "").await), pair("LG006", "success"));
     assert_eq!(code_of(post(&mut caller, &first, "").await), pair("LG007", ""));
+    assert_eq!(code_of(post(&mut caller, &go, "").await), pair("LG006", "success"));
+    for (outcome, more) in [("success", ""), ("failure", ""), ("unknown", ", outcome => 'unknown'")] {
+        let by_http = begun(&node, charge(outcome)).await;
+        report(&node, &by_http, json!({ "outcome": outcome })).await;
+        assert_eq!(code_of(post(&mut caller, &by_http, more).await), pair("LG006", outcome));
+    }
 
-    let by_http = begun(&node, charge("http")).await;
-    report(&node, &by_http, json!({ "outcome": "success" })).await;
-    assert_eq!(code_of(post(&mut caller, &by_http, "").await), pair("LG006", "success"));
-    let failed = begun(&node, charge("failed")).await;
-    report(&node, &failed, json!({ "outcome": "failure" })).await;
-    assert_eq!(code_of(post(&mut caller, &failed, "").await), pair("LG006", "failure"));
-
-    let (id, stamp) = (go.text("id"), go.text("stamp"));
-    let wrong = format!("select latchgate.post('{id}', 'p{}')", "0".repeat(32));
-    assert_eq!(code_of(caller.number(&wrong).await).0, "LG005");
-    let absent = format!("select latchgate.post('{}', '{stamp}')", "0".repeat(32));
-    assert_eq!(code_of(caller.number(&absent).await).0, "LG004");
+    let (id, stamp, zeros) = (go.text("id"), go.text("stamp"), "0".repeat(32));
     for (call, code) in [
+        (format!("'{id}', 'p{zeros}'"), "LG005"),
         (format!("'{id}', 'o.unguarded'"), "LG005"),
         (format!("'{id}', null"), "LG005"),
+        (format!("'{zeros}', '{stamp}'"), "LG004"),
         (format!("null, '{stamp}'"), "LG004"),
+        (format!("'{id}', '{stamp}', app => 'other'"), "LG004"),
         (format!("'{id}', '{stamp}', null, 'done'"), "LG009"),
         (format!("'{id}', '{stamp}', null, null"), "LG009"),
         (format!("'{id}', '{stamp}', retention_ms => 0"), "LG009"),
-        (format!("'{id}', '{stamp}', '{{'"), "22P02"),
         (format!("'{id}', '{stamp}', to_json(repeat('x', 70000))::text"), "LG009"),
-        (format!("'{id}', '{stamp}', app => 'other'"), "LG004"),
+        (format!("'{id}', '{stamp}', '{{'"), "22P02"),
     ] {
         let refused = caller.number(&format!("select latchgate.post({call})")).await;
         assert_eq!(code_of(refused).0, code, "{call}");
@@ -156,18 +153,25 @@ async fn an_attempt_whose_post_is_not_committed_yet_is_not_taken_over() {
     assert_eq!(report(&node, &go, json!({ "outcome": "success" })).await.body["replayed"], true);
 }
 
+/// Sends a pre that will wait.
+fn waiting(node: &Node, contents: &str) -> JoinHandle<Answer> {
+    let (url, mut body) = (format!("{}/v1/operations/pre", node.base_url()), charge(contents));
+    body["wait_ms"] = json!(50_000);
+    tokio::spawn(crate::client::post(url, body.to_string()))
+}
+
+/// Waits until an operation says that a pre waits for it.
+async fn until_awaited(caller: &mut Caller) {
+    let awaited = "select count(*) from latchgate.operations where state::jsonb ? 'awaited_until'";
+    while caller.number(awaited).await == Ok(0) {}
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pre_that_waits_is_answered_when_a_post_is_committed() {
     let World { node, other, mut caller, .. } = World::start().await;
     let go = begun(&node, charge("x")).await;
-    let waiting = {
-        let mut body = charge("x");
-        body["wait_ms"] = json!(30_000);
-        let url = format!("{}/v1/operations/pre", other.base_url());
-        tokio::spawn(crate::client::post(url, body.to_string()))
-    };
-    let awaited = "select count(*) from latchgate.operations where state::jsonb ? 'awaited_until'";
-    while caller.number(awaited).await == Ok(0) {}
+    let waiting = waiting(&other, "x");
+    until_awaited(&mut caller).await;
     post(&mut caller, &go, ", '[1]'").await.unwrap();
     let answer = waiting.await.unwrap();
     answer.assert_problem(409, "operation-duplicate");
@@ -181,36 +185,11 @@ async fn a_post_in_a_prepared_transaction_succeeds_while_a_pre_waits() {
     let node = on_postgres(&database).await;
     let mut caller = Caller::connect(&database).await;
     let go = begun(&node, charge("x")).await;
-    let waiting = tokio::spawn({
-        let mut body = charge("x");
-        body["wait_ms"] = json!(30_000);
-        crate::client::post(format!("{}/v1/operations/pre", node.base_url()), body.to_string())
-    });
-    let awaited = "select count(*) from latchgate.operations where state::jsonb ? 'awaited_until'";
-    while caller.number(awaited).await == Ok(0) {}
-    caller.run("begin").await;
-    post(&mut caller, &go, "").await.unwrap();
-    caller.run("prepare transaction 'work'").await;
+    let waiting = waiting(&node, "x");
+    until_awaited(&mut caller).await;
+    caller.run(&format!("begin; {}; prepare transaction 'work'", posting(&go, ""))).await;
     caller.run("commit prepared 'work'").await;
     waiting.await.unwrap().assert_problem(409, "operation-duplicate");
-}
-
-#[tokio::test]
-async fn failures_and_unknown_outcomes_are_posted_too() {
-    let World { node, other, mut caller, .. } = World::start().await;
-    let failed = begun(&node, charge("failed")).await;
-    post(&mut caller, &failed, ", outcome => 'failure'").await.unwrap();
-    assert_eq!(code_of(post(&mut caller, &failed, "").await), pair("LG006", "failure"));
-    let again = begun(&other, charge("failed")).await;
-    assert_eq!(again.body["attempt"], 1);
-    assert_eq!(report(&node, &failed, json!({ "outcome": "failure" })).await.body["replayed"], true);
-
-    let unknown = begun(&node, charge("unknown")).await;
-    post(&mut caller, &unknown, ", outcome => 'unknown'").await.unwrap();
-    pre(&other, charge("unknown")).await.assert_problem(409, "operation-unknown");
-    assert_eq!(code_of(post(&mut caller, &unknown, ", outcome => 'unknown'").await), pair("LG006", "unknown"));
-    post(&mut caller, &unknown, ", retention_ms => 60000").await.unwrap();
-    pre(&other, charge("unknown")).await.assert_problem(409, "operation-duplicate");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -222,15 +201,9 @@ async fn while_a_post_is_open_calls_for_other_operations_do_not_wait_for_it() {
     post(&mut caller, &go, "").await.unwrap();
     // What is committed counts.
     pre(&node, charge("open")).await.assert_problem(409, "operation-in-progress");
-    let mut waiting = charge("open");
-    waiting["wait_ms"] = json!(50_000);
-    let call = || {
-        let url = format!("{}/v1/operations/pre", node.base_url());
-        tokio::spawn(crate::client::post(url, waiting.to_string()))
-    };
-    let waiters = [call(), call()];
+    let waiters = [waiting(&node, "open"), waiting(&node, "open")];
     // They would mark the record.
-    while observer.blocked().await == 0 {}
+    observer.until_blocked().await;
     for round in 0..20 {
         begun(&node, charge(format!("other-{round}"))).await;
     }

@@ -10,6 +10,13 @@ use crate::client::{BIN, begun, granted, on_postgres};
 /// What other sessions may not do.
 const DENIED: &str = "42501";
 
+async fn may_not_read(caller: &mut Caller, tables: &[&str]) {
+    for table in tables {
+        let read = caller.number(&format!("select count(*) from latchgate.{table}")).await;
+        assert_eq!(code_of(read).0, DENIED, "{table}");
+    }
+}
+
 #[tokio::test]
 async fn a_role_may_guard_and_post_or_read_the_views_and_nothing_else() {
     let postgres = Postgres::start().await;
@@ -33,18 +40,12 @@ async fn a_role_may_guard_and_post_or_read_the_views_and_nothing_else() {
     caller.guard("k", &held).await.unwrap();
     let post = format!("select latchgate.post('{}', '{}')", go.text("id"), go.text("stamp"));
     caller.number(&post).await.unwrap();
-    for table in tables.iter().chain(&["held", "running"]) {
-        let read = caller.number(&format!("select count(*) from latchgate.{table}")).await;
-        assert_eq!(code_of(read).0, DENIED, "{table}");
-    }
+    may_not_read(&mut caller, &[&tables[..], &["held", "running"]].concat()).await;
     let inner = caller.number("select latchgate.guard_lease('default', 'k', 'x', null)").await;
     assert_eq!(code_of(inner).0, DENIED);
 
     caller.run("reset role; create role reader_too in role latchgate_read; set role reader_too").await;
-    for table in tables {
-        let read = caller.number(&format!("select count(*) from latchgate.{table}")).await;
-        assert_eq!(code_of(read).0, DENIED, "{table}");
-    }
+    may_not_read(&mut caller, &tables).await;
 }
 
 #[tokio::test]

@@ -50,6 +50,18 @@ impl Caller {
         self.guard(key, lease_id).await.unwrap();
     }
 
+    /// Begins a guarded transaction that works.
+    pub async fn work_guarded(&mut self, key: &str, lease_id: &str) {
+        self.run("create table done (what text)").await;
+        self.begin_guarded(key, lease_id).await;
+        self.run("insert into done values ('work')").await;
+    }
+
+    /// How often the work of [`Self::work_guarded`] was committed.
+    pub async fn done(&mut self) -> i64 {
+        self.number("select count(*) from done").await.unwrap()
+    }
+
     /// Whether the connection has ended, and its transaction with it.
     pub async fn is_cut_off(&mut self) -> bool {
         self.0.ping().await.is_err()
@@ -66,12 +78,7 @@ impl Caller {
 
     /// Waits until a session waits for a row or a transaction.
     pub async fn until_blocked(&mut self) {
-        while self.blocked().await == 0 {}
-    }
-
-    /// How many sessions wait for a row or a transaction.
-    pub async fn blocked(&mut self) -> i64 {
-        self.waiting("'tuple', 'transactionid'").await
+        while self.waiting("'tuple', 'transactionid'").await == 0 {}
     }
 
     /// Waits until a session waits for an advisory lock.
