@@ -7,46 +7,43 @@ use futures::future::join_all;
 use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::until;
 use reqwest::Client;
-use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::world::{LARGE, Service, proxied, proxy_of};
-use crate::client::embedded;
+use super::world::{LARGE, Service, proxied, proxy_at, proxy_of, said};
+use crate::client::{embedded, get};
 
 #[tokio::test]
 async fn a_repeat_gets_the_stored_answer_and_a_different_request_is_refused() {
     // Both have the same idempotency key.
     let (service, node, proxy) = proxied(&[]).await;
-    for replayed in [false, true, true] {
-        let response = proxy.post("/orders?a=1", "\"k1\"", "pay").await;
-        assert_eq!((response.status().as_u16(), &response.headers()["x-service"]), (201, &"yes".parse().unwrap()));
-        assert_eq!(response.headers().contains_key("idempotency-replayed"), replayed);
-        assert_eq!(response.text().await.unwrap(), "call 1 of \"k1\", 3 bytes");
+    assert_eq!(proxy.said("/orders?a=1", "\"k1\"", "pay").await, "201 call 1 of \"k1\", 3 bytes");
+    for _ in 0..2 {
+        assert_eq!(proxy.said("/orders?a=1", "\"k1\"", "pay").await, "201 replayed call 1 of \"k1\", 3 bytes");
+        assert_eq!(proxy.post("/orders?a=1", "\"k1\"", "pay").await.headers()["x-service"], "yes");
     }
     for (path, body) in [("/orders?a=1", "pay more"), ("/orders?a=2", "pay"), ("/others", "pay")] {
-        assert_eq!(proxy.refused(path, "k1", body).await, (422, "contents-mismatch".to_owned()));
+        assert_eq!(proxy.said(path, "k1", body).await, "422 contents-mismatch");
     }
-    assert_eq!(proxy.refused("/orders", "\"open", "pay").await, (400, "invalid-request".to_owned()));
-    // The same key of another caller is another key.
-    let other = proxy.request("/orders?a=1", "\"k1\"", "pay").bearer_auth("other").send().await.unwrap();
-    assert_eq!(other.text().await.unwrap(), "call 2 of \"k1\", 3 bytes");
-    // Unless callers are told apart by another header.
-    let by_user =
-        super::world::proxy(&proxy.upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
-    for (token, user, call) in [("a", "ann", 1), ("renewed", "ann", 1), ("a", "bob", 2)] {
+    assert_eq!(proxy.said("/orders", "\"open", "pay").await, "400 invalid-request");
+    // Callers may be told apart by another header.
+    let by_user = proxy_of(&proxy.upstream, &node, &["--operation", "users", "--caller-header", "X-User"]).await;
+    for (token, user, expected) in [
+        ("a", "ann", "201 call 1 of k1, 3 bytes"),
+        ("renewed", "ann", "201 replayed call 1 of k1, 3 bytes"),
+        ("a", "bob", "201 call 2 of k1, 3 bytes"),
+    ] {
         let request = by_user.request("/orders", "k1", "pay").bearer_auth(token).header("x-user", user);
-        let text = request.send().await.unwrap().text().await.unwrap();
-        assert_eq!(text, format!("call {call} of k1, 3 bytes"));
+        assert_eq!(said(request).await, expected);
     }
 
     let running = tokio::spawn(proxy.request("/slow", "k2", "").send());
     until("the service is called", || async { service.calls("k2") == 1 }).await;
-    assert_eq!(proxy.refused("/slow", "k2", "").await, (409, "operation-in-progress".to_owned()));
+    assert_eq!(proxy.said("/slow", "k2", "").await, "409 operation-in-progress");
     // The call goes on although its client has gone.
     running.abort();
     service.go_on.notify_one();
-    until("the answer is stored", || async { proxy.post("/slow", "k2", "").await.status() == 201 }).await;
+    until("the answer is stored", || async { proxy.said("/slow", "k2", "").await == "201 replayed slow" }).await;
     assert_eq!(service.calls("k2"), 1);
 }
 
@@ -54,15 +51,15 @@ async fn a_repeat_gets_the_stored_answer_and_a_different_request_is_refused() {
 async fn a_call_whose_upstream_dies_half_way_is_unknown_and_not_repeated() {
     let (service, node, proxy) = proxied(&[]).await;
     for (key, path) in [("k1", "/dies"), ("k2", "/dies-half-way")] {
-        assert_eq!(proxy.refused(path, key, "").await, (502, "upstream-failed".to_owned()));
+        assert_eq!(proxy.said(path, key, "").await, "502 upstream-failed");
         for _ in 0..2 {
-            assert_eq!(proxy.refused(path, key, "").await, (409, "operation-unknown".to_owned()));
+            assert_eq!(proxy.said(path, key, "").await, "409 operation-unknown");
         }
         assert_eq!(service.calls(key), 1);
     }
     // A service that cannot be reached has done nothing.
-    let away = super::world::proxy("http://127.0.0.1:1", &node, &[]).await;
-    assert_eq!(away.refused("/", "k3", "").await, (502, "upstream-unreachable".to_owned()));
+    let away = proxy_of("http://127.0.0.1:1", &node, &[]).await;
+    assert_eq!(away.said("/", "k3", "").await, "502 upstream-unreachable");
     assert_eq!(proxy.post("/", "k3", "").await.status(), 201);
 }
 
@@ -70,7 +67,7 @@ async fn a_call_whose_upstream_dies_half_way_is_unknown_and_not_repeated() {
 async fn large_answers_and_requests_without_a_key_are_passed() {
     let (service, node, proxy) = proxied(&[]).await;
     assert_eq!(proxy.post("/large", "k1", "").await.bytes().await.unwrap().len(), LARGE);
-    assert_eq!(proxy.refused("/large", "k1", "").await, (409, "response-not-stored".to_owned()));
+    assert_eq!(proxy.said("/large", "k1", "").await, "409 response-not-stored");
     assert_eq!(service.calls("k1"), 1);
 
     let long = "a".repeat(3 << 20);
@@ -78,7 +75,7 @@ async fn large_answers_and_requests_without_a_key_are_passed() {
         let passed = Client::new().post(format!("{}/", proxy.url)).body(long.clone()).send().await.unwrap();
         assert_eq!(passed.text().await.unwrap(), format!("call {call} of , {} bytes", long.len()));
     }
-    let strict = super::world::proxy(&proxy.upstream, &node, &["--require-key"]).await;
+    let strict = proxy_of(&proxy.upstream, &node, &["--require-key"]).await;
     assert_eq!(Client::new().post(&strict.url).send().await.unwrap().status(), 400);
     assert_eq!(Client::new().get(&strict.url).send().await.unwrap().status(), 201);
 }
@@ -102,17 +99,17 @@ async fn a_long_request_and_a_long_answer_are_passed_up_to_a_limit() {
     let (service, node, proxy) = proxied(&["--body-bytes-max", "1000000"]).await;
     let long = "a".repeat(900_000);
     for _ in 0..2 {
-        assert_eq!(proxy.post("/", "k1", &long).await.text().await.unwrap(), "call 1 of k1, 900000 bytes");
+        assert!(proxy.said("/", "k1", &long).await.ends_with("call 1 of k1, 900000 bytes"));
     }
     let other = format!("{}b", &long[1..]);
-    assert_eq!(proxy.refused("/", "k1", &other).await, (422, "contents-mismatch".to_owned()));
+    assert_eq!(proxy.said("/", "k1", &other).await, "422 contents-mismatch");
     assert_eq!(service.calls("k1"), 1);
     let longer = "a".repeat(5 << 20);
-    assert_eq!(proxy.refused("/", "k2", &longer).await, (413, "body-too-large".to_owned()));
+    assert_eq!(proxy.said("/", "k2", &longer).await, "413 body-too-large");
     assert_eq!(service.calls("k2"), 0);
-    let small = super::world::proxy(&proxy.upstream, &node, &["--body-bytes-max", "200000"]).await;
+    let small = proxy_of(&proxy.upstream, &node, &["--body-bytes-max", "200000"]).await;
     for _ in 0..2 {
-        assert_eq!(small.refused("/large", "k3", "").await, (409, "response-not-stored".to_owned()));
+        assert_eq!(small.said("/large", "k3", "").await, "409 response-not-stored");
     }
     assert_eq!(service.calls("k3"), 1);
 }
@@ -121,7 +118,7 @@ async fn a_long_request_and_a_long_answer_are_passed_up_to_a_limit() {
 async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
     let (service, mut node, proxy) = proxied(&["--gate-timeout", "500ms"]).await;
     node.kill9();
-    assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
+    assert_eq!(proxy.said("/", "k1", "").await, "503 gate-unreachable");
     assert_eq!(service.calls("k1"), 0);
     node.start_again().await;
     until("the gate is reached", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
@@ -132,30 +129,28 @@ async fn a_proxy_that_may_proceed_calls_in_an_outage_and_enters_the_answer() {
     let proceeds = ["--gate-timeout", "500ms", "--retry-for", "1s", "--on-outage", "proceed"];
     let (service, mut node, proxy) = proxied(&proceeds).await;
     node.kill9();
-    assert_eq!(proxy.post("/", "k1", "").await.text().await.unwrap(), "call 1 of k1, 0 bytes");
+    assert_eq!(proxy.said("/", "k1", "").await, "201 call 1 of k1, 0 bytes");
     node.start_again().await;
     let listed = || async {
-        let path = format!("{}/v1/operations?state=succeeded", node.base_url());
-        let answer: Value = reqwest::get(path).await.unwrap().json().await.unwrap();
+        let answer = get(&node, "/v1/operations?state=succeeded").await.body;
         answer["operations"].as_array().is_some_and(|operations| !operations.is_empty())
     };
     until("the call is entered", listed).await;
-    let replayed = proxy.post("/", "k1", "").await;
-    assert_eq!(replayed.headers()["idempotency-replayed"], "true");
-    assert_eq!((replayed.text().await.unwrap(), service.calls("k1")), ("call 1 of k1, 0 bytes".to_owned(), 1));
+    assert_eq!(proxy.said("/", "k1", "").await, "201 replayed call 1 of k1, 0 bytes");
+    assert_eq!(service.calls("k1"), 1);
 }
 
 #[tokio::test]
 async fn a_key_whose_claim_has_no_answer_is_given_back() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
     let lossy = Lossy::of_all(&node, "/pre").await;
-    let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout", "1000ms"]).await;
-    assert_eq!(proxy.refused("/", "k1", "").await, (503, "gate-unreachable".to_owned()));
+    let proxy = proxy_at(&upstream, &lossy.base_url(), &["--gate-timeout", "1000ms"]).await;
+    assert_eq!(proxy.said("/", "k1", "").await, "503 gate-unreachable");
     lossy.pass_all();
     until("the key is free", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
     // Another client goes away while the proxy asks the gate.
     let lossy = Lossy::of_all(&node, "/pre").await;
-    let proxy = proxy_of(&upstream, &lossy.base_url(), &[]).await;
+    let proxy = proxy_at(&upstream, &lossy.base_url(), &[]).await;
     let asking = tokio::spawn(proxy.request("/", "k2", "").send());
     lossy.until_lost_one().await;
     asking.abort();
@@ -172,8 +167,8 @@ async fn a_claim_whose_answer_is_lost_is_given_back_whatever_its_repeats_get() {
     {
         let key = format!("key {status}");
         let lossy = Lossy::then_refusing(&node, "/pre", 1, status, code).await;
-        let proxy = proxy_of(&upstream, &lossy.base_url(), &["--gate-timeout", "500ms"]).await;
-        assert_eq!(proxy.refused("/", &key, "").await, (503, "gate-unreachable".to_owned()), "{status}");
+        let proxy = proxy_at(&upstream, &lossy.base_url(), &["--gate-timeout", "500ms"]).await;
+        assert_eq!(proxy.said("/", &key, "").await, "503 gate-unreachable", "{status}");
         lossy.pass_all();
         until(format!("the key is free after {status}"), || async { proxy.post("/", &key, "").await.status() == 201 })
             .await;
@@ -187,12 +182,12 @@ async fn an_outcome_that_the_gate_refuses_for_a_while_is_reported_again() {
     for (status, code) in [(429, "rate-limited"), (500, "internal-error")] {
         let key = format!("key {status}");
         let lossy = Lossy::then_refusing(&node, "/post", 0, status, code).await;
-        let proxy = proxy_of(&upstream, &lossy.base_url(), &[]).await;
+        let proxy = proxy_at(&upstream, &lossy.base_url(), &[]).await;
         let calling = tokio::spawn(proxy.request("/", &key, "").send());
         lossy.until_refused(2).await;
         lossy.pass_all();
         assert_eq!(calling.await.unwrap().unwrap().status(), 201);
-        assert_eq!(proxy.post("/", &key, "").await.headers()["idempotency-replayed"], "true");
+        assert!(proxy.said("/", &key, "").await.starts_with("201 replayed "));
         assert_eq!(service.calls(&key), 1);
     }
 }
@@ -207,9 +202,9 @@ async fn parallel_clients_call_no_key_twice_while_the_upstream_and_node_die() {
         tokio::spawn(async move {
             for round in 0..12 {
                 let key = &keys[(client * 7 + round * 11) % keys.len()];
-                let answer = proxy.request("/chaos", key, "pay").send().await.unwrap();
-                let (status, text) = (answer.status().as_u16(), answer.text().await.unwrap_or_default());
-                assert!(status != 201 || text == format!("call 1 of {key}, 3 bytes"), "{status} {text}");
+                let said = proxy.said("/chaos", key, "pay").await;
+                let is_first = said.ends_with(&format!(" call 1 of {key}, 3 bytes"));
+                assert!(!said.starts_with("201") || is_first, "{said}");
             }
         })
     };
@@ -229,12 +224,8 @@ async fn parallel_clients_call_no_key_twice_while_the_upstream_and_node_die() {
     for key in &keys {
         // Until the lease of a call whose outcome could not be reported has passed.
         until(format!("{key} is decided"), || async {
-            let answer = proxy.post("/chaos", key, "pay").await;
-            match answer.status().as_u16() {
-                201 => true,
-                409 => answer.json::<Value>().await.unwrap()["code"] == "operation-unknown",
-                _ => false,
-            }
+            let said = proxy.said("/chaos", key, "pay").await;
+            said.starts_with("201") || said == "409 operation-unknown"
         })
         .await;
         assert!(service.calls(key) <= 1, "{key} was called {} times", service.calls(key));

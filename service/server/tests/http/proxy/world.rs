@@ -119,15 +119,15 @@ pub struct Proxy {
 /// A service, and a proxy in front of it with a node of its own.
 pub async fn proxied(more: &[&str]) -> (Service, Node, Proxy) {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let proxy = proxy(&upstream, &node, more).await;
+    let proxy = proxy_of(&upstream, &node, more).await;
     (service, node, proxy)
 }
 
-pub async fn proxy(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
-    proxy_of(upstream, &node.base_url(), more).await
+pub async fn proxy_of(upstream: &str, node: &Node, more: &[&str]) -> Proxy {
+    proxy_at(upstream, &node.base_url(), more).await
 }
 
-pub async fn proxy_of(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
+pub async fn proxy_at(upstream: &str, gate: &str, more: &[&str]) -> Proxy {
     let mut command = tokio::process::Command::from(node::command(BIN));
     command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", upstream, "--url", gate]).args(more);
     let mut process = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
@@ -146,14 +146,26 @@ impl Proxy {
         self.request(path, key, body).send().await.unwrap()
     }
 
-    /// The status and the code of a problem.
-    pub async fn refused(&self, path: &str, key: &str, body: &str) -> (u16, String) {
-        let response = self.post(path, key, body).await;
-        let status = response.status().as_u16();
-        assert_eq!(response.headers()["content-type"], "application/problem+json");
-        let problem: Value = response.json().await.unwrap();
-        (status, problem["code"].as_str().unwrap().to_owned())
+    pub async fn said(&self, path: &str, key: &str, body: &str) -> String {
+        said(self.request(path, key, body)).await
     }
+}
+
+/// The status, whether it was replayed, and the code of a problem or the body.
+pub async fn said(request: reqwest::RequestBuilder) -> String {
+    let response = request.send().await.unwrap();
+    let (status, headers) = (response.status().as_u16(), response.headers().clone());
+    let mut text = response.text().await.unwrap();
+    if headers.get("content-type").is_some_and(|kind| kind == "application/problem+json") {
+        text = serde_json::from_str::<Value>(&text).unwrap()["code"].as_str().unwrap().to_owned();
+    }
+    format!("{status}{} {text}", if headers.contains_key("idempotency-replayed") { " replayed" } else { "" })
+}
+
+/// A POST without a body.
+pub fn posting(target: &str, headers: &[&str]) -> String {
+    let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();
+    format!("POST {target} HTTP/1.1\r\nconnection: close\r\ncontent-length: 0\r\n{headers}\r\n")
 }
 
 /// Sends these bytes on a connection of their own; returns all that is answered.
