@@ -1,10 +1,8 @@
 //! TLS: from clients to nodes, and from nodes to their stores, with a private certificate authority.
 
 use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use latchgate_testkit::free_port;
 use latchgate_testkit::node::{Node, NotReady, command};
@@ -12,15 +10,12 @@ use latchgate_testkit::postgres::{Postgres, give_to_postgres};
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use reqwest::{Certificate, Client};
 use serde_json::json;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use crate::access::world::{ADMIN, LONG, OPERATOR};
 use crate::client::{BIN, acquire, granted};
@@ -64,33 +59,16 @@ impl Authority {
         }
     }
 
-    /// The answer to a request over TLS.
-    ///
-    /// # Errors
-    /// When the node's certificate is not of this authority.
-    async fn ask(&self, port: u16, request: &str) -> io::Result<String> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_file(self.path("ca.pem")).unwrap()).unwrap();
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
-        let config = config.with_root_certificates(roots).with_no_client_auth();
-        let stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        let name = ServerName::try_from("localhost").unwrap();
-        let ask = async {
-            let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = Vec::new();
-            stream.read_to_end(&mut answer).await?;
-            Ok(String::from_utf8_lossy(&answer).into_owned())
-        };
-        timeout(LONG, ask).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    /// A client that trusts this authority alone.
+    fn client(&self) -> Client {
+        let ca = Certificate::from_pem(&fs::read(self.path("ca.pem")).unwrap()).unwrap();
+        Client::builder().tls_certs_only([ca]).no_proxy().timeout(LONG).build().unwrap()
     }
 
     async fn acquires(&self, node: &Node) -> bool {
-        let acquire = "POST /v1/locks/k/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-                       content-length: 17\r\n\r\n{\"ttl_ms\": 60000}";
-        let answer = self.ask(node.port(), acquire).await.unwrap_or_default();
-        answer.starts_with("HTTP/1.1 200") || answer.starts_with("HTTP/1.1 423")
+        let url = format!("https://localhost:{}/v1/locks/k/acquire", node.port());
+        let answer = self.client().post(url).body(r#"{"ttl_ms":60000}"#).send().await;
+        answer.is_ok_and(|answer| [200, 423].contains(&answer.status().as_u16()))
     }
 }
 
@@ -108,8 +86,8 @@ async fn a_node_reloads_its_certificate_on_sighup_unless_the_new_one_is_broken()
     let plain = acquire(&node, "k", json!({})).await;
     assert!(plain.status == 400 && plain.code() == "invalid-request", "{}", plain.body);
     assert!(plain.text("detail").contains("https://"), "{}", plain.body);
-    let metrics = "GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    let page = first.ask(node.port(), metrics).await.unwrap();
+    let page = first.client().get(format!("https://localhost:{}/metrics", node.port())).send().await.unwrap();
+    let page = page.text().await.unwrap();
     assert!(page.contains("\nlatchgate_tls_certificate_expires_seconds "), "{page}");
 
     fs::write(first.path("cert.pem"), "-----BEGIN CERTIFICATE-----\nbroken\n").unwrap();
