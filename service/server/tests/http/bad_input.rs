@@ -206,7 +206,6 @@ async fn fields_that_break_a_rule_beyond_the_description_are_named() {
         ("locks/held/revoke", "reason", json!({ "reason": "a\nb" })),
         ("locks/held/revoke", "grace_ms", json!({ "grace_ms": 3_600_001 })),
         ("multilocks/acquire", "locks", json!({ "locks": [{ "key": "a" }, { "key": "b" }, { "key": "a" }] })),
-        ("multilocks/acquire", "locks[1].mod", json!({ "locks": [{ "key": "a" }, { "key": "b", "mod": "shared" }] })),
         ("multilocks/acquire", "permits", json!({ "locks": [{ "key": "a", "permits": 1 }] })),
         (
             "multilocks/acquire",

@@ -36,11 +36,13 @@ impl World {
         Node::start(BIN, &["--locks", &self.url, "--trust-promotion"]).await
     }
 
-    /// Takes a lease that the standby has, too.
-    async fn replicated_lease(&self, node: &Node) -> String {
-        let lease = granted(node, "kept", json!({ "ttl_ms": TTL_MS })).await;
-        self.primary.caught_up(&self.standby).await;
-        lease.text("lease_id")
+    /// With a node, and a lease that the standby has, too.
+    async fn held() -> (Self, Node, String) {
+        let world = Self::start().await;
+        let node = world.node().await;
+        let lease = granted(&node, "kept", json!({ "ttl_ms": TTL_MS })).await;
+        world.primary.caught_up(&world.standby).await;
+        (world, node, lease.text("lease_id"))
     }
 }
 
@@ -57,9 +59,7 @@ async fn locks_are_granted_again(node: &Node, lease_id: &str) {
 
 #[tokio::test]
 async fn a_node_uses_the_primary_among_several_hosts_and_follows_a_fail_over() {
-    let mut world = World::start().await;
-    let node = world.node().await;
-    let lease_id = world.replicated_lease(&node).await;
+    let (mut world, node, lease_id) = World::held().await;
     world.primary.kill9();
     world.standby.promote().await;
     locks_are_granted_again(&node, &lease_id).await;
@@ -67,9 +67,7 @@ async fn a_node_uses_the_primary_among_several_hosts_and_follows_a_fail_over() {
 
 #[tokio::test]
 async fn a_primary_that_no_longer_answers_does_not_keep_a_node_from_the_new_one() {
-    let mut world = World::start().await;
-    let node = world.node().await;
-    let lease_id = world.replicated_lease(&node).await;
+    let (mut world, node, lease_id) = World::held().await;
     // Its connections stay open, and it accepts new ones.
     world.primary.pause();
     world.standby.promote().await;
@@ -79,9 +77,8 @@ async fn a_primary_that_no_longer_answers_does_not_keep_a_node_from_the_new_one(
 
 #[tokio::test]
 async fn a_primary_that_becomes_read_only_is_left_for_the_new_one() {
-    let world = World::start().await;
-    let (one, other) = (world.node().await, world.node().await);
-    let lease_id = world.replicated_lease(&one).await;
+    let (world, one, lease_id) = World::held().await;
+    let other = world.node().await;
     world.primary.query("postgres", "alter system set default_transaction_read_only = on").await;
     world.primary.query("postgres", "select pg_reload_conf()").await;
     world.standby.promote().await;
@@ -111,9 +108,7 @@ async fn a_node_does_not_start_where_no_host_takes_writes_and_names_each() {
 
 #[tokio::test]
 async fn of_two_primaries_a_node_uses_the_one_that_was_promoted_last() {
-    let world = World::start().await;
-    let node = world.node().await;
-    let lease_id = world.replicated_lease(&node).await;
+    let (world, node, lease_id) = World::held().await;
     world.standby.promote().await;
     let (_, database) = world.url.rsplit_once('/').unwrap();
     let name = database.split('?').next().unwrap_or_default();
