@@ -1,44 +1,40 @@
-//! Several engines, and nodes that each connect to them through their own proxies.
+//! A pair of engines, and nodes on them.
 
-use std::time::Duration;
+use std::ops::Deref;
 
-use latchgate_testkit::eventually;
-use latchgate_testkit::node::{Node, command};
+use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
-use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::recorded::Options;
 use latchgate_testkit::recorder;
 use latchgate_testkit::redis::Redis;
+use latchgate_testkit::until;
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, BIN, get, granted, release, request};
+use crate::client::{Answer, BIN, acquire, get, granted, latchgate, release, request};
 use crate::recorded::Recording;
 
-pub const LONG: Duration = Duration::from_secs(30);
-const TIMES: [&str; 2] = ["--store-timeout", "2s"];
 /// The longest lease. After the loss of an engine, nothing is granted for this time.
 pub const TTL_MS_MAX: u64 = 4_000;
+const TIMES: [&str; 2] = ["--store-timeout", "2s"];
 
-/// The engines: a Postgres, `pg`, and one or two Redis, `one` and `two`.
+/// The engines: a Postgres, `pg`, and a Redis, `one`.
 pub struct World {
     pub postgres: Postgres,
     pub redis: Vec<Redis>,
     database: String,
 }
 
-/// A node, and its proxies to the engines, in the order of its `--locks`.
+/// A node on the pair.
 pub struct Wired {
     pub node: Node,
-    pub wires: Vec<(&'static str, Proxy)>,
 }
 
-impl Wired {
-    pub fn cut(&self, engine: &str) {
-        self.wire(engine).cut();
-    }
+impl Deref for Wired {
+    type Target = Node;
 
-    fn wire(&self, engine: &str) -> &Proxy {
-        &self.wires.iter().find(|(name, _)| *name == engine).unwrap().1
+    fn deref(&self) -> &Node {
+        &self.node
     }
 }
 
@@ -48,8 +44,7 @@ impl World {
         let database = postgres.create_database().await;
         let mut all = Vec::new();
         for _ in 0..redis {
-            // Acknowledged commits survive a crash of the process.
-            all.push(Redis::start_with(&[("appendonly", "yes"), ("appendfsync", "always")]).await);
+            all.push(Redis::start().await);
         }
         Self { postgres, redis: all, database }
     }
@@ -62,72 +57,22 @@ impl World {
         self.database.rsplit_once('/').unwrap().1
     }
 
-    /// The URL of an engine at `port`.
-    fn url(&self, engine: &str, port: u16) -> String {
-        if engine == "pg" {
-            format!("pg=postgres://postgres@127.0.0.1:{port}/{}", self.database_name())
-        } else {
-            format!("{engine}=redis://127.0.0.1:{port}")
-        }
-    }
-
-    fn port(&self, engine: &str) -> u16 {
-        match engine {
-            "pg" => self.postgres.port(),
-            "one" => self.redis[0].port(),
-            "two" => self.redis[1].port(),
-            other => panic!("no engine is called {other}"),
-        }
+    /// `args` behind the `--locks` of these engines.
+    fn args(&self, engines: &[&str], args: &[&str]) -> Vec<String> {
+        let url = |engine: &&str| match *engine {
+            "pg" => format!("pg={}", self.database),
+            one => format!("{one}={}", self.redis[0].url()),
+        };
+        let mut all: Vec<String> = engines.iter().flat_map(|engine| ["--locks".to_owned(), url(engine)]).collect();
+        let ttl_max = ["--ttl-max".to_owned(), format!("{TTL_MS_MAX}ms")];
+        all.extend(ttl_max.into_iter().filter(|_| !args.contains(&"--ttl-max")));
+        all.extend(TIMES.iter().chain(args).map(ToString::to_string));
+        all
     }
 
     pub async fn node(&self, engines: &[&'static str], args: &[&str]) -> Wired {
-        let mut wires = Vec::new();
-        let mut locks = Vec::new();
-        for engine in engines {
-            let wire = Proxy::start(self.port(engine)).await;
-            locks.push(self.url(engine, wire.port()));
-            wires.push((*engine, wire));
-        }
-        let ttl_max = format!("{TTL_MS_MAX}ms");
-        let mut all = vec!["--ttl-default", "3s"];
-        all.extend(TIMES);
-        if !args.contains(&"--ttl-max") {
-            all.extend(["--ttl-max", &ttl_max]);
-        }
-        all.extend(args);
-        for url in &locks {
-            all.extend(["--locks", url]);
-        }
-        Wired { node: Node::start(BIN, &all).await, wires }
-    }
-
-    /// The output of `latchgate engines switch`.
-    pub async fn switch_engine(&self, engines: &[&'static str], args: &[&str]) -> String {
-        let locks: Vec<String> = engines.iter().map(|engine| self.url(engine, self.port(engine))).collect();
-        let mut command = tokio::process::Command::from(command(BIN));
-        let ttl_max = format!("{TTL_MS_MAX}ms");
-        command
-            .args(["engines", "switch", "locks", "--beside-store"])
-            .args(TIMES)
-            .args(["--ttl-max", &ttl_max])
-            .args(args);
-        for url in &locks {
-            command.args(["--locks", url]);
-        }
-        let ended = tokio::time::timeout(LONG, command.output()).await.expect("no hang").unwrap();
-        String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
-    }
-
-    /// What a node says that does not start.
-    pub async fn refused(&self, engines: &[&'static str], args: &[&str]) -> String {
-        let mut command = tokio::process::Command::from(command(BIN));
-        command.args(["serve", "--listen", "127.0.0.1:0"]).args(TIMES).args(args).kill_on_drop(true);
-        for engine in engines {
-            command.args(["--locks", &self.url(engine, self.port(engine))]);
-        }
-        let ended = tokio::time::timeout(LONG, command.output()).await.expect("it ends").unwrap();
-        assert!(!ended.status.success());
-        String::from_utf8_lossy(&ended.stderr).into_owned()
+        let args = self.args(engines, &[&["--ttl-default", "3s"], args].concat());
+        Wired { node: Node::start(BIN, &args.iter().map(String::as_str).collect::<Vec<_>>()).await }
     }
 
     pub async fn nodes(&self, count: usize, engines: &[&'static str], args: &[&str]) -> Vec<Wired> {
@@ -136,6 +81,14 @@ impl World {
             nodes.push(self.node(engines, args).await);
         }
         nodes
+    }
+
+    /// The output of `latchgate engines switch` beside the stores.
+    pub async fn switch_engine(&self, engines: &[&'static str], args: &[&str]) -> String {
+        let args = self.args(engines, args);
+        let all = ["engines", "switch", "locks", "--beside-store"].into_iter().chain(args.iter().map(String::as_str));
+        let ended = latchgate(&all.collect::<Vec<_>>()).await;
+        String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
     }
 }
 
@@ -154,44 +107,54 @@ pub async fn check(load: Recording) {
     assert!(report.handovers > 20, "too little was seen: {report:?}");
 }
 
-pub async fn switch(wired: &Wired, body: Value) -> Answer {
-    request(&wired.node, reqwest::Method::POST, "/v1/admin/engines/locks", body).await
+pub async fn switch(node: &Node, body: Value) -> Answer {
+    request(node, Method::POST, "/v1/admin/engines/locks", body).await
 }
 
 /// Switches the engine, and fails unless that succeeds.
-pub async fn switched(wired: &Wired, engine: &str) {
-    let answer = switch(wired, json!({ "engine": engine })).await;
+pub async fn switched(node: &Node, engine: &str) {
+    let answer = switch(node, json!({ "engine": engine })).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    until_serving(wired, engine).await;
+    until_serving(node, engine).await;
 }
 
-pub async fn hold_off(wired: &Wired, body: Value) -> Answer {
-    request(&wired.node, reqwest::Method::POST, "/v1/admin/hold-off", body).await
+/// Repeats an order until it is obeyed: at first, the node may not know yet that the active engine is dead.
+pub async fn left(node: &Node, order: Value) {
+    until("the engine is left", || async { switch(node, order.clone()).await.status == 200 }).await;
 }
 
-pub async fn status(wired: &Wired) -> Value {
-    get(&wired.node, "/v1/admin/engines").await.body["locks"].clone()
+/// Until an order that does not say that the dead engine is stopped is refused.
+pub async fn until_in_doubt(node: &Node) {
+    until("the engine is in doubt", || async { switch(node, json!({})).await.code() == "engine-in-doubt" }).await;
+}
+
+pub async fn hold_off(node: &Node, body: Value) -> Answer {
+    request(node, Method::POST, "/v1/admin/hold-off", body).await
+}
+
+pub async fn status(node: &Node) -> Value {
+    get(node, "/v1/admin/engines").await.body["locks"].clone()
 }
 
 /// Waits until the node uses the engine.
-pub async fn until_serving(wired: &Wired, engine: &str) {
-    let is_there = || async {
-        let status = status(wired).await;
-        status["active"] == engine
-    };
-    assert!(eventually(LONG, is_there).await, "{}\n{}", status(wired).await, wired.node.log());
+pub async fn until_serving(node: &Node, engine: &str) {
+    until(format!("{engine} serves"), || async { status(node).await["active"] == engine }).await;
+}
+
+/// Waits until the first of the node's engines is retired.
+pub async fn until_retired(node: &Node) {
+    until("the engine is retired", || async { status(node).await["engines"][0]["state"] == "retired" }).await;
 }
 
 /// Waits until the node grants a free lock.
-pub async fn until_granting(wired: &Wired) {
+pub async fn until_granting(node: &Node) {
     let key = format!("probe-{:016x}", rand::random::<u64>());
-    let grants = || async { crate::client::acquire(&wired.node, &key, json!({ "ttl_ms": 1000 })).await.status == 200 };
-    assert!(eventually(LONG, grants).await, "{}\n{}", status(wired).await, wired.node.log());
+    until("a lock is granted", || async { acquire(node, &key, json!({ "ttl_ms": 1000 })).await.status == 200 }).await;
 }
 
 /// Takes and releases a lock; returns the token.
-pub async fn token(wired: &Wired, key: &str) -> u64 {
-    let grant = granted(&wired.node, key, json!({})).await;
-    assert_eq!(release(&wired.node, key, &grant.text("lease_id")).await.status, 200);
+pub async fn token(node: &Node, key: &str) -> u64 {
+    let grant = granted(node, key, json!({})).await;
+    assert_eq!(release(node, key, &grant.text("lease_id")).await.status, 200);
     grant.token()
 }

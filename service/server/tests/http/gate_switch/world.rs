@@ -1,68 +1,47 @@
-//! A Redis and a Postgres, and nodes that reach them through proxies of their own.
+//! A Redis and a Postgres, and nodes that keep operations in one of them.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
-use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::redis::Redis;
+use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, BIN, get, pre, request};
-
-pub const LONG: Duration = Duration::from_secs(60);
+use crate::engines::world::Wired;
 
 /// A Redis and a Postgres.
 pub struct World {
     pub redis: Redis,
     pub postgres: Postgres,
-    /// Of the locks, and of the gate.
+    /// The URLs of the databases of the locks, and of the gate.
     databases: [String; 2],
-}
-
-/// A node, and the proxies between it and the stores.
-pub struct Wired {
-    pub node: Node,
-    pub postgres: Proxy,
-    _redis: Proxy,
 }
 
 impl World {
     pub async fn start() -> Self {
         let postgres = Postgres::start().await;
-        let name = async || postgres.create_database().await.rsplit_once('/').unwrap().1.to_owned();
-        let databases = [name().await, name().await];
+        let databases = [postgres.create_database().await, postgres.create_database().await];
         Self { redis: Redis::start().await, postgres, databases }
     }
 
     pub async fn node(&self) -> Wired {
-        self.node_with(&[]).await
+        self.node_with(&self.databases[1], &[]).await
     }
 
-    pub async fn node_with(&self, more: &[&str]) -> Wired {
-        let (redis, postgres) = (Proxy::start(self.redis.port()).await, Proxy::start(self.postgres.port()).await);
-        let [locks, gate] = self.databases.each_ref();
-        let locks = format!("postgres://postgres@127.0.0.1:{}/{locks}", postgres.port());
-        let gate = format!("postgres://postgres@127.0.0.1:{}/{gate}", postgres.port());
-        let first = format!("redis://127.0.0.1:{}", redis.port());
-        let args = [&["--locks", &locks, "--gate", &first, "--gate", &gate], more].concat();
-        Wired { node: Node::start(BIN, &args).await, postgres, _redis: redis }
+    /// A node that has this URL of the gate's database.
+    pub async fn node_with(&self, gate: &str, more: &[&str]) -> Wired {
+        let redis = self.redis.url();
+        let args = [&["--locks", &self.databases[0], "--gate", &redis, "--gate", gate], more].concat();
+        Wired { node: Node::start(BIN, &args).await }
     }
 
-    pub fn database_name(&self) -> &str {
-        &self.databases[1]
-    }
-
-    /// The URL of the locks' database, without a proxy.
     pub fn locks(&self) -> String {
-        self.postgres.url(&self.databases[0])
+        self.databases[0].clone()
     }
 
-    /// The URL of the gate's database, without a proxy.
     pub fn database(&self) -> String {
-        self.postgres.url(&self.databases[1])
+        self.databases[1].clone()
     }
 
     pub async fn two(&self) -> [Wired; 2] {
@@ -81,18 +60,28 @@ pub async fn status(node: &Node) -> Value {
 /// Until the node claims in this engine.
 pub async fn until_serving(node: &Node, engine: &str) {
     // A switch is noticed before the engine is known to take commits.
-    let is_there =
-        || async { status(node).await["active"] == engine && pre(node, charge("until it serves")).await.status != 503 };
-    assert!(eventually(LONG, is_there).await, "{}\n{}", status(node).await, node.log());
+    until(format!("{engine} serves"), || async {
+        status(node).await["active"] == engine && pre(node, charge("until it serves")).await.status != 503
+    })
+    .await;
 }
 
 /// Switches, and expects that all of the nodes follow.
 pub async fn switched(nodes: &[Wired], engine: &str) {
-    let answer = switch(&nodes[0].node, json!({ "engine": engine })).await;
+    let answer = switch(&nodes[0], json!({ "engine": engine })).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    for wired in nodes {
-        until_serving(&wired.node, engine).await;
+    for node in nodes {
+        until_serving(node, engine).await;
     }
+}
+
+/// Until the Redis, which was left, is retired and answers.
+pub async fn until_retired(node: &Node) {
+    until("the Redis is retired", || async {
+        let engines = status(node).await["engines"].clone();
+        engines[0]["state"] == "retired" && engines[0]["answers"] == true
+    })
+    .await;
 }
 
 pub fn charge(order: impl Into<Value>) -> Value {
@@ -108,16 +97,7 @@ pub fn durable(order: impl Into<Value>) -> Value {
     json!({ "operation": "charge", "contents": order.into(), "durability": "durable" })
 }
 
-/// The ids of suspected double runs, in both stores.
-pub async fn suspects(node: &Node) -> Vec<String> {
-    let mut ids = Vec::new();
-    let mut page = get(node, "/v1/operations?suspect=true").await.body;
-    loop {
-        let operations = page["operations"].as_array().unwrap();
-        ids.extend(operations.iter().map(|operation| operation["id"].as_str().unwrap().to_owned()));
-        let Some(cursor) = page["next_cursor"].as_str() else { break };
-        page = get(node, &format!("/v1/operations?suspect=true&cursor={cursor}")).await.body;
-    }
-    ids.sort();
-    ids
+/// The suspected double runs, in both stores.
+pub async fn suspects(node: &Node) -> Value {
+    get(node, "/v1/operations?suspect=true").await.body["operations"].clone()
 }
