@@ -1,73 +1,76 @@
 //! What a Postgres acknowledges survives its crash, whatever is done to its settings while nodes run.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::until;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, begun, get, granted, on_postgres, pre};
-
-const LONG: Duration = Duration::from_secs(30);
+use crate::client::{BIN, acquire, begun, get, granted, on_postgres, pre, renew};
 
 /// Changes a setting of a running server; returns when new sessions have it.
 async fn set(postgres: &Postgres, setting: &str, value: &str) {
     postgres.query("postgres", &format!("alter system set {setting} = {value}")).await;
     postgres.query("postgres", "select pg_reload_conf()").await;
-    let is_set = || async { postgres.query("postgres", &format!("show {setting}")).await == value };
-    assert!(eventually(LONG, is_set).await, "{setting}");
+    let show = format!("show {setting}");
+    until(format!("{setting} is {value}"), || async { postgres.query("postgres", &show).await == value }).await;
 }
 
 async fn until_ready(node: &Node, status: u16) {
-    let answers = || async { get(node, "/readyz").await.status == status };
-    assert!(eventually(LONG, answers).await, "{}", get(node, "/readyz").await.body);
+    until(format!("/readyz is {status}"), || async { get(node, "/readyz").await.status == status }).await;
 }
 
-/// A server that writes its log seldom unless a commit asks for it.
-async fn lazy() -> Postgres {
-    Postgres::start_with(&[("wal_writer_delay", "10s")]).await
+async fn may_forget(node: &Node, value: u8) {
+    let metrics = get(node, "/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains(&format!("latchgate_may_forget {value}")), "{metrics}");
 }
 
-async fn crash_loses_nothing(postgres: &mut Postgres, node: &Node) {
+/// A lease and an operation survive a crash of a server that was set to asynchronous commits. Meanwhile, calls are 503.
+async fn a_crash_loses_nothing(settings: &[(&str, &str)], is_proxied: bool, args: &[&str]) {
+    // It writes its log seldom unless a commit asks for it.
+    let mut postgres = Postgres::start_with(&[&[("wal_writer_delay", "10s")], settings].concat()).await;
+    let database = postgres.create_database().await;
+    let pgbouncer = PgBouncer::start(postgres.port()).await;
+    let proxied = pgbouncer.in_front_of(&database);
+    let locks: &[&str] =
+        if is_proxied { &["--locks", &proxied, "--locks-direct", &database] } else { &["--locks", &database] };
+    let node = Node::start(BIN, &[locks, args].concat()).await;
     let operation = json!({ "operation": "pay", "contents": "1" });
-    granted(node, "before", json!({})).await;
-    set(postgres, "synchronous_commit", "off").await;
-    granted(node, "after", json!({ "ttl_ms": 300_000 })).await;
-    begun(node, operation.clone()).await;
+    granted(&node, "before", json!({})).await;
+    set(&postgres, "synchronous_commit", "off").await;
+    let held = granted(&node, "after", json!({ "ttl_ms": 300_000 })).await;
+    begun(&node, operation.clone()).await;
     postgres.kill9();
+    until_ready(&node, 503).await;
+    assert_eq!(get(&node, "/healthz").await.status, 200);
+    acquire(&node, "other", json!({})).await.assert_problem(503, "store-unavailable");
+    renew(&node, "after", &held.text("lease_id")).await.assert_problem(503, "store-unavailable");
     postgres.start_again().await;
-    until_ready(node, 200).await;
+    until_ready(&node, 200).await;
     // A connection of the pool may still be one to the server that was killed.
-    let is_held = || async { acquire(node, "after", json!({ "wait_ms": 0 })).await.code() == "lock-held" };
-    assert!(eventually(LONG, is_held).await, "{}", node.log());
-    pre(node, operation).await.assert_problem(409, "operation-in-progress");
+    until("the lock is held", || async {
+        acquire(&node, "after", json!({ "wait_ms": 0 })).await.code() == "lock-held"
+    })
+    .await;
+    pre(&node, operation).await.assert_problem(409, "operation-in-progress");
+    assert_eq!(renew(&node, "after", &held.text("lease_id")).await.token(), held.token());
+    assert!(!node.log().contains("HOLD-OFF"), "it has its data: {}", node.log());
+    may_forget(&node, 0).await;
 }
 
 #[tokio::test]
 async fn a_lease_survives_a_crash_of_a_server_set_to_asynchronous_commits() {
-    let mut postgres = lazy().await;
-    let node = on_postgres(&postgres.create_database().await).await;
-    crash_loses_nothing(&mut postgres, &node).await;
+    a_crash_loses_nothing(&[], false, &[]).await;
 }
 
 #[tokio::test]
 async fn a_lease_granted_through_a_proxy_survives_a_crash_likewise() {
-    let mut postgres = lazy().await;
-    let direct = postgres.create_database().await;
-    let pgbouncer = PgBouncer::start(postgres.port()).await;
-    let node = Node::start(BIN, &["--locks", &pgbouncer.in_front_of(&direct), "--locks-direct", &direct]).await;
-    crash_loses_nothing(&mut postgres, &node).await;
+    a_crash_loses_nothing(&[], true, &[]).await;
 }
 
 #[tokio::test]
 async fn a_lease_on_storage_that_is_durable_elsewhere_survives_a_crash_likewise() {
-    let settings = [("wal_writer_delay", "10s"), ("fsync", "off"), ("full_page_writes", "off")];
-    let mut postgres = Postgres::start_with(&settings).await;
-    let node = Node::start(BIN, &["--locks", &postgres.create_database().await, "--durable-elsewhere"]).await;
-    crash_loses_nothing(&mut postgres, &node).await;
-    assert!(get(&node, "/metrics").await.body.as_str().unwrap().contains("latchgate_may_forget 0"));
+    a_crash_loses_nothing(&[("fsync", "off"), ("full_page_writes", "off")], false, &["--durable-elsewhere"]).await;
 }
 
 #[tokio::test]
@@ -100,15 +103,14 @@ async fn a_server_that_stops_flushing_its_log_is_refused_unless_that_is_allowed(
     for setting in ["fsync", "full_page_writes"] {
         granted(&node, &format!("{setting} on"), json!({})).await;
         set(&postgres, setting, "off").await;
-        let is_refused = || async { acquire(&node, "k", json!({})).await.status == 503 };
-        assert!(eventually(LONG, is_refused).await);
+        until("the lock is refused", || async { acquire(&node, "k", json!({})).await.status == 503 }).await;
         until_ready(&node, 503).await;
         let why = get(&node, "/readyz").await.text("detail");
         assert!(why.contains(&format!("{setting} = off")), "{why}");
         assert_eq!(pre(&node, json!({ "operation": setting, "contents": 1 })).await.status, 503);
         granted(&allowed, &format!("{setting} off"), json!({})).await;
         begun(&allowed, json!({ "operation": setting, "contents": "allowed" })).await;
-        assert!(get(&allowed, "/metrics").await.body.as_str().unwrap().contains("latchgate_may_forget 1"));
+        may_forget(&allowed, 1).await;
         set(&postgres, setting, "on").await;
         until_ready(&node, 200).await;
     }

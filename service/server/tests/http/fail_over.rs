@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
@@ -10,14 +9,13 @@ use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::recorded::Options;
 use latchgate_testkit::recorder::Args;
 use latchgate_testkit::redis::Redis;
-use reqwest::Client;
+use latchgate_testkit::until;
+use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::task::JoinSet;
 
-use crate::client::{BIN, acquire, begun, granted, post, pre, release, renew, report, try_send};
+use crate::client::{BIN, acquire, begun, granted, pre, release, renew, report, request};
 use crate::recorded::Recording;
 
-const LONG: Duration = Duration::from_secs(30);
 /// Longer than a fail-over on a busy machine, so that leases survive it.
 const TTL_MS_MAX: u64 = 15_000;
 
@@ -34,11 +32,6 @@ struct World {
     pgbouncer: Option<PgBouncer>,
 }
 
-/// The database's name in both servers.
-fn name_of(url: &str) -> &str {
-    url.rsplit_once('/').map_or("", |(_, name)| name)
-}
-
 impl World {
     async fn start() -> Self {
         let primary = Postgres::start().await;
@@ -46,7 +39,7 @@ impl World {
         let front = Proxy::start(primary.port()).await;
         let stream = Proxy::start(primary.port()).await;
         let standby = primary.standby(stream.port()).await;
-        let database = format!("postgres://postgres@127.0.0.1:{}/{}", front.port(), name_of(&url));
+        let database = url.replace(&format!(":{}/", primary.port()), &format!(":{}/", front.port()));
         Self { primary, standby, front, stream, database, pgbouncer: None }
     }
 
@@ -73,27 +66,7 @@ async fn make_synchronous(primary: &Postgres, names: &str) {
     primary.query("postgres", &format!("alter system set synchronous_standby_names = '{names}'")).await;
     primary.query("postgres", "select pg_reload_conf()").await;
     let query = "select current_setting('synchronous_standby_names')";
-    assert!(eventually(LONG, || async { primary.query("postgres", query).await == names }).await);
-}
-
-/// Takes one lock after the other until a call fails; returns the keys, lease ids and tokens.
-fn taken(node: &Node, worker: usize) -> impl Future<Output = Vec<(String, String, u64)>> + use<> {
-    let (url, client) = (node.base_url(), Client::new());
-    async move {
-        let mut taken = Vec::new();
-        loop {
-            let key = format!("load-{worker}-{}", taken.len());
-            match try_send(client.post(format!("{url}/v1/locks/{key}/acquire"))).await {
-                Ok(answer) if answer.status == 200 => taken.push((key, answer.text("lease_id"), answer.token())),
-                _ => return taken,
-            }
-        }
-    }
-}
-
-/// Clients that take locks at both nodes.
-fn load(one: &Node, other: &Node) -> Recording {
-    Recording::start([one, other], |args| Args { clients: 8, ..args })
+    until("the setting is in force", || async { primary.query("postgres", query).await == names }).await;
 }
 
 #[tokio::test]
@@ -114,7 +87,7 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
     let short = ["--ttl-max", &ttl_max, "--ttl-default", &ttl_max];
     let (one, other) = (world.node(&short).await, world.node(&short).await);
     let kept = granted(&one, "kept", json!({ "owner": "a" })).await;
-    let load = load(&one, &other);
+    let load = Recording::start([&one, &other], |args| Args { clients: 8, ..args });
     load.goes_on(16).await;
     world.primary.caught_up(&world.standby).await;
     world.stream.cut();
@@ -123,22 +96,19 @@ async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
     let promoted = world.fail_over().await;
 
     // Both nodes renew the leases that the standby has, and report the other leases as lost.
-    let goes_on = || async { renew(&one, "kept", &kept.text("lease_id")).await.status == 200 };
-    assert!(eventually(LONG, goes_on).await, "{}", one.log());
-    let is_told = || async { renew(&other, "lost", &lost.text("lease_id")).await.code() == "lease-lost" };
-    assert!(eventually(LONG, is_told).await, "{}", other.log());
+    until("the lease is renewed", || async { renew(&one, "kept", &kept.text("lease_id")).await.status == 200 }).await;
+    until("the lease is lost", || async { renew(&other, "lost", &lost.text("lease_id")).await.code() == "lease-lost" })
+        .await;
     for node in [&one, &other] {
         // A connection of the pool may still be one to the dead primary.
-        let is_back = || async { acquire(node, "lost", json!({})).await.code() != "store-unavailable" };
-        assert!(eventually(LONG, is_back).await, "{}", node.log());
+        until("the node is back", || async { acquire(node, "lost", json!({})).await.code() != "store-unavailable" })
+            .await;
         for request in [json!({}), json!({ "barge": true }), json!({ "owner": "a", "reentrant": true })] {
             acquire(node, "lost", request).await.assert_problem(423, "lock-delayed");
         }
         assert!(node.log().contains("HOLD-OFF"), "{}", node.log());
     }
-    let wait = json!({ "wait_ms": 50_000 }).to_string();
-    let next = post(format!("{}/v1/locks/lost/acquire", other.base_url()), wait).await;
-    assert_eq!(next.status, 200, "{}", next.body);
+    let next = granted(&other, "lost", json!({ "wait_ms": 50_000 })).await;
     let longest = Duration::from_millis(TTL_MS_MAX);
     assert!(promoted.elapsed() >= longest, "granted after {:?}", promoted.elapsed());
     assert!(next.token() > lost.token());
@@ -157,25 +127,23 @@ async fn a_synchronous_standby_keeps_every_acknowledged_lease_and_grants_go_on()
     let (one, other) = (world.node(&trusting).await, world.node(&trusting).await);
     make_synchronous(&world.primary, "*").await;
     let query = "select count(*) from pg_stat_replication where sync_state = 'sync'";
-    assert!(eventually(LONG, || async { world.primary.query("postgres", query).await == "1" }).await);
+    until("the standby is synchronous", || async { world.primary.query("postgres", query).await == "1" }).await;
 
-    let mut workers = JoinSet::new();
-    for worker in 0..8 {
-        workers.spawn(taken(if worker % 2 == 0 { &one } else { &other }, worker));
-    }
-    let query = "select count(*) > 80 from latchgate.locks";
-    assert!(eventually(LONG, || async { world.primary.query(name_of(&world.database), query).await == "t" }).await);
+    let choose = |args| Args { clients: 8, keys: 32, ttl_ms: 60_000, abandon_one_in: 0, ..args };
+    let load = Recording::start([&one, &other], choose);
+    let held = granted(&one, "held", json!({})).await;
+    load.goes_on(80).await;
     world.fail_over().await;
     for node in [&other, &one] {
-        let is_granted = || async { acquire(node, "new", json!({ "lease_id": "mine" })).await.status == 200 };
-        assert!(eventually(LONG, is_granted).await, "{}", node.log());
+        until("the lock is granted", || async {
+            acquire(node, "new", json!({ "lease_id": "mine" })).await.status == 200
+        })
+        .await;
     }
-    let acknowledged = workers.join_all().await.concat();
-    assert!(acknowledged.len() > 8, "{} grants", acknowledged.len());
-    for (key, lease_id, token) in acknowledged {
-        let renewed = renew(&one, &key, &lease_id).await;
-        assert_eq!((renewed.status.as_u16(), renewed.token()), (200, token), "{key}: {}", renewed.body);
-    }
+    load.goes_on(32).await;
+    // No client may have lost a lease.
+    load.checked(&Options { clocks_differ: true, ..Options::default() }).await;
+    assert_eq!(renew(&other, "held", &held.text("lease_id")).await.token(), held.token());
     assert!(!one.log().contains("HOLD-OFF"), "{}", one.log());
 }
 
@@ -191,8 +159,8 @@ async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() 
     let waiting = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep'";
     assert_eq!(primary.query("postgres", waiting).await, "t", "it was the standby that was waited for");
     make_synchronous(&primary, "").await;
-    let is_granted = || async { acquire(&node, "k", json!({ "lease_id": "mine" })).await.status == 200 };
-    assert!(eventually(LONG, is_granted).await, "{}", node.log());
+    until("the lock is granted", || async { acquire(&node, "k", json!({ "lease_id": "mine" })).await.status == 200 })
+        .await;
 }
 
 #[tokio::test]
@@ -221,12 +189,12 @@ async fn operations_are_held_off(mut world: World, of: &str, args: &[&str]) {
     world.fail_over().await;
 
     for node in [&one, &other] {
-        let is_unknown = || async {
+        until("the loss is noticed", || async {
             let refused = pre(node, charge("lost", "block")).await;
             assert!(!refused.status.is_success(), "{}", refused.body);
             refused.body["why"] == "record_may_be_lost"
-        };
-        assert!(eventually(LONG, is_unknown).await, "{}", node.log());
+        })
+        .await;
         let held_off = pre(node, charge("lost", "block")).await.body["hold_off_ms"].as_u64().unwrap();
         assert!((3_500_000..3_700_000).contains(&held_off), "as long as the longest lease, not {held_off}");
     }
@@ -237,10 +205,8 @@ async fn operations_are_held_off(mut world: World, of: &str, args: &[&str]) {
     let repeated = begun(&other, charge("lost", "retry")).await;
     assert_eq!((&repeated.body["possibly_repeated"], &repeated.body["forced_ms"]), (&json!(true), &Value::Null));
 
-    let hold_off = async |for_ms: u64| {
-        let body = json!({ "of": of, "for_ms": for_ms });
-        post(format!("{}/v1/admin/hold-off", one.base_url()), body.to_string()).await
-    };
+    let hold_off =
+        |for_ms: u64| request(&one, Method::POST, "/v1/admin/hold-off", json!({ "of": of, "for_ms": for_ms }));
     let shortened = hold_off(300_000).await;
     assert_eq!(shortened.status, 200, "{}", shortened.body);
     assert!(shortened.body["hold_off_ms"].as_u64().unwrap() <= 300_000, "{}", shortened.body);

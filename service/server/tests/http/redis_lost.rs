@@ -1,28 +1,20 @@
 //! A Redis that has lost a part of what it acknowledged: it was started again from an older file, or a replica was promoted.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;
-use serde_json::{Value, json};
+use latchgate_testkit::until;
+use serde_json::json;
 
-use crate::client::{Answer, BIN, acquire, begun, get, granted, post, pre, release, renew, report};
+use crate::client::{BIN, acquire, begun, granted, release, report, until_waiting, waiting};
+use crate::lost::{charge, engine, nothing_is_granted_while_a_lost_lease_may_live};
 
-const LONG: Duration = Duration::from_secs(30);
 /// So long that leases survive until a Redis is back on a busy machine. No test waits for their end.
 const TTL: &str = "5m";
 
 async fn on(url: &str, args: &[&str]) -> Node {
     Node::start(BIN, &[&["--locks", url, "--ttl-default", TTL], args].concat()).await
-}
-
-/// As an operator who knows that no lost lease is live.
-async fn end_hold_off(node: &Node) {
-    let ended = post(format!("{}/v1/admin/hold-off", node.base_url()), r#"{"for_ms":0}"#).await;
-    assert_eq!(ended.status, 200, "{}", ended.body);
 }
 
 async fn two_on(url: &str) -> [Node; 2] {
@@ -34,42 +26,20 @@ async fn of_snapshots() -> Redis {
     Redis::start_with(&[("appendonly", "no")]).await
 }
 
-async fn engine(node: &Node) -> Value {
-    get(node, "/v1/admin/engines").await.body["locks"].clone()
-}
-
-/// The Redis has come back with the lease of `kept`, and perhaps without that of `lost`.
-async fn nothing_is_granted_while_a_lost_lease_may_live(nodes: &[Node; 2], kept: &Answer, lost: &Answer) {
-    for node in nodes {
-        let answers = || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 };
-        assert!(eventually(LONG, answers).await, "{}", node.log());
-        acquire(node, "never locked", json!({ "owner": "bob" })).await.assert_problem(423, "lock-delayed");
-        assert_eq!(acquire(node, "lost", json!({ "owner": "bob" })).await.status, 423);
-    }
-    let [one, other] = nodes;
-    // One hold-off, as long as the longest lease, of locks and operations; and all nodes agree about it.
-    let held_off = engine(one).await;
-    assert!(held_off["hold_off_ms"].as_u64() > Some(200_000), "{held_off}");
-    assert_eq!(engine(other).await["epoch"], held_off["epoch"]);
-    let begun: usize = nodes.iter().map(|node| node.log().matches("has failed over: a hold-off begins").count()).sum();
-    assert_eq!(begun, 1, "{}{}", one.log(), other.log());
-    end_hold_off(one).await;
-    // A lease that is not lost after all is live.
-    crate::client::request(one, reqwest::Method::DELETE, "/v1/locks/lost", json!(null)).await;
-    assert!(granted(other, "lost", json!({ "owner": "bob" })).await.token() > lost.token());
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_restarted_from_an_older_snapshot_grants_no_held_lock_twice() {
+async fn a_redis_restarted_from_an_older_snapshot_repeats_no_grant_and_no_operation() {
     let mut redis = of_snapshots().await;
     let nodes = two_on(&redis.url()).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
+    let go = begun(&nodes[0], charge("kept", "alice")).await;
     assert_eq!(redis.ask(&["save"]).trim(), "OK");
     let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
+    begun(&nodes[0], charge("lost", "alice")).await;
     redis.kill9();
     redis.start_again().await;
-    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost).await;
-    renew(&nodes[0], "lost", &lost.text("lease_id")).await.assert_problem(410, "lease-lost");
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, true).await;
+    // Of an operation that has a record, nothing is in doubt.
+    assert_eq!(report(&nodes[1], &go, json!({ "outcome": "success" })).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,40 +74,26 @@ async fn a_replica_promoted_behind_the_same_address_grants_no_held_lock_twice() 
     master.kill9();
     replica.ask(&["replicaof", "no", "one"]);
     front.point_at(replica.port());
-    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost).await;
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_replica_that_a_sentinel_promotes_begins_a_hold_off() {
+async fn a_master_that_hangs_is_replaced_and_grants_nothing_when_it_resumes() {
+    // A Sentinel promotes the replica.
     let mut redis = WatchedRedis::start().await;
     let nodes = two_on(&redis.url()).await;
     let kept = granted(&nodes[0], "kept", json!({})).await;
     redis.master.replicated().await;
     let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
-    redis.master.kill9();
-    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_hangs_is_replaced_and_grants_nothing_when_it_resumes() {
-    let mut redis = WatchedRedis::start().await;
-    let nodes = two_on(&redis.url()).await;
-    let kept = granted(&nodes[0], "kept", json!({})).await;
-    redis.master.replicated().await;
     redis.master.pause();
-    for node in &nodes {
-        let goes_on = || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 };
-        assert!(eventually(LONG, goes_on).await, "{}{}", node.log(), redis.log());
-    }
-    end_hold_off(&nodes[0]).await;
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, false).await;
     granted(&nodes[0], "k", json!({ "owner": "alice" })).await;
     // Notifications come from the promoted one, too.
     let held = granted(&nodes[0], "handed over", json!({})).await;
-    let wait = json!({ "wait_ms": 50_000 }).to_string();
-    let waiting = tokio::spawn(post(format!("{}/v1/locks/handed%20over/acquire", nodes[1].base_url()), wait));
-    crate::client::until_waiting(&nodes[0], "handed over", 1).await;
+    let next = waiting(&nodes[1], "handed over", json!({ "wait_ms": 50_000 }));
+    until_waiting(&nodes[0], "handed over", 1).await;
     assert_eq!(release(&nodes[0], "handed over", &held.text("lease_id")).await.status, 200);
-    assert_eq!(waiting.await.unwrap().status, 200);
+    assert_eq!(next.await.unwrap().status, 200);
 
     redis.master.resume();
     for node in [&nodes[1], &nodes[0], &nodes[1]] {
@@ -154,31 +110,8 @@ async fn a_sentinel_that_hangs_or_is_out_of_date_keeps_no_node_from_starting() {
         let url = redis.url_behind(port);
         let node = on(&url, &["--gate", &url]).await;
         granted(&node, &format!("k{port}"), json!({ "wait_ms": 50_000 })).await;
-        let begun = pre(&node, json!({ "operation": "charge", "contents": port })).await;
-        assert_eq!(begun.status, 201, "{}", begun.body);
+        begun(&node, json!({ "operation": "charge", "contents": port })).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_master_that_was_a_replica_meanwhile_begins_a_hold_off() {
-    let (redis, other) = (Redis::start().await, Redis::start().await);
-    let node = on(&redis.url(), &[]).await;
-    granted(&node, "kept", json!({})).await;
-    // It takes the other one's data, which has no lease: only its record is put back.
-    let record = redis.ask(&["get", "latchgate:engine"]);
-    other.ask(&["set", "latchgate:engine", record.trim_end_matches('\n')]);
-    redis.ask(&["replicaof", "127.0.0.1", &other.port().to_string()]);
-    let is_copied = || async { redis.ask(&["info", "replication"]).contains("master_link_status:up") };
-    assert!(eventually(LONG, is_copied).await);
-    redis.ask(&["replicaof", "no", "one"]);
-    let mut tries = 0;
-    let holds_off = || {
-        tries += 1;
-        let key = format!("new-{tries}");
-        let node = &node;
-        async move { acquire(node, &key, json!({})).await.body["code"] == "lock-delayed" }
-    };
-    assert!(eventually(LONG, holds_off).await, "{}", node.log());
 }
 
 #[tokio::test]
@@ -202,21 +135,6 @@ async fn on_a_redis_without_a_record_a_node_says_when_its_hold_off_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn to_remove_the_scripts_of_a_redis_is_no_loss() {
-    let redis = Redis::start().await;
-    let nodes = two_on(&redis.url()).await;
-    let held = granted(&nodes[0], "k", json!({})).await;
-    let epoch = engine(&nodes[0]).await["epoch"].clone();
-    for node in &nodes {
-        assert_eq!(redis.ask(&["script", "flush"]).trim(), "OK");
-        acquire(node, "k", json!({})).await.assert_problem(423, "lock-held");
-        granted(node, "new", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
-        assert_eq!(renew(node, "k", &held.text("lease_id")).await.status, 200);
-        assert_eq!(engine(node).await["epoch"], epoch);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_hold_offs_a_redis_that_was_started_again_grants_at_once() {
     let mut redis = of_snapshots().await;
     let node = on(&redis.url(), &["--no-hold-off"]).await;
@@ -224,30 +142,9 @@ async fn without_hold_offs_a_redis_that_was_started_again_grants_at_once() {
     let lost = granted(&node, "lost", json!({})).await;
     redis.kill9();
     redis.start_again().await;
-    let goes_on = || async { acquire(&node, "other", json!({ "lease_id": "mine" })).await.status == 200 };
-    assert!(eventually(LONG, goes_on).await, "{}", node.log());
+    until("the lock is granted", || async {
+        acquire(&node, "other", json!({ "lease_id": "mine" })).await.status == 200
+    })
+    .await;
     assert!(granted(&node, "lost", json!({})).await.token() > lost.token());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_restarted_from_an_older_snapshot_lets_no_operation_go_twice() {
-    let mut redis = of_snapshots().await;
-    let nodes = two_on(&redis.url()).await;
-    let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "on_expiry": on_expiry });
-    let kept = begun(&nodes[0], charge("kept", "block")).await;
-    assert_eq!(redis.ask(&["save"]).trim(), "OK");
-    begun(&nodes[0], charge("lost", "block")).await;
-    redis.kill9();
-    redis.start_again().await;
-    for node in &nodes {
-        let is_refused = || async {
-            let refused = pre(node, charge("lost", "block")).await;
-            assert!(!refused.status.is_success(), "{}", refused.body);
-            refused.body["why"] == "record_may_be_lost"
-        };
-        assert!(eventually(LONG, is_refused).await, "{}", node.log());
-    }
-    // Of an operation that has a record, nothing is in doubt.
-    assert_eq!(report(&nodes[1], &kept, json!({ "outcome": "success" })).await.status, 200);
-    assert_eq!(begun(&nodes[1], charge("may be repeated", "retry")).await.body["possibly_repeated"], true);
 }

@@ -1,53 +1,52 @@
-//! Two nodes on one Postgres are one lock service.
+//! Two nodes on one Postgres are one lock service, and a node is the same one after its restart.
 
-use std::time::Duration;
-
-use latchgate_testkit::node::Node;
+use latchgate_testkit::until;
 use serde_json::json;
 
-use crate::client::{acquire, get, granted, post, release, two_nodes};
-
-fn wait_for(node: &Node, body: serde_json::Value) -> impl Future<Output = crate::client::Answer> + use<> {
-    post(format!("{}/v1/locks/k/acquire", node.base_url()), body.to_string())
-}
+use crate::client::{acquire, embedded, get, granted, release, two_nodes, until_waiting, waiting};
 
 #[tokio::test]
 async fn the_first_waiter_of_a_killed_node_blocks_others_only_for_its_turn() {
     let (one, mut other) = two_nodes().await;
     let lease_id = granted(&one, "k", json!({})).await.text("lease_id");
-    let lost = post(
-        format!("{}/v1/locks/k/acquire", other.base_url()),
-        json!({ "owner": "lost", "wait_ms": 50_000 }).to_string(),
-    );
-    let lost = tokio::spawn(async move { std::panic::AssertUnwindSafe(lost).await.status });
-    crate::client::until_waiting(&one, "k", 1).await;
-    let next = tokio::spawn(wait_for(&one, json!({ "owner": "next", "wait_ms": 50_000 })));
-    crate::client::until_waiting(&one, "k", 2).await;
+    let lost = waiting(&other, "k", json!({ "owner": "lost", "wait_ms": 50_000 }));
+    until_waiting(&one, "k", 1).await;
+    let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
+    until_waiting(&one, "k", 2).await;
     other.kill9();
     assert_eq!(release(&one, "k", &lease_id).await.status, 200);
     acquire(&one, "k", json!({})).await.assert_problem(423, "lock-reserved");
-    let grant = next.await.unwrap();
-    assert_eq!((grant.status.as_u16(), &grant.body["owner"]), (200, &json!("next")));
+    assert_eq!(next.await.unwrap().body["owner"], "next");
     assert!(lost.await.is_err(), "the lost waiter's connection was cut");
+}
+
+#[tokio::test]
+async fn a_waiter_lost_in_a_restart_does_not_block_the_embedded_lock() {
+    let mut node = embedded().await;
+    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
+    let lost = waiting(&node, "k", json!({ "wait_ms": 50_000 }));
+    until_waiting(&node, "k", 1).await;
+    node.kill9();
+    node.start_again().await;
+    assert!(lost.await.is_err());
+    assert_eq!(release(&node, "k", &lease_id).await.status, 200);
+    granted(&node, "k", json!({})).await;
 }
 
 #[tokio::test]
 async fn each_node_shows_the_other_and_the_epoch_that_it_uses() {
     let (one, other) = two_nodes().await;
     for node in [&one, &other] {
-        let until = tokio::time::Instant::now() + Duration::from_secs(60);
-        let engines = loop {
-            let engines = get(node, "/v1/admin/engines").await.body;
-            if engines["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2) {
-                break engines;
-            }
-            assert!(tokio::time::Instant::now() < until, "{engines}");
-            tokio::task::yield_now().await;
-        };
+        let engines = async || get(node, "/v1/admin/engines").await.body;
+        until("the node knows both", async || {
+            engines().await["nodes"].as_array().is_some_and(|nodes| nodes.len() == 2)
+        })
+        .await;
+        let engines = engines().await;
         for seen in engines["nodes"].as_array().unwrap() {
-            assert_eq!(seen["locks"]["epoch"], engines["locks"]["epoch"], "{engines}");
-            assert_eq!(seen["gate"]["epoch"], engines["gate"]["epoch"], "{engines}");
-            assert_eq!(seen["version"], env!("CARGO_PKG_VERSION"));
+            let shown = [&seen["locks"]["epoch"], &seen["gate"]["epoch"], &seen["version"]];
+            let version = json!(env!("CARGO_PKG_VERSION"));
+            assert_eq!(shown, [&engines["locks"]["epoch"], &engines["gate"]["epoch"], &version], "{engines}");
         }
     }
 }
