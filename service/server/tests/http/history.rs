@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
-use reqwest::{Client, RequestBuilder, Response};
+use latchgate_testkit::until;
+use reqwest::{Client, Method, RequestBuilder, Response};
 use serde_json::{Value, json};
 use sqlx::{Connection as _, PgConnection};
 use tokio::time::timeout;
 
-use crate::client::{BIN, acquire, embedded, get, granted, on_database, on_postgres, post, release, renew, send};
+use crate::client::{
+    BIN, acquire, embedded, get, granted, on_database, on_postgres, release, renew, request, two_nodes, until_waiting,
+    waiting,
+};
 
 const LONG: Duration = Duration::from_secs(30);
 
@@ -66,14 +69,12 @@ impl Events {
         }
     }
 
-    /// The kinds and keys of the next events.
-    async fn next_few(&mut self, count: usize) -> Vec<(String, String)> {
-        let mut few = Vec::new();
-        for _ in 0..count {
+    /// Fails unless the next events have these kinds and keys.
+    async fn assert_next(&mut self, expected: &[(&str, &str)]) {
+        for (kind, key) in expected {
             let event = self.next().await;
-            few.push((event["kind"].as_str().unwrap().to_owned(), event["key"].as_str().unwrap().to_owned()));
+            assert_eq!((&event["kind"], &event["key"]), (&json!(kind), &json!(key)), "{event}");
         }
-        few
     }
 }
 
@@ -93,19 +94,14 @@ async fn a_wait_in_several_calls_is_one_event_when_it_ends_for_good() {
         let events = history["events"].as_array().unwrap().iter().filter(|event| event["kind"] == "waited");
         events.map(|event| event["waited_ms"].as_u64().unwrap()).collect()
     };
-    assert!(eventually(LONG, async || !waits().await.is_empty()).await);
+    until("the wait is in the history", async || !waits().await.is_empty()).await;
     let waits = waits().await;
     assert!(waits.len() == 1 && waits[0] >= 550, "{waits:?}");
 }
 
-fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
-    expected.iter().map(|(kind, key)| ((*kind).to_owned(), (*key).to_owned())).collect()
-}
-
 #[tokio::test]
 async fn a_stream_continues_at_another_node_after_the_last_event() {
-    let database = shared_database().await;
-    let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
+    let (one, other) = two_nodes().await;
     let mut events = Events::open(&one, "/v1/events?prefix=a", None).await;
     granted(&one, "a1", json!({ "lease_id": "l" })).await;
     granted(&one, "b1", json!({ "lease_id": "l" })).await;
@@ -116,12 +112,12 @@ async fn a_stream_continues_at_another_node_after_the_last_event() {
     release(&other, "b1", "l").await;
     release(&other, "a1", "l").await;
     let mut events = Events::open(&other, "/v1/events?prefix=a", Some(&last)).await;
-    assert_eq!(events.next_few(2).await, pairs(&[("granted", "a2"), ("released", "a1")]));
+    events.assert_next(&[("granted", "a2"), ("released", "a1")]).await;
     granted(&one, "a3", json!({})).await;
-    assert_eq!(events.next_few(1).await, pairs(&[("granted", "a3")]));
+    events.assert_next(&[("granted", "a3")]).await;
     // A client that cannot send the header uses a parameter.
     let mut events = Events::open(&one, &format!("/v1/locks/a2/events?after={last}"), None).await;
-    assert_eq!(events.next_few(1).await, pairs(&[("granted", "a2")]));
+    events.assert_next(&[("granted", "a2")]).await;
 }
 
 #[tokio::test]
@@ -139,47 +135,41 @@ async fn a_watcher_that_has_seen_no_event_can_continue_without_missing_one() {
     drop(events);
     granted(&node, "k", json!({})).await;
     let mut events = Events::open(&node, "/v1/locks/k/events", Some(&seen)).await;
-    assert_eq!(events.next_few(1).await, pairs(&[("granted", "k")]));
+    events.assert_next(&[("granted", "k")]).await;
 }
 
 #[tokio::test]
 async fn the_history_shows_owners_hold_times_and_reasons() {
     let node = embedded().await;
     let first = granted(&node, "k", json!({ "owner": "alice", "lease_id": "a" })).await;
-    let url = format!("{}/v1/locks/k/acquire", node.base_url());
-    let waiting = tokio::spawn(post(url, json!({ "owner": "bob", "lease_id": "b", "wait_ms": 30_000 }).to_string()));
-    assert!(eventually(LONG, || async { get(&node, "/v1/locks/k").await.body["waiters"] == 1 }).await);
+    let second = waiting(&node, "k", json!({ "owner": "bob", "lease_id": "b", "wait_ms": 30_000 }));
+    until_waiting(&node, "k", 1).await;
     renew(&node, "k", "a").await;
     release(&node, "k", "a").await;
-    let second = waiting.await.unwrap();
-    let base = node.base_url();
-    send(Client::new().delete(format!("{base}/v1/locks/k?reason=stuck&by=ann"))).await;
+    let second = second.await.unwrap();
+    request(&node, Method::DELETE, "/v1/locks/k?reason=stuck&by=ann", Value::Null).await;
     granted(&node, "k", json!({ "owner": "carl", "ttl_ms": 1_000 })).await;
     // The key has no waiter and no further request.
     let mut events = Events::open(&node, "/v1/locks/k/events", None).await;
     assert_eq!(events.next().await["kind"], "expired");
     let history = get(&node, "/v1/locks/k/history").await.body;
-    let shown: Vec<(&str, &str)> = history["events"].as_array().unwrap().iter().map(kind_and_owner).collect();
-    let expected = [
-        ("expired", "carl"),
-        ("granted", "carl"),
-        ("forced", "bob"),
-        ("granted", "bob"),
-        ("released", "alice"),
-        ("granted", "alice"),
-    ];
-    assert_eq!(shown, expected, "the newest first, without renewals");
     assert!(!history.to_string().contains("lease_id"), "only its holder knows it");
-    let forced = &history["events"][2];
-    assert_eq!((&forced["reason"], &forced["by"]), (&json!("stuck"), &json!("ann")));
-    assert_eq!(forced["token"], second.token());
-    assert_eq!(history["events"][4]["token"], first.token());
-    assert_eq!(history["events"][0]["held_ms"], 1_000);
-    assert_eq!(history["events"][3]["waited_ms"], second.body["waited_ms"], "{history}");
-}
-
-fn kind_and_owner(event: &Value) -> (&str, &str) {
-    (event["kind"].as_str().unwrap(), event["owner"].as_str().unwrap())
+    let events = history["events"].as_array().unwrap();
+    let fields = |event: &Value| ["kind", "owner", "token", "reason", "by"].map(|field| event[field].clone());
+    let (a, b, c) = (first.token(), second.token(), &events[0]["token"]);
+    // The newest first, without renewals.
+    assert_eq!(
+        json!(events.iter().map(fields).collect::<Vec<_>>()),
+        json!([
+            ["expired", "carl", c, null, null],
+            ["granted", "carl", c, null, null],
+            ["forced", "bob", b, "stuck", "ann"],
+            ["granted", "bob", b, null, null],
+            ["released", "alice", a, null, null],
+            ["granted", "alice", a, null, null],
+        ])
+    );
+    assert_eq!((&events[0]["held_ms"], &events[3]["waited_ms"]), (&json!(1_000), &second.body["waited_ms"]));
 }
 
 #[tokio::test]
@@ -200,9 +190,9 @@ async fn the_history_comes_in_pages_that_miss_nothing() {
         query = format!("?limit=3&cursor={}", cursor.as_str().unwrap());
     }
     assert_eq!(json!(events), whole["events"]);
-    get(&node, "/v1/locks/k/history?limit=0").await.assert_problem(400, "invalid-request");
-    get(&node, "/v1/locks/k/history?cursor=x").await.assert_problem(400, "invalid-request");
-    get(&node, "/v1/locks/k/events?after=x").await.assert_problem(400, "invalid-request");
+    for wrong in ["history?limit=0", "history?cursor=x", "events?after=x"] {
+        get(&node, &format!("/v1/locks/k/{wrong}")).await.assert_problem(400, "invalid-request");
+    }
 }
 
 #[tokio::test]
@@ -221,11 +211,9 @@ async fn more_watchers_than_allowed_are_refused_and_one_that_leaves_makes_room()
     let events = Events::open(&node, "/v1/events", None).await;
     get(&node, "/v1/locks/k/events").await.assert_problem(503, "overloaded");
     drop(events);
-    let is_let_in = || async {
-        let url = format!("{}/v1/events", node.base_url());
-        Client::new().get(url).send().await.is_ok_and(|response| response.status() == 200)
-    };
-    assert!(eventually(LONG, is_let_in).await);
+    let url = format!("{}/v1/events", node.base_url());
+    let open = || async { Client::new().get(&url).send().await.is_ok_and(|response| response.status() == 200) };
+    until("the watcher is let in", open).await;
 }
 
 #[tokio::test]
@@ -252,7 +240,7 @@ async fn an_event_that_cannot_be_decoded_is_shown_as_unreadable_and_counted() {
     let first = history.body["events"][0]["id"].as_str().unwrap();
     let before = first.replace(|digit: char| digit.is_ascii_digit(), "0");
     let mut events = Events::open(&node, "/v1/events", Some(&before)).await;
-    assert_eq!(events.next_few(2).await, pairs(&[("unreadable", "damaged"), ("granted", "whole")]));
+    events.assert_next(&[("unreadable", "damaged"), ("granted", "whole")]).await;
     let metrics = get(&node, "/metrics").await.body;
     assert!(metrics.as_str().unwrap().contains("latchgate_events_unreadable_total 2"), "{metrics}");
 }
@@ -262,17 +250,14 @@ async fn a_wait_that_a_shutdown_ends_is_in_the_history() {
     let database = shared_database().await;
     let (mut node, other) = (on_postgres(&database).await, on_postgres(&database).await);
     granted(&other, "k", json!({ "owner": "alice", "ttl_ms": 60_000 })).await;
-    let url = format!("{}/v1/locks/k/acquire", node.base_url());
-    let request = json!({ "owner": "bob", "wait_ms": 50_000 }).to_string();
-    let waiting = tokio::spawn(crate::client::try_send(Client::new().post(url).body(request)));
-    let is_queued = || async { crate::client::inspect(&node, "k").await["waiters"] == 1 };
-    assert!(eventually(LONG, is_queued).await);
+    let waiting = waiting(&node, "k", json!({ "owner": "bob", "wait_ms": 50_000 }));
+    until_waiting(&node, "k", 1).await;
     // No event can be written until the wait has been answered, and a node that does not wait for that has ended.
     let mut server = PgConnection::connect(&database).await.unwrap();
     sqlx::query("begin").execute(&mut server).await.unwrap();
     sqlx::query("lock table latchgate.lock_events in share mode").execute(&mut server).await.unwrap();
     node.terminate();
-    let answer = waiting.await.unwrap().unwrap();
+    let answer = waiting.await.unwrap();
     answer.assert_problem(423, "wait-timeout");
     assert!(answer.body["ticket"].is_string());
     assert!(node.wait_exit(Duration::from_secs(2)).await.is_none(), "it ended without writing the event");

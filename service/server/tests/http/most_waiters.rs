@@ -20,7 +20,7 @@ async fn the_keys_with_most_waiters_come_first_and_those_without_are_left_out() 
     let keys = |answer: &Value| -> Vec<String> {
         answer["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap().to_owned()).collect()
     };
-    until("the turns count all waiters".to_owned(), || async {
+    until("the turns count all waiters", || async {
         keys(&get(&other, "/v1/locks?sort=waiters").await.body) == ["b", "d", "a"]
     })
     .await;

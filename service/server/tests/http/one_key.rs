@@ -1,99 +1,67 @@
 //! The trouble of one key, or of one operation, stays with it.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
-use latchgate_testkit::{eventually, until};
-use serde_json::{Value, json};
+use latchgate_testkit::until;
+use serde_json::json;
 use sqlx::{Connection, PgConnection};
 
-use crate::client::{BIN, acquire, embedded, get, granted, many, on_database, post, pre, release};
+use crate::client::{BIN, acquire, embedded, get, granted, many, on_database, pre, release};
 use crate::raw::{Raw, posting};
 
-const LONG: Duration = Duration::from_secs(30);
-
-/// Callers that ask for a key, one after the other, until they are stopped.
-struct Callers {
-    is_over: Arc<AtomicBool>,
-    answers: Arc<AtomicU64>,
-    task: tokio::task::JoinHandle<Vec<String>>,
-}
-
-impl Callers {
-    fn of(node: &Node, key: &str) -> Self {
-        let url = format!("{}/v1/locks/{key}/acquire", node.base_url());
-        let (is_over, answers) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (over, counted) = (Arc::clone(&is_over), Arc::clone(&answers));
-        let task = tokio::spawn(async move {
-            let mut codes = Vec::new();
-            while !over.load(Ordering::SeqCst) {
-                let answer = post(url.clone(), "{}").await;
-                codes.push(format!("{} {}", answer.status.as_u16(), answer.code()));
-                counted.fetch_add(1, Ordering::SeqCst);
-            }
-            codes
-        });
-        Self { is_over, answers, task }
-    }
-
-    /// The answers so far.
-    fn count(&self) -> u64 {
-        self.answers.load(Ordering::SeqCst)
-    }
-
-    /// The status and the code of each answer.
-    async fn stop(self) -> Vec<String> {
-        self.is_over.store(true, Ordering::SeqCst);
-        self.task.await.unwrap()
-    }
-}
-
-/// Takes and releases other keys, with each of `verbs` of the answers so far of the callers.
-async fn others_are_served(node: &Node, callers: &Callers) {
-    let mut rounds = 0;
-    // The callers get some answers while the others are served.
-    while rounds < 30 || callers.count() < 4 {
-        for key in ["a", "b", "c"] {
-            let grant = granted(node, key, json!({})).await;
-            let released = release(node, key, &grant.text("lease_id")).await;
-            assert_eq!(released.status, 200, "{}", released.body);
+/// While callers ask for the key `bad` one after the other, other keys are taken and released. Returns what the callers were answered.
+async fn others_are_served(node: &Node) -> Vec<String> {
+    let (is_over, answers) = (AtomicBool::new(false), AtomicU32::new(0));
+    let calls = async {
+        let mut codes = Vec::new();
+        while !is_over.load(Ordering::SeqCst) {
+            let answer = acquire(node, "bad", json!({})).await;
+            codes.push(format!("{} {}", answer.status.as_u16(), answer.code()));
+            answers.fetch_add(1, Ordering::SeqCst);
         }
-        assert_eq!(get(node, "/readyz").await.status, 200);
-        rounds += 1;
-    }
+        codes
+    };
+    let others = async {
+        let mut rounds = 0;
+        // The callers get some answers while the others are served.
+        while rounds < 30 || answers.load(Ordering::SeqCst) < 4 {
+            for key in ["a", "b", "c"] {
+                written(node, key).await;
+            }
+            assert_eq!(get(node, "/readyz").await.status, 200);
+            rounds += 1;
+        }
+        is_over.store(true, Ordering::SeqCst);
+    };
+    let (codes, ()) = tokio::join!(calls, others);
     let log = node.log();
     assert!(!log.contains("the store is down"), "{log}");
+    codes
 }
 
 /// The key `bad` has an unreadable state, and the keys `a`, `b` and `c` have others.
 async fn an_unreadable_state_fails_only_its_own_key(node: &Node) {
-    let callers = Callers::of(node, "bad");
-    others_are_served(node, &callers).await;
-    let codes = callers.stop().await;
+    let codes = others_are_served(node).await;
     assert!(codes.iter().all(|code| code == "500 state-unreadable"), "{codes:?}");
-    let refused = acquire(node, "bad", json!({})).await;
-    refused.assert_problem(500, "state-unreadable");
-    assert_eq!(refused.body["key"], "bad");
-    let refused = many(node, "acquire", json!({ "locks": [{ "key": "a" }, { "key": "bad" }] })).await;
-    refused.assert_problem(500, "state-unreadable");
-    assert_eq!(refused.body["key"], "bad");
+    let both = json!({ "locks": [{ "key": "a" }, { "key": "bad" }] });
+    for refused in [acquire(node, "bad", json!({})).await, many(node, "acquire", both).await] {
+        refused.assert_problem(500, "state-unreadable");
+        assert_eq!(refused.body["key"], "bad");
+    }
     get(node, "/v1/locks/bad").await.assert_problem(500, "state-unreadable");
 
-    let listed = get(node, "/v1/locks").await;
-    assert_eq!(listed.status, 200, "{}", listed.body);
-    let keys: Vec<&str> =
-        listed.body["locks"].as_array().unwrap().iter().map(|lock| lock["key"].as_str().unwrap()).collect();
-    assert_eq!((keys, &listed.body["unreadable"]), (vec!["a", "b", "c"], &json!(["bad"])));
+    let listed = get(node, "/v1/locks").await.body;
+    let keys: Vec<_> = listed["locks"].as_array().unwrap().iter().map(|lock| &lock["key"]).collect();
+    assert_eq!((keys, &listed["unreadable"]), ([&json!("a"), &json!("b"), &json!("c")].to_vec(), &json!(["bad"])));
     assert_eq!(get(node, "/v1/locks?app=*").await.body["unreadable"], json!([r#"["default","bad"]"#]));
-    let second: Value = get(node, "/v1/locks?limit=1&cursor=a").await.body;
+    let second = get(node, "/v1/locks?limit=1&cursor=a").await.body;
     assert_eq!(second["locks"][0]["key"], "b", "{second}");
 }
 
-/// Writes the key, so that its state can be spoilt.
+/// Takes and releases the key, so that it has a state.
 async fn written(node: &Node, key: &str) {
     let grant = granted(node, key, json!({})).await;
     assert_eq!(release(node, key, &grant.text("lease_id")).await.status, 200);
@@ -108,8 +76,8 @@ async fn an_unreadable_state_in_postgres_fails_only_its_own_key() {
     assert_eq!(sqlx::query(spoil).execute(&mut other).await.unwrap().rows_affected(), 1);
     an_unreadable_state_fails_only_its_own_key(&node).await;
     sqlx::query("delete from latchgate.locks where key = 'bad'").execute(&mut other).await.unwrap();
-    let is_served = || async { acquire(&node, "bad", json!({ "lease_id": "next" })).await.status == 200 };
-    assert!(eventually(LONG, is_served).await);
+    until("the key is served", || async { acquire(&node, "bad", json!({ "lease_id": "next" })).await.status == 200 })
+        .await;
 }
 
 #[tokio::test]
@@ -136,32 +104,8 @@ async fn a_key_of_another_type_in_redis_fails_only_its_own_lock() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &redis.url()]).await;
     redis.ask(&["lpush", "latchgate:l:7:default:bad", "nonsense"]);
-    let callers = Callers::of(&node, "bad");
-    others_are_served(&node, &callers).await;
-    let codes = callers.stop().await;
+    let codes = others_are_served(&node).await;
     assert!(codes.iter().all(|code| code.starts_with('5')), "{codes:?}");
-}
-
-#[tokio::test]
-async fn a_slow_operation_does_not_refuse_another() {
-    let (database, node) = on_database().await;
-    let mut other = PgConnection::connect(&database).await.unwrap();
-    let slow = "create function latchgate.slow() returns trigger language plpgsql as $$
-        begin if new.operation = 'slow' then perform pg_sleep(0.55); end if; return new; end $$;
-        create trigger slow before insert on latchgate.operations for each row execute function latchgate.slow()";
-    sqlx::raw_sql(slow).execute(&mut other).await.unwrap();
-    for number in 0..2 {
-        let body = |operation: &str| json!({ "operation": operation, "contents": number });
-        let paid = async {
-            // Claims that arrive together share a statement, and its fate.
-            let sleeps = "select 1 from pg_stat_activity where datname = current_database() and wait_event = 'PgSleep'";
-            let is_begun = async { while sqlx::query(sleeps).fetch_optional(&mut other).await.unwrap().is_none() {} };
-            tokio::time::timeout(Duration::from_secs(60), is_begun).await.expect("the slow claim is under way");
-            pre(&node, body("pay")).await
-        };
-        let (_, next) = futures::future::join(pre(&node, body("slow")), paid).await;
-        assert_eq!(next.status, 201, "{}", next.body);
-    }
 }
 
 #[tokio::test]

@@ -1,7 +1,5 @@
 //! What a person reads of an operation, and waiting for its outcome without claiming it.
 
-use std::time::Duration;
-
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
@@ -9,10 +7,8 @@ use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use sqlx::Connection as _;
 
-use crate::access::world::{Caller, guarded, operated};
-use crate::client::{Answer, BIN, acquire, begun, embedded, get, granted, inspect_operation, pre, renew, report, send};
-
-const LONG: Duration = Duration::from_secs(20);
+use crate::access::world::{ADMIN, Caller, guarded, operated};
+use crate::client::{Answer, BIN, begun, embedded, get, inspect_operation, pre, report, request};
 
 fn described(contents: &str) -> Value {
     json!({
@@ -22,18 +18,22 @@ fn described(contents: &str) -> Value {
 }
 
 fn assert_described(shown: &Value) {
-    assert_eq!(shown["label"], "billing-7: invoice 42", "{shown}");
-    assert_eq!(shown["metadata"], json!({ "ticket": ["OPS-1", null] }), "{shown}");
+    let said = described("x");
+    assert_eq!((&shown["label"], &shown["metadata"]), (&said["label"], &said["metadata"]), "{shown}");
+}
+
+/// A durable operation of a node that keeps others in a Redis.
+fn durable() -> Value {
+    json!({ "operation": "charge", "contents": 1, "durability": "durable" })
+}
+
+/// A node on this database, with operations in a Redis.
+async fn beside_a_redis(redis: &Redis, database: &str) -> Node {
+    Node::start(BIN, &["--locks", database, "--gate", &redis.url()]).await
 }
 
 async fn outcome(node: &Node, go: &Answer, wait_ms: u64) -> Answer {
     get(node, &format!("/v1/operations/{}?wait_ms={wait_ms}", go.text("id"))).await
-}
-
-/// A wait of another client, which has begun.
-fn awaited(node: &Node, go: &Answer, wait_ms: u64) -> tokio::task::JoinHandle<Answer> {
-    let url = format!("{}/v1/operations/{}?wait_ms={wait_ms}", node.base_url(), go.text("id"));
-    tokio::spawn(async move { send(Client::new().get(url)).await })
 }
 
 #[tokio::test]
@@ -66,22 +66,17 @@ async fn operations_and_refusals_show_how_the_attempt_described_itself() {
 #[tokio::test]
 async fn what_is_too_long_to_keep_is_refused_by_field_and_claims_nothing() {
     let node = embedded().await;
-    let long = |field: &str, value: Value| {
-        let mut body = json!({ "operation": "charge", "contents": "x" });
-        body[field] = value;
-        body
-    };
+    let long = |field: &str, value: Value| json!({ "operation": "charge", "contents": "x", field: value });
     let kept = |length: usize| json!({ "operation": "charge", "contents": "x".repeat(length), "keep_contents": true });
     for (field, body) in [
         ("label", long("label", json!("x".repeat(257)))),
         ("label", long("label", json!("two\nlines"))),
         ("label", long("label", json!(""))),
-        ("label", long("label", json!(format!("key {}", crate::access::world::ADMIN)))),
+        ("label", long("label", json!(format!("key {}", ADMIN)))),
         ("metadata", long("metadata", json!({ "a": "x".repeat(1_020) }))),
         ("contents", kept(16 * 1024 - 1)),
     ] {
-        let refused = pre(&node, body).await;
-        refused.assert_names(field);
+        pre(&node, body).await.assert_names(field);
     }
     pre(&node, long("metadata", json!([1]))).await.assert_problem(400, "invalid-request");
     assert_eq!(get(&node, "/v1/operations").await.body["operations"], json!([]));
@@ -113,39 +108,6 @@ async fn the_claiming_api_key_is_shown_without_its_secret_and_only_to_its_app() 
 }
 
 #[tokio::test]
-async fn a_held_lock_and_a_done_operation_move_to_postgres_by_one_switch() {
-    // They move from the embedded SQLite file.
-    let (dir, database) = (tempfile::tempdir().unwrap(), shared_database().await);
-    let file = format!("sqlite:{}", dir.path().join("locks.db").display());
-    let charge = json!({ "operation": "charge", "contents": 1 });
-    let node = Node::start(BIN, &["--locks", &file]).await;
-    let held = granted(&node, "k", json!({ "ttl_ms": 240_000 })).await.text("lease_id");
-    let go = begun(&node, charge.clone()).await;
-    assert_eq!(report(&node, &go, json!({ "outcome": "success", "result": { "receipt": 7 } })).await.status, 200);
-    drop(node);
-    let node = Node::start(BIN, &["--locks", &file, "--locks", &database]).await;
-    let switched = crate::client::request(&node, Method::POST, "/v1/admin/engines/locks", json!({})).await;
-    assert_eq!(switched.status, 200, "{}", switched.body);
-    drop(node);
-    let alone = Node::start(BIN, &["--locks", &database, "--without", "sqlite"]).await;
-    assert_eq!(renew(&alone, "k", &held).await.status, 200);
-    acquire(&alone, "k", json!({})).await.assert_problem(423, "lock-held");
-    let done = pre(&alone, charge).await;
-    done.assert_problem(409, "operation-duplicate");
-    assert_eq!(done.body["result"], json!({ "receipt": 7 }));
-}
-
-/// Until a request waits for the outcome: the record says so.
-async fn until_awaited(database: &str, go: &Answer) {
-    let mut connection = sqlx::PgConnection::connect(database).await.unwrap();
-    let query = "select state::jsonb ? 'awaited_until' from latchgate.operations where key = $1";
-    let deadline = tokio::time::Instant::now() + LONG;
-    while !sqlx::query_scalar::<_, bool>(query).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {
-        assert!(tokio::time::Instant::now() < deadline, "no request waits");
-    }
-}
-
-#[tokio::test]
 async fn without_an_outcome_a_wait_is_answered_as_a_pre_that_may_not_proceed() {
     let node = embedded().await;
     let go = begun(&node, json!({ "operation": "charge", "contents": 1, "label": "worker" })).await;
@@ -169,14 +131,16 @@ async fn without_an_outcome_a_wait_is_answered_as_a_pre_that_may_not_proceed() {
 
 #[tokio::test]
 async fn a_wait_for_a_durable_operation_beside_a_redis_ends_with_it() {
-    let redis = Redis::start().await;
-    let database = shared_database().await;
-    let node = Node::start(BIN, &["--locks", &database, "--gate", &redis.url()]).await;
-    let go = begun(&node, json!({ "operation": "charge", "contents": 1, "durability": "durable" })).await;
-    let wait = awaited(&node, &go, 50_000);
-    until_awaited(&database, &go).await;
-    report(&node, &go, json!({ "outcome": "success", "result": 1 })).await;
-    let answer = wait.await.unwrap();
+    let (redis, database) = (Redis::start().await, shared_database().await);
+    let node = beside_a_redis(&redis, &database).await;
+    let go = begun(&node, durable()).await;
+    let mut connection = sqlx::PgConnection::connect(&database).await.unwrap();
+    let says_so = "select state::jsonb ? 'awaited_until' from latchgate.operations where key = $1";
+    let ends = async {
+        while !sqlx::query_scalar::<_, bool>(says_so).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {}
+        report(&node, &go, json!({ "outcome": "success", "result": 1 })).await;
+    };
+    let (answer, ()) = tokio::join!(outcome(&node, &go, 50_000), ends);
     assert_eq!((answer.status.as_u16(), &answer.body["result"]), (200, &json!(1)), "{}", answer.body);
 }
 
@@ -198,8 +162,7 @@ async fn an_operator_resolves_unknown_outcomes_and_the_record_says_who_and_why()
         ("result", json!({ "outcome": "failure", "reason": "no", "result": 1 })),
         ("retention_ms", json!({ "outcome": "success", "reason": "yes", "retention_ms": 1 })),
     ] {
-        let refused = operator.post(&resolve, body).await;
-        refused.assert_names(field);
+        operator.post(&resolve, body).await.assert_names(field);
     }
     operator.post(&resolve, json!({ "outcome": "success" })).await.assert_problem(400, "invalid-request");
 
@@ -225,14 +188,13 @@ async fn an_operator_resolves_unknown_outcomes_and_the_record_says_who_and_why()
 #[tokio::test]
 async fn a_durable_operation_beside_a_redis_is_resolved_for_all_callers() {
     let redis = Redis::start().await;
-    let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url()]).await;
-    let request = json!({ "operation": "charge", "contents": 1, "durability": "durable" });
-    let go = begun(&node, request.clone()).await;
+    let node = beside_a_redis(&redis, &shared_database().await).await;
+    let go = begun(&node, durable()).await;
     report(&node, &go, json!({ "outcome": "unknown" })).await;
     let path = format!("/v1/operations/{}/resolve", go.text("id"));
     let found_out = json!({ "outcome": "success", "reason": "seen" });
-    let done = crate::client::request(&node, Method::POST, &path, found_out).await;
+    let done = request(&node, Method::POST, &path, found_out).await;
     assert_eq!(done.status, 200, "{}", done.body);
-    pre(&node, request).await.assert_problem(409, "operation-duplicate");
+    pre(&node, durable()).await.assert_problem(409, "operation-duplicate");
     assert_eq!(inspect_operation(&node, &go.text("id")).await.body["resolved"]["reason"], "seen");
 }

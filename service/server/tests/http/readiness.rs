@@ -1,37 +1,25 @@
 //! `/readyz` says whether a lock can be granted, and why not.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
+use latchgate_testkit::until;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::client::{BIN, acquire, embedded, get, granted, on_database, on_postgres};
 
-const LONG: Duration = Duration::from_secs(30);
-
 async fn until_not_ready(node: &Node, why: &str) {
-    let is_not_ready = || async {
+    until(format!("the node is not ready: {why}"), || async {
         let answer = get(node, "/readyz").await;
         answer.status == 503 && answer.text("detail").contains(why)
-    };
-    assert!(eventually(LONG, is_not_ready).await, "{}", get(node, "/readyz").await.body);
+    })
+    .await;
     get(node, "/readyz").await.assert_problem(503, "store-unavailable");
 }
 
 async fn until_ready(node: &Node) {
-    let is_ready = || async { get(node, "/readyz").await.status == 200 };
-    assert!(eventually(LONG, is_ready).await, "{}", get(node, "/readyz").await.body);
-}
-
-/// Of a node that was down once.
-fn assert_reported_once(node: &Node) {
-    let log = node.log();
-    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
-    assert_eq!((lines("the store is down"), lines("the store is up")), (1, 1), "{log}");
+    until("the node is ready", || async { get(node, "/readyz").await.status == 200 }).await;
 }
 
 /// A node without callers finds out by itself, and calls are refused without a doubt about what was done.
@@ -47,64 +35,74 @@ async fn is_out_of_service(node: &Node, why: &str) {
 
 async fn is_back(node: &Node) {
     until_ready(node).await;
-    granted(node, "next", json!({})).await;
-    assert_reported_once(node);
+    granted(node, "next", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
+    // The node was down once.
+    let log = node.log();
+    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
+    assert_eq!((lines("the store is down"), lines("the store is up")), (1, 1), "{log}");
 }
 
 #[tokio::test]
 async fn a_node_whose_tables_are_gone_is_not_ready() {
-    let (database, node) = on_database().await;
+    let database = shared_database().await;
     let mut other = PgConnection::connect(&database).await.unwrap();
     for table in ["lock_events", "locks"] {
         let node = on_postgres(&database).await;
-        let rename = format!("alter table latchgate.{table} rename to away");
-        sqlx::query(AssertSqlSafe(rename)).execute(&mut other).await.unwrap();
+        let mut rename = async |from: &str, to: &str| {
+            let rename = format!("alter table latchgate.{from} rename to {to}");
+            sqlx::query(AssertSqlSafe(rename)).execute(&mut other).await.unwrap();
+        };
+        rename(table, "away").await;
         is_out_of_service(&node, table).await;
-        let rename = format!("alter table latchgate.away rename to {table}");
-        sqlx::query(AssertSqlSafe(rename)).execute(&mut other).await.unwrap();
+        rename("away", table).await;
         is_back(&node).await;
-        let lease = acquire(&node, "next", json!({})).await;
-        assert_eq!(lease.code(), "lock-held");
-        crate::client::request(&node, reqwest::Method::DELETE, "/v1/locks/next", json!(null)).await;
     }
-    until_ready(&node).await;
+}
+
+/// A node serves unless something is done to its store, which `run` does.
+async fn is_not_ready_while(node: &Node, cases: &[(&str, &str, &str)], run: impl AsyncFn(&str)) {
+    for (breaks, why, mends) in cases {
+        run(breaks).await;
+        until_not_ready(node, why).await;
+        assert_eq!(acquire(node, "k", json!({ "ttl_ms": 100 })).await.status, 503, "{breaks}");
+        run(mends).await;
+        until_ready(node).await;
+        granted(node, "k", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
+    }
 }
 
 #[tokio::test]
 async fn a_node_whose_postgres_refuses_what_a_grant_writes_is_not_ready() {
-    let database = shared_database().await;
-    let mut other = PgConnection::connect(&format!("{database}?options[search_path]=latchgate")).await.unwrap();
-    let returns = |what: &str| {
-        format!("create function f() returns trigger language plpgsql as $$ begin {what}; end $$; ")
-            + "create trigger t before insert on locks for each row execute function f()"
+    let (database, node) = on_database().await;
+    let url = format!("{database}?options[search_path]=latchgate");
+    let raises = |event: &str, what: &str| {
+        format!(
+            "create function f() returns trigger language plpgsql as $$ begin {what}; end $$;
+            create trigger t before {event} on locks for each row execute function f()"
+        )
     };
-    for (breaks, why, mends) in [
+    let (fails, keeps_nothing) = (raises("insert", "raise 'no grants today'"), raises("insert", "return null"));
+    let renews_nothing = raises("update", "raise 'no renewals'");
+    let drop = "drop trigger t on locks; drop function f";
+    // An index is made of the rows that are there, too.
+    let index = |of: &str| format!("truncate locks, lock_events; create index wrong on {of}");
+    let cases = [
         (
             "select setval('lock_event_numbers', 9223372036854775807)",
             "maximum value",
-            "alter sequence lock_event_numbers restart 1e9",
+            "alter sequence lock_event_numbers restart 1000000000",
         ),
-        ("create index wrong on lock_events ((at::integer))", "out of range", "drop index wrong"),
-        ("create index wrong on locks ((keep_until::integer))", "out of range", "drop index wrong"),
-        (&returns("raise 'no grants today'"), "no grants today", "drop trigger t on locks; drop function f"),
-        (&returns("return null"), "does not keep", "drop trigger t on locks; drop function f"),
-        (
-            &returns("raise 'no renewals'").replace("insert", "update"),
-            "no renewals",
-            "drop trigger t on locks; drop function f",
-        ),
-    ] {
-        let node = on_postgres(&database).await;
-        // An index is made of the rows that are there, too.
-        sqlx::raw_sql("truncate locks, lock_events").execute(&mut other).await.unwrap();
-        sqlx::raw_sql(AssertSqlSafe(breaks.to_owned())).execute(&mut other).await.unwrap();
-        until_not_ready(&node, why).await;
-        let refused = acquire(&node, "k", json!({})).await;
-        assert_eq!(refused.status, 503, "{}", refused.body);
-        sqlx::raw_sql(AssertSqlSafe(mends.replace("1e9", "1000000000"))).execute(&mut other).await.unwrap();
-        until_ready(&node).await;
-        granted(&node, "k", json!({})).await;
-    }
+        (&index("lock_events ((at::integer))"), "out of range", "drop index wrong"),
+        (&index("locks ((keep_until::integer))"), "out of range", "drop index wrong"),
+        (&fails, "no grants today", drop),
+        (&keeps_nothing, "does not keep", drop),
+        (&renews_nothing, "no renewals", drop),
+    ];
+    is_not_ready_while(&node, &cases, async |statements: &str| {
+        let mut other = PgConnection::connect(&url).await.unwrap();
+        sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(&mut other).await.unwrap();
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -139,7 +137,7 @@ async fn a_node_whose_file_another_program_locks_is_not_ready() {
 async fn a_node_whose_file_refuses_what_a_grant_writes_is_not_ready() {
     let node = embedded().await;
     let other = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
-    for (breaks, why, mends) in [
+    let cases = [
         (
             "create trigger t before insert on locks begin select raise(abort, 'no grants today'); end",
             "no grants today",
@@ -152,14 +150,8 @@ async fn a_node_whose_file_refuses_what_a_grant_writes_is_not_ready() {
             "lock_event_numbers",
             "update lock_event_numbers set last = 9",
         ),
-    ] {
-        other.execute_batch(breaks).unwrap();
-        until_not_ready(&node, why).await;
-        assert_eq!(acquire(&node, "k", json!({})).await.status, 503);
-        other.execute_batch(mends).unwrap();
-        until_ready(&node).await;
-        granted(&node, "k", json!({ "lease_id": "mine" })).await;
-    }
+    ];
+    is_not_ready_while(&node, &cases, async |statements: &str| other.execute_batch(statements).unwrap()).await;
 }
 
 #[tokio::test]
@@ -176,23 +168,22 @@ async fn a_node_whose_redis_has_no_memory_left_is_not_ready() {
 async fn a_node_whose_redis_refuses_what_a_grant_writes_is_not_ready() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &redis.url()]).await;
-    for (key, broken, why) in [
-        ("latchgate:event", "set latchgate:event 18446744073709551615", "ID"),
-        ("latchgate:event", "set latchgate:event x", "number"),
-        ("latchgate:event", "lpush latchgate:event x", "WRONGTYPE"),
-        ("latchgate:events", "set latchgate:events x", "WRONGTYPE"),
-        ("latchgate:index", "set latchgate:index x", "WRONGTYPE"),
-    ] {
-        granted(&node, "first", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
-        let kept = redis.ask(&["rename", key, "kept"]);
-        assert_eq!(kept.trim(), "OK", "{key}");
-        redis.ask(&broken.split(' ').collect::<Vec<_>>());
-        until_not_ready(&node, why).await;
-        assert_eq!(acquire(&node, "k", json!({ "ttl_ms": 100 })).await.status, 503, "{broken}");
-        redis.ask(&["rename", "kept", key]);
-        until_ready(&node).await;
-        granted(&node, "k", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
-    }
+    granted(&node, "first", json!({ "ttl_ms": 100 })).await;
+    let event = "rename kept latchgate:event";
+    let cases = [
+        ("rename latchgate:event kept;set latchgate:event 18446744073709551615", "ID", event),
+        ("rename latchgate:event kept;set latchgate:event x", "number", event),
+        ("rename latchgate:event kept;lpush latchgate:event x", "WRONGTYPE", event),
+        ("rename latchgate:events kept;set latchgate:events x", "WRONGTYPE", "rename kept latchgate:events"),
+        ("rename latchgate:index kept;set latchgate:index x", "WRONGTYPE", "rename kept latchgate:index"),
+    ];
+    is_not_ready_while(&node, &cases, async |commands: &str| {
+        for command in commands.split(';') {
+            let answer = redis.ask(&command.split(' ').collect::<Vec<_>>());
+            assert!(answer.starts_with("OK") || answer.trim() == "1", "{command}: {answer}");
+        }
+    })
+    .await;
     // A server that has lost the scripts cannot be given them again.
     redis.ask(&["acl", "setuser", "default", "-eval"]);
     redis.ask(&["script", "flush"]);
@@ -206,8 +197,7 @@ async fn nobody_sees_what_a_probe_writes() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &redis.url()]).await;
     let before = redis.ask(&["get", "latchgate:event"]);
-    let has_probed = || async { redis.ask(&["get", "latchgate:event"]) != before };
-    assert!(eventually(LONG, has_probed).await);
+    until("the node has probed", || async { redis.ask(&["get", "latchgate:event"]) != before }).await;
     assert_eq!(redis.ask(&["xlen", "latchgate:events"]).trim(), "0");
     assert_eq!(redis.ask(&["zcard", "latchgate:index"]).trim(), "0");
     assert_eq!(redis.ask(&["keys", "latchgate:[lh]:*"]).trim(), "");
@@ -234,7 +224,7 @@ async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_allowed() {
         assert!(metric(node, "latchgate_may_forget 1").await);
         assert!(node.log().contains("maxmemory-policy allkeys-lru"), "{}", node.log());
     }
-    assert!(eventually(LONG, || metric(&allowed, "latchgate_may_forget 1")).await);
+    until("the other says so too", || metric(&allowed, "latchgate_may_forget 1")).await;
     assert_eq!(get(&allowed, "/readyz").await.status, 200);
     let begun = Node::start(BIN, &[&args[..], &["--new"]].concat()).await;
     let warnings = begun.log().lines().filter(|line| line.contains("allkeys-lru")).count();
