@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::until_ready;
 use crate::eventually;
-use crate::tier::ask::{ask, get};
+use crate::tier::ask::ask;
+use crate::tier::parts::writers;
 use crate::tier::{NODES, Tier, say};
 
 const WITHIN: Duration = Duration::from_secs(60);
@@ -18,7 +19,6 @@ const BODY_MAX: usize = 131_072;
 const LEASES_BODY_MAX: usize = 576_000;
 
 pub async fn run(tier: Tier) -> anyhow::Result<()> {
-    a_waiter_that_hangs_up_leaves_the_queue(&tier).await?;
     keys_and_bodies_pass_as_they_are(&tier).await?;
     a_client_does_not_choose_its_address_in_audit_records(&tier).await?;
     a_killed_node_is_not_missed(&tier).await?;
@@ -26,8 +26,7 @@ pub async fn run(tier: Tier) -> anyhow::Result<()> {
     grants_survive_restarts_of_all_servers(&tier).await?;
     let room = tier.parts.file("");
     drop(tier);
-    let writes = |pid: &u32| fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|output| output.starts_with(&room));
-    let left = || crate::process::all().into_iter().filter(writes).collect::<Vec<u32>>();
+    let left = || writers(|log| log.starts_with(&room));
     // What was killed is there until its parent has seen its end.
     ensure!(eventually(WITHIN, async || left().is_empty()).await, "these processes still run: {:?}", left());
     say("the cluster passes its tests");
@@ -53,23 +52,6 @@ async fn refused(tier: &Tier, key: &str) -> anyhow::Result<Value> {
 async fn release(tier: &Tier, key: &str, grant: &Value) -> anyhow::Result<()> {
     let body = json!({ "lease_id": grant["lease_id"] }).to_string();
     call(tier, 200, "", "POST", &format!("/v1/locks/{key}/release"), &body).await.map(drop)
-}
-
-/// Until one of the nodes reports so many waiters.
-async fn until_waiting(tier: &Tier, key: &str, waiters: u64) -> bool {
-    let count =
-        async |node| get(&tier.parts.url(node), &format!("/v1/locks/{key}"), WITHIN).await.body["waiters"] == waiters;
-    eventually(WITHIN, async || count(NODES[0]).await || count(NODES[1]).await || count(NODES[2]).await).await
-}
-
-async fn a_waiter_that_hangs_up_leaves_the_queue(tier: &Tier) -> anyhow::Result<()> {
-    let held = acquire(tier, "left").await?;
-    tokio::select! {
-        granted = call(tier, 200, "", "POST", "/v1/locks/left/acquire", r#"{"wait_ms":50000}"#) => drop(granted?),
-        waits = until_waiting(tier, "left", 1) => ensure!(waits, "there is no waiter"),
-    }
-    ensure!(until_waiting(tier, "left", 0).await, "the waiter is still there");
-    release(tier, "left", &held).await
 }
 
 async fn keys_and_bodies_pass_as_they_are(tier: &Tier) -> anyhow::Result<()> {

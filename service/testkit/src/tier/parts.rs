@@ -172,13 +172,6 @@ impl Parts {
         }
     }
 
-    /// Kills the processes that have their output in a file for which this is true: also what a killed part has left, for example workers of
-    /// nginx, which still answer on its port.
-    fn sweep(&self, is_log: impl Fn(&Path) -> bool) {
-        let writes = |pid: &u32| fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|output| is_log(&output));
-        send(process::all().into_iter().filter(writes), Signal::SIGKILL);
-    }
-
     /// Starts the parts that have ended, as a supervisor does.
     pub fn supervise(&self) -> anyhow::Result<()> {
         let names: Vec<(String, Spec)> = self
@@ -191,7 +184,7 @@ impl Parts {
         for (name, spec) in names.into_iter().filter(|(name, _)| self.pid(name).is_none()) {
             // The next Patroni takes over the Postgres of one that was killed.
             if !name.starts_with("patroni") {
-                self.sweep(|log| log == self.file(&format!("{name}.log")));
+                send(writers(|log| log == self.file(&format!("{name}.log"))), Signal::SIGKILL);
             }
             if name == "postgres" {
                 forget_killed_postgres(&spec);
@@ -213,7 +206,7 @@ impl Parts {
 
 impl Drop for Parts {
     fn drop(&mut self) {
-        self.sweep(|log| log.starts_with(&self.room));
+        send(writers(|log| log.starts_with(&self.room)), Signal::SIGKILL);
         self.all.get_mut().iter_mut().for_each(|part| drop(part.child.wait()));
     }
 }
@@ -228,6 +221,13 @@ fn forget_killed_postgres(spec: &Spec) {
     files
         .filter(|file| file.file_name().to_string_lossy().starts_with(".s.PGSQL."))
         .for_each(|file| drop(fs::remove_file(file.path())));
+}
+
+/// The processes that have their output in a file for which this is true: also what a killed part has left, for example workers of nginx,
+/// which still answer on its port.
+pub fn writers(is_log: impl Fn(&Path) -> bool) -> Vec<u32> {
+    let writes = |pid: &u32| fs::read_link(format!("/proc/{pid}/fd/1")).is_ok_and(|output| is_log(&output));
+    process::all().into_iter().filter(writes).collect()
 }
 
 /// Sends a signal to processes. One that has just ended does not matter.
