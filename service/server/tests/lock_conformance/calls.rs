@@ -7,6 +7,7 @@ use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use tokio::task::{JoinHandle, consume_budget};
 
+use crate::many::{holder_at, until_waiting_at};
 use crate::worlds::PATIENCE;
 
 pub fn key() -> Address {
@@ -145,14 +146,17 @@ pub async fn send_unread(call: &mut (impl Future + Unpin)) {
     assert!(poll!(call).is_pending());
 }
 
-/// Sends an acquire that may be answered at once.
-pub async fn send(node: &Locks, request: LockRequest) -> JoinHandle<Answer<Acquired>> {
-    let node = node.clone();
-    tokio::spawn(async move { node.acquire(&key(), request).await })
+pub async fn joined<T>(waiting: JoinHandle<T>) -> T {
+    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in time").unwrap()
 }
 
-pub async fn joined(waiting: JoinHandle<Answer<Acquired>>) -> Answer<Acquired> {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in time").unwrap()
+/// An acquire that was granted and whose answer its client has not read.
+pub async fn unread(node: &Locks, lease: &str) -> impl Future + use<> {
+    let (locks, address, request) = (node.clone(), key(), wait(lease));
+    let mut unread = Box::pin(async move { locks.acquire(&address, request).await });
+    send_unread(&mut unread).await;
+    until_held_by(node, lease).await;
+    unread
 }
 
 pub async fn inspect(node: &Locks) -> Inspected {
@@ -160,7 +164,7 @@ pub async fn inspect(node: &Locks) -> Inspected {
 }
 
 pub async fn holder(node: &Locks) -> Option<String> {
-    inspect(node).await.state.holders().first().map(|lease| lease.owner.as_str().to_owned())
+    holder_at(node, "key").await
 }
 
 /// The owners of all leases, in the order of their grants.
@@ -170,8 +174,7 @@ pub async fn holders(node: &Locks) -> Vec<String> {
 }
 
 pub async fn until_waiting(node: &Locks, waiters: u64) {
-    let are_waiting = || async { inspect(node).await.waiters == waiters };
-    assert!(eventually(PATIENCE, are_waiting).await, "{:?}", inspect(node).await);
+    until_waiting_at(node, "key", waiters).await;
 }
 
 pub async fn until_held_by(node: &Locks, name: &str) {

@@ -10,11 +10,9 @@ use latchgate_core::lock::{Demand, Mode};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use crate::calls::{at, granted, hold, id, key, refused, request, take, wait, with};
+use crate::calls::{at, granted, hold, id, inspect, joined, key, refused, request, take, until_past, wait, with};
 use crate::faulty::faulty;
-use crate::many::{
-    all, all_granted, all_joined, holders_at, join_all, release_all, until_held_at, until_waiting_at, waiting,
-};
+use crate::many::{all, all_granted, holders_at, join_all, release_all, until_held_at, until_waiting_at, waiting};
 use crate::worlds::{PATIENCE, World};
 
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
@@ -122,21 +120,19 @@ fn requested(key: &str, mode: Mode) -> RequestedLock {
 }
 
 pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiters(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     take(&one, &at("b"), request("holder")).await;
     let mine = join_all(&other, waiting(all("me", &["a", "b"]))).await;
     until_waiting_at(&one, "b", 1).await;
-    let arrived = one.inspect(&at("b")).await.unwrap().now;
-    let is_later = || async { one.inspect(&at("b")).await.unwrap().now > arrived.plus_ms(250) };
-    assert!(latchgate_testkit::eventually(PATIENCE, is_later).await);
+    until_past(&one, inspect(&one).await.now.plus_ms(250)).await;
     let behind = join_all(&one, waiting(all("behind", &["b", "c"]))).await;
     until_waiting_at(&other, "b", 2).await;
     one.release(&at("b"), id("holder")).await.unwrap();
-    let mine = all_granted(all_joined(mine).await);
+    let mine = all_granted(joined(mine).await);
     until_held_at(&one, &["a", "b"], "me").await;
     assert_eq!(holders_at(&one, &["c"]).await, [""]);
     release_all(&one, "me", &["a", "b"]).await;
-    let behind = all_granted(all_joined(behind).await);
+    let behind = all_granted(joined(behind).await);
     assert!(behind[0].token > mine[1].token);
 }
 
@@ -144,7 +140,7 @@ pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiter
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_wait_ends_however_many_calls_come() {
     let (store, node) = faulty().await;
-    store.commit_ms.store(100, Ordering::SeqCst);
+    store.faults().commit_ms = 100;
     hold(&node, "holder").await;
     let has_ended = Arc::new(AtomicBool::new(false));
     let crowd: Vec<_> = (0..3_000)

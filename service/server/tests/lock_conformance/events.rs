@@ -6,8 +6,8 @@ use latchgate_core::App;
 use latchgate_core::lock::{EventKind, Outcome};
 use latchgate_testkit::eventually;
 
-use crate::calls::{hold, id, key, release, request, take, with};
-use crate::worlds::{PATIENCE, World, patient, start_with};
+use crate::calls::{hold, key, release, renew, request, take, with};
+use crate::worlds::{PATIENCE, World, collecting, patient, start_with};
 
 /// The kinds of the key's events, newest first.
 async fn history(store: &dyn Store) -> Vec<EventKind> {
@@ -19,35 +19,26 @@ pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
     let store = world.store().await;
     let node = start_with(store.clone(), patient()).await;
     let granted = hold(&node, "me").await;
-    node.renew(&key(), id("me"), None, None).await.unwrap();
+    renew(&node, "me", None).await;
     release(&node, "me").await;
     // The history has the events as soon as the calls are answered.
     let logged = store.history(&key(), EventCursor::END, 100).await.unwrap();
     let [released, first] = &logged[..] else { panic!("{logged:?}") };
     assert_eq!((released.event.kind, first.event.kind), (EventKind::Released, EventKind::Granted));
-    assert_eq!(first.event.token, granted.lease.token);
-    assert_eq!(first.event.owner.as_ref(), Some(&granted.lease.owner));
+    assert_eq!((first.event.token, first.event.owner.as_ref()), (granted.lease.token, Some(&granted.lease.owner)));
     assert!(released.event.held_ms.is_some());
+    let (app, watched) = (App::default(), Watched::Key(key().key));
     let are_written = || async {
-        let (read, _) = store
-            .events(EventQuery {
-                app: Some(&App::default()),
-                watched: &Watched::Key(key().key),
-                after: EventCursor::START,
-                limit: 100,
-            })
-            .await
-            .unwrap();
-        let kinds: Vec<_> = read.into_iter().map(|logged| logged.event.kind).collect();
-        kinds == [EventKind::Granted, EventKind::Released]
+        let query = EventQuery { app: Some(&app), watched: &watched, after: EventCursor::START, limit: 100 };
+        let (read, _) = store.events(query).await.unwrap();
+        read.into_iter().map(|logged| logged.event.kind).eq([EventKind::Granted, EventKind::Released])
     };
     assert!(eventually(PATIENCE, are_written).await);
 }
 
 pub async fn a_lease_that_expires_without_waiters_has_an_event(world: &World) {
     let store = world.store().await;
-    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
-    let node = start_with(store.clone(), limits).await;
+    let node = start_with(store.clone(), collecting()).await;
     take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 1_000)).await;
     let is_written = || async { history(&*store).await == [EventKind::Expired, EventKind::Granted] };
     assert!(eventually(PATIENCE, is_written).await);
@@ -55,8 +46,7 @@ pub async fn a_lease_that_expires_without_waiters_has_an_event(world: &World) {
 
 pub async fn without_a_history_no_event_is_kept(world: &World) {
     let store = world.store().await;
-    let limits = Limits { history: false, collect_interval: Duration::from_millis(10), ..patient() };
-    let node = start_with(store.clone(), limits).await;
+    let node = start_with(store.clone(), Limits { history: false, ..collecting() }).await;
     hold(&node, "me").await;
     release(&node, "me").await;
     take(&node, &key(), with(request("again"), |terms| terms.ttl_ms = 1_000)).await;
@@ -70,8 +60,7 @@ pub async fn without_a_history_no_event_is_kept(world: &World) {
 
 pub async fn events_past_their_retention_are_deleted(world: &World) {
     let store = world.store().await;
-    let retention = Duration::from_millis(200);
-    let limits = Limits { history_retention: retention, collect_interval: Duration::from_millis(10), ..patient() };
+    let limits = Limits { history_retention: Duration::from_millis(200), ..collecting() };
     let node = start_with(store.clone(), limits).await;
     hold(&node, "me").await;
     release(&node, "me").await;

@@ -1,7 +1,6 @@
 //! Nodes on a store that is slow, has a wrong clock or fails.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Next, Watch, Watched};
@@ -15,34 +14,31 @@ use crate::calls::{
     acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, release_lost, renew_lost,
     request, shared, take, until_free, until_waiting, wait, with,
 };
-use crate::faulty::{Faulty, faulty, past};
-use crate::give_backs::until_given_back;
+use crate::faulty::{faulty, faulty_with, node_on};
+use crate::give_backs::{until_given_back, until_released};
 use crate::limits::long;
-use crate::many::{all, one_refused};
-use crate::worlds::{PATIENCE, patient, start, start_with};
+use crate::many::{all, join_all, one_refused};
+use crate::worlds::{PATIENCE, patient};
 
+/// Later calls read the end of the lease in the state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_expired_before_its_answer_has_an_unknown_outcome() {
-    // Later calls read the end of the lease in the state.
-    let (store, node) = faulty().await;
-    past(&store, 700).await;
-    let short = with(request("me"), |terms| terms.ttl_ms = 200);
-    let answer = node.acquire(&key(), short.clone()).await;
-    assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
-    assert_eq!(acquire_lost(node.acquire(&key(), short).await), Some(EndReason::Expired));
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_that_expired_before_its_answer_has_an_unknown_outcome() {
-    // Later calls read the end of the lease in the state.
-    let (store, node) = faulty().await;
-    hold(&node, "me").await;
-    past(&store, 700).await;
-    let answer = node.renew(&key(), id("me"), Some(200), None).await;
-    assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
-    assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
-    assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Expired));
+async fn a_grant_or_renewal_that_expired_before_its_answer_has_an_unknown_outcome() {
+    for renews in [false, true] {
+        let (store, node) = faulty().await;
+        let short = with(request("me"), |terms| terms.ttl_ms = 200);
+        let failure = if renews {
+            hold(&node, "me").await;
+            store.answer_late(700).await;
+            node.renew(&key(), id("me"), Some(200), None).await.map(|_| ())
+        } else {
+            store.answer_late(700).await;
+            node.acquire(&key(), short.clone()).await.map(|_| ())
+        };
+        assert!(matches!(failure, Err(Failure::OutcomeUnknown(_))), "{failure:?}");
+        assert_eq!(renew_lost(node.renew(&key(), id("me"), None, None).await), Some(EndReason::Expired));
+        assert_eq!(release_lost(node.release(&key(), id("me")).await), Some(EndReason::Expired));
+        assert_eq!(acquire_lost(node.acquire(&key(), short).await), Some(EndReason::Expired));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,18 +79,16 @@ async fn leases_follow_a_store_clock_that_was_set_and_none_ends_early() {
             assert!(matches!(held_off.why, Refusal::HeldOff(_)), "{held_off:?}");
             node.engines().order_hold_off(Some(0)).await.unwrap();
         }
-        let lease = take(&node, &crate::calls::at("another key"), with(request(&name), |terms| terms.ttl_ms = 60_000))
-            .await
-            .lease;
+        let lease = take(&node, &at("another key"), request(&name)).await.lease;
         assert!(lease.granted_at.ms_apart(store.ping().await.unwrap()) < 20_000, "{lease:?}");
-        node.release(&crate::calls::at("another key"), id(&name)).await.unwrap();
+        node.release(&at("another key"), id(&name)).await.unwrap();
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repetition_finds_a_grant_of_unknown_outcome() {
     let (store, node) = faulty().await;
-    store.lost_answers.store(1, Ordering::SeqCst);
+    store.faults().lost_answers = 1;
     let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
     let is_back = || async { node.acquire(&key(), request("me")).await.is_ok() };
@@ -106,7 +100,7 @@ async fn a_repetition_finds_a_grant_of_unknown_outcome() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_that_did_not_happen_is_reported_as_unavailable() {
     let (store, node) = faulty().await;
-    store.lost_commits.store(1, Ordering::SeqCst);
+    store.faults().lost_commits = 1;
     let answer = node.acquire(&key(), request("me")).await;
     assert!(matches!(answer, Err(Failure::StoreUnavailable(_))), "{answer:?}");
     let is_back = || async { node.inspect(&key()).await.is_ok() };
@@ -120,23 +114,19 @@ async fn a_waiter_keeps_waiting_while_the_store_is_unavailable() {
     hold(&node, "holder").await;
     let waiting = join(&node, wait("waiter")).await;
     until_waiting(&node, 1).await;
-    store.lost_commits.store(3, Ordering::SeqCst);
-    let is_released = || async { node.release(&key(), id("holder")).await.is_ok() };
-    assert!(eventually(PATIENCE, is_released).await);
+    store.faults().lost_commits = 3;
+    until_released(&node, "holder").await;
     granted(joined(waiting).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_call_to_a_store_that_does_not_answer_times_out() {
-    let store = Arc::new(Faulty::default());
-    let limits = Limits { store_timeout: Duration::from_millis(100), ..patient() };
-    let node = start_with(store.clone(), limits).await;
-    store.answers_after.store(u64::MAX, Ordering::SeqCst);
-    let answer = tokio::time::timeout(PATIENCE, node.acquire(&key(), request("me"))).await.unwrap();
+    let (store, node) = faulty_with(Limits { store_timeout: Duration::from_millis(100), ..patient() }).await;
+    store.faults().answers_after = u64::MAX;
+    let answer = timeout(PATIENCE, node.acquire(&key(), request("me"))).await.unwrap();
     assert!(matches!(answer, Err(Failure::OutcomeUnknown(_))), "{answer:?}");
-    store.answers_after.store(0, Ordering::SeqCst);
-    let is_back = || async { node.release(&key(), id("me")).await.is_ok() };
-    assert!(eventually(PATIENCE, is_back).await);
+    store.faults().answers_after = 0;
+    until_released(&node, "me").await;
     until_free(&node).await;
 }
 
@@ -146,16 +136,17 @@ async fn a_refused_multilock_gives_up_its_locked_states() {
     hold(&node, "holder").await;
     let request = all("me", &["another key", "key"]);
     one_refused(node.acquire_many(request).await);
-    assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
+    assert_eq!(store.faults().given_up, 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_new_to_the_node_is_taken_without_a_load() {
     // A wrong guess costs one load and nothing else.
-    let store = Arc::new(Faulty::default());
     // The start has learned the store's time.
-    let (one, other) = (start(store.clone()).await, start(store.clone()).await);
-    let (before, loads) = (store.loads.load(Ordering::SeqCst), || store.loads.load(Ordering::SeqCst));
+    let (store, one) = faulty().await;
+    let other = node_on(&store).await;
+    let loads = || store.faults().loads;
+    let before = loads();
     hold(&one, "first").await;
     assert_eq!(loads(), before);
     refused(other.acquire(&key(), request("second")).await);
@@ -170,20 +161,18 @@ async fn a_locked_attempt_that_changes_nothing_gives_up_its_states() {
     // With a holder the next caller is not alone.
     granted(node.acquire(&key(), shared(request("reader"))).await);
     // The first commit grants the lease and the second claims it. The third attempt, which locks, only finds it.
-    store.lost_races.store(2, Ordering::SeqCst);
+    store.faults().lost_races = 2;
     granted(node.acquire(&key(), shared(request("me"))).await);
-    assert_eq!(store.given_up.load(Ordering::SeqCst), 1);
+    assert_eq!(store.faults().given_up, 1);
     release(&node, "me").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn states_locked_by_another_node_do_not_make_the_store_count_as_down() {
-    let store = Arc::new(Faulty::default());
-    let limits = Limits { store_timeout: Duration::from_secs(1), ..patient() };
-    let node = start_with(store.clone(), limits).await;
+    let (store, node) = faulty_with(Limits { store_timeout: Duration::from_secs(1), ..patient() }).await;
     granted(node.acquire(&key(), shared(request("reader"))).await);
-    store.is_locked.store(true, Ordering::SeqCst);
-    store.lost_races.store(2, Ordering::SeqCst);
+    store.faults().is_locked = true;
+    store.faults().lost_races = 2;
     let answer = node.acquire(&key(), shared(request("me"))).await;
     assert!(matches!(answer, Err(Failure::Overloaded(_))), "{answer:?}");
     let answer = node.acquire_many(all("other", &["another key"])).await;
@@ -193,12 +182,12 @@ async fn states_locked_by_another_node_do_not_make_the_store_count_as_down() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_of_events_finishes_after_its_watchers_have_gone() {
     let (store, node) = faulty().await;
-    store.answers_after.store(u64::MAX, Ordering::SeqCst);
+    store.faults().answers_after = u64::MAX;
     let watch = node.watch(Some(&App::default()), Watched::Key(key().key), None).await.unwrap();
-    let (begun, ended) = (|| store.reads_begun.load(Ordering::SeqCst), || store.reads_ended.load(Ordering::SeqCst));
+    let (begun, ended) = (|| store.faults().reads_begun, || store.faults().reads_ended);
     assert!(eventually(PATIENCE, || async { begun() > 0 }).await);
     drop(watch);
-    store.answers_after.store(0, Ordering::SeqCst);
+    store.faults().answers_after = 0;
     // If the read were dropped half-way, the store would have to close its connection.
     assert!(eventually(PATIENCE, || async { ended() == begun() }).await);
 }
@@ -229,7 +218,7 @@ async fn one_reader_serves_all_watchers_and_each_gets_what_it_watches() {
         };
         watchers.push(node.watch(Some(&App::default()), watched, None).await.unwrap());
     }
-    let before = store.reads_begun.load(Ordering::SeqCst);
+    let before = store.faults().reads_begun;
     for name in ["k/2", "other", "k/1"] {
         take(&node, &at(name), request("me")).await;
     }
@@ -242,14 +231,13 @@ async fn one_reader_serves_all_watchers_and_each_gets_what_it_watches() {
         let expected: Vec<_> = expected.iter().map(|key| (EventKind::Granted, (*key).to_owned())).collect();
         assert_eq!(seen, expected);
     }
-    let reads = store.reads_begun.load(Ordering::SeqCst) - before;
+    let reads = store.faults().reads_begun - before;
     assert!(reads < 500, "{reads} reads for 1 000 watchers");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_that_reads_slowly_gets_every_event_once() {
-    let store = Arc::new(Faulty::default());
-    let node = start_with(store.clone(), Limits { watcher_lag: 2, ..patient() }).await;
+    let (_, node) = faulty_with(Limits { watcher_lag: 2, ..patient() }).await;
     let app = App::default();
     let mut slow = node.watch(Some(&app), Watched::Key(key().key), None).await.unwrap();
     let mut fast = node.watch(Some(&app), Watched::Key(key().key), None).await.unwrap();
@@ -274,48 +262,46 @@ async fn a_wait_that_ends_in_an_outage_is_not_refused_and_can_be_resumed() {
     hold(&node, "holder").await;
     let waiting = join(&node, LockRequest { wait: Duration::from_secs(2), ..request("waiter") }).await;
     until_waiting(&node, 1).await;
-    store.is_down.store(true, Ordering::SeqCst);
+    store.faults().is_down = true;
     let position = match joined(waiting).await {
         Ok(Acquired::WaitFailed { failure: Failure::StoreUnavailable(_), position }) => position,
         other => panic!("{other:?}"),
     };
-    store.is_down.store(false, Ordering::SeqCst);
-    let is_released = || async { node.release(&key(), id("holder")).await.is_ok() };
-    assert!(eventually(PATIENCE, is_released).await);
+    store.faults().is_down = false;
+    until_released(&node, "holder").await;
     granted(node.acquire(&key(), LockRequest { position: Some(position), ..request("waiter") }).await);
 
     // So is a multilock.
     let many = LockManyRequest { wait: Duration::from_secs(2), ..all("many", &["another", "key"]) };
-    let many = crate::many::join_all(&node, many).await;
+    let many = join_all(&node, many).await;
     until_waiting(&node, 1).await;
-    store.is_down.store(true, Ordering::SeqCst);
-    let answer = crate::many::all_joined(many).await;
+    store.faults().is_down = true;
+    let answer = joined(many).await;
     assert!(matches!(answer, Ok(AcquiredMany::WaitFailed { .. })), "{answer:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_with_only_a_reserved_position_is_not_evaluated_over_and_over() {
-    let store = Arc::new(Faulty::default());
-    let node = start_with(store.clone(), Limits { ticket_hold: Duration::from_secs(3_600), ..patient() }).await;
+    let (store, node) = faulty_with(Limits { ticket_hold: Duration::from_secs(3_600), ..patient() }).await;
     let lease = take(&node, &key(), with(request("holder"), |terms| terms.ttl_ms = 2_000)).await.lease;
     let position = Some(Position { priority: 1, arrival: lease.granted_at, serial: 1 });
     let returning = LockRequest { wait: Duration::from_millis(100), position, ..request("returning") };
     let waiting = join(&node, returning).await;
-    assert_eq!(crate::calls::refused(joined(waiting).await).why, Refusal::WaitTimeout);
-    let before = store.loads.load(Ordering::SeqCst);
+    assert_eq!(refused(joined(waiting).await).why, Refusal::WaitTimeout);
+    let before = store.faults().loads;
     // A listing evaluates nothing.
     until_given_back(&node).await;
-    let loads = store.loads.load(Ordering::SeqCst) - before;
+    let loads = store.faults().loads - before;
     assert!(loads < 20, "the state was loaded {loads} times");
 }
 
 /// A release is carried out, but its answer is lost. When it is repeated, other leases have ended.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
-    let store = Arc::new(Faulty::default());
-    let (node, other) = (start(store.clone()).await, start(store.clone()).await);
+    let (store, node) = faulty().await;
+    let other = node_on(&store).await;
     hold(&node, "me").await;
-    store.lost_answers.store(1, Ordering::SeqCst);
+    store.faults().lost_answers = 1;
     let released = node.release(&key(), id("me")).await;
     assert!(matches!(released, Err(Failure::OutcomeUnknown(_))), "{released:?}");
     for number in 1..RECENT_MAX {
@@ -324,8 +310,7 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
         release(&other, &name).await;
     }
     let is_recognised = || async {
-        let released = node.release(&key(), id("me")).await;
-        match released {
+        match node.release(&key(), id("me")).await {
             Ok(Outcome::AlreadyReleased) => true,
             Err(Failure::StoreUnavailable(_)) => false,
             other => panic!("{other:?}"),
@@ -339,33 +324,25 @@ async fn a_release_of_unknown_outcome_is_recognised_on_a_busy_key() {
 async fn a_statement_writes_about_two_mib_and_loads_128_states_at_most() {
     let (store, node) = faulty().await;
     let keys: Vec<String> = (0..150).map(|number| format!("key-{number}")).collect();
-    let fill = |key: &str| {
-        let (node, address) = (node.clone(), at(key));
-        async move {
-            for number in 0..30 {
-                take(&node, &address, long(&format!("lease-{number}"))).await;
-            }
+    let fill = async |key: &String| {
+        for number in 0..30 {
+            take(&node, &at(key), long(&format!("lease-{number}"))).await;
         }
     };
-    futures::future::join_all(keys.iter().map(|key| fill(key))).await;
-    let bytes = inspect_of(&node, &keys[0]).await;
+    futures::future::join_all(keys.iter().map(fill)).await;
+    let bytes = node.inspect(&at(&keys[0])).await.unwrap().state.bytes();
     assert!(bytes * keys.len() > 4 << 20, "{bytes} each");
-    store.commit_bytes.store(0, Ordering::SeqCst);
+    store.faults().commit_bytes = 0;
     // Another node has not met the keys: it loads them.
-    let other = start(store.clone()).await;
+    let other = node_on(&store).await;
     for node in [&node, &other] {
         let renewals = keys.iter().map(|key| async { node.renew(&at(key), id("lease-0"), Some(500_000), None).await });
         for answer in futures::future::join_all(renewals).await {
             assert!(matches!(answer, Ok((Outcome::Renewed(_), _))), "{answer:?}");
         }
     }
-    let longest = store.commit_bytes.load(Ordering::SeqCst);
-    assert!(longest <= (2 << 20) + bytes as u64, "{longest}");
-    let loaded = store.loaded_at_once.load(Ordering::SeqCst);
+    let longest = store.faults().commit_bytes;
+    assert!(longest <= (2 << 20) + bytes, "{longest}");
+    let loaded = store.faults().loaded_at_once;
     assert!((2..=128).contains(&loaded), "{loaded}");
-}
-
-/// How long the state of a key is.
-async fn inspect_of(node: &latchgate::locks::Locks, key: &str) -> usize {
-    node.inspect(&at(key)).await.unwrap().state.bytes()
 }

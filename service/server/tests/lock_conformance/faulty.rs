@@ -1,11 +1,10 @@
 //! A store in memory that is slow, loses answers and the like, as a test orders them.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate::locks::Locks;
+use latchgate::locks::{Limits, Locks};
 use latchgate::store::documents::{DocumentStore, StoredDocument};
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use latchgate::store::{
@@ -16,50 +15,100 @@ use latchgate_core::lock::{Event, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::memory::{InMemory, MemoryStore};
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::Receiver;
 
-use crate::worlds::{PATIENCE, start};
+use crate::worlds::{PATIENCE, patient, start, start_with};
 
+/// What a test orders, and what is counted.
 #[derive(Default)]
+pub struct Faults {
+    /// Commits and reads of events are answered once the store's clock is past this.
+    pub answers_after: u64,
+    /// After how many milliseconds each commit is answered.
+    pub commit_ms: u64,
+    /// How many of the next commits lose their answer, or are lost themselves.
+    pub lost_answers: u64,
+    pub lost_commits: u64,
+    /// How many of the next commits of locked states lose their answer.
+    pub lost_locked: u64,
+    /// How many of the next commits are made, but answered as lost races.
+    pub lost_races: u64,
+    /// Every call fails.
+    pub is_down: bool,
+    /// The store goes down when an answer is lost.
+    pub falls: bool,
+    /// Whether another node has locked all states and keeps them locked.
+    pub is_locked: bool,
+    /// How many states were loaded, and how many at once.
+    pub loads: usize,
+    pub loaded_at_once: usize,
+    /// How long the states of the longest commit were, in bytes.
+    pub commit_bytes: usize,
+    /// How many reads of events have begun, and how many have ended.
+    pub reads_begun: u64,
+    pub reads_ended: u64,
+    /// How often locked states were given up.
+    pub given_up: u64,
+}
+
+#[derive(Clone, Default)]
 pub struct Faulty {
     pub memory: MemoryStore,
-    /// Commits are answered once its clock is past this.
-    pub answers_after: AtomicU64,
-    /// After how many milliseconds each commit is answered.
-    pub commit_ms: AtomicU64,
-    /// How many of the next commits lose their answer, or are lost themselves.
-    pub lost_answers: AtomicU64,
-    pub lost_commits: Arc<AtomicU64>,
-    /// Every call fails.
-    pub is_down: Arc<AtomicBool>,
-    /// The store goes down when an answer is lost.
-    pub falls: Arc<AtomicBool>,
-    /// How many of the next commits of locked states lose their answer.
-    pub lost_locked: Arc<AtomicU64>,
-    /// How many states were loaded, and how many at once.
-    pub loads: AtomicU64,
-    pub loaded_at_once: AtomicU64,
-    /// How long the states of the longest commit were, in bytes.
-    pub commit_bytes: AtomicU64,
-    /// How many of the next commits are made, but answered as lost races.
-    pub lost_races: AtomicU64,
-    /// Whether another node has locked all states and keeps them locked.
-    pub is_locked: AtomicBool,
-    /// How many reads of events have begun, and how many have ended. They are answered when commits are.
-    pub reads_begun: AtomicU64,
-    pub reads_ended: AtomicU64,
-    /// How often locked states were given up.
-    pub given_up: Arc<AtomicU64>,
+    faults: Arc<Mutex<Faults>>,
+}
+
+impl Faulty {
+    pub fn faults(&self) -> MutexGuard<'_, Faults> {
+        self.faults.lock().unwrap()
+    }
+
+    /// Each commit is answered when the store's clock is past this time from now.
+    pub async fn answer_late(&self, ms: u64) {
+        let after = self.memory.ping().await.unwrap().plus_ms(ms);
+        self.faults().answers_after = after.as_ms();
+    }
+
+    fn check_up(&self) -> Result<(), StoreError> {
+        if self.faults().is_down {
+            return Err(StoreError::Unavailable("down".to_owned()));
+        }
+        Ok(())
+    }
+
+    async fn until_it_answers(&self) {
+        let now = || async { self.memory.ping().await.unwrap().as_ms() };
+        let answers = || async { now().await > self.faults().answers_after };
+        assert!(eventually(PATIENCE, answers).await);
+    }
+
+    fn lose_commit(&self) -> Result<(), StoreError> {
+        if take_one(&mut self.faults().lost_commits) {
+            return Err(StoreError::Unavailable("lost before".to_owned()));
+        }
+        Ok(())
+    }
+
+    /// Loses an answer of this kind.
+    fn lose_answer(&self, kind: fn(&mut Faults) -> &mut u64) -> Result<(), StoreError> {
+        let mut faults = self.faults();
+        if take_one(kind(&mut faults)) {
+            faults.is_down = faults.falls;
+            return Err(StoreError::OutcomeUnknown("lost after".to_owned()));
+        }
+        Ok(())
+    }
+}
+
+fn take_one(count: &mut u64) -> bool {
+    let is_left = *count > 0;
+    *count -= u64::from(is_left);
+    is_left
 }
 
 /// Locked states that count when they are given up, and whose commits are lost.
 struct Locked<S> {
     states: Box<dyn LockedStates<S>>,
-    given_up: Arc<AtomicU64>,
-    lost_locked: Arc<AtomicU64>,
-    lost_commits: Arc<AtomicU64>,
-    is_down: Arc<AtomicBool>,
-    falls: Arc<AtomicBool>,
+    store: Faulty,
 }
 
 #[async_trait]
@@ -73,76 +122,15 @@ impl<S: InMemory> LockedStates<S> for Locked<S> {
         if rule == Rule::Each {
             return self.states.commit(now, changes, rule).await;
         }
-        if take_one(&self.lost_commits) {
-            return Err(StoreError::Unavailable("lost before".to_owned()));
-        }
+        self.store.lose_commit()?;
         let committed = self.states.commit(now, changes, rule).await?;
-        if take_one(&self.lost_locked) {
-            self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
-            return Err(StoreError::OutcomeUnknown("lost after".to_owned()));
-        }
+        self.store.lose_answer(|faults| &mut faults.lost_locked)?;
         Ok(committed)
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
-        self.given_up.fetch_add(1, Ordering::SeqCst);
+        self.store.faults().given_up += 1;
         self.states.give_up().await
-    }
-}
-
-impl Faulty {
-    fn check_up(&self) -> Result<(), StoreError> {
-        if self.is_down.load(Ordering::SeqCst) {
-            return Err(StoreError::Unavailable("down".to_owned()));
-        }
-        Ok(())
-    }
-
-    async fn until_it_answers(&self) {
-        let now = || async { self.memory.ping().await.unwrap().as_ms() };
-        let answers = || async { now().await > self.answers_after.load(Ordering::SeqCst) };
-        assert!(eventually(PATIENCE, answers).await);
-    }
-}
-
-fn take_one(count: &AtomicU64) -> bool {
-    count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
-}
-
-#[async_trait]
-impl RecordStore for Faulty {
-    fn kind(&self) -> &'static str {
-        "faulty"
-    }
-
-    async fn read_record(&self) -> Result<Reading, StoreError> {
-        self.memory.read_record().await
-    }
-
-    async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        self.memory.write_record(read, next).await
-    }
-
-    async fn ping(&self) -> Result<Timestamp, StoreError> {
-        self.check_up()?;
-        self.memory.ping().await
-    }
-}
-
-#[async_trait]
-impl DocumentStore for Faulty {
-    async fn read_document(&self, name: &str, known: u64) -> Result<StoredDocument, StoreError> {
-        self.memory.read_document(name, known).await
-    }
-
-    async fn write_document(
-        &self,
-        name: &str,
-        expected: u64,
-        next: (u64, &str),
-        fence: Option<(EngineState, Epoch)>,
-    ) -> Result<bool, StoreError> {
-        self.memory.write_document(name, expected, next, fence).await
     }
 }
 
@@ -150,29 +138,29 @@ impl DocumentStore for Faulty {
 impl<S: InMemory> Rows<S> for Faulty {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         self.check_up()?;
-        self.loads.fetch_add(addresses.len() as u64, Ordering::SeqCst);
-        self.loaded_at_once.fetch_max(addresses.len() as u64, Ordering::SeqCst);
+        {
+            let mut faults = self.faults();
+            faults.loads += addresses.len();
+            faults.loaded_at_once = faults.loaded_at_once.max(addresses.len());
+        }
         self.memory.load(epoch, addresses).await
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
         self.check_up()?;
-        if take_one(&self.lost_commits) {
-            return Err(StoreError::Unavailable("lost before".to_owned()));
-        }
+        self.lose_commit()?;
         let bytes: usize = changes.iter().map(|change| change.state.bytes()).sum();
-        self.commit_bytes.fetch_max(bytes as u64, Ordering::SeqCst);
+        let longest = self.faults().commit_bytes.max(bytes);
+        self.faults().commit_bytes = longest;
         let committed = self.memory.commit(now, changes).await?;
-        if let CommitResult::Checked(_) = committed.result
-            && take_one(&self.lost_answers)
-        {
-            self.is_down.store(self.falls.load(Ordering::SeqCst), Ordering::SeqCst);
-            return Err(StoreError::OutcomeUnknown("lost after".to_owned()));
+        if let CommitResult::Checked(_) = committed.result {
+            self.lose_answer(|faults| &mut faults.lost_answers)?;
         }
-        if take_one(&self.lost_races) {
+        if take_one(&mut self.faults().lost_races) {
             return Ok(Committed { result: CommitResult::Checked(vec![None; changes.len()]), ..committed });
         }
-        tokio::time::sleep(Duration::from_millis(self.commit_ms.load(Ordering::SeqCst))).await;
+        let commit_ms = self.faults().commit_ms;
+        tokio::time::sleep(Duration::from_millis(commit_ms)).await;
         self.until_it_answers().await;
         Ok(Committed { now: self.memory.ping().await?, ..committed })
     }
@@ -183,19 +171,11 @@ impl<S: InMemory> Rows<S> for Faulty {
         addresses: &[Address],
     ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         self.check_up()?;
-        if self.is_locked.load(Ordering::SeqCst) {
+        if self.faults().is_locked {
             std::future::pending::<()>().await;
         }
         let (loaded, states) = self.memory.lock(epoch, addresses).await?;
-        let locked = Locked {
-            states,
-            given_up: Arc::clone(&self.given_up),
-            lost_locked: Arc::clone(&self.lost_locked),
-            lost_commits: Arc::clone(&self.lost_commits),
-            is_down: Arc::clone(&self.is_down),
-            falls: Arc::clone(&self.falls),
-        };
-        Ok((loaded, Box::new(locked)))
+        Ok((loaded, Box::new(Locked { states, store: self.clone() })))
     }
 
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
@@ -211,57 +191,64 @@ impl<S: InMemory> Rows<S> for Faulty {
     }
 }
 
-#[async_trait]
-impl Store for Faulty {
-    async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        self.memory.list(app, prefix, after, limit).await
+/// Calls that the store in memory answers, and then others.
+macro_rules! in_memory {
+    ($trait:ident { $(fn $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)* } $($own:tt)*) => {
+        #[async_trait]
+        impl $trait for Faulty {
+            $(
+                async fn $name(&self, $($argument: $type),*) -> Result<$answer, StoreError> {
+                    self.memory.$name($($argument),*).await
+                }
+            )*
+            $($own)*
+        }
+    };
+}
+
+in_memory! {
+    RecordStore {
+        fn read_record() -> Reading;
+        fn write_record(read: &Reading, next: &EngineRecord) -> bool;
     }
 
-    async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
-        self.memory.list_operations(listing).await
+    fn kind(&self) -> &'static str {
+        "faulty"
     }
 
-    async fn discard(&self, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
-        self.memory.discard(epoch, address).await
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        self.check_up()?;
+        self.memory.ping().await
     }
+}
 
-    async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
-        self.memory.app_after(after).await
+in_memory! {
+    DocumentStore {
+        fn read_document(name: &str, known: u64) -> StoredDocument;
+        fn write_document(name: &str, expected: u64, next: (u64, &str), fence: Option<(EngineState, Epoch)>) -> bool;
     }
+}
 
-    async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        self.memory.log(epoch, events).await
+in_memory! {
+    Store {
+        fn list(app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Page;
+        fn list_operations(listing: &Listing) -> OperationPage;
+        fn discard(epoch: Epoch, address: &Address) -> bool;
+        fn app_after(after: &str) -> Option<String>;
+        fn log(epoch: Epoch, events: &[(Address, Event)]) -> ();
+        fn last_event() -> EventCursor;
+        fn history(key: &Address, before: EventCursor, limit: usize) -> Vec<LoggedEvent>;
+        fn trim(older_than: Timestamp, limit: usize) -> u64;
+        fn wake(wake_ups: &[(NodeId, Address)]) -> ();
+        fn wake_ups(node: &NodeId) -> Receiver<WakeUp>;
+        fn clear(epoch: Epoch) -> bool;
     }
 
     async fn events(&self, query: EventQuery<'_>) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        self.reads_begun.fetch_add(1, Ordering::SeqCst);
+        self.faults().reads_begun += 1;
         self.until_it_answers().await;
-        self.reads_ended.fetch_add(1, Ordering::SeqCst);
+        self.faults().reads_ended += 1;
         self.memory.events(query).await
-    }
-
-    async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        self.memory.last_event().await
-    }
-
-    async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
-        self.memory.history(key, before, limit).await
-    }
-
-    async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        self.memory.trim(older_than, limit).await
-    }
-
-    async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
-        self.memory.wake(wake_ups).await
-    }
-
-    async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
-        self.memory.wake_ups(node).await
-    }
-
-    async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        self.memory.clear(epoch).await
     }
 
     async fn probe(&self) -> Result<Timestamp, StoreError> {
@@ -270,13 +257,17 @@ impl Store for Faulty {
 }
 
 /// A faulty store, and a node on it.
-pub async fn faulty() -> (Arc<Faulty>, Locks) {
-    let store = Arc::new(Faulty::default());
-    let node = start(store.clone()).await;
-    (store, node)
+pub async fn faulty() -> (Faulty, Locks) {
+    faulty_with(patient()).await
 }
 
-pub async fn past(store: &Faulty, ms: u64) {
-    let after = store.ping().await.unwrap().plus_ms(ms);
-    store.answers_after.store(after.as_ms(), Ordering::SeqCst);
+/// Another node on it.
+pub async fn node_on(store: &Faulty) -> Locks {
+    start(Arc::new(store.clone())).await
+}
+
+pub async fn faulty_with(limits: Limits) -> (Faulty, Locks) {
+    let store = Faulty::default();
+    let node = start_with(Arc::new(store.clone()), limits).await;
+    (store, node)
 }

@@ -14,7 +14,7 @@ async fn fence(node: &Locks, token: u64) -> Result<(), u64> {
 }
 
 pub async fn a_token_presented_on_one_is_known_on_the_other(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     let first = hold(&one, "first").await.lease.token;
     assert_eq!(fence(&other, first).await, Ok(()));
     release(&other, "first").await;

@@ -1,10 +1,5 @@
-use std::time::Duration;
-
 use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest};
-use latchgate::store::{Change, CommitResult, Loaded, Store, Stored, Version};
-use latchgate_core::lock::{LockState, Metadata, Outcome, Refusal, STATE_BYTES_MAX};
-use latchgate_core::{Address, App, Key, Timestamp};
-use latchgate_testkit::eventually;
+use latchgate_core::lock::{Metadata, Mode, Outcome, Refusal, STATE_BYTES_MAX};
 
 use crate::calls::{
     granted, hold, inspect, join, joined, key, refused, release, release_one, request, shared, take, until_waiting,
@@ -34,62 +29,6 @@ pub async fn more_waiters_than_allowed_are_refused_at_once(world: &World) {
     granted(joined(fourth).await);
 }
 
-pub async fn a_collected_key_goes_on_with_higher_tokens(world: &World) {
-    let store = world.store().await;
-    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
-    let node = start_with(store.clone(), limits).await;
-    let before = hold(&node, "first").await.lease.token;
-    release(&node, "first").await;
-    // Idle rows are kept for a minute, so the test makes this one older.
-    assert!(eventually(PATIENCE, || outdate(&*store)).await);
-    let is_collected = || async { node.list(&App::default(), "", None, 10).await.unwrap().0.is_empty() };
-    assert!(eventually(PATIENCE, is_collected).await);
-    let after = hold(&node, "second").await.lease.token;
-    assert!(after > before);
-}
-
-pub async fn idle_keys_behind_many_others_are_collected_without_a_pause_per_step(world: &World) {
-    let store = world.store().await;
-    // With a step each second, the rows in use would take longer than the test waits, and so would the idle ones.
-    let node = start_with(store.clone(), Limits { collect_rows: 4, ..patient() }).await;
-    let epoch = store.read_record().await.unwrap().epoch();
-    let in_use = store.ping().await.unwrap().plus_ms(3_600_000);
-    let change = |number: u32| {
-        let is_idle = number >= 160;
-        let name = if is_idle { "idle" } else { "held" };
-        let address = Address { app: App::default(), key: Key::parse(&format!("{name}-{number:04}")).unwrap() };
-        let (expected, state) = (Version::ABSENT, LockState::default());
-        let keep_until = if is_idle { Timestamp::from_ms(1) } else { in_use };
-        let notice_at = (!is_idle).then_some(in_use);
-        Change { address, expected, state, events: Vec::new(), notice_at, keep_until, epoch }
-    };
-    let changes: Vec<Change> = (0..660).map(change).collect();
-    for changes in changes.chunks(500) {
-        // On a busy machine, the store's clock may have moved on by more than its bound.
-        let are_written = || async {
-            let committed = store.commit(store.ping().await.unwrap(), changes).await.unwrap();
-            matches!(committed.result, CommitResult::Checked(_))
-        };
-        assert!(eventually(PATIENCE, are_written).await);
-    }
-    let are_collected = || async { node.list(&App::default(), "idle", None, 10).await.unwrap().0.is_empty() };
-    assert!(eventually(PATIENCE, are_collected).await);
-    assert_eq!(node.list(&App::default(), "held", None, 500).await.unwrap().0.len(), 160);
-}
-
-/// Makes the key's row removable. Returns whether the commit was made.
-async fn outdate(store: &dyn Store) -> bool {
-    let address = key();
-    let epoch = store.read_record().await.unwrap().epoch();
-    let loaded: Loaded = store.load(epoch, std::slice::from_ref(&address)).await.unwrap();
-    let stored = loaded.states[0].clone();
-    let keep_until = Timestamp::from_ms(1);
-    let Stored { version, state } = stored;
-    let change = Change { address, expected: version, state, events: Vec::new(), notice_at: None, keep_until, epoch };
-    let result = store.commit(loaded.now, &[change]).await.unwrap().result;
-    matches!(result, CommitResult::Checked(versions) if versions[0].is_some())
-}
-
 /// A request for a lease of more than a KiB.
 pub fn long(lease: &str) -> LockRequest {
     let metadata = format!("{{\"text\":\"{}\"}}", "x".repeat(1_000));
@@ -112,7 +51,7 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
     assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::KeyFull(_), _))), "{answer:?}");
     let mut many = all("many", &["another", "key"]);
     many.lease.metadata = long("many").lease.metadata;
-    many.locks[1].demand.mode = latchgate_core::lock::Mode::Shared;
+    many.locks[1].demand.mode = Mode::Shared;
     let answer = node.acquire_many(many).await;
     assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, outcome: Outcome::KeyFull(_) })), "{answer:?}");
     assert_eq!(inspect(&node).await.state.holders().len(), held);

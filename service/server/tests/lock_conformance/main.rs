@@ -1,5 +1,5 @@
 //! The promises of `latchgate::locks::Locks`, tested on every store: `cargo test --test lock_conformance postgres::` runs the
-//! tests of one store.
+//! tests of one store. The rules alone are tested in latchgate-core.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]
 
@@ -16,9 +16,7 @@ mod groups;
 mod leaving;
 mod limits;
 mod many;
-mod modes;
 mod multilocks;
-mod numbers;
 mod only_postgres;
 mod only_sqlite;
 mod orders;
@@ -31,189 +29,120 @@ mod two_nodes;
 mod verbs;
 mod worlds;
 
-/// Makes a test of each promise for one store; its name is `store::topic::promise`.
-macro_rules! suite {
-    ($store:ident; $($topic:ident: [$($promise:ident),+ $(,)?];)+) => {
-        mod $store {
-            $(
-                mod $topic {
-                    $(
-                        #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                        async fn $promise() {
-                            let world = crate::worlds::World::$store().await;
-                            crate::$topic::$promise(&world).await;
-                        }
-                    )+
-                }
-            )+
-        }
-    };
-}
-
-macro_rules! every_store {
-    ($($promises:tt)+) => {
-        suite! { memory; $($promises)+ }
-        suite! { sqlite; $($promises)+ }
-        suite! { postgres; $($promises)+ }
-        suite! { redis; $($promises)+ }
-    };
+latchgate_testkit::on_stores! {
+    memory, sqlite, postgres, redis: {
+        verbs: [
+            a_lock_is_granted_shown_refused_to_others_and_released_once,
+            a_renewal_restarts_the_lease,
+            a_lease_id_of_another_key_is_unknown,
+        ];
+        expiry: [
+            the_lock_goes_to_the_waiter_and_the_expired_lease_cannot_touch_it,
+        ];
+        events: [
+            events_of_a_lock_are_written_and_kept,
+            a_lease_that_expires_without_waiters_has_an_event,
+            without_a_history_no_event_is_kept,
+            events_past_their_retention_are_deleted,
+        ];
+        queueing: [
+            a_waiter_gets_the_lock_on_its_release,
+            a_wait_that_times_out_is_refused_and_leaves_the_queue,
+            closing_ends_waits_and_answers_other_requests,
+            a_refused_request_that_does_not_wait_blocks_no_waiter,
+            a_waiter_whose_owner_gets_the_lock_has_it_too,
+            a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
+        ];
+        repeating: [
+            a_lease_id_has_one_grant_for_one_owner_and_none_after_its_end,
+            a_repetition_behind_other_waiters_gets_the_same_grant,
+        ];
+        leaving: [
+            a_waiter_that_has_left_the_queue_is_never_granted,
+            a_grant_whose_client_is_gone_goes_to_the_next_waiter,
+            a_repetition_after_an_undelivered_grant_gets_a_new_grant,
+            a_grant_that_was_repeated_is_not_given_back,
+        ];
+        limits: [
+            more_waiters_than_allowed_are_refused_at_once,
+            a_key_without_space_refuses_more_leases_for_good,
+        ];
+        terms: [
+            a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
+            a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace,
+        ];
+        groups: [
+            a_multilock_counts_for_its_group_and_waits_for_it,
+        ];
+        closing: [
+            a_closed_key_keeps_its_waiters_and_opens_for_the_first,
+            a_closing_ends_by_itself_and_the_waiter_is_granted,
+            a_multilock_waits_for_a_closed_key_as_for_a_held_one,
+        ];
+        tickets: [
+            the_position_of_a_ticket_holder_is_reserved_for_a_moment,
+            a_reserved_position_lapses_if_the_ticket_holder_does_not_return,
+            the_position_of_a_client_that_hangs_up_is_not_reserved,
+            a_ticket_that_is_used_twice_is_one_wait,
+            a_closing_node_reserves_no_positions,
+        ];
+        multilocks: [
+            all_keys_are_granted_or_none,
+            a_multilock_holds_nothing_while_it_waits,
+            a_wait_that_times_out_holds_nothing_and_can_be_resumed,
+            each_lease_of_a_multilock_is_renewed_and_released_as_any_other,
+            a_repeated_acquire_has_the_same_leases,
+            a_client_that_goes_away_while_it_waits_leaves_nothing,
+            a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing,
+            a_grant_that_was_repeated_stays_when_its_first_client_goes,
+            each_key_has_its_own_mode,
+            an_impossible_multilock_is_refused_at_once_and_holds_nothing,
+            a_multilock_that_can_no_longer_be_granted_leaves_the_queue,
+            a_multilock_nests_in_locks_that_its_owner_already_holds,
+            a_waiting_multilock_is_not_overtaken,
+        ];
+        crowds: [
+            multilocks_over_random_keys_exclude_each_other,
+        ];
+    }
 }
 
 /// The stores that nodes can share.
-macro_rules! shared_stores {
-    ($($promises:tt)+) => {
-        mod shared {
-            suite! { memory; $($promises)+ }
-            suite! { postgres; $($promises)+ }
-            suite! { redis; $($promises)+ }
+mod shared {
+    latchgate_testkit::on_stores! {
+        memory, postgres, redis: {
+            two_nodes: [
+                a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
+                a_waiter_on_one_node_gets_a_lock_released_on_the_other,
+                a_repeated_acquire_on_the_other_has_the_same_grant,
+                a_repetition_at_another_node_is_never_refused,
+                a_wait_that_times_out_names_no_holder_that_has_released,
+                fifty_waiters_on_both_are_served_in_order,
+                a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter,
+            ];
+            reentrancy: [
+                a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters,
+                a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters,
+            ];
+            terms: [
+                a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_waiter,
+                a_lock_delay_on_one_holds_on_the_other,
+            ];
+            fence: [
+                a_token_presented_on_one_is_known_on_the_other,
+            ];
+            groups: [
+                a_waiter_at_its_group_limit_is_granted_when_a_permit_ends_elsewhere,
+                groups_without_a_turn_are_granted_as_well,
+            ];
+            tickets: [
+                a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals,
+                a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter,
+            ];
+            crowds: [
+                multilocks_over_random_keys_exclude_each_other_on_both,
+                a_multilock_gets_a_key_released_on_another_node_before_later_waiters,
+            ];
         }
-    };
-}
-
-every_store! {
-    verbs: [
-        a_free_lock_is_granted_and_shown,
-        a_held_lock_is_refused_with_its_holder,
-        a_second_release_is_already_done,
-        a_renewal_restarts_the_lease,
-        a_lease_id_of_another_key_is_unknown,
-        locks_are_listed_by_prefix,
-    ];
-    expiry: [
-        a_waiter_gets_the_lock_when_the_lease_expires,
-        an_expired_lease_cannot_renew_or_release_its_successor,
-        a_renewed_lease_outlives_its_first_expiry,
-        a_lease_answered_as_ended_has_the_same_end_in_every_answer_and_event,
-        a_lease_that_a_repeated_acquire_finds_expired_cannot_be_renewed,
-    ];
-    events: [
-        events_of_a_lock_are_written_and_kept,
-        a_lease_that_expires_without_waiters_has_an_event,
-        without_a_history_no_event_is_kept,
-        events_past_their_retention_are_deleted,
-    ];
-    queueing: [
-        a_waiter_gets_the_lock_on_its_release,
-        waiters_are_served_in_the_order_of_their_arrival,
-        a_higher_priority_is_served_first,
-        a_wait_that_times_out_is_refused_and_leaves_the_queue,
-        closing_ends_waits_and_answers_other_requests,
-        a_refused_request_that_does_not_wait_blocks_no_waiter,
-        a_waiter_whose_owner_gets_the_lock_has_it_too,
-    ];
-    repeating: [
-        a_repeated_acquire_has_the_same_grant,
-        another_owner_cannot_reuse_a_lease_id,
-        a_lease_id_that_was_released_is_lost,
-        a_repetition_behind_other_waiters_gets_the_same_grant,
-    ];
-    leaving: [
-        a_waiter_that_has_left_the_queue_is_never_granted,
-        a_grant_whose_client_is_gone_goes_to_the_next_waiter,
-        a_repetition_after_an_undelivered_grant_gets_a_new_grant,
-        a_grant_that_was_repeated_is_not_given_back,
-    ];
-    limits: [
-        more_waiters_than_allowed_are_refused_at_once,
-        a_collected_key_goes_on_with_higher_tokens,
-        idle_keys_behind_many_others_are_collected_without_a_pause_per_step,
-        a_key_without_space_refuses_more_leases_for_good,
-    ];
-    modes: [
-        a_reader_behind_a_waiting_writer_is_refused_or_waits,
-        consecutive_waiting_readers_are_admitted_together,
-        a_small_request_does_not_overtake_a_large_one,
-        a_waiter_for_permits_keeps_their_limit,
-        a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
-    ];
-    reentrancy: [
-        a_nested_lease_is_granted_ahead_of_waiters,
-        a_downgrade_admits_waiting_readers_once_the_exclusive_lease_ends,
-    ];
-    terms: [
-        a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
-        a_renewal_replaces_the_metadata_if_it_has_some,
-        a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace,
-        a_forced_lock_goes_to_the_waiter_and_its_holders_lose_their_leases,
-    ];
-    numbers: [
-        a_permit_stays_taken_for_its_shortest_hold_and_then_goes_to_the_waiter,
-    ];
-    groups: [
-        a_group_never_has_more_permits_than_its_limit_and_does_not_stop_others,
-        a_multilock_counts_for_its_group_and_waits_for_it,
-    ];
-    closing: [
-        a_closed_key_keeps_its_holders_and_its_waiters_and_opens_for_the_first,
-        a_closing_ends_by_itself_and_the_waiter_is_granted,
-        a_multilock_waits_for_a_closed_key_as_for_a_held_one,
-    ];
-    tickets: [
-        a_returning_ticket_holder_is_served_before_later_arrivals,
-        the_wait_of_a_ticket_holder_counts_from_its_first_arrival,
-        the_position_of_a_ticket_holder_is_reserved_for_a_moment,
-        a_reserved_position_lapses_if_the_ticket_holder_does_not_return,
-        the_position_of_a_client_that_hangs_up_is_not_reserved,
-        a_ticket_that_is_used_twice_is_one_wait,
-        a_closing_node_reserves_no_positions,
-    ];
-    multilocks: [
-        all_keys_are_granted_or_none,
-        a_multilock_holds_nothing_while_it_waits,
-        a_wait_that_times_out_holds_nothing_and_can_be_resumed,
-        each_lease_of_a_multilock_is_renewed_and_released_as_any_other,
-        a_repeated_acquire_has_the_same_leases,
-        a_client_that_goes_away_while_it_waits_leaves_nothing,
-        a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing,
-        a_grant_that_was_repeated_stays_when_its_first_client_goes,
-        a_repetition_behind_other_waiters_gets_the_same_leases,
-        each_key_has_its_own_mode,
-        an_impossible_multilock_is_refused_at_once_and_holds_nothing,
-        a_multilock_that_can_no_longer_be_granted_leaves_the_queue,
-        a_multilock_nests_in_locks_that_its_owner_already_holds,
-        a_waiting_multilock_is_not_overtaken,
-    ];
-    crowds: [
-        multilocks_over_random_keys_exclude_each_other,
-    ];
-}
-
-shared_stores! {
-    two_nodes: [
-        a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
-        a_waiter_on_one_node_gets_a_lock_released_on_the_other,
-        a_higher_priority_on_one_comes_before_the_other,
-        a_repeated_acquire_on_the_other_has_the_same_grant,
-        a_repetition_at_another_node_is_never_refused,
-        a_wait_that_times_out_names_no_holder_that_has_released,
-        fifty_waiters_on_both_are_served_in_order,
-        a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter,
-    ];
-    reentrancy: [
-        a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters,
-        a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters,
-    ];
-    terms: [
-        a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_waiter,
-        a_lock_delay_on_one_holds_on_the_other,
-    ];
-    fence: [
-        a_token_presented_on_one_is_known_on_the_other,
-    ];
-    groups: [
-        a_waiter_of_another_group_on_the_other_node_is_second,
-        a_waiter_at_its_group_limit_is_granted_when_a_permit_ends_elsewhere,
-        groups_without_a_turn_are_granted_as_well,
-    ];
-    closing: [
-        a_key_closed_on_one_is_opened_on_the_other_for_its_waiter,
-    ];
-    tickets: [
-        a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals,
-        a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter,
-    ];
-    crowds: [
-        multilocks_over_random_keys_exclude_each_other_on_both,
-        a_multilock_gets_a_key_released_on_another_node_before_later_waiters,
-    ];
+    }
 }

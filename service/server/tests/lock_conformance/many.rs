@@ -87,10 +87,6 @@ pub async fn join_all(node: &Locks, request: LockManyRequest) -> JoinHandle<Answ
     tokio::spawn(async move { node.acquire_many(request).await })
 }
 
-pub async fn all_joined(waiting: JoinHandle<Answer<AcquiredMany>>) -> Answer<AcquiredMany> {
-    tokio::time::timeout(PATIENCE, waiting).await.expect("an answer in time").unwrap()
-}
-
 pub async fn holder_at(node: &Locks, key: &str) -> Option<String> {
     let state = node.inspect(&at(key)).await.unwrap().state;
     state.holders().first().map(|lease| lease.owner.as_str().to_owned())

@@ -2,17 +2,26 @@ use std::time::Duration;
 
 use futures::poll;
 use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
-use latchgate_core::lock::{Command, Demand, EndReason, Force, LimitMismatch, Mode, Note, Outcome, Refusal};
+use latchgate_core::lock::{Command, Demand, EndReason, Force, Lease, LimitMismatch, Mode, Note, Outcome, Refusal};
+use latchgate_testkit::eventually;
+use tokio::task::JoinHandle;
 
-use crate::calls::{at, granted, id, owner, refused, request, take, wait, with};
+use crate::calls::{at, by, granted, id, joined, permits, refused, request, take, wait};
 use crate::many::{
-    all, all_granted, all_joined, alone, holder_at, holders_at, join_all, one_ended, one_refused, release_all,
-    renew_all, until_held_at, until_waiting_at, waiting, with_all,
+    all, all_granted, alone, holder_at, holders_at, join_all, one_ended, one_refused, release_all, renew_all,
+    until_held_at, until_waiting_at, waiting, with_all,
 };
 use crate::worlds::{PATIENCE, World};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
 const FREE: [&str; 3] = ["", "", ""];
+
+/// Waits for the key `b`, at which so many wait then.
+async fn queued(node: &Locks, request: LockManyRequest, waiters: u64) -> JoinHandle<Answer<AcquiredMany>> {
+    let waiting = join_all(node, waiting(request)).await;
+    until_waiting_at(node, "b", waiters).await;
+    waiting
+}
 
 pub async fn all_keys_are_granted_or_none(world: &World) {
     let node = world.node().await;
@@ -32,8 +41,7 @@ pub async fn all_keys_are_granted_or_none(world: &World) {
 pub async fn a_multilock_holds_nothing_while_it_waits(world: &World) {
     let node = world.node().await;
     take(&node, &at("b"), request("holder")).await;
-    let mine = join_all(&node, waiting(all("me", &KEYS))).await;
-    until_waiting_at(&node, "b", 1).await;
+    let mine = queued(&node, all("me", &KEYS), 1).await;
     for key in ["a", "c"] {
         take(&node, &at(key), request("passing")).await;
     }
@@ -45,7 +53,7 @@ pub async fn a_multilock_holds_nothing_while_it_waits(world: &World) {
     until_waiting_at(&node, "c", 1).await;
     assert_eq!(holders_at(&node, &KEYS).await, ["", "", "passing"]);
     node.release(&at("c"), id("passing")).await.unwrap();
-    all_granted(all_joined(mine).await);
+    all_granted(joined(mine).await);
     for key in KEYS {
         until_waiting_at(&node, key, 0).await;
     }
@@ -59,15 +67,13 @@ pub async fn a_wait_that_times_out_holds_nothing_and_can_be_resumed(world: &Worl
     assert_eq!((index, refused.why), (1, Refusal::WaitTimeout));
     assert!(refused.waited >= Duration::from_millis(120));
     until_waiting_at(&node, "b", 0).await;
-    let later = join_all(&node, waiting(all("later", &KEYS))).await;
-    until_waiting_at(&node, "b", 1).await;
-    let back = LockManyRequest { position: Some(refused.position), ..waiting(all("me", &KEYS)) };
-    let mine = join_all(&node, back).await;
-    until_waiting_at(&node, "b", 2).await;
+    let later = queued(&node, all("later", &KEYS), 1).await;
+    let back = LockManyRequest { position: Some(refused.position), ..all("me", &KEYS) };
+    let mine = queued(&node, back, 2).await;
     node.release(&at("b"), id("holder")).await.unwrap();
-    let mine = all_granted(all_joined(mine).await);
+    let mine = all_granted(joined(mine).await);
     release_all(&node, "me", &KEYS).await;
-    let later = all_granted(all_joined(later).await);
+    let later = all_granted(joined(later).await);
     assert!(mine.iter().zip(later).all(|(mine, later)| later.token > mine.token));
 }
 
@@ -87,9 +93,7 @@ pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {
     let first = all_granted(node.acquire_many(all("me", &KEYS)).await);
     for repetition in [all("me", &KEYS), waiting(all("me", &KEYS))] {
         let again = all_granted(node.acquire_many(repetition).await);
-        let tokens = |leases: &[latchgate_core::lock::Lease]| -> Vec<_> {
-            leases.iter().map(|lease| (lease.token, lease.expires_at)).collect()
-        };
+        let tokens = |leases: &[Lease]| leases.iter().map(|lease| (lease.token, lease.expires_at)).collect::<Vec<_>>();
         assert_eq!(tokens(&again), tokens(&first));
     }
     assert_eq!(release_all(&node, "me", &KEYS).await, [0, 0, 0]);
@@ -101,14 +105,12 @@ pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {
 pub async fn a_client_that_goes_away_while_it_waits_leaves_nothing(world: &World) {
     let node = world.node().await;
     take(&node, &at("b"), request("holder")).await;
-    let gone = join_all(&node, waiting(all("gone", &KEYS))).await;
-    until_waiting_at(&node, "b", 1).await;
-    let next = join_all(&node, waiting(all("next", &KEYS))).await;
-    until_waiting_at(&node, "b", 2).await;
+    let gone = queued(&node, all("gone", &KEYS), 1).await;
+    let next = queued(&node, all("next", &KEYS), 2).await;
     gone.abort();
     until_waiting_at(&node, "b", 1).await;
     node.release(&at("b"), id("holder")).await.unwrap();
-    all_granted(all_joined(next).await);
+    all_granted(joined(next).await);
     assert_eq!(holders_at(&node, &KEYS).await, ["next", "next", "next"]);
 }
 
@@ -152,25 +154,6 @@ pub async fn a_grant_that_was_repeated_stays_when_its_first_client_goes(world: &
     assert_eq!(node.inspect(&at("a")).await.unwrap().state.holders()[0].token, repeated[0].token);
 }
 
-/// The client loses its connection while it waits. It repeats the request, which is queued behind another waiter.
-pub async fn a_repetition_behind_other_waiters_gets_the_same_leases(world: &World) {
-    let node = world.node().await;
-    take(&node, &at("b"), request("holder")).await;
-    let first = join_all(&node, waiting(all("me", &KEYS))).await;
-    until_waiting_at(&node, "b", 1).await;
-    let behind = join_all(&node, waiting(all("behind", &KEYS))).await;
-    until_waiting_at(&node, "b", 2).await;
-    let again = join_all(&node, waiting(all("me", &KEYS))).await;
-    until_waiting_at(&node, "b", 3).await;
-    node.release(&at("b"), id("holder")).await.unwrap();
-    let first = all_granted(all_joined(first).await);
-    let again = all_granted(all_joined(again).await);
-    assert_eq!(first.len(), again.len());
-    assert!(first.iter().zip(&again).all(|(one, other)| one.token == other.token));
-    release_all(&node, "me", &KEYS).await;
-    all_granted(all_joined(behind).await);
-}
-
 pub async fn each_key_has_its_own_mode(world: &World) {
     let node = world.node().await;
     let mixed = |lease: &str, permits: u32| LockManyRequest {
@@ -192,7 +175,7 @@ pub async fn each_key_has_its_own_mode(world: &World) {
 
 pub async fn an_impossible_multilock_is_refused_at_once_and_holds_nothing(world: &World) {
     let node = world.node().await;
-    take(&node, &at("b"), crate::calls::permits(1, 3, request("holder"))).await;
+    take(&node, &at("b"), permits(1, 3, request("holder"))).await;
     let wrong_limit = LockManyRequest {
         locks: vec![
             alone("a"),
@@ -213,18 +196,16 @@ pub async fn an_impossible_multilock_is_refused_at_once_and_holds_nothing(world:
 pub async fn a_multilock_that_can_no_longer_be_granted_leaves_the_queue(world: &World) {
     let node = world.node().await;
     take(&node, &at("b"), request("holder")).await;
-    let mine = join_all(&node, waiting(all("me", &KEYS))).await;
-    until_waiting_at(&node, "b", 1).await;
-    let behind = join_all(&node, waiting(all("behind", &["b"]))).await;
-    until_waiting_at(&node, "b", 2).await;
-    take(&node, &at("c"), with(request("me"), |terms| terms.owner = owner("other"))).await;
+    let mine = queued(&node, all("me", &KEYS), 1).await;
+    let behind = queued(&node, all("behind", &["b"]), 2).await;
+    take(&node, &at("c"), by("other", request("me"))).await;
     node.release(&at("b"), id("holder")).await.unwrap();
-    let (index, ended) = one_ended(all_joined(mine).await);
+    let (index, ended) = one_ended(joined(mine).await);
     assert!(index == 2 && matches!(ended, Outcome::LeaseIdReused), "{index}: {ended:?}");
-    all_granted(all_joined(behind).await);
+    all_granted(joined(behind).await);
     release_all(&node, "behind", &["b"]).await;
     let no_turns = || async { node.inspect(&at("b")).await.unwrap().state.turns().is_empty() };
-    assert!(latchgate_testkit::eventually(PATIENCE, no_turns).await);
+    assert!(eventually(PATIENCE, no_turns).await);
     assert_eq!(holders_at(&node, &KEYS).await, ["", "", "other"]);
 }
 
@@ -242,22 +223,20 @@ pub async fn a_multilock_nests_in_locks_that_its_owner_already_holds(world: &Wor
 pub async fn a_waiting_multilock_is_not_overtaken(world: &World) {
     let node = world.node().await;
     take(&node, &at("b"), request("holder")).await;
-    let mine = join_all(&node, waiting(all("me", &KEYS))).await;
-    until_waiting_at(&node, "b", 1).await;
+    let mine = queued(&node, all("me", &KEYS), 1).await;
     let behind = {
         let node = node.clone();
         tokio::spawn(async move { node.acquire(&at("b"), wait("behind")).await })
     };
     until_waiting_at(&node, "b", 2).await;
-    let urgent = join_all(&node, LockManyRequest { priority: 5, ..waiting(all("urgent", &KEYS)) }).await;
-    until_waiting_at(&node, "b", 3).await;
+    let urgent = queued(&node, LockManyRequest { priority: 5, ..all("urgent", &KEYS) }, 3).await;
     assert_eq!(refused(node.acquire(&at("b"), request("passing")).await).why, Refusal::Held);
     node.release(&at("b"), id("holder")).await.unwrap();
-    let urgent = all_granted(all_joined(urgent).await);
+    let urgent = all_granted(joined(urgent).await);
     // The key of the queue comes last: then all keys are free.
     release_all(&node, "urgent", &["a", "c", "b"]).await;
-    let mine = all_granted(all_joined(mine).await);
+    let mine = all_granted(joined(mine).await);
     release_all(&node, "me", &["a", "c", "b"]).await;
-    let behind = granted(tokio::time::timeout(PATIENCE, behind).await.unwrap().unwrap()).lease;
+    let behind = granted(joined(behind).await).lease;
     assert!(urgent[1].token < mine[1].token && mine[1].token < behind.token);
 }

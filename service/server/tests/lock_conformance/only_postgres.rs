@@ -7,15 +7,17 @@ use std::time::Duration;
 use latchgate::locks::{Failure, Limits};
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_testkit::eventually;
+use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::stores::{migrated, postgres_config};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use crate::calls::{at, hold, release, request, take};
 use crate::many::{all, one_refused};
-use crate::worlds::{PATIENCE, patient, postgres_config, start, start_with};
+use crate::worlds::{PATIENCE, collecting, patient, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_multilock_that_is_refused_opens_no_connection() {
-    let config = postgres_config().await;
+    let config = migrated_config().await;
     let store = Arc::new(PostgresStore::open(&config).await.unwrap());
     // The first step of the collection would open another connection.
     let limits = Limits { collect_interval: Duration::from_secs(3_600), ..patient() };
@@ -33,7 +35,7 @@ async fn a_multilock_that_is_refused_opens_no_connection() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down() {
-    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config().await };
+    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..migrated_config().await };
     let node = start(Arc::new(PostgresStore::open(&config).await.unwrap())).await;
     take(&node, &at("b"), request("holder")).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();
@@ -50,9 +52,8 @@ async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_the_state_was_collected_and_the_clock_was_set_back() {
-    let config = postgres_config().await;
-    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
-    let node = start_with(Arc::new(PostgresStore::open(&config).await.unwrap()), limits).await;
+    let config = migrated_config().await;
+    let node = start_with(Arc::new(PostgresStore::open(&config).await.unwrap()), collecting()).await;
     let database = PgPool::connect(&config.url).await.unwrap();
     let mut last = 0;
     for hours_back in 0..3 {
@@ -71,6 +72,10 @@ async fn tokens_rise_after_the_state_was_collected_and_the_clock_was_set_back() 
         let is_collected = || async { count().await.unwrap() == 0 };
         assert!(eventually(PATIENCE, is_collected).await);
     }
+}
+
+async fn migrated_config() -> PostgresConfig {
+    migrated(postgres_config(shared_database().await)).await
 }
 
 /// The server's processes for connections to this database.

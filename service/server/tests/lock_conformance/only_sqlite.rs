@@ -1,30 +1,29 @@
 //! Leases in a file outlive their node.
 
-use latchgate_core::lock::{Outcome, Refusal};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
-use latchgate::locks::Limits;
 use latchgate::store::Store;
 use latchgate_core::App;
+use latchgate_core::lock::{Outcome, Refusal};
 use latchgate_testkit::eventually;
+use latchgate_testkit::stores::Place;
 
 use crate::calls::{granted, hold, id, join, joined, key, refused, release, request, until_waiting, wait};
-use crate::worlds::{PATIENCE, World, patient, start, start_with};
+use crate::worlds::{PATIENCE, World, collecting, start, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_after_the_state_was_collected_and_the_clock_was_set_back() {
-    let world = World::sqlite().await;
+    let world = World::on(Place::sqlite().await).await;
     let store = world.store().await;
-    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
-    let node = start_with(Arc::clone(&store), limits).await;
+    let node = start_with(Arc::clone(&store), collecting()).await;
     hold(&node, "me").await;
     release(&node, "me").await;
     // As if the clock had been an hour ahead, and the time had passed for which the state is kept.
     let set = "update locks set keep_until = 0, \
                state = json_set(state, '$.token', json_extract(state, '$.token') + 3600000 * 1024) \
                returning json_extract(state, '$.token')";
-    let file = rusqlite::Connection::open(world.path()).unwrap();
+    let Place::Sqlite(path, _) = &world.0 else { unreachable!() };
+    let file = rusqlite::Connection::open(path).unwrap();
     let token: i64 = file.query_row(set, [], |row| row.get(0)).unwrap();
     let is_collected = || async { store.list(&App::default(), "", None, 1).await.unwrap().is_empty() };
     assert!(eventually(PATIENCE, is_collected).await);
@@ -33,7 +32,7 @@ async fn tokens_rise_after_the_state_was_collected_and_the_clock_was_set_back() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_held_lease_is_still_held_when_the_file_is_opened_again() {
-    let world = World::sqlite().await;
+    let world = World::on(Place::sqlite().await).await;
     let node = world.node().await;
     let lease = hold(&node, "me").await.lease;
     let waiting = join(&node, wait("waiter")).await;
@@ -43,7 +42,7 @@ async fn a_held_lease_is_still_held_when_the_file_is_opened_again() {
 
     let store: OnceLock<Arc<dyn Store>> = OnceLock::new();
     let is_opened = || async {
-        match world.open().await {
+        match world.0.open().await {
             Ok(opened) => store.set(opened).is_ok(),
             Err(_) => false,
         }

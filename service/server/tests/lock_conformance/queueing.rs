@@ -1,14 +1,13 @@
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::locks::{LockRequest, Locks};
+use latchgate::locks::LockRequest;
+use latchgate_core::lock::{Command, Outcome, Refusal};
 
 use crate::calls::{
-    again, granted, hold, holder, id, join, joined, key, owner, refused, release, request, take, until_waiting, wait,
-    with,
+    again, by, command, granted, hold, holder, holders, join, joined, key, permits, refused, release, release_one,
+    request, shared, take, until_waiting, wait,
 };
 use crate::worlds::World;
-use latchgate_core::lock::{Mode, Outcome, Refusal};
 
 pub async fn a_waiter_gets_the_lock_on_its_release(world: &World) {
     let node = world.node().await;
@@ -20,42 +19,6 @@ pub async fn a_waiter_gets_the_lock_on_its_release(world: &World) {
     assert!(second.token > first.token);
     assert_eq!(holder(&node).await.as_deref(), Some("second"));
     until_waiting(&node, 0).await;
-}
-
-pub async fn waiters_are_served_in_the_order_of_their_arrival(world: &World) {
-    let names: Vec<String> = (0..12).map(|number| format!("waiter-{number}")).collect();
-    let requests = names.iter().map(|name| wait(name)).collect();
-    assert_eq!(served(&world.node().await, requests).await, names);
-}
-
-pub async fn a_higher_priority_is_served_first(world: &World) {
-    let requests = [("a", 1), ("b", 5), ("c", 1), ("d", 10), ("e", 5)];
-    let requests = requests.map(|(name, priority)| LockRequest { priority, ..wait(name) });
-    assert_eq!(served(&world.node().await, requests.into()).await, ["d", "b", "e", "a", "c"]);
-}
-
-/// Queues all requests behind a holder. Each waiter releases the lock as soon as it has it. Returns the order of the grants.
-async fn served(node: &Locks, requests: Vec<LockRequest>) -> Vec<String> {
-    hold(node, "holder").await;
-    let order: Arc<Mutex<Vec<String>>> = Arc::default();
-    let mut tasks = Vec::new();
-    for (before, request) in (1..).zip(requests) {
-        let name = request.lease.lease_id.as_str().to_owned();
-        let waiting = join(node, request).await;
-        until_waiting(node, before).await;
-        let (node, order) = (node.clone(), Arc::clone(&order));
-        tasks.push(tokio::spawn(async move {
-            granted(joined(waiting).await);
-            order.lock().unwrap().push(name.clone());
-            node.release(&key(), id(&name)).await.unwrap();
-        }));
-    }
-    release(node, "holder").await;
-    for task in tasks {
-        task.await.unwrap();
-    }
-    let order = order.lock().unwrap();
-    order.clone()
 }
 
 pub async fn a_wait_that_times_out_is_refused_and_leaves_the_queue(world: &World) {
@@ -96,11 +59,11 @@ pub async fn closing_ends_waits_and_answers_other_requests(world: &World) {
 /// While a reader holds the lock, a writer requests it without waiting, and a second reader waits for it.
 pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World) {
     let node = world.node().await;
-    let shared = |name: &str| with(wait(name), |terms| terms.demand.mode = Mode::Shared);
-    take(&node, &key(), shared("holder")).await;
+    take(&node, &key(), shared(wait("holder"))).await;
     // Both are polled together, so that they can be in one batch.
     let key = key();
-    let (writer, reader) = tokio::join!(node.acquire(&key, request("writer")), node.acquire(&key, shared("reader")));
+    let (writer, reader) = (node.acquire(&key, request("writer")), node.acquire(&key, shared(wait("reader"))));
+    let (writer, reader) = tokio::join!(writer, reader);
     assert_eq!(refused(writer).why, Refusal::Held);
     granted(reader);
 }
@@ -109,7 +72,7 @@ pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World
 pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
     let node = world.node().await;
     hold(&node, "holder").await;
-    let first = join(&node, with(wait("first"), |terms| terms.owner = owner("twice"))).await;
+    let first = join(&node, by("twice", wait("first"))).await;
     until_waiting(&node, 1).await;
     let between = join(&node, wait("between")).await;
     until_waiting(&node, 2).await;
@@ -119,9 +82,30 @@ pub async fn a_waiter_whose_owner_gets_the_lock_has_it_too(world: &World) {
     let first = granted(joined(first).await).lease;
     let second = granted(joined(second).await).lease;
     assert_eq!(first.token, second.token);
-    let released = node.release(&key(), id("first")).await.unwrap();
-    assert!(matches!(released, Outcome::Released { still_held: 1 }), "{released:?}");
+    assert_eq!(release_one(&node, "first").await, 1);
     assert_eq!(holder(&node).await.as_deref(), Some("twice"));
     release(&node, "second").await;
     granted(joined(between).await);
+}
+
+pub async fn a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease(world: &World) {
+    let node = world.node().await;
+    let set = async |limit, held| {
+        assert_eq!(command(&node, Command::SetLimit(limit)).await, Outcome::LimitSet { limit, held });
+    };
+    set(Some(1), 0).await;
+    take(&node, &key(), permits(1, None, request("first"))).await;
+    let second = join(&node, permits(1, None, wait("second"))).await;
+    until_waiting(&node, 1).await;
+    set(Some(2), 1).await;
+    granted(joined(second).await);
+
+    set(Some(1), 2).await;
+    assert_eq!(holders(&node).await, ["first", "second"]);
+    let third = join(&node, permits(1, None, wait("third"))).await;
+    until_waiting(&node, 1).await;
+    release(&node, "first").await;
+    assert_eq!(holders(&node).await, ["second"], "the one permit that is left is taken");
+    release(&node, "second").await;
+    granted(joined(third).await);
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use latchgate::locks::{Limits, LockRequest, Locks};
 use latchgate_core::lock::{Position, RECENT_MAX, Refusal};
+use latchgate_testkit::eventually;
 
 use crate::calls::{
-    granted, hold, holder, inspect, join, joined, key, refused, release, request, until_past, until_waiting, wait,
+    granted, hold, holder, inspect, join, joined, key, refused, release, request, take, until_past, until_waiting, wait,
 };
 use crate::worlds::{PATIENCE, World, patient, start_with};
 
@@ -31,34 +32,6 @@ fn back(lease: &str, position: Position) -> LockRequest {
     LockRequest { position: Some(position), ..wait(lease) }
 }
 
-pub async fn a_returning_ticket_holder_is_served_before_later_arrivals(world: &World) {
-    let node = world.node().await;
-    hold(&node, "holder").await;
-    let position = timed_out(&node, "first", None).await;
-    let second = join(&node, wait("second")).await;
-    let third = join(&node, LockRequest { priority: 2, ..wait("urgent") }).await;
-    let first = join(&node, back("first", position)).await;
-    until_waiting(&node, 3).await;
-    release(&node, "holder").await;
-    for (name, waiting) in [("urgent", third), ("first", first), ("second", second)] {
-        granted(joined(waiting).await);
-        assert_eq!(holder(&node).await.as_deref(), Some(name));
-        release(&node, name).await;
-    }
-}
-
-pub async fn the_wait_of_a_ticket_holder_counts_from_its_first_arrival(world: &World) {
-    let node = world.node().await;
-    hold(&node, "holder").await;
-    let position = timed_out(&node, "first", None).await;
-    let first = join(&node, back("first", position)).await;
-    until_waiting(&node, 1).await;
-    release(&node, "holder").await;
-    let lease = granted(joined(first).await).lease;
-    assert_eq!(lease.waited_ms, lease.granted_at.ms_since(position.arrival));
-    assert!(u128::from(lease.waited_ms) >= SHORT.as_millis());
-}
-
 pub async fn the_position_of_a_ticket_holder_is_reserved_for_a_moment(world: &World) {
     let node = reserving(world, FOR_EVER).await;
     hold(&node, "holder").await;
@@ -69,7 +42,10 @@ pub async fn the_position_of_a_ticket_holder_is_reserved_for_a_moment(world: &Wo
     // If a waiter could be granted the lock, the release has done that.
     let answer = refused(node.acquire(&key(), request("passing")).await);
     assert_eq!((answer.why, answer.waiters, &answer.holders[..]), (Refusal::Reserved, 1, &[][..]));
-    granted(node.acquire(&key(), back("first", position)).await);
+    let lease = take(&node, &key(), back("first", position)).await.lease;
+    // It has waited since its first arrival.
+    assert_eq!(lease.waited_ms, lease.granted_at.ms_since(position.arrival));
+    assert!(u128::from(lease.waited_ms) >= SHORT.as_millis());
     release(&node, "first").await;
     granted(joined(second).await);
 }
@@ -129,11 +105,11 @@ pub async fn a_closing_node_reserves_no_positions(world: &World) {
     assert_eq!(inspect(&node).await.state.turns().len(), 1, "its position is reserved");
     node.close();
     let are_gone = || async { inspect(&node).await.state.turns().is_empty() };
-    assert!(latchgate_testkit::eventually(PATIENCE, are_gone).await, "{:?}", inspect(&node).await);
+    assert!(eventually(PATIENCE, are_gone).await, "{:?}", inspect(&node).await);
 }
 
 pub async fn a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     hold(&one, "holder").await;
     let position = timed_out(&one, "first", None).await;
     // The arrivals must differ by more than the nodes' estimates of the clock.
@@ -161,9 +137,9 @@ pub async fn a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter(w
     until_past(&other, position.arrival.plus_ms(250)).await;
     let second = join(&other, wait("second")).await;
     let first = join(&other, back("first", position)).await;
-    let positions =
-        || async { inspect(&one).await.state.turns().iter().filter(|turn| turn.position == position).count() };
-    assert!(latchgate_testkit::eventually(PATIENCE, || async { positions().await == 2 }).await);
+    let are_both_there =
+        || async { inspect(&one).await.state.turns().iter().filter(|turn| turn.position == position).count() == 2 };
+    assert!(eventually(PATIENCE, are_both_there).await);
     release(&one, "holder").await;
     granted(joined(first).await);
     // After its grant, the old node withdraws the turn.

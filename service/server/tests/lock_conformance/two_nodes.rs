@@ -1,24 +1,24 @@
-use latchgate_core::lock::{Outcome, Refusal};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use latchgate::locks::LockRequest;
+use latchgate_core::lock::Refusal;
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
 use crate::calls::{
-    again, granted, hold, holder, id, inspect, join, joined, key, refused, release, request, shared, take, until_past,
-    until_waiting, wait, with,
+    again, granted, hold, holder, id, inspect, join, joined, key, refused, release, renew, request, shared, take,
+    until_past, until_waiting, wait, with,
 };
 use crate::worlds::{PATIENCE, World};
 
 pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     let lease = hold(&one, "first").await.lease;
     let refused = refused(other.acquire(&key(), request("second")).await);
     assert_eq!((refused.why, &refused.holders[..]), (Refusal::Held, &[lease.clone()][..]));
-    let renewed = other.renew(&key(), id("first"), Some(700_000), None).await.unwrap();
-    let (Outcome::Renewed(renewed), _) = renewed else { panic!("{renewed:?}") };
+    let renewed = renew(&other, "first", Some(700_000)).await;
     assert!(renewed.expires_at > lease.expires_at);
     assert_eq!(inspect(&one).await.state.holders(), [renewed]);
     release(&other, "first").await;
@@ -27,7 +27,7 @@ pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(wo
 }
 
 pub async fn a_waiter_on_one_node_gets_a_lock_released_on_the_other(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     let mut token = hold(&one, "0").await.lease.token;
     for round in 1..6 {
         // The lock alternates between the nodes.
@@ -41,22 +41,8 @@ pub async fn a_waiter_on_one_node_gets_a_lock_released_on_the_other(world: &Worl
     }
 }
 
-pub async fn a_higher_priority_on_one_comes_before_the_other(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
-    hold(&one, "holder").await;
-    let low = join(&one, LockRequest { priority: 2, ..wait("low") }).await;
-    until_waiting(&other, 1).await;
-    let high = join(&other, LockRequest { priority: 3, ..wait("high") }).await;
-    until_waiting(&one, 2).await;
-    release(&one, "holder").await;
-    let high = granted(joined(high).await).lease;
-    release(&other, "high").await;
-    let low = granted(joined(low).await).lease;
-    assert!(low.token > high.token);
-}
-
 pub async fn a_repeated_acquire_on_the_other_has_the_same_grant(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     let first = hold(&one, "me").await.lease;
     for repetition in [request("me"), wait("me")] {
         let again = take(&other, &key(), repetition).await.lease;
@@ -146,7 +132,7 @@ pub async fn a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter(w
 
 /// The first answer is lost, or the client does not wait for it.
 pub async fn a_repetition_at_another_node_is_never_refused(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     for round in 0..4 {
         let (holder, me, behind) = (format!("holder-{round}"), format!("me-{round}"), format!("behind-{round}"));
         hold(&one, &holder).await;
@@ -158,7 +144,7 @@ pub async fn a_repetition_at_another_node_is_never_refused(world: &World) {
         until_waiting(&one, 2).await;
         release(&one, &holder).await;
         let first = granted(joined(first).await).lease;
-        let repeated = LockRequest { wait: std::time::Duration::from_millis(20), ..request(&me) };
+        let repeated = LockRequest { wait: Duration::from_millis(20), ..request(&me) };
         let nested = again(&me, with(repeated.clone(), |terms| terms.lease_id = id(&format!("nested-{round}"))));
         // At the same moment, so that the other node has just written the state of its own waiter.
         let (repeated, nested) = (join(&other, repeated).await, join(&other, nested).await);
@@ -173,11 +159,11 @@ pub async fn a_repetition_at_another_node_is_never_refused(world: &World) {
 }
 
 pub async fn a_wait_that_times_out_names_no_holder_that_has_released(world: &World) {
-    let (one, other) = (world.node().await, world.node().await);
+    let (one, other) = world.two().await;
     for reader in ["first", "second"] {
         take(&one, &key(), shared(request(reader))).await;
     }
-    let writer = LockRequest { wait: std::time::Duration::from_secs(3), ..request("writer") };
+    let writer = LockRequest { wait: Duration::from_secs(3), ..request("writer") };
     let waiting = join(&other, writer).await;
     until_waiting(&one, 1).await;
     // The other node is not notified, because its waiter still cannot be granted the lock.
