@@ -1,9 +1,9 @@
+use latchgate::store::Change;
 use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::{Change, StoreError};
-use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_core::{Address, App, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, new, state};
+use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, is_over, new, of_app, pages, state};
 
 const OVER: Timestamp = Timestamp::from_ms(1);
 
@@ -14,39 +14,29 @@ pub async fn only_rows_past_their_time_are_collected(world: &World) {
     world.write(&soon, state(1), world.now().await.plus_ms(3_600_000)).await;
     world.write(&renewed, state(1), OVER).await;
     world.write(&renewed, state(2), FOREVER).await;
-    let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
+    let collected = world.collect(100).await;
     assert_eq!((collected.removed, collected.next), (1, None));
     assert_eq!(world.keys("").await, ["kept", "renewed", "soon"]);
-    assert_eq!(world.locks().collect(EPOCH, None, 100).await.unwrap().removed, 0);
+    assert_eq!(world.collect(100).await.removed, 0);
 }
 
 pub async fn pages_cover_every_row_once(world: &World) {
-    let address = |app: &str, number: u32| Address {
-        app: App::parse(app).unwrap(),
-        key: Key::parse(&format!("key-{number}")).unwrap(),
-    };
-    let addresses: Vec<Address> =
-        ["b", "default", "a"].into_iter().flat_map(|app| (0..7).map(move |number| address(app, number))).collect();
+    let of_each = |app| (0..7).map(move |number| of_app(app, &format!("key-{number}")));
+    let addresses: Vec<Address> = ["b", "default", "a"].into_iter().flat_map(of_each).collect();
     // Every second row is to be kept.
     let keep_until = |index: usize| if index.is_multiple_of(2) { OVER } else { FOREVER };
     let row = |(index, address): (usize, &Address)| Change { keep_until: keep_until(index), ..new(address, state(1)) };
     let batch: Vec<Change> = addresses.iter().enumerate().map(row).collect();
     assert!(world.commit(&batch).await.iter().all(Option::is_some));
 
-    let mut after = None;
-    let mut removed = 0;
-    for step in 0.. {
-        assert!(step < 10, "21 rows, 4 at a time, are 6 steps");
-        let collected = world.locks().collect(EPOCH, after.as_deref(), 4).await.unwrap();
-        assert!(collected.removed <= 4);
-        removed += collected.removed;
-        assert!(collected.next > after || collected.next.is_none(), "{:?} after {after:?}", collected.next);
-        after = collected.next;
-        if after.is_none() {
-            break;
-        }
-    }
-    assert_eq!(removed, 11);
+    let steps = pages(async |from| {
+        let collected = world.locks().collect(EPOCH, from, 4).await.unwrap();
+        assert!(collected.next.as_deref() > from || collected.next.is_none(), "{:?} after {from:?}", collected.next);
+        (collected.removed, collected.next)
+    });
+    let removed = steps.await;
+    assert!(removed.len() <= 6 && removed.iter().all(|removed| *removed <= 4), "{removed:?}");
+    assert_eq!(removed.iter().sum::<u64>(), 11);
     for (index, address) in addresses.iter().enumerate() {
         let is_there = world.load(address).await.state == state(1);
         assert_eq!(is_there, keep_until(index) == FOREVER, "{address:?}");
@@ -65,9 +55,9 @@ pub async fn rows_are_due_once_their_notice_has_passed(world: &World) {
     // A change without a notice removes the old notice.
     assert!(world.commit(&[change(settled, versions[4].unwrap(), state(2))]).await[0].is_some());
 
-    assert_eq!(world.locks().collect(EPOCH, None, 100).await.unwrap().due, [first.clone(), last.clone()]);
+    assert_eq!(world.collect(100).await.due, [first.clone(), last.clone()]);
     // The rows stay due, also when they are read page by page.
-    let page = world.locks().collect(EPOCH, None, 1).await.unwrap();
+    let page = world.collect(1).await;
     assert_eq!(page.due, std::slice::from_ref(first));
     assert_eq!(world.locks().collect(EPOCH, page.next.as_deref(), 100).await.unwrap().due, std::slice::from_ref(last));
 }
@@ -77,11 +67,11 @@ pub async fn a_row_that_is_due_is_kept_until_a_commit_has_handled_it(world: &Wor
     let over = Change { keep_until: OVER, ..new(&key, state(1)) };
     let version = world.commit(&[Change { notice_at: Some(OVER), ..over.clone() }]).await[0].unwrap();
     for _ in 0..2 {
-        let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
+        let collected = world.collect(100).await;
         assert_eq!((collected.removed, collected.due), (0, vec![key.clone()]));
     }
     assert!(world.commit(&[Change { expected: version, ..over }]).await[0].is_some());
-    let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
+    let collected = world.collect(100).await;
     assert_eq!((collected.removed, collected.due), (1, vec![]));
 }
 
@@ -91,23 +81,20 @@ pub async fn a_state_is_collected_only_in_an_epoch_whose_tokens_are_all_higher(w
     }
     let higher = state(EPOCH.number() + 5).token();
     for removed in [1, 0] {
-        let collected = world.locks().collect(EPOCH, None, 100).await.unwrap();
+        let collected = world.collect(100).await;
         assert_eq!((collected.removed, collected.token_kept), (removed, Some(higher)));
         assert_eq!(world.keys("").await, ["equal", "higher"]);
     }
     let above = Epoch::above_token(higher);
-    let collected = world.locks().collect(above, None, 100).await;
-    assert!(matches!(collected, Err(StoreError::EpochOver)), "{collected:?}");
+    is_over(world.locks().collect(above, None, 100).await);
     assert_eq!(world.keys("").await, ["equal", "higher"]);
     world.turn(EngineState::Active, above).await;
-    let collected = world.locks().collect(EPOCH, None, 100).await;
-    assert!(matches!(collected, Err(StoreError::EpochOver)), "{collected:?}");
+    is_over(world.locks().collect(EPOCH, None, 100).await);
     let collected = world.locks().collect(above, None, 100).await.unwrap();
     assert_eq!((collected.removed, collected.token_kept), (2, None));
     assert!(world.keys("").await.is_empty());
     // What was evaluated before the states were removed, with lower tokens, is refused.
-    let refused = world.store.commit(world.now().await, &[new(&at("higher"), state(1))]).await;
-    assert!(matches!(refused, Err(StoreError::EpochOver)), "{refused:?}");
+    is_over(world.store.commit(world.now().await, &[new(&at("higher"), state(1))]).await);
 }
 
 pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
@@ -119,7 +106,7 @@ pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
             assert!(!versions.contains(&version), "{version:?} after {versions:?}");
             versions.push(version);
         }
-        assert_eq!(world.locks().collect(EPOCH, None, 10).await.unwrap().removed, 1);
+        assert_eq!(world.collect(10).await.removed, 1);
         // Versions are made from the clock, in ms. Nodes keep every row for at least a minute, so they never collide.
         let collected_at = world.now().await;
         assert!(eventually(PATIENCE, || async { world.now().await > collected_at }).await);
@@ -135,32 +122,24 @@ pub async fn a_row_created_again_never_has_an_old_version(world: &World) {
 pub async fn rows_that_name_no_lock_are_passed_over(world: &World, unnamed: u64) {
     for limit in [1, 2, 100] {
         world.write(&at("over"), state(1), OVER).await;
-        let (mut from, mut removed, mut passed_over) = (None::<String>, 0, 0);
-        loop {
-            let collected = world.locks().collect(EPOCH, from.as_deref(), limit).await.unwrap();
-            removed += collected.removed;
-            passed_over += collected.unnamed;
-            from = collected.next;
-            if from.is_none() {
-                break;
-            }
-        }
-        assert_eq!((removed, passed_over), (1, unnamed), "{limit} at a time");
+        let steps = pages(async |from| {
+            let collected = world.locks().collect(EPOCH, from, limit).await.unwrap();
+            ((collected.removed, collected.unnamed), collected.next)
+        });
+        assert_eq!(sums(steps.await), (1, unnamed), "{limit} at a time");
     }
     world.write(&at("over"), state(1), OVER).await;
     for limit in [1, 2, 100] {
-        let (mut from, mut items, mut unreadable) = (None::<String>, 0, 0);
-        loop {
-            let page = world.locks().dump(from.as_deref(), limit).await.unwrap();
-            items += page.items.len() as u64;
-            unreadable += page.unreadable.len() as u64;
-            from = page.next;
-            if from.is_none() {
-                break;
-            }
-        }
-        assert_eq!((items, unreadable), (1, unnamed), "{limit} at a time");
+        let dumped = pages(async |from| {
+            let page = world.locks().dump(from, limit).await.unwrap();
+            ((page.items.len() as u64, page.unreadable.len() as u64), page.next)
+        });
+        assert_eq!(sums(dumped.await), (1, unnamed), "{limit} at a time");
         let listed = world.store.list(&App::default(), "", None, limit).await.unwrap();
         assert_eq!(listed.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["over"], "{limit} at a time");
     }
+}
+
+fn sums(pages: Vec<(u64, u64)>) -> (u64, u64) {
+    pages.into_iter().fold((0, 0), |(one, other), page| (one + page.0, other + page.1))
 }

@@ -2,9 +2,10 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use latchgate::store::{Change, CommitResult, Stored, Version};
-use latchgate_core::{Address, App, CLOCK_BOUND_MS, Key, Timestamp};
+use latchgate_core::lock::EventKind;
+use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 
-use crate::worlds::{EPOCH, FOREVER, World, at, change, new, state, state_with};
+use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, state_with, tokens};
 
 pub async fn every_commit_gives_the_key_another_version(world: &World) {
     let key = at("key");
@@ -48,11 +49,14 @@ pub async fn a_commit_with_a_wrong_clock_writes_nothing(world: &World) {
     // More time may pass until the commit, but not 20 s.
     let ahead = now.plus_ms(CLOCK_BOUND_MS + 20_000);
     for estimate in [behind, ahead] {
-        let committed = world.store.commit(estimate, &[new(&key, state(1))]).await.unwrap();
+        let change = Change { events: vec![event(EventKind::Granted, 10)], ..new(&key, state(1)) };
+        let committed = world.store.commit(estimate, &[change]).await.unwrap();
         assert_eq!(committed.result, CommitResult::ClockOff, "{estimate:?}");
         assert!(committed.now >= now, "the answer must have the right time");
         assert_eq!(world.load(&key).await, Stored::default());
     }
+    world.write_events(&key, &[event(EventKind::Granted, 20)]).await;
+    assert_eq!(tokens(&world.all_events().await), [20]);
 }
 
 pub async fn exactly_one_of_racing_commits_from_one_version_wins(world: &World) {
@@ -125,21 +129,10 @@ pub async fn awkward_keys_and_metadata_come_back_byte_for_byte(world: &World) {
     assert_eq!(listed, expected);
 }
 
-pub async fn one_key_in_two_apps_is_two_states(world: &World) {
-    let here = |app: &str, key: &str| Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() };
-    // The first two would be equal if app and key were joined; the last two differ only by app.
-    let addresses = [here("a", "bc"), here("ab", "c"), here("default", "key"), here("other", "key")];
-    let batch: Vec<Change> = (1..).zip(&addresses).map(|(number, address)| new(address, state(number))).collect();
-    assert!(world.commit(&batch).await.iter().all(Option::is_some));
-    for (number, address) in (1..).zip(&addresses) {
-        assert_eq!(world.load(address).await.state, state(number), "{address:?}");
-    }
-}
-
 pub async fn a_change_of_a_collected_row_is_refused(world: &World) {
     let (key, other) = (at("key"), at("other"));
     let version = world.write(&key, state(1), Timestamp::from_ms(1)).await;
-    assert_eq!(world.locks().collect(EPOCH, None, 10).await.unwrap().removed, 1);
+    assert_eq!(world.collect(10).await.removed, 1);
     // A batch with new rows is another statement.
     assert_eq!(world.commit(&[change(&key, version, state(2))]).await, [None]);
     let versions = world.commit(&[change(&key, version, state(2)), new(&other, state(3))]).await;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use futures::poll;
 use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Version, Watched};
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
-use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
+use latchgate_core::{Address, Timestamp};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, tokens};
 
@@ -85,16 +85,6 @@ pub async fn only_changes_that_are_made_have_events(world: &World) {
     let versions = world.commit(&batch).await;
     assert_eq!(versions.iter().map(Option::is_some).collect::<Vec<_>>(), [false, true, false, true]);
     assert_eq!(tokens(&world.all_events().await), [20, 21, 40, 41]);
-}
-
-pub async fn a_commit_with_a_wrong_clock_writes_no_event(world: &World) {
-    let key = at("key");
-    let ahead = world.now().await.plus_ms(CLOCK_BOUND_MS + 20_000);
-    let change = Change { events: two_events(10), ..new(&key, state(1)) };
-    let committed = world.store.commit(ahead, &[change]).await.unwrap();
-    assert_eq!(committed.result, CommitResult::ClockOff);
-    world.write_events(&key, &two_events(20)).await;
-    assert_eq!(tokens(&world.all_events().await), [20, 21]);
 }
 
 pub async fn locked_commits_write_events(world: &World) {

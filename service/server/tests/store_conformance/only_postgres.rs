@@ -3,34 +3,35 @@
 use std::time::{Duration, Instant};
 
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::{Change, CommitResult, RecordStore, Rule, Store, StoreError, Stored, Version, WakeUp};
+use latchgate::store::{Change, CommitResult, RecordStore, Rule, StoreError, Stored, Version, WakeUp};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 use latchgate_testkit::proxy::Proxy;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::waking::next;
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, migrated, new, postgres_config, state};
+use crate::worlds::{
+    EPOCH, FOREVER, PATIENCE, World, at, change, migrated, new, postgres, postgres_config, postgres_with, state,
+    until_in_time,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_reports_lost_wake_ups_after_its_connection_was_cut() {
-    let config = postgres_config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let store = PostgresStore::open(&config).await.unwrap();
+    let world = postgres().await;
     let node = NodeId::new("node");
-    let mut receiver = store.wake_ups(&node).await.unwrap();
-    cut_off(&config.url, "and query ilike 'listen%'").await;
+    let mut receiver = world.store.wake_ups(&node).await.unwrap();
+    cut_off(&world, "and query ilike 'listen%'").await;
     assert_eq!(next(&mut receiver).await, WakeUp::All);
     // The listener has reconnected.
-    store.wake(&[(node, at("key"))]).await.unwrap();
+    world.store.wake(&[(node, at("key"))]).await.unwrap();
     assert_eq!(next(&mut receiver).await, WakeUp::Key(at("key")));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connections_that_were_cut_off_are_replaced() {
-    let (config, world) = migrated(postgres_config().await).await;
+    let world = postgres().await;
     let version = world.write(&at("key"), state(1), FOREVER).await;
-    cut_off(&config.url, "").await;
+    cut_off(&world, "").await;
     let key = at("key");
     let answers = || async { world.locks().load(EPOCH, std::slice::from_ref(&key)).await.is_ok() };
     assert!(eventually(PATIENCE, answers).await);
@@ -59,11 +60,11 @@ async fn a_database_without_a_schema_is_refused_with_advice() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_all_makes_no_change_if_another_commit_inserts_one_of_its_rows() {
-    let world = crate::worlds::postgres().await;
+    let world = postgres().await;
     // A row that does not exist cannot be locked.
     let there = at("there");
     let version = world.write(&there, state(1), FOREVER).await;
-    for round in 0..20 {
+    let attempt = async |round| {
         let fresh = at(&format!("fresh-{round}"));
         let (loaded, locked) = world.locks().lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
         let inserted = world.write(&fresh, state(2), FOREVER).await;
@@ -71,59 +72,57 @@ async fn commit_all_makes_no_change_if_another_commit_inserts_one_of_its_rows() 
         let committed = locked.commit(loaded.now, &changes, Rule::AllOrNone).await.unwrap();
         assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
         assert_eq!(world.load(&fresh).await, Stored { version: inserted, state: state(2) });
-        if committed.result == CommitResult::ClockOff {
-            // The machine was too slow, so this attempt proves nothing.
-            continue;
-        }
-        assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
-        return;
-    }
-    panic!("the machine was too slow: every commit took longer than the clock bound");
+        let is_in_time = committed.result != CommitResult::ClockOff;
+        assert!(!is_in_time || committed.result == CommitResult::Checked(vec![None, None]), "{:?}", committed.result);
+        is_in_time
+    };
+    until_in_time(attempt).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_that_insert_and_update_the_same_rows_do_not_deadlock() {
-    let (config, world) = migrated(postgres_config().await).await;
+    let world = postgres().await;
     let commit = |changes: Vec<Change>| {
         let world = world.again();
         tokio::spawn(async move { world.store.commit(world.now().await, &changes).await })
     };
-    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
-    for round in 0..20 {
+    let mut blocker = world.session().await;
+    let attempt = async |round| {
         let [a, b, c] = ["a", "b", "c"].map(|key| at(&format!("{round}-{key}")));
         let version = world.write(&c, state(1), FOREVER).await;
         // The first batch inserts a, and waits because the blocker is inserting b.
-        sqlx::query("begin").execute(&mut blocker).await.unwrap();
-        let insert = "insert into latchgate.locks (app, key, version, replaces, keep_until, state)
-            values ('default', $1, 1, 0, 0, '')";
-        sqlx::query(insert).bind(b.key.as_str()).execute(&mut blocker).await.unwrap();
+        let insert = format!(
+            "begin; insert into latchgate.locks (app, key, version, replaces, keep_until, state)
+             values ('default', '{}', 1, 0, 0, '')",
+            b.key.as_str()
+        );
+        run(&mut blocker, &insert).await;
         // It tries to insert c, which exists.
         let first = commit(vec![new(&a, state(2)), new(&b, state(2)), new(&c, state(2))]);
-        let first_waits = until_waiting(&config.url, 1, &first).await;
+        let first_waits = until_waiting(&world, 1, &first).await;
         // The second batch updates c, and waits because the first is inserting a.
         let second = commit(vec![new(&a, state(3)), change(&c, version, state(3))]);
-        let both_wait = first_waits && until_waiting(&config.url, 2, &second).await;
-        sqlx::query("rollback").execute(&mut blocker).await.unwrap();
+        let both_wait = first_waits && until_waiting(&world, 2, &second).await;
+        run(&mut blocker, "rollback").await;
         let made = [first.await.unwrap().unwrap().result, second.await.unwrap().unwrap().result];
+        assert!(both_wait || made.contains(&CommitResult::ClockOff), "{made:?}");
         if both_wait {
             let made = made.map(|result| match result {
                 CommitResult::Checked(versions) => versions.iter().map(Option::is_some).collect(),
                 CommitResult::ClockOff => vec![],
             });
             assert_eq!(made, [vec![true, true, false], vec![false, true]]);
-            return;
         }
-        // The machine was too slow, so this attempt proves nothing.
-        assert!(made.contains(&CommitResult::ClockOff), "{made:?}");
-    }
-    panic!("the machine was too slow: every commit took longer than the clock bound");
+        both_wait
+    };
+    until_in_time(attempt).await;
 }
 
+/// The commit waits for a row that the locker has locked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_waiting_commit() {
-    // The commit waits for a row that the locker has locked.
-    let (config, world) = migrated(postgres_config().await).await;
-    for round in 0..20 {
+    let world = postgres().await;
+    let attempt = async |round| {
         let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{key}")));
         let version = world.write(&there, state(1), FOREVER).await;
         let changes = |number| vec![new(&fresh, state(number)), change(&there, version, state(number))];
@@ -132,85 +131,81 @@ async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_waiting_commit() {
             let (world, changes) = (world.again(), changes(2));
             async move { world.store.commit(world.now().await, &changes).await }
         });
-        let waits = until_waiting(&config.url, 1, &other).await;
+        let waits = until_waiting(&world, 1, &other).await;
         let committed = locked.commit(world.now().await, &changes(3), Rule::AllOrNone).await.unwrap();
         let other = other.await.unwrap().unwrap();
-        if waits && committed.result != CommitResult::ClockOff {
+        let is_in_time = waits && committed.result != CommitResult::ClockOff;
+        if is_in_time {
             assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
             assert!(matches!(other.result, CommitResult::Checked(versions) if versions.iter().all(Option::is_some)));
             assert_eq!(world.load(&fresh).await.state, state(2));
-            return;
         }
-    }
-    panic!("the machine was too slow: every commit took longer than the clock bound");
+        is_in_time
+    };
+    until_in_time(attempt).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_inserted_while_locking_waits_is_locked_too() {
-    let (config, world) = migrated(postgres_config().await).await;
+    let world = postgres().await;
     let [fresh, there] = ["a", "b"].map(at);
     world.write(&there, state(1), FOREVER).await;
-    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
-    sqlx::query("begin").execute(&mut blocker).await.unwrap();
-    sqlx::query("select from latchgate.locks where key = 'b' for update").execute(&mut blocker).await.unwrap();
+    let mut blocker = world.session().await;
+    run(&mut blocker, "begin; select from latchgate.locks where key = 'b' for update").await;
     let locking = tokio::spawn({
         let (world, addresses) = (world.again(), [fresh.clone(), there.clone()]);
         async move { world.locks().lock(EPOCH, &addresses).await }
     });
-    assert!(until_waiting(&config.url, 1, &locking).await);
+    assert!(until_waiting(&world, 1, &locking).await);
     let version = world.write(&fresh, state(2), FOREVER).await;
-    sqlx::query("rollback").execute(&mut blocker).await.unwrap();
+    run(&mut blocker, "rollback").await;
     let (loaded, locked) = locking.await.unwrap().unwrap();
     assert_eq!(loaded.states[0], Stored { version, state: state(2) });
     let other = tokio::spawn({
         let (world, change) = (world.again(), change(&fresh, version, state(3)));
         async move { world.commit(&[change]).await }
     });
-    assert!(until_waiting(&config.url, 1, &other).await, "a row that was loaded is not locked");
+    assert!(until_waiting(&world, 1, &other).await, "a row that was loaded is not locked");
     locked.give_up().await.unwrap();
     assert!(other.await.unwrap()[0].is_some());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_that_another_session_locks_holds_up_only_its_own_change() {
-    let (config, world) =
-        migrated(PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config().await }).await;
-    let [slow, other, fresh] = ["slow", "other", "fresh"].map(at);
+    let world = postgres_with(|config| config.row_wait = Duration::from_millis(50)).await;
+    let [slow, other] = ["slow", "other"].map(at);
     let slow_version = world.write(&slow, state(1), FOREVER).await;
-    let mut blocker = PgConnection::connect(&config.url).await.unwrap();
-    sqlx::query("begin").execute(&mut blocker).await.unwrap();
-    sqlx::query("select from latchgate.locks where key = 'slow' for update").execute(&mut blocker).await.unwrap();
+    let mut blocker = world.session().await;
+    run(&mut blocker, "begin; select from latchgate.locks where key = 'slow' for update").await;
     let before = backends(&mut blocker).await;
-    for round in 0..20 {
+    let attempt = async |round| {
         let other_version = world.write(&other, state(1), FOREVER).await;
-        let changes = [
-            change(&other, other_version, state(2)),
-            change(&slow, slow_version, state(2)),
-            new(&at(&format!("fresh-{round}")), state(2)),
-        ];
+        let fresh = at(&format!("fresh-{round}"));
+        let changes =
+            [change(&other, other_version, state(2)), change(&slow, slow_version, state(2)), new(&fresh, state(2))];
         let committed = world.store.commit(world.now().await, &changes).await.unwrap();
         assert_eq!(committed.busy, [1]);
         // On a slow machine the clock is off by the time of the second attempt.
-        if let CommitResult::Checked(versions) = committed.result {
-            assert_eq!(versions.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
-            assert_eq!(world.load(&slow).await.state, state(1));
-            assert_eq!(world.load(&other).await.state, state(2));
-            assert_eq!(backends(&mut blocker).await, before, "a connection was replaced");
-            return;
-        }
-        assert_eq!(world.load(&fresh).await.version, Version::ABSENT);
-    }
-    panic!("the machine was too slow: every commit took longer than the clock bound");
+        let CommitResult::Checked(versions) = committed.result else {
+            assert_eq!(world.load(&fresh).await.version, Version::ABSENT);
+            return false;
+        };
+        assert_eq!(versions.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
+        assert_eq!((world.load(&slow).await.state, world.load(&other).await.state), (state(1), state(2)));
+        assert_eq!(backends(&mut blocker).await, before, "a connection was replaced");
+        true
+    };
+    until_in_time(attempt).await;
 }
 
+/// The store also keeps its connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_error_of_postgres_leaves_no_doubt_about_a_commit() {
-    // The store also keeps its connection.
-    let (config, world) = migrated(postgres_config().await).await;
+    let world = postgres().await;
     world.write(&at("key"), state(1), FOREVER).await;
-    let mut other = PgConnection::connect(&config.url).await.unwrap();
+    let mut other = world.session().await;
     let before = backends(&mut other).await;
-    sqlx::query("alter table latchgate.locks rename to away").execute(&mut other).await.unwrap();
+    run(&mut other, "alter table latchgate.locks rename to away").await;
     let committed = loop {
         match world.store.commit(world.now().await, &[new(&at("other"), state(1))]).await {
             Ok(committed) if committed.result == CommitResult::ClockOff => {} // The machine was too slow.
@@ -219,7 +214,7 @@ async fn an_error_of_postgres_leaves_no_doubt_about_a_commit() {
     };
     assert!(matches!(committed, Err(StoreError::Unavailable(_))), "{committed:?}");
     assert!(matches!(world.store.probe().await, Err(StoreError::Unavailable(_))));
-    sqlx::query("alter table latchgate.away rename to locks").execute(&mut other).await.unwrap();
+    run(&mut other, "alter table latchgate.away rename to locks").await;
     world.store.probe().await.unwrap();
     assert!(world.commit(&[new(&at("other"), state(1))]).await[0].is_some());
     assert_eq!(backends(&mut other).await, before, "a connection was replaced");
@@ -232,12 +227,20 @@ async fn backends(observer: &mut PgConnection) -> Vec<i32> {
     sqlx::query_scalar(pids).fetch_all(observer).await.unwrap()
 }
 
-/// Waits until `count` sessions wait for a lock. Returns `false` if `done` has finished before.
-pub async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHandle<T>) -> bool {
-    let mut connection = PgConnection::connect(url).await.unwrap();
+async fn run(session: &mut PgConnection, statements: &str) {
+    sqlx::raw_sql(AssertSqlSafe(statements)).execute(session).await.unwrap();
+}
+
+async fn count(session: &mut PgConnection, query: &'static str) -> i64 {
+    sqlx::query_scalar(query).fetch_one(session).await.unwrap()
+}
+
+/// Waits until `sessions` of them wait for a lock. Returns `false` if `done` has finished before.
+async fn until_waiting<T>(world: &World, sessions: i64, done: &tokio::task::JoinHandle<T>) -> bool {
+    let mut watch = world.session().await;
     let waiting =
         "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut connection).await.unwrap() != count {
+    while count(&mut watch, waiting).await != sessions {
         if done.is_finished() {
             return false;
         }
@@ -246,22 +249,19 @@ pub async fn until_waiting<T>(url: &str, count: i64, done: &tokio::task::JoinHan
 }
 
 /// Ends the store's connections that match the condition. At least one must match.
-async fn cut_off(url: &str, condition: &'static str) {
-    let mut connection = PgConnection::connect(url).await.unwrap();
-    let ended: Vec<bool> = sqlx::query_scalar(sqlx::AssertSqlSafe(format!(
+async fn cut_off(world: &World, condition: &str) {
+    let terminate = format!(
         "select pg_terminate_backend(pid) from pg_stat_activity
-        where datname = current_database() and pid <> pg_backend_pid() {condition}"
-    )))
-    .fetch_all(&mut connection)
-    .await
-    .unwrap();
+         where datname = current_database() and pid <> pg_backend_pid() {condition}"
+    );
+    let ended = sqlx::raw_sql(AssertSqlSafe(terminate)).fetch_all(&mut world.session().await).await.unwrap();
     assert!(!ended.is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
-    let (config, world) = migrated(postgres_config().await).await;
-    let mut server = PgConnection::connect(&config.url).await.unwrap();
+    let world = postgres().await;
+    let mut server = world.session().await;
     for (app, key) in [("", "key"), ("default", "a\nb"), ("default", "p\u{85}")] {
         let insert = sqlx::query("insert into latchgate.locks values ($1, $2, 1, 0, 1, 1, '{}')");
         insert.bind(app).bind(key).execute(&mut server).await.unwrap();
@@ -271,11 +271,9 @@ async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_the_server_refuses_fails_no_other_change_of_its_batch() {
-    let (config, world) =
-        migrated(PostgresConfig { row_wait: Duration::from_millis(100), ..postgres_config().await }).await;
-    let mut server = PgConnection::connect(&config.url).await.unwrap();
+    let world = postgres_with(|config| config.row_wait = Duration::from_millis(100)).await;
     let refuse = "alter table latchgate.locks add constraint none_is_bad check (key not like 'bad%')";
-    sqlx::raw_sql(refuse).execute(&mut server).await.unwrap();
+    run(&mut world.session().await, refuse).await;
     let is_bad = |number: &usize| number % 7 == 3;
     let addresses: Vec<_> =
         (0..14).map(|number| at(&format!("{}-{number}", if is_bad(&number) { "bad" } else { "good" }))).collect();
@@ -309,13 +307,13 @@ async fn a_value_that_the_server_refuses_fails_no_other_change_of_its_batch() {
 async fn until_rested(watch: &mut PgConnection) {
     let working = "select count(*) filter (where state <> 'idle' or state_change > now() - interval '200 ms')
         from pg_stat_activity where datname = current_database() and application_name = 'latchgate'";
-    while sqlx::query_scalar::<_, i64>(working).fetch_one(&mut *watch).await.unwrap() > 0 {}
+    while count(watch, working).await > 0 {}
 }
 
 async fn until_closed(watch: &mut PgConnection) {
     let open =
         "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'latchgate'";
-    while sqlx::query_scalar::<_, i64>(open).fetch_one(&mut *watch).await.unwrap() > 0 {}
+    while count(watch, open).await > 0 {}
 }
 
 /// A burst of everything: writing, reading and locked states.
@@ -333,20 +331,18 @@ async fn burst(world: &World, round: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_were_closed_while_idle_cost_no_call() {
-    let config = postgres_config().await;
+    let config = migrated(postgres_config().await).await;
     let mut watch = PgConnection::connect(&config.url).await.unwrap();
-    PostgresStore::migrate(&config).await.unwrap();
-    let url = config.url.rsplit_once(':').unwrap().1;
-    let (port, database) = url.split_once('/').unwrap();
+    let (port, database) = config.url.rsplit_once(':').unwrap().1.split_once('/').unwrap();
     let (port, database) = (port.parse().unwrap(), database.split('?').next().unwrap());
     let link = Proxy::start(port).await;
-    let config = PostgresConfig { url: format!("postgres://postgres@127.0.0.1:{}/{database}", link.port()), ..config };
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let url = format!("postgres://postgres@127.0.0.1:{}/{database}", link.port());
+    let world = World::of(PostgresStore::open(&PostgresConfig { url, ..config }).await.unwrap()).await;
     burst(&world, 0).await;
     until_rested(&mut watch).await;
     let terminate = "select count(pg_terminate_backend(pid)) from pg_stat_activity
         where datname = current_database() and application_name = 'latchgate'";
-    sqlx::query(terminate).execute(&mut watch).await.unwrap();
+    run(&mut watch, terminate).await;
     until_closed(&mut watch).await;
     burst(&world, 1).await;
     until_rested(&mut watch).await;
@@ -359,23 +355,19 @@ async fn sessions_that_were_closed_while_idle_cost_no_call() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_a_server_does_not_keep_idle_cost_no_call() {
-    let config = postgres_config().await;
+    let config = migrated(postgres_config().await).await;
     let mut watch = PgConnection::connect(&config.url).await.unwrap();
     let name = config.url.rsplit_once('/').unwrap().1.split('?').next().unwrap();
-    let limit = format!("alter database {name} set idle_session_timeout = '400ms'");
-    sqlx::raw_sql(sqlx::AssertSqlSafe(limit)).execute(&mut watch).await.unwrap();
-    PostgresStore::migrate(&config).await.unwrap();
-    let store = PostgresStore::open(&config).await.unwrap();
-    let node = NodeId::new("node");
-    let mut receiver = store.wake_ups(&node).await.unwrap();
-    let world = World::of(store).await;
+    run(&mut watch, &format!("alter database {name} set idle_session_timeout = '400ms'")).await;
+    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
+    let mut receiver = world.store.wake_ups(&NodeId::new("node")).await.unwrap();
     for round in 0..2 {
         burst(&world, round).await;
         // The listener, too, was closed and has come back.
         assert_eq!(next(&mut receiver).await, WakeUp::All);
         let others = "select count(*) from pg_stat_activity
             where datname = current_database() and application_name = 'latchgate' and query not ilike 'listen%'";
-        while sqlx::query_scalar::<_, i64>(others).fetch_one(&mut watch).await.unwrap() > 0 {}
+        while count(&mut watch, others).await > 0 {}
     }
     burst(&world, 2).await;
 }

@@ -6,12 +6,12 @@ use latchgate::store::engine_record::{EngineState, Epoch};
 use latchgate::store::operation_rows::EXAMINED_MAX;
 use latchgate::store::{Change, CommitResult, Filter, Listing, Rows, StoreError, Stored, Version};
 use latchgate_core::gate::{
-    CONTENTS_KEPT_MAX_BYTES, Claim, Command, Description, Durability, HoldOff, Label, OnExpiry, OperationId,
-    OperationName, OperationRecord, Post, Report, Retention, Sha256Digest, Stamp, State, step,
+    CONTENTS_KEPT_MAX_BYTES, Claim, Command, Description, Label, OnExpiry, OperationId, OperationName, OperationRecord,
+    Post, Report, Retention, State, step,
 };
 use latchgate_core::{Address, App, Timestamp};
 
-use crate::worlds::{EPOCH, FOREVER, World, new, state};
+use crate::worlds::{EPOCH, FOREVER, World, new, pages, state};
 
 const HOUR_MS: u64 = 3_600_000;
 const OVER: Timestamp = Timestamp::from_ms(1);
@@ -30,10 +30,14 @@ impl World {
     /// Commits with the right time. On a busy machine it may have to repeat the commit.
     async fn replace(&self, address: &Address, expected: Version, record: Row) -> Option<Version> {
         let change = change(address, expected, record);
+        self.replace_all(&[change]).await[0]
+    }
+
+    async fn replace_all(&self, changes: &[Change<Row>]) -> Vec<Option<Version>> {
         loop {
-            let committed = self.store.commit(self.now().await, std::slice::from_ref(&change)).await.unwrap();
+            let committed = self.store.commit(self.now().await, changes).await.unwrap();
             if let CommitResult::Checked(versions) = committed.result {
-                return versions[0];
+                return versions;
             }
         }
     }
@@ -50,20 +54,18 @@ impl World {
         limit: usize,
     ) -> BTreeMap<Address, OperationRecord> {
         let app = app.map(|app| App::parse(app).unwrap());
-        let (mut listed, mut cursor) = (BTreeMap::new(), None);
-        for _ in 0..3_000 {
+        let pages = pages(async |cursor| {
+            let cursor = cursor.map(str::to_owned);
             let listing = Listing { app: app.clone(), filter: filter.clone(), cursor, limit };
             let page = self.store.list_operations(&listing).await.unwrap();
             assert!(page.records.len() <= limit);
-            for (address, record) in page.records {
-                assert_eq!(listed.insert(address, record.unwrap()), None, "it was listed twice");
-            }
-            cursor = page.next;
-            if cursor.is_none() {
-                return listed;
-            }
+            (page.records, page.next)
+        });
+        let mut listed = BTreeMap::new();
+        for (address, record) in pages.await.concat() {
+            assert_eq!(listed.insert(address, record.unwrap()), None, "it was listed twice");
         }
-        panic!("a listing must end");
+        listed
     }
 }
 
@@ -84,22 +86,7 @@ pub fn at(number: usize) -> Address {
 }
 
 fn claim() -> Claim {
-    Claim {
-        ends_in_ms: None,
-        operation: OperationName::parse("charge").unwrap(),
-        sha256: Sha256Digest::of(b"contents"),
-        checked: None,
-        stamp: Stamp::from_bits(rand::random()),
-        attempt_id: None,
-        lease_ms: 60_000,
-        on_expiry: OnExpiry::Retry,
-        durability: Durability::Fast,
-        retention: Retention::default(),
-        description: None,
-        waits_until: None,
-        is_behind: false,
-        hold_off: HoldOff::default(),
-    }
+    latchgate_testkit::stores::claim(OperationName::parse("charge").unwrap(), rand::random())
 }
 
 /// The record that a first pre at `now` makes.
@@ -259,13 +246,7 @@ pub async fn a_rare_record_is_found_behind_more_than_one_page_examines(world: &W
     for numbers in numbers.chunks(500) {
         let changes: Vec<Change<Row>> =
             numbers.iter().map(|number| change(&at(*number), Version::ABSENT, Some(common.clone()))).collect();
-        loop {
-            let committed = world.store.commit(world.now().await, &changes).await.unwrap();
-            if let CommitResult::Checked(versions) = committed.result {
-                assert!(versions.iter().all(Option::is_some));
-                break;
-            }
-        }
+        assert!(world.replace_all(&changes).await.iter().all(Option::is_some));
     }
     let last = Address { app: App::default(), key: OperationId::from_bytes([0xff; 16]).into() };
     let mail = OperationName::parse("mail").unwrap();
@@ -350,18 +331,13 @@ pub async fn what_is_over_is_collected_a_batch_at_a_time_and_nothing_else(world:
     for (number, record) in kept.iter().enumerate() {
         world.put(&at(100 + number), record).await;
     }
-    let (mut removed, mut from) = (0, None::<String>);
-    for step in 0.. {
-        assert!(step < 10, "12 rows, 3 at a time, are 5 steps");
-        let collected = world.operations().collect(EPOCH, from.as_deref(), 3).await.unwrap();
+    let steps = pages(async |from| {
+        let collected = world.operations().collect(EPOCH, from, 3).await.unwrap();
         assert!(collected.removed <= 3 && collected.due.is_empty());
-        removed += collected.removed;
-        from = collected.next;
-        if from.is_none() {
-            break;
-        }
-    }
-    assert_eq!(removed, 7);
+        (collected.removed, collected.next)
+    });
+    let removed = steps.await;
+    assert!(removed.len() < 10 && removed.iter().sum::<u64>() == 7, "{removed:?}");
     for number in 0..7 {
         assert_eq!(world.load_operation(&at(number)).await, Stored::default());
     }
@@ -377,17 +353,14 @@ pub async fn records_are_copied_as_they_are(world: &World) {
         world.put(&at(number), &started(now, |_| {})).await;
     }
     let dump = async |limit: usize| {
-        let (mut copied, mut from) = (Vec::new(), None::<String>);
-        loop {
-            let page = world.operations().dump(from.as_deref(), limit).await.unwrap();
+        let pages = pages(async |from| {
+            let page = world.operations().dump(from, limit).await.unwrap();
             assert!(page.items.len() <= limit && page.unreadable.is_empty());
-            copied.extend(page.items);
-            from = page.next;
-            if from.is_none() {
-                copied.sort_by(|a, b| a.address.cmp(&b.address));
-                return copied;
-            }
-        }
+            (page.items, page.next)
+        });
+        let mut copied = pages.await.concat();
+        copied.sort_by(|a, b| a.address.cmp(&b.address));
+        copied
     };
     let copied = dump(1_000).await;
     assert_eq!(copied.len(), 20);

@@ -1,23 +1,13 @@
 use std::collections::HashMap;
 
 use futures::future::join_all;
-use latchgate::store::{Change, EventCursor, EventQuery, LoggedEvent, Watched};
+use latchgate::store::{Change, EventCursor, LoggedEvent, Watched};
+use latchgate_core::Address;
 use latchgate_core::lock::EventKind;
-use latchgate_core::{Address, App, Key};
 
-use crate::worlds::{EPOCH, World, at, change, event, number_of, state, tokens};
+use crate::worlds::{EPOCH, World, at, change, event, number_of, of_app, state, tokens};
 
 pub const ALL: &Watched = &Watched::Prefix(String::new());
-
-pub async fn reading_page_by_page_returns_every_event_once(world: &World) {
-    for number in 1..=11 {
-        world.write_events(&at(&format!("key-{}", number % 3)), &[event(EventKind::Waited, number)]).await;
-    }
-    for limit in [1, 3, 100] {
-        let read = world.events_until(ALL, EventCursor::START, limit, 11).await;
-        assert_eq!(tokens(&read), (1..=11).collect::<Vec<_>>(), "{limit} at a time");
-    }
-}
 
 pub async fn a_cursor_moves_past_events_outside_the_scope(world: &World) {
     for number in 1..=10 {
@@ -25,49 +15,29 @@ pub async fn a_cursor_moves_past_events_outside_the_scope(world: &World) {
     }
     // Once the last event can be read, all can.
     let read = world.events_until(ALL, EventCursor::START, 100, 10).await;
-    let wanted = at("wanted").key;
+    let wanted = Watched::Key(at("wanted").key);
     let mut after = EventCursor::START;
-    for examined in [4, 8, 10] {
-        let (page, next) = world
-            .store
-            .events(EventQuery { app: Some(&App::default()), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
-            .await
-            .unwrap();
+    // At last there are no further events.
+    for examined in [4, 8, 10, 10] {
+        let (page, next) = world.events(&wanted, after, 4).await;
         assert_eq!((page, next), (vec![], read[examined - 1].cursor));
         after = next;
     }
-    // There are no further events.
-    let (page, next) = world
-        .store
-        .events(EventQuery { app: Some(&App::default()), watched: &Watched::Key(wanted.clone()), after, limit: 4 })
-        .await
-        .unwrap();
-    assert_eq!((page, next), (vec![], after));
 }
 
 pub async fn only_events_of_the_apps_keys_in_scope_are_read(world: &World) {
-    let here = |app: &str, key: &str| Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() };
     let keys = ["a", "a%", "a%b", "a_", "ab", "A", "é", "éa", "b", "a🔒", "aé"];
-    let ours = keys.map(|key| here("default", key));
+    let ours = keys.map(|key| of_app("default", key));
     for (number, address) in (1..).zip(&ours) {
         world.write_events(address, &[event(EventKind::Granted, number)]).await;
-        world.write_events(&here("other", address.key.as_str()), &[event(EventKind::Granted, 100 + number)]).await;
+        world.write_events(&of_app("other", address.key.as_str()), &[event(EventKind::Granted, 100 + number)]).await;
     }
     let last = at("last");
     world.write_events(&last, &[event(EventKind::Granted, 99)]).await;
     let read = world.events_until(ALL, EventCursor::START, 1_000, 99).await;
     assert_eq!(tokens(&read), (1..=keys.len() as u64).chain([99]).collect::<Vec<_>>());
     let addresses_of = async |app: &str, watched: &Watched| {
-        let (read, _) = world
-            .store
-            .events(EventQuery {
-                app: Some(&App::parse(app).unwrap()),
-                watched,
-                after: EventCursor::START,
-                limit: 1_000,
-            })
-            .await
-            .unwrap();
+        let (read, _) = world.events_of(Some(app), watched, EventCursor::START, 1_000).await;
         read.into_iter().map(|logged| logged.address).collect::<Vec<_>>()
     };
     for prefix in ["a", "a%", "a_", "A", "é", "a🔒", "e", "ab"] {
@@ -77,14 +47,13 @@ pub async fn only_events_of_the_apps_keys_in_scope_are_read(world: &World) {
     }
     for address in &ours {
         assert_eq!(addresses_of("default", &Watched::Key(address.key.clone())).await, std::slice::from_ref(address));
-        let other = here("other", address.key.as_str());
+        let other = of_app("other", address.key.as_str());
         assert_eq!(addresses_of("other", &Watched::Key(address.key.clone())).await, [other]);
     }
 }
 
 pub async fn events_of_all_apps_are_read_in_one_order(world: &World) {
-    let at_app =
-        |number: u64| Address { app: App::parse(["a", "b", "c, \"d"][number as usize % 3]).unwrap(), ..at("k") };
+    let at_app = |number: u64| of_app(["a", "b", "c, \"d"][number as usize % 3], "k");
     for number in 1..=9 {
         world.write_events(&at_app(number), &[event(EventKind::Granted, number)]).await;
     }
@@ -99,8 +68,7 @@ pub async fn events_of_all_apps_are_read_in_one_order(world: &World) {
     ] {
         let (mut read, mut after) = (Vec::new(), EventCursor::START);
         loop {
-            let query = EventQuery { app: None, watched: &watched, after, limit: 4 };
-            let (page, next) = world.store.events(query).await.unwrap();
+            let (page, next) = world.events_of(None, &watched, after, 4).await;
             if next == after {
                 break;
             }
@@ -123,11 +91,7 @@ pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
         let text = logged.cursor.to_string();
         let after: EventCursor = text.parse().unwrap();
         assert_eq!(after, logged.cursor);
-        let (rest, _) = world
-            .store
-            .events(EventQuery { app: Some(&App::default()), watched: ALL, after, limit: 100 })
-            .await
-            .unwrap();
+        let (rest, _) = world.events(ALL, after, 100).await;
         assert_eq!(tokens(&rest), (logged.event.token + 1..=6).collect::<Vec<_>>(), "{text}");
     }
 }

@@ -1,83 +1,44 @@
 //! A fresh, empty store of each kind, with short methods to use it.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate::store::postgres::PostgresConfig;
 use latchgate::store::{
-    Change, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, Stored, Version, Watched,
+    Change, Collected, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, StoreError, Stored,
+    Version, Watched,
 };
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,
     Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
-use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::stores::Place;
-pub use latchgate_testkit::stores::{PATIENCE, redis_config};
-use tempfile::TempDir;
-use tokio::sync::OnceCell;
+use latchgate_testkit::stores::{self, Place};
+pub use latchgate_testkit::stores::{PATIENCE, migrated, pages, redis_config};
+use sqlx::{Connection as _, PgConnection};
 use tokio::time::timeout;
 
 pub struct World {
     pub store: Arc<dyn Store>,
-    _place: Option<Place>,
-}
-
-/// The first opener makes the store active.
-async fn opened(place: Place) -> World {
-    let store = place.open().await.unwrap();
-    activate(&*store).await;
-    World { store, _place: Some(place) }
-}
-
-pub async fn memory() -> World {
-    opened(Place::memory().await).await
-}
-
-pub async fn sqlite() -> World {
-    opened(Place::sqlite().await).await
+    place: Option<Place>,
 }
 
 pub async fn postgres() -> World {
-    opened(Place::postgres().await).await
+    World::on(Place::postgres().await).await
 }
 
-/// With a schema.
-pub async fn migrated(config: PostgresConfig) -> (PostgresConfig, World) {
-    PostgresStore::migrate(&config).await.unwrap();
-    let world = opened(Place::Postgres(config.clone())).await;
-    (config, world)
-}
-
-/// Postgres through PgBouncer in transaction mode. All tests share one PgBouncer, which ends with their process.
-pub async fn pgbouncer() -> World {
-    static PGBOUNCER: OnceCell<PgBouncer> = OnceCell::const_new();
-    let direct = postgres_config().await;
-    let address = direct.url.rsplit_once('/').and_then(|(server, _)| server.rsplit_once(':'));
-    let port = address.unwrap().1.parse().unwrap();
-    let pgbouncer = PGBOUNCER.get_or_init(|| PgBouncer::start(port)).await;
-    let url = pgbouncer.in_front_of(&direct.url);
-    let config = PostgresConfig { url, direct_url: Some(direct.url.clone()), ..direct };
-    migrated(config).await.1
-}
-
-pub async fn redis() -> World {
-    opened(Place::redis().await).await
-}
-
-pub fn sqlite_file() -> (TempDir, PathBuf) {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("locks.db");
-    (dir, path)
+/// With a schema, and other settings.
+pub async fn postgres_with(change: impl FnOnce(&mut PostgresConfig)) -> World {
+    let mut config = migrated(postgres_config().await).await;
+    change(&mut config);
+    World::on(Place::Postgres(config)).await
 }
 
 /// Settings for a database without a schema.
 pub async fn postgres_config() -> PostgresConfig {
-    latchgate_testkit::stores::postgres_config(shared_database().await)
+    stores::postgres_config(shared_database().await)
 }
 
 /// The epoch in which the stores of these tests are active. States with lower numbers have lower tokens than new leases.
@@ -94,6 +55,13 @@ pub async fn activate(store: &dyn Store) {
 }
 
 impl World {
+    /// The first opener makes the store active.
+    pub async fn on(place: Place) -> Self {
+        let store = place.open().await.unwrap();
+        activate(&*store).await;
+        Self { store, place: Some(place) }
+    }
+
     pub fn locks(&self) -> &dyn Rows<LockState> {
         &*self.store
     }
@@ -107,12 +75,23 @@ impl World {
 
     pub async fn of(store: impl Store) -> Self {
         activate(&store).await;
-        Self { store: Arc::new(store), _place: None }
+        Self { store: Arc::new(store), place: None }
     }
 
     /// The same store, for another task.
     pub fn again(&self) -> Self {
-        Self { store: Arc::clone(&self.store), _place: self._place.clone() }
+        Self { store: Arc::clone(&self.store), place: self.place.clone() }
+    }
+
+    /// The URL of a world on Postgres.
+    pub fn url(&self) -> &str {
+        let Some(Place::Postgres(config)) = &self.place else { unreachable!("it has no URL") };
+        &config.url
+    }
+
+    /// A session of another program there.
+    pub async fn session(&self) -> PgConnection {
+        PgConnection::connect(self.url()).await.unwrap()
     }
 
     pub async fn now(&self) -> Timestamp {
@@ -145,6 +124,11 @@ impl World {
         }
     }
 
+    /// The first step of a collection.
+    pub async fn collect(&self, limit: usize) -> Collected {
+        self.locks().collect(EPOCH, None, limit).await.unwrap()
+    }
+
     /// Writes the key, whatever its state; returns the new version.
     pub async fn write(&self, address: &Address, state: LockState, keep_until: Timestamp) -> Version {
         loop {
@@ -174,6 +158,23 @@ impl World {
         }
     }
 
+    /// The next events of the default app.
+    pub async fn events(&self, watched: &Watched, after: EventCursor, limit: usize) -> (Vec<LoggedEvent>, EventCursor) {
+        self.events_of(Some("default"), watched, after, limit).await
+    }
+
+    /// The next events of an app, or of all.
+    pub async fn events_of(
+        &self,
+        app: Option<&str>,
+        watched: &Watched,
+        after: EventCursor,
+        limit: usize,
+    ) -> (Vec<LoggedEvent>, EventCursor) {
+        let app = app.map(|app| App::parse(app).unwrap());
+        self.store.events(EventQuery { app: app.as_ref(), watched, after, limit }).await.unwrap()
+    }
+
     /// Reads the default app's events after `after`, `limit` at a time, up to the one with this token.
     pub async fn events_until(
         &self,
@@ -186,8 +187,7 @@ impl World {
         let mut after = after;
         let reading = async {
             while read.last().is_none_or(|last| last.event.token != token) {
-                let (page, next) =
-                    self.store.events(EventQuery { app: Some(&App::default()), watched, after, limit }).await.unwrap();
+                let (page, next) = self.events(watched, after, limit).await;
                 assert!(page.len() <= limit && next >= after);
                 if next == after {
                     // Postgres returns no event while an older transaction is open, even one of another test.
@@ -216,6 +216,18 @@ impl World {
         self.store.history(address, before.unwrap_or(EventCursor::END), limit).await.unwrap()
     }
 
+    /// The tokens of a key's history, read so many at a time.
+    pub async fn history_by(&self, address: &Address, limit: usize) -> Vec<u64> {
+        let (mut listed, mut before) = (Vec::new(), None);
+        loop {
+            let page = self.history(address, before, limit).await;
+            assert!(page.len() <= limit);
+            let Some(last) = page.last() else { return listed };
+            before = Some(last.cursor);
+            listed.extend(tokens(&page));
+        }
+    }
+
     /// Deletes old events, in as many steps as it takes, until `count` are deleted; returns how many it has deleted.
     pub async fn trim(&self, older_than: Timestamp, count: u64) -> u64 {
         let mut deleted = 0;
@@ -235,11 +247,31 @@ impl World {
     }
 }
 
+/// Repeats an attempt until it proves something. On a slow machine, a commit may take longer than the clock bound.
+pub async fn until_in_time(mut attempt: impl AsyncFnMut(u64) -> bool) {
+    for round in 0..20 {
+        if attempt(round).await {
+            return;
+        }
+    }
+    panic!("the machine was too slow: every commit took longer than the clock bound");
+}
+
+/// The call was refused because the store is not active in the caller's epoch.
+#[track_caller]
+pub fn is_over<T>(answer: Result<T, StoreError>) {
+    assert!(matches!(answer, Err(StoreError::EpochOver)), "{:?}", answer.err());
+}
+
 /// A time after the end of every test.
 pub const FOREVER: Timestamp = Timestamp::from_ms(9_000_000_000_000);
 
 pub fn at(key: &str) -> Address {
-    Address { app: App::default(), key: Key::parse(key).unwrap() }
+    of_app("default", key)
+}
+
+pub fn of_app(app: &str, key: &str) -> Address {
+    Address { app: App::parse(app).unwrap(), key: Key::parse(key).unwrap() }
 }
 
 pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
