@@ -1,6 +1,6 @@
 //! Calls that wait, that claim several operations at once, or whose callers go.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use latchgate::store::WakeUp;
@@ -9,17 +9,7 @@ use latchgate_core::gate::{Outcome, Report};
 use latchgate_core::lock::NodeId;
 use latchgate_testkit::eventually;
 
-use crate::on_every_store;
-use crate::world::{Operation, PATIENCE, World, row_of};
-
-on_every_store! {
-    a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node,
-    those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival,
-    a_caller_that_waits_for_the_outcome_claims_nothing,
-    nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other,
-    of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go,
-    a_claim_whose_caller_has_gone_is_given_back,
-}
+use crate::worlds::{Operation, PATIENCE, World, row_of};
 
 /// Some caller waits for the end of the attempt.
 async fn until_awaited(world: &World, operation: &Operation) {
@@ -30,16 +20,15 @@ async fn until_awaited(world: &World, operation: &Operation) {
     assert!(eventually(PATIENCE, is_awaited).await);
 }
 
-async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: World) {
-    let world = Arc::new(world);
+pub async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: &World) {
     for report in [Report::Success, Report::Failure] {
         let operation = world.operation();
         let go = world.go(0, &operation).await;
         let waiting = {
-            let (world, operation) = (Arc::clone(&world), operation.clone());
+            let (world, operation) = (world.clone(), operation.clone());
             tokio::spawn(async move { world.pre_with(1, &operation, |call| call.wait = PATIENCE).await })
         };
-        until_awaited(&world, &operation).await;
+        until_awaited(world, &operation).await;
         world.post(0, &operation, go.stamp, report).await;
         let outcome = waiting.await.unwrap();
         match report {
@@ -49,7 +38,7 @@ async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: 
     }
 }
 
-async fn those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival(world: World) {
+pub async fn those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival(world: &World) {
     let (operation, order) = (world.operation(), Mutex::new(Vec::new()));
     let go = world.go(0, &operation).await;
     let waiter = async |name: &str| {
@@ -58,14 +47,14 @@ async fn those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival(world: W
         world.post(1, &operation, go.stamp, Report::Failure).await
     };
     let end = async {
-        until_awaited(&world, &operation).await;
+        until_awaited(world, &operation).await;
         world.post(0, &operation, go.stamp, Report::Failure).await
     };
     tokio::join!(waiter("first"), waiter("second"), waiter("third"), end);
     assert_eq!(order.into_inner().unwrap(), ["first", "second", "third"]);
 }
 
-async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: World) {
+pub async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: &World) {
     let operation = world.operation();
     let outcome =
         async |patience: Duration| world.nodes[1].outcome(&operation.address(), patience).await.unwrap().outcome;
@@ -73,14 +62,14 @@ async fn a_caller_that_waits_for_the_outcome_claims_nothing(world: World) {
     let go = world.go(0, &operation).await;
     assert!(matches!(outcome(Duration::ZERO).await, Outcome::InProgress { attempt: 1, .. }));
     let post = async {
-        until_awaited(&world, &operation).await;
+        until_awaited(world, &operation).await;
         world.post(0, &operation, go.stamp, Report::Success).await
     };
     let (outcome, _) = tokio::join!(outcome(PATIENCE), post);
     assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}");
 }
 
-async fn nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other(world: World) {
+pub async fn nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other(world: &World) {
     if world.store.is_of_one_node() {
         // There is no other node to notify.
         return;
@@ -93,7 +82,7 @@ async fn nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other(world: 
     world.post(0, &unawaited, go.stamp, Report::Success).await;
     let go = world.go(0, &awaited).await;
     let post = async {
-        until_awaited(&world, &awaited).await;
+        until_awaited(world, &awaited).await;
         world.post(0, &awaited, go.stamp, Report::Failure).await
     };
     tokio::join!(world.pre_with(1, &awaited, |call| call.wait = PATIENCE), post);
@@ -103,7 +92,7 @@ async fn nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other(world: 
     }
 }
 
-async fn of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go(world: World) {
+pub async fn of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go(world: &World) {
     let [running, fresh, other] = [world.operation(), world.operation(), world.operation()];
     let go = world.go(0, &running).await;
     let calls = [fresh.call(), running.call(), other.call()];
@@ -123,7 +112,7 @@ async fn of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go(world: World
     world.go(1, &running).await;
 }
 
-async fn a_claim_whose_caller_has_gone_is_given_back(world: World) {
+pub async fn a_claim_whose_caller_has_gone_is_given_back(world: &World) {
     let operation = loop {
         let operation = world.operation();
         let mut pre = Box::pin(world.nodes[0].pre(&operation.app, operation.call()));

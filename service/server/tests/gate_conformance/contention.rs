@@ -1,31 +1,19 @@
 //! Many callers of one operation at once, over two nodes.
 
-use std::sync::Arc;
-
 use latchgate::gate::PreCall;
 use latchgate_core::gate::{AttemptId, Go, OnExpiry, Outcome, Report, Stamp};
 use tokio::task::JoinSet;
 
-use crate::on_every_store;
-use crate::world::{Operation, World};
-
-on_every_store! {
-    of_64_concurrent_pres_exactly_one_goes,
-    a_passed_lease_is_re_entered_by_exactly_one_of_many,
-    after_a_failure_exactly_one_of_many_goes,
-    of_many_repeated_posts_one_is_the_first,
-    a_caller_that_dies_before_its_post_is_found_again_by_its_attempt_id,
-    callers_that_vanish_in_mid_call_leave_a_store_that_works,
-}
+use crate::worlds::{Operation, World};
 
 const CALLERS: usize = 64;
 const ROUNDS: usize = 100;
 
 /// The same pre from 64 callers at once, every other one on the other node.
-async fn all_at_once(world: &Arc<World>, operation: &Operation, change: fn(&mut PreCall)) -> Vec<Outcome> {
+async fn all_at_once(world: &World, operation: &Operation, change: fn(&mut PreCall)) -> Vec<Outcome> {
     let mut callers = JoinSet::new();
     for caller in 0..CALLERS {
-        let (world, operation) = (Arc::clone(world), operation.clone());
+        let (world, operation) = (world.clone(), operation.clone());
         callers.spawn(async move { world.pre_with(caller % 2, &operation, change).await });
     }
     callers.join_all().await
@@ -36,50 +24,35 @@ fn goes(outcomes: &[Outcome]) -> Vec<Go> {
     outcomes.iter().filter_map(go).collect()
 }
 
-async fn exactly_one_goes(world: &Arc<World>, operation: &Operation) -> Go {
-    let outcomes = all_at_once(world, operation, |_| {}).await;
-    let going = goes(&outcomes);
-    let in_progress = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::InProgress { .. })).count();
-    assert_eq!((going.len(), in_progress), (1, CALLERS - 1), "{outcomes:?}");
-    going[0]
-}
-
-async fn of_64_concurrent_pres_exactly_one_goes(world: World) {
-    let world = Arc::new(world);
-    for _ in 0..ROUNDS {
-        exactly_one_goes(&world, &world.operation()).await;
+/// Whether the operation is new, its lease has passed, or its attempt has failed.
+pub async fn of_64_concurrent_pres_exactly_one_goes(world: &World) {
+    for (rounds, before, expected) in
+        [(ROUNDS, "nothing", (1, false)), (5, "passed", (2, true)), (5, "failed", (1, false))]
+    {
+        for _ in 0..rounds {
+            let operation = world.operation();
+            if before == "passed" {
+                world.passed(&operation, OnExpiry::Retry).await;
+            } else if before == "failed" {
+                let first = world.go(0, &operation).await;
+                world.post(0, &operation, first.stamp, Report::Failure).await;
+            }
+            let outcomes = all_at_once(world, &operation, |_| {}).await;
+            let going = goes(&outcomes);
+            let in_progress = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::InProgress { .. })).count();
+            assert_eq!((going.len(), in_progress), (1, CALLERS - 1), "{before}: {outcomes:?}");
+            assert_eq!((going[0].attempt, going[0].reentry), expected, "{before}");
+        }
     }
 }
 
-async fn a_passed_lease_is_re_entered_by_exactly_one_of_many(world: World) {
-    let world = Arc::new(world);
-    for _ in 0..5 {
-        let operation = world.operation();
-        world.passed(&operation, OnExpiry::Retry).await;
-        let go = exactly_one_goes(&world, &operation).await;
-        assert_eq!((go.attempt, go.reentry), (2, true));
-    }
-}
-
-async fn after_a_failure_exactly_one_of_many_goes(world: World) {
-    let world = Arc::new(world);
-    for _ in 0..5 {
-        let operation = world.operation();
-        let first = world.go(0, &operation).await;
-        world.post(0, &operation, first.stamp, Report::Failure).await;
-        let go = exactly_one_goes(&world, &operation).await;
-        assert_eq!((go.attempt, go.reentry), (1, false));
-    }
-}
-
-async fn of_many_repeated_posts_one_is_the_first(world: World) {
-    let world = Arc::new(world);
+pub async fn of_many_repeated_posts_one_is_the_first(world: &World) {
     for _ in 0..5 {
         let operation = world.operation();
         let stamp = world.go(0, &operation).await.stamp;
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
-            let (world, operation) = (Arc::clone(&world), operation.clone());
+            let (world, operation) = (world.clone(), operation.clone());
             callers.spawn(async move { world.post(caller % 2, &operation, stamp, Report::Success).await });
         }
         let outcomes = callers.join_all().await;
@@ -90,34 +63,22 @@ async fn of_many_repeated_posts_one_is_the_first(world: World) {
     }
 }
 
-async fn a_caller_that_dies_before_its_post_is_found_again_by_its_attempt_id(world: World) {
-    let world = Arc::new(world);
+/// The caller has died before its post, and comes back many times.
+pub async fn a_named_attempt_gets_its_stamp_again_however_many_ask(world: &World) {
     let operation = world.operation();
     let named = |call: &mut PreCall| call.attempt_id = Some(AttemptId::parse("job-1").unwrap());
-    let (sender, told) = tokio::sync::oneshot::channel::<Stamp>();
-    let caller = {
-        let (world, operation) = (Arc::clone(&world), operation.clone());
-        tokio::spawn(async move {
-            let Outcome::Go(go) = world.pre_with(0, &operation, named).await else { panic!("no go") };
-            sender.send(go.stamp).unwrap();
-            std::future::pending::<()>().await;
-        })
-    };
-    let stamp = told.await.unwrap();
-    caller.abort();
-    assert!(caller.await.unwrap_err().is_cancelled());
-    let outcomes = all_at_once(&world, &operation, named).await;
+    let Outcome::Go(go) = world.pre_with(0, &operation, named).await else { panic!("no go") };
+    let outcomes = all_at_once(world, &operation, named).await;
     let stamps: Vec<Stamp> = goes(&outcomes).iter().map(|go| go.stamp).collect();
-    assert_eq!(stamps, vec![stamp; CALLERS]);
+    assert_eq!(stamps, vec![go.stamp; CALLERS]);
 }
 
-async fn callers_that_vanish_in_mid_call_leave_a_store_that_works(world: World) {
-    let world = Arc::new(world);
+pub async fn callers_that_vanish_in_mid_call_leave_a_store_that_works(world: &World) {
     for round in 0..20 {
         let operation = world.operation();
         let mut callers = JoinSet::new();
         for caller in 0..CALLERS {
-            let (world, operation) = (Arc::clone(&world), operation.clone());
+            let (world, operation) = (world.clone(), operation.clone());
             callers.spawn(async move { world.pre(caller % 2, &operation).await });
         }
         // Some have their answers, some are on their way, some have not begun.

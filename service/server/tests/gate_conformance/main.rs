@@ -10,25 +10,43 @@ mod outages;
 mod sharing;
 mod table;
 mod unreadable;
-mod world;
+mod worlds;
 
-/// Makes each promise a test of each store.
-#[macro_export]
-macro_rules! on_every_store {
-    ($($promise:ident),* $(,)?) => {
-        $crate::on_every_store!(@ memory $($promise)*);
-        $crate::on_every_store!(@ sqlite $($promise)*);
-        $crate::on_every_store!(@ postgres $($promise)*);
-        $crate::on_every_store!(@ redis $($promise)*);
-    };
-    (@ $store:ident $($promise:ident)*) => {
-        mod $store {
-            $(
-                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-                async fn $promise() {
-                    super::$promise($crate::world::World::$store().await).await;
-                }
-            )*
-        }
-    };
+latchgate_testkit::on_stores! {
+    memory, sqlite, postgres, redis: {
+        calls: [
+            a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node,
+            those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival,
+            a_caller_that_waits_for_the_outcome_claims_nothing,
+            nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other,
+            of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go,
+            a_claim_whose_caller_has_gone_is_given_back,
+        ];
+        contention: [
+            of_64_concurrent_pres_exactly_one_goes,
+            of_many_repeated_posts_one_is_the_first,
+            a_named_attempt_gets_its_stamp_again_however_many_ask,
+            callers_that_vanish_in_mid_call_leave_a_store_that_works,
+        ];
+        listing: [
+            operations_of_both_nodes_are_listed_over_all_pages_unless_forgotten,
+            a_listing_by_time_has_the_first_ones_of_all,
+            an_unknown_cursor_is_refused,
+        ];
+        sharing: [
+            of_many_operations_at_once_each_is_answered_for_itself,
+        ];
+        table: [
+            a_success_is_shown_to_every_later_pre_with_its_result,
+            a_permanent_success_needs_a_store_that_commits_to_disk,
+            a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
+            what_counts_as_forgotten_is_not_shown,
+        ];
+        unreadable: [
+            an_unreadable_record_is_listed_without_contents_and_hides_no_other,
+            a_record_that_cannot_be_decoded_lets_no_attempt_go_until_it_is_removed,
+            a_record_that_cannot_be_decoded_is_left_out_of_a_dump_by_name,
+            of_many_removals_at_once_none_removes_a_later_claim,
+        ];
+    }
 }

@@ -7,13 +7,13 @@ use latchgate::failure::{Answer, Failure};
 use latchgate::store::Store;
 use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate_core::gate::{Outcome, Report, Stamp};
+use latchgate_core::gate::{Outcome, Stamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::redis::Redis;
-use latchgate_testkit::stores::{postgres_config, redis_config};
+use latchgate_testkit::stores::{migrated, postgres_config, redis_config};
 
-use crate::world::{Node, Operation, post, start};
+use crate::worlds::{Node, Operation, start};
 
 /// A caller that hangs does so for longer. How much sooner an answer comes is not a matter for a test on a busy machine.
 const BOUND: Duration = Duration::from_secs(20);
@@ -48,14 +48,13 @@ impl Outage {
         }
     }
 
-    async fn goes_on(&self) {
-        let fresh = operation(1_000);
+    async fn goes_on(&self, fresh: Operation) {
         let answers = || async { pre(&self.node, &fresh).await.is_ok() };
         assert!(eventually(LONG, answers).await, "it is not used again");
         let answer = pre(&self.node, &self.running).await;
         assert!(matches!(answer, Ok(Outcome::InProgress { .. })), "{answer:?}");
-        let ended = self.node.post(&self.running.address(), post(self.stamp, Report::Success)).await.unwrap();
-        assert!(matches!(ended.outcome, Outcome::Posted(_)), "{ended:?}");
+        let beat = self.node.heartbeat(&self.running.address(), self.stamp, None).await.unwrap();
+        assert!(matches!(beat.outcome, Outcome::Beating { .. }), "{beat:?}");
     }
 }
 
@@ -71,48 +70,35 @@ async fn on_redis(redis: &Redis) -> RedisStore {
 }
 
 async fn on_postgres(postgres: &Postgres) -> PostgresStore {
-    let config = postgres_config(postgres.create_database().await);
+    let config = migrated(postgres_config(postgres.create_database().await)).await;
     let config = PostgresConfig { statement_timeout: CALL_MAX, row_wait: CALL_MAX, ..config };
-    PostgresStore::migrate(&config).await.unwrap();
     PostgresStore::open(&config).await.unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_redis_grants_nothing_and_is_used_again_when_it_is_back() {
+async fn a_redis_that_is_killed_or_hangs_keeps_no_caller_and_is_used_again() {
     let mut redis = Redis::start().await;
     let outage = Outage::before(on_redis(&redis).await).await;
     redis.kill9();
     outage.grants_nothing().await;
     redis.start_again().await;
-    outage.goes_on().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_hangs_keeps_no_caller_longer_than_its_time() {
-    let mut redis = Redis::start().await;
-    let outage = Outage::before(on_redis(&redis).await).await;
+    outage.goes_on(operation(100)).await;
     redis.pause();
     outage.grants_nothing().await;
     redis.resume();
-    outage.goes_on().await;
+    outage.goes_on(operation(101)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_killed_postgres_grants_nothing_and_is_used_again_when_it_is_back() {
+async fn a_postgres_that_is_killed_or_hangs_keeps_no_caller_and_is_used_again() {
     let mut postgres = Postgres::start().await;
     let outage = Outage::before(on_postgres(&postgres).await).await;
     postgres.kill9();
     outage.grants_nothing().await;
     postgres.start_again().await;
-    outage.goes_on().await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_hangs_keeps_no_caller_longer_than_its_time() {
-    let mut postgres = Postgres::start().await;
-    let outage = Outage::before(on_postgres(&postgres).await).await;
+    outage.goes_on(operation(100)).await;
     postgres.pause();
     outage.grants_nothing().await;
     postgres.resume();
-    outage.goes_on().await;
+    outage.goes_on(operation(101)).await;
 }

@@ -9,26 +9,20 @@ use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_core::gate::{Outcome, Post, Report};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
-use latchgate_testkit::stores::postgres_config;
+use latchgate_testkit::stores::{migrated, postgres_config};
 use tokio::task::JoinSet;
 
-use crate::on_every_store;
-use crate::world::{Operation, PATIENCE, World, post, start};
-
-on_every_store! {
-    of_many_operations_at_once_each_is_answered_for_itself,
-}
+use crate::worlds::{Operation, PATIENCE, World, post, start};
 
 const OPERATIONS: usize = 300;
 
-async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
-    let world = Arc::new(world);
+pub async fn of_many_operations_at_once_each_is_answered_for_itself(world: &World) {
     let operations: Vec<Operation> = (0..OPERATIONS).map(|_| world.operation()).collect();
     // Every third one is requested at both nodes.
     let mut pres = JoinSet::new();
     for (number, operation) in operations.iter().enumerate() {
         for node in 0..if number % 3 == 0 { 2 } else { 1 } {
-            let (world, operation) = (Arc::clone(&world), operation.clone());
+            let (world, operation) = (world.clone(), operation.clone());
             pres.spawn(async move { (number, world.pre(node, &operation).await) });
         }
     }
@@ -44,7 +38,7 @@ async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
     for (number, operation) in operations.iter().enumerate() {
         let report = if number % 2 == 0 { Report::Success } else { Report::Failure };
         let ended = Post { result: Some(number.to_string().into()), ..Post::new(stamps[number].unwrap(), report) };
-        let (world, address) = (Arc::clone(&world), operation.address());
+        let (world, address) = (world.clone(), operation.address());
         posts.spawn(async move { world.nodes[number % 2].post(&address, ended).await.unwrap().outcome });
     }
     for outcome in posts.join_all().await {
@@ -65,8 +59,8 @@ async fn of_many_operations_at_once_each_is_answered_for_itself(world: World) {
 async fn a_row_that_another_session_keeps_locked_delays_no_other_operation() {
     let postgres = Postgres::start().await;
     let url = postgres.create_database().await;
-    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..postgres_config(url.clone()) };
-    PostgresStore::migrate(&config).await.unwrap();
+    let config = migrated(postgres_config(url.clone())).await;
+    let config = PostgresConfig { row_wait: Duration::from_millis(50), ..config };
     let node = Arc::new(start(Arc::new(PostgresStore::open(&config).await.unwrap()), PATIENCE).await);
     let operation = |number: usize| Operation::of("charge", &number.to_string());
     let pre = |number: usize| {

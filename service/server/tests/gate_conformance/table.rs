@@ -3,22 +3,14 @@
 use latchgate::failure::Failure;
 use latchgate_core::gate::{Outcome, Post, Posted, Report, Retention, State};
 
-use crate::on_every_store;
-use crate::world::{LEASE_MS, World, post};
-
-on_every_store! {
-    a_success_is_shown_to_every_later_pre_with_its_result,
-    a_permanent_success_needs_a_store_that_commits_to_disk,
-    a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
-    what_counts_as_forgotten_is_not_shown,
-}
+use crate::worlds::{LEASE_MS, World, post};
 
 fn posted(outcome: Outcome) -> Posted {
     let Outcome::Posted(posted) = outcome else { panic!("not posted: {outcome:?}") };
     posted
 }
 
-async fn a_success_is_shown_to_every_later_pre_with_its_result(world: World) {
+pub async fn a_success_is_shown_to_every_later_pre_with_its_result(world: &World) {
     let operation = world.operation();
     let go = world.go(0, &operation).await;
     assert!(!posted(world.post(1, &operation, go.stamp, Report::Success).await).late);
@@ -29,7 +21,7 @@ async fn a_success_is_shown_to_every_later_pre_with_its_result(world: World) {
     }
 }
 
-async fn a_permanent_success_needs_a_store_that_commits_to_disk(world: World) {
+pub async fn a_permanent_success_needs_a_store_that_commits_to_disk(world: &World) {
     let operation = world.operation();
     let go = world.go(0, &operation).await;
     let permanent = Post { retention: Some(Retention::Forever), ..post(go.stamp, Report::Success) };
@@ -41,7 +33,7 @@ async fn a_permanent_success_needs_a_store_that_commits_to_disk(world: World) {
     }
 }
 
-async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(world: World) {
+pub async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(world: &World) {
     let operation = world.operation();
     let go = world.go(0, &operation).await;
     posted(world.post(1, &operation, go.stamp, Report::Success).await);
@@ -55,7 +47,7 @@ async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since(
     assert!(matches!(world.pre(1, &operation).await, Outcome::Go(_)));
 }
 
-async fn what_counts_as_forgotten_is_not_shown(world: World) {
+pub async fn what_counts_as_forgotten_is_not_shown(world: &World) {
     let operation = world.operation();
     let shown = async || {
         let shown = world.nodes[1].get(&operation.address()).await.unwrap();

@@ -9,20 +9,11 @@ mod histories;
 mod records;
 mod states;
 
-use std::time::Duration;
-
 use latchgate::store::postgres::PostgresConfig;
 use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::stores::{migrated, postgres_config};
 
-/// Settings for a database without a schema.
+/// Settings for a database with a schema.
 async fn config() -> PostgresConfig {
-    PostgresConfig {
-        url: shared_database().await,
-        direct_url: None,
-        statement_timeout: Duration::from_secs(30),
-        row_wait: Duration::from_secs(30),
-        allow_volatile: false,
-        durable_elsewhere: false,
-        trust_promotion: false,
-    }
+    migrated(postgres_config(shared_database().await)).await
 }

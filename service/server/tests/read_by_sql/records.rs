@@ -6,8 +6,8 @@ use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
 use latchgate::store::postgres::PostgresStore;
 use latchgate::store::{Change, CommitResult, RecordStore as _, Rows as _, Stored, Version};
 use latchgate_core::gate::{
-    Claim, Command, Durability, HoldOff, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Post, Posted,
-    Report, Retention, Sha256Digest, Stamp, step,
+    Claim, Command, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Post, Posted, Report, Retention,
+    Stamp, step,
 };
 use latchgate_core::{Address, App, Timestamp};
 use rand::RngExt as _;
@@ -31,7 +31,6 @@ struct Row {
 #[tokio::test]
 async fn a_post_in_a_transaction_is_accepted_and_applied_by_the_rule_of_core() {
     let config = config().await;
-    PostgresStore::migrate(&config).await.unwrap();
     let store = PostgresStore::open(&config).await.unwrap();
     let epoch = Epoch::from_number(1_000);
     let record = EngineRecord::new(EngineState::Active, epoch, &[], 60_000);
@@ -171,19 +170,9 @@ fn at_random(now: Timestamp) -> (Option<OperationRecord>, Vec<Stamp>) {
 fn claim(stamp: u128) -> Claim {
     let mut random = rand::rng();
     Claim {
-        description: None,
-        operation: OperationName::parse("charge").unwrap(),
-        sha256: Sha256Digest::of(b"contents"),
-        checked: None,
-        stamp: Stamp::from_bits(stamp),
-        attempt_id: None,
         lease_ms: random.random_range(1_000..20_000),
         on_expiry: if random.random_bool(0.7) { OnExpiry::Retry } else { OnExpiry::Block },
-        durability: Durability::Fast,
         retention: [Retention::default(), Retention::Ms(9_000), Retention::Forever][random.random_range(0..3)],
-        ends_in_ms: None,
-        waits_until: None,
-        is_behind: false,
-        hold_off: HoldOff::default(),
+        ..latchgate_testkit::stores::claim(OperationName::parse("charge").unwrap(), stamp)
     }
 }

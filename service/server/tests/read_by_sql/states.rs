@@ -1,6 +1,5 @@
 //! The leases of a state, and how others have ended.
 
-use latchgate::store::postgres::PostgresStore;
 use latchgate_core::lock::{Command, LeaseId, LockState, Mode, Outcome, Renew, Terms, step};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use proptest::strategy::{Strategy as _, ValueTree as _};
@@ -29,9 +28,7 @@ order by c.position";
 
 #[tokio::test]
 async fn postgres_reads_every_state_of_random_histories_as_core_does() {
-    let config = config().await;
-    PostgresStore::migrate(&config).await.unwrap();
-    let mut connection = PgConnection::connect(&config.url).await.unwrap();
+    let mut connection = PgConnection::connect(&config().await.url).await.unwrap();
     let ids: Vec<LeaseId> = (0..LEASES).map(lease_id).collect();
     let mut runner = TestRunner::default();
     let mut seen = [0; 3];

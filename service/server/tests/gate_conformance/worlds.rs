@@ -5,28 +5,28 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate::engines::{EngineSet, EngineSpec};
-use latchgate::gate::{Operations, PreCall, fresh_stamp};
+use latchgate::gate::{Operations, PreCall};
 use latchgate::locks::{Limits, Locks};
 use latchgate::store::{Change, CommitResult, Store, Version};
 use latchgate_core::gate::{
-    Canonical, Claim, Command, Durability, Fingerprint, Go, HoldOff, OnExpiry, OperationAddress, OperationName,
-    OperationRecord, Outcome, Post, Report, Retention, Stamp, step,
+    Canonical, Claim, Command, Durability, Fingerprint, Go, OnExpiry, OperationAddress, OperationName, OperationRecord,
+    Outcome, Post, Report, Retention, Stamp, step,
 };
 use latchgate_core::{Address, App, Timestamp};
 pub use latchgate_testkit::stores::PATIENCE;
-use latchgate_testkit::stores::Place;
+use latchgate_testkit::stores::{Place, claim, locks_on};
 use sqlx::Connection as _;
 
 pub const LEASE_MS: u64 = 60_000;
 pub const HOUR_MS: u64 = 3_600_000;
 
+#[derive(Clone)]
 pub struct World {
     /// The same one twice where a store serves one node.
     pub nodes: [Arc<Node>; 2],
     pub store: Arc<dyn Store>,
     place: Place,
-    ids: AtomicU64,
+    ids: Arc<AtomicU64>,
 }
 
 /// A node's operations, beside its locks.
@@ -44,15 +44,13 @@ impl Deref for Node {
 }
 
 pub async fn start(store: Arc<dyn Store>, store_timeout: Duration) -> Node {
-    let spec = EngineSpec::opened(store.kind(), store);
-    let engines = EngineSet::start(vec![spec], Duration::from_secs(2), HOUR_MS).await.unwrap();
-    let (id, limits) = (engines.node_id(), Limits { store_timeout, ..Limits::default() });
-    let locks = Locks::start(engines, id, limits.clone()).await.unwrap();
+    let limits = Limits { store_timeout, ..Limits::default() };
+    let locks = locks_on(store, limits.clone()).await;
     Node { operations: Operations::start(&locks, None, limits).await.unwrap(), _locks: locks }
 }
 
 impl World {
-    async fn on(place: Place) -> Self {
+    pub async fn on(place: Place) -> Self {
         let store = place.open().await.unwrap();
         // What is promised of a store that answers slowly is tested elsewhere.
         let first = Arc::new(start(Arc::clone(&store), PATIENCE).await);
@@ -60,23 +58,7 @@ impl World {
             Place::Sqlite(..) => Arc::clone(&first),
             _ => Arc::new(start(place.open().await.unwrap(), PATIENCE).await),
         };
-        Self { nodes: [first, second], store, place, ids: AtomicU64::new(0) }
-    }
-
-    pub async fn memory() -> Self {
-        Self::on(Place::memory().await).await
-    }
-
-    pub async fn sqlite() -> Self {
-        Self::on(Place::sqlite().await).await
-    }
-
-    pub async fn postgres() -> Self {
-        Self::on(Place::postgres().await).await
-    }
-
-    pub async fn redis() -> Self {
-        Self::on(Place::redis().await).await
+        Self { nodes: [first, second], store, place, ids: Arc::default() }
     }
 
     /// Makes a record undecodable; returns whether this store's can be.
@@ -206,22 +188,8 @@ impl Operation {
 
     /// The record that a first pre at `now` makes.
     pub fn started(&self, now: Timestamp, on_expiry: OnExpiry) -> OperationRecord {
-        let claim = Claim {
-            operation: self.name.clone(),
-            sha256: self.fingerprint.sha256,
-            checked: None,
-            stamp: fresh_stamp(),
-            attempt_id: None,
-            lease_ms: LEASE_MS,
-            on_expiry,
-            durability: Durability::Fast,
-            retention: Retention::default(),
-            ends_in_ms: None,
-            description: None,
-            waits_until: None,
-            is_behind: false,
-            hold_off: HoldOff::default(),
-        };
+        let claim = claim(self.name.clone(), rand::random());
+        let claim = Claim { sha256: self.fingerprint.sha256, on_expiry, ..claim };
         step(None, Command::Pre(claim), now).record.unwrap()
     }
 }
