@@ -11,17 +11,16 @@ fn app(name: &str) -> App {
     App::parse(name).unwrap()
 }
 
+/// An API key with all permissions of an app.
+fn new(name: &str, expires_at: Option<Timestamp>) -> NewKey {
+    NewKey { permissions: Permissions::all(app(name)), expires_at, name: None, created_by: None }
+}
+
 /// A document with one API key, of the app `a`.
 fn document() -> (Document, ApiKey) {
     let (mut document, key) = (Document::default(), api_key(1));
     document.create_app(&app("a"), NOW).unwrap();
-    let new = NewKey {
-        permissions: Permissions::all(app("a")),
-        expires_at: Some(NOW.plus_ms(1_000)),
-        name: None,
-        created_by: None,
-    };
-    document.create_key(&key, new, NOW).unwrap();
+    document.create_key(&key, new("a", Some(NOW.plus_ms(1_000))), NOW).unwrap();
     (document, key)
 }
 
@@ -91,27 +90,18 @@ fn once_there_was_an_api_key_every_request_needs_one() {
     assert!(!Document::default().needs_key && document.needs_key);
     document.revoke(key.id(), NOW).unwrap();
     let later = NOW.plus_ms(40 * 24 * 3_600_000);
-    let permissions = Permissions::all(App::default());
-    document
-        .create_key(&api_key(2), NewKey { permissions, expires_at: None, name: None, created_by: None }, later)
-        .unwrap();
+    document.create_key(&api_key(2), new("default", None), later).unwrap();
     assert!(document.needs_key && !document.keys.contains_key(&key.id()), "a revoked key is forgotten after 30 days");
 }
 
 #[test]
 fn an_api_key_needs_an_app_and_the_default_app_is_always_there() {
     let mut document = Document::default();
-    let new = |name: &str| NewKey {
-        permissions: Permissions::all(app(name)),
-        expires_at: None,
-        name: None,
-        created_by: None,
-    };
-    assert_eq!(document.create_key(&api_key(1), new("a"), NOW), Err(ChangeRefused::UnknownApp));
+    assert_eq!(document.create_key(&api_key(1), new("a", None), NOW), Err(ChangeRefused::UnknownApp));
     assert_eq!(document.change_app(&app("a"), &disable(), NOW), Err(ChangeRefused::UnknownApp));
     assert_eq!(document.revoke(api_key(1).id(), NOW), Err(ChangeRefused::UnknownKey));
     assert!(!document.needs_key);
-    document.create_key(&api_key(1), new("default"), NOW).unwrap();
+    document.create_key(&api_key(1), new("default", None), NOW).unwrap();
     document.change_app(&App::default(), &disable(), NOW).unwrap();
     assert_eq!(document.check(api_key(1).as_str(), NOW), Err(Refusal::AppDisabled));
 }
@@ -192,16 +182,14 @@ fn api_keys_that_have_ended_make_room_for_new_ones() {
         id[..4].copy_from_slice(&u32::try_from(number).unwrap().to_be_bytes());
         ApiKey::of_random(id, [0; 32])
     };
-    let new =
-        |expires_at| NewKey { permissions: Permissions::all(App::default()), expires_at, name: None, created_by: None };
     for number in 0..KEYS_MAX {
         let expires_at = (number % 2 == 0).then(|| NOW.plus_ms(1_000 + number as u64));
-        document.create_key(&key(number), new(expires_at), NOW).unwrap();
+        document.create_key(&key(number), new("default", expires_at), NOW).unwrap();
     }
-    let before = document.create_key(&key(KEYS_MAX), new(None), NOW);
+    let before = document.create_key(&key(KEYS_MAX), new("default", None), NOW);
     assert_eq!(before, Err(ChangeRefused::TooManyKeys));
     let later = NOW.plus_ms(60_000);
-    document.create_key(&key(KEYS_MAX), new(None), later).unwrap();
+    document.create_key(&key(KEYS_MAX), new("default", None), later).unwrap();
     // The one that expired first has gone.
     assert_eq!(document.keys.len(), KEYS_MAX);
     assert_eq!(document.check(key(0).as_str(), later), Err(Refusal::Unknown));
@@ -209,8 +197,8 @@ fn api_keys_that_have_ended_make_room_for_new_ones() {
     assert_eq!(document.check(key(1).as_str(), later), Ok(key(1).id()));
     // An API key that was revoked a moment ago stays: requests with it may be under way.
     let mut full = Document::default();
-    (0..KEYS_MAX).for_each(|number| full.create_key(&key(number), new(None), NOW).unwrap());
+    (0..KEYS_MAX).for_each(|number| full.create_key(&key(number), new("default", None), NOW).unwrap());
     full.revoke(key(7).id(), later).unwrap();
-    assert_eq!(full.create_key(&key(KEYS_MAX), new(None), later), Err(ChangeRefused::TooManyKeys));
-    full.create_key(&key(KEYS_MAX), new(None), later.plus_ms(3_000)).unwrap();
+    assert_eq!(full.create_key(&key(KEYS_MAX), new("default", None), later), Err(ChangeRefused::TooManyKeys));
+    full.create_key(&key(KEYS_MAX), new("default", None), later.plus_ms(3_000)).unwrap();
 }

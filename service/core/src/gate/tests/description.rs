@@ -20,7 +20,7 @@ fn the_description_is_that_of_the_attempt_that_holds_the_record() {
         }
     };
     let first = go(world.pre_with(of("first")));
-    world.run(Command::Heartbeat { stamp: first.stamp, lease_ms: None });
+    world.beat(first.stamp, None);
     world.pre_with(|claim| {
         of("first")(claim);
         claim.description = description("another label of the same attempt");

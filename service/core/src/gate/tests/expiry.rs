@@ -40,24 +40,14 @@ fn a_success_is_kept_with_its_result_until_its_retention_is_over() {
 }
 
 #[test]
-fn a_permanent_success_never_goes() {
-    let mut world = world();
-    let stamp = world.go().stamp;
-    world.run(Command::Post(Post { retention: Some(Retention::Forever), ..success(stamp, Report::Success) }));
-    world.pass(100_000 * DAY_MS);
-    assert_eq!(duplicate(world.pre()).keep_until, None);
-}
-
-#[test]
 fn no_record_that_says_done_for_good_or_nobody_knows_goes_by_itself() {
     let mut world = world();
     let stamp = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block)).stamp;
-    let goes_at = |world: &World| world.record.as_ref().and_then(OperationRecord::goes_at);
-    assert_eq!(goes_at(&world), None);
+    assert_eq!(world.goes_at(), None);
     world.post(stamp, Report::Unknown);
-    assert_eq!(goes_at(&world), None);
+    assert_eq!(world.goes_at(), None);
     world.run(Command::Post(Post { retention: Some(Retention::Forever), ..success(stamp, Report::Success) }));
-    assert_eq!(goes_at(&world), None);
+    assert_eq!(world.goes_at(), None);
 }
 
 #[test]
@@ -72,7 +62,7 @@ fn a_record_is_forgotten_once_its_contents_are_unused_and_no_lease_runs() {
         if is_left_unknown {
             world.post(stamp, Report::Unknown);
         }
-        assert_eq!(world.record.as_ref().and_then(OperationRecord::goes_at), Some(ends_at));
+        assert_eq!(world.goes_at(), Some(ends_at));
         world.pass(ends_at.ms_since(world.now) + CLOCK_BOUND_MS - 1);
         assert!(matches!(world.pre(), Outcome::Unknown { .. } | Outcome::InProgress { .. }));
         world.pass(1);
@@ -85,15 +75,15 @@ fn a_started_record_outlives_its_lease_by_a_day() {
     // Heartbeats move the end of the record about once an hour.
     let mut world = world();
     let go = world.go();
-    let first_end = world.record.as_ref().and_then(OperationRecord::goes_at).unwrap();
+    let first_end = world.goes_at().unwrap();
     assert!(first_end >= go.lease_until.plus_ms(DAY_MS));
     assert!(first_end < go.lease_until.plus_ms(DAY_MS + HOUR_MS));
     let mut ends = 0;
     let mut last_end = first_end;
     for _ in 0..120 {
         world.pass(30_000);
-        world.run(Command::Heartbeat { stamp: go.stamp, lease_ms: None });
-        let end = world.record.as_ref().and_then(OperationRecord::goes_at).unwrap();
+        world.beat(go.stamp, None);
+        let end = world.goes_at().unwrap();
         ends += u32::from(end != last_end);
         last_end = end;
     }

@@ -5,7 +5,7 @@ fn what_has_succeeded_is_forgotten_on_demand() {
     let mut world = world();
     let stamp = world.go().stamp;
     world.post(stamp, Report::Success);
-    assert!(matches!(world.run(Command::Forget { force: false }), Outcome::Forgotten { was: State::Succeeded }));
+    assert!(matches!(world.forget(false), Outcome::Forgotten { was: State::Succeeded }));
     assert_eq!(world.record, None);
     assert_eq!(world.go().attempt, 1);
 }
@@ -17,9 +17,9 @@ fn an_unknown_end_is_forgotten_only_by_force_and_its_success_is_counted() {
     let first = world.go().stamp;
     world.post(first, Report::Unknown);
     let refused = Outcome::Unknown { attempt: 1, cause: UnknownCause::Reported { at: world.now } };
-    assert_eq!(world.run(Command::Forget { force: false }), refused);
-    assert_eq!(world.run(Command::Forget { force: true }), Outcome::Forgotten { was: State::Unknown });
-    assert_eq!(world.run(Command::Forget { force: true }), Outcome::NotFound);
+    assert_eq!(world.forget(false), refused);
+    assert_eq!(world.forget(true), Outcome::Forgotten { was: State::Unknown });
+    assert_eq!(world.forget(true), Outcome::NotFound);
     world.pass(DAY_MS);
     assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }));
     assert!(world.record.as_ref().is_some_and(OperationRecord::is_suspect));
@@ -31,9 +31,9 @@ fn an_unknown_end_is_forgotten_only_by_force_and_its_success_is_counted() {
 fn a_started_one_is_forgotten_only_by_force_and_its_owner_is_told() {
     let mut world = world();
     let first = world.go().stamp;
-    assert!(matches!(world.run(Command::Forget { force: false }), Outcome::StillStarted { attempt: 1, .. }));
-    assert_eq!(world.run(Command::Forget { force: true }), Outcome::Forgotten { was: State::Started });
-    assert_eq!(world.run(Command::Forget { force: true }), Outcome::NotFound);
+    assert!(matches!(world.forget(false), Outcome::StillStarted { attempt: 1, .. }));
+    assert_eq!(world.forget(true), Outcome::Forgotten { was: State::Started });
+    assert_eq!(world.forget(true), Outcome::NotFound);
     let second = world.go().stamp;
     assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }));
     assert_eq!(posted(world.post(second, Report::Success)).double_runs, 1);
@@ -43,9 +43,9 @@ fn a_started_one_is_forgotten_only_by_force_and_its_owner_is_told() {
 fn a_suspect_is_forgotten_on_demand_with_its_suspicion() {
     let mut world = world();
     let first = world.go().stamp;
-    world.run(Command::Forget { force: true });
+    world.forget(true);
     world.post(first, Report::Success);
     assert!(world.record.as_ref().is_some_and(OperationRecord::is_visible));
-    assert_eq!(world.run(Command::Forget { force: false }), Outcome::Forgotten { was: State::Vacant });
+    assert_eq!(world.forget(false), Outcome::Forgotten { was: State::Vacant });
     assert_eq!(world.record, None);
 }

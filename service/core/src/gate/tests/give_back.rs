@@ -4,7 +4,7 @@ use super::*;
 fn giving_back_a_re_entry_restores_the_attempt_before() {
     let mut world = world();
     let first = go(world.pre_with(|claim| claim.ends_in_ms = Some(86_400_000))).stamp;
-    world.run(Command::Heartbeat { stamp: first, lease_ms: None });
+    world.beat(first, None);
     world.pass_lease();
     let before = world.record.clone().unwrap();
     let mut claim = world.claim();

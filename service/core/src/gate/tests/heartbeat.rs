@@ -5,10 +5,10 @@ fn a_heartbeat_renews_and_never_shortens() {
     let mut world = world();
     let stamp = world.go().stamp;
     world.pass(30_000);
-    let beat = world.run(Command::Heartbeat { stamp, lease_ms: None });
+    let beat = world.beat(stamp, None);
     let lease_until = world.now.plus_ms(LEASE_MS);
     assert_eq!(beat, Outcome::Beating { attempt: 1, lease_until, remaining_ms: LEASE_MS, late: false });
-    let shorter = world.run(Command::Heartbeat { stamp, lease_ms: Some(1_000) });
+    let shorter = world.beat(stamp, Some(1_000));
     assert_eq!(shorter, Outcome::Beating { attempt: 1, lease_until, remaining_ms: LEASE_MS, late: false });
     world.pass(LEASE_MS - 1);
     assert!(matches!(world.pre(), Outcome::InProgress { .. }));
@@ -19,14 +19,11 @@ fn a_heartbeat_revives_a_passed_lease_only_while_nobody_has_re_entered() {
     let mut world = world();
     let first = world.go().stamp;
     world.pass_lease();
-    assert!(matches!(
-        world.run(Command::Heartbeat { stamp: first, lease_ms: None }),
-        Outcome::Beating { late: true, .. }
-    ));
+    assert!(matches!(world.beat(first, None), Outcome::Beating { late: true, .. }));
     assert!(matches!(world.pre(), Outcome::InProgress { .. }));
     world.pass_lease();
     world.go();
-    let beat = world.run(Command::Heartbeat { stamp: first, lease_ms: None });
+    let beat = world.beat(first, None);
     assert_eq!(beat, Outcome::Superseded { attempt: 2, double_runs: 0, counted: false });
 }
 
@@ -36,9 +33,9 @@ fn a_heartbeat_after_the_end_says_how_it_ended() {
         let mut world = world();
         let stamp = world.go().stamp;
         world.post(stamp, recorded);
-        assert_eq!(world.run(Command::Heartbeat { stamp, lease_ms: None }), Outcome::Ended { recorded });
+        assert_eq!(world.beat(stamp, None), Outcome::Ended { recorded });
         let stranger = Stamp::from_bits(99);
         let refusal = if recorded == Report::Failure { Outcome::NotFound } else { Outcome::StampMismatch };
-        assert_eq!(world.run(Command::Heartbeat { stamp: stranger, lease_ms: None }), refusal);
+        assert_eq!(world.beat(stranger, None), refusal);
     }
 }

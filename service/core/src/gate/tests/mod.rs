@@ -15,9 +15,6 @@ mod resolve;
 
 use std::sync::Arc;
 
-use md5::Md5;
-use sha2::Digest;
-
 use super::*;
 use crate::key::App;
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
@@ -84,6 +81,19 @@ impl World {
 
     fn post(&mut self, stamp: Stamp, report: Report) -> Outcome {
         self.run(Command::Post(success(stamp, report)))
+    }
+
+    fn beat(&mut self, stamp: Stamp, lease_ms: Option<u64>) -> Outcome {
+        self.run(Command::Heartbeat { stamp, lease_ms })
+    }
+
+    fn forget(&mut self, force: bool) -> Outcome {
+        self.run(Command::Forget { force })
+    }
+
+    /// When the record goes by itself.
+    fn goes_at(&self) -> Option<Timestamp> {
+        self.record.as_ref().and_then(OperationRecord::goes_at)
     }
 
     fn pass(&mut self, ms: u64) {

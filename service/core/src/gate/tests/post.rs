@@ -66,14 +66,6 @@ fn a_failure_is_still_replayed_when_the_next_attempt_runs() {
 }
 
 #[test]
-fn a_post_after_the_lease_counts_if_nobody_re_entered() {
-    let mut world = world();
-    let stamp = world.go().stamp;
-    world.pass_lease();
-    assert!(posted(world.post(stamp, Report::Success)).late);
-}
-
-#[test]
 fn a_superseded_post_changes_nothing_and_its_success_is_counted_once() {
     let mut world = world();
     let first = world.go().stamp;

@@ -12,34 +12,6 @@ fn close(world: &mut World, reason: &str, until: Option<Timestamp>) -> Closing {
 }
 
 #[test]
-fn a_closed_key_refuses_every_new_lease_and_its_holders_keep_theirs() {
-    let mut world = world();
-    let request = world.request("ann", Mode::Exclusive);
-    let lease = world.hold_as(request.clone());
-    let waiting = world.wait("ben", Mode::Exclusive);
-    close(&mut world, "release weekend", None);
-    assert_eq!(world.acquire("cid", Mode::Shared), CLOSED);
-    assert_eq!(world.acquire("ann", Mode::Exclusive), CLOSED, "its holder cannot nest");
-    let barge = with(world.request("cid", Mode::Exclusive), |terms| terms.barge = true);
-    assert_eq!(world.run(Command::Acquire(barge)), CLOSED);
-    assert!(matches!(world.run(Command::Acquire(request)), Outcome::Granted(grant) if grant.repeated));
-    assert!(matches!(world.renew(&lease), Outcome::Renewed(_)));
-    world.release(&lease);
-    assert_eq!(world.acquire("cid", Mode::Exclusive), CLOSED);
-    assert_eq!((world.next(), world.state.turns().len()), (None, 1));
-    assert!(world.state.idle_from() > world.now.plus_ms(365 * 24 * 3_600_000), "the key is kept");
-    assert_eq!(world.run(Command::Open), Outcome::Opened { was_closed: true });
-    assert_eq!(world.run(Command::Open), Outcome::Opened { was_closed: false });
-    assert_eq!(world.next(), Some("ben"));
-    world.hold_as(waiting);
-    let shown = |kind| world.happened(kind).iter().map(|event| event.note.reason.clone().unwrap()).collect::<Vec<_>>();
-    assert_eq!(
-        (shown(EventKind::Closed), shown(EventKind::Opened)),
-        (vec!["release weekend".into()], vec!["release weekend".into()])
-    );
-}
-
-#[test]
 fn a_closing_ends_by_itself_and_early_for_no_node() {
     let mut world = world();
     let until = world.now.plus_ms(1_000);
@@ -72,15 +44,6 @@ fn a_second_closing_replaces_reason_and_end_and_a_repeat_changes_nothing() {
     assert_eq!(second, Closing { reason: "longer".into(), since: first.since, until: Some(until) });
     assert_eq!(close(&mut world, "longer", Some(until)), second);
     assert_eq!(world.happened(EventKind::Closed).len(), 2);
-}
-
-#[test]
-fn an_operator_ends_leases_of_a_closed_key_and_it_stays_closed() {
-    let mut world = world();
-    world.hold("ann", Mode::Exclusive);
-    close(&mut world, "deploy", None);
-    assert_eq!(world.run(Command::Force(Force { note: note("now"), token: None })), Outcome::Forced { leases: 1 });
-    assert_eq!(world.acquire("ben", Mode::Exclusive), CLOSED);
 }
 
 #[test]

@@ -4,15 +4,6 @@ use std::collections::BTreeSet;
 
 use super::*;
 
-/// A client that waits for its answer.
-struct Open;
-
-impl ReplyHandle for Open {
-    fn is_closed(&self) -> bool {
-        false
-    }
-}
-
 /// A node with its waiters.
 struct Node {
     id: NodeId,
@@ -35,6 +26,12 @@ impl Node {
             may_be_granted: false,
             reply: Open,
         });
+    }
+
+    /// A member of a group waits.
+    fn wait_for(&mut self, world: &mut World, group: &str, limit: u32, group_limit: Option<u32>) {
+        let request = world.member(group, limit, group_limit);
+        self.wait(request);
     }
 
     /// Evaluates the waiters. Returns the leases that were granted.
@@ -92,16 +89,13 @@ fn one_waiter_of_another_group_behind_twenty_of_one_is_second() {
         let mut world = world();
         let mut holders = Vec::new();
         for _ in 0..limit {
-            let request = world.member("held", limit, None);
-            holders.push(world.hold_as(request));
+            holders.push(world.hold_of(|world| world.member("held", limit, None)));
         }
         let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
         for _ in 0..20 {
-            let request = world.member("many", limit, None);
-            nodes[0].wait(request);
+            nodes[0].wait_for(&mut world, "many", limit, None);
         }
-        let request = world.member("one", limit, None);
-        nodes.last_mut().unwrap().wait(request);
+        nodes.last_mut().unwrap().wait_for(&mut world, "one", limit, None);
         for node in &mut nodes {
             assert!(node.serve(&mut world).is_empty());
         }
@@ -112,101 +106,14 @@ fn one_waiter_of_another_group_behind_twenty_of_one_is_second() {
     }
 }
 
-/// With fewer permits than groups, an earlier request of a group that has had its turn does not come before a group that has not.
-#[test]
-fn groups_take_turns_when_each_has_as_many_permits() {
-    for nodes in [1, 3] {
-        let mut world = world();
-        let mut nodes: Vec<Node> = (0..nodes).map(|number| Node::new(&format!("node-{number}"))).collect();
-        for (index, group) in ["a", "b", "c"].into_iter().enumerate() {
-            for _ in 0..4 {
-                let request = world.member(group, 1, None);
-                let index = index % nodes.len();
-                nodes[index].wait(request);
-            }
-        }
-        let order = order_of_service(&mut world, &mut nodes);
-        assert_eq!(order.concat(), "abcabcabcabc");
-    }
-}
-
-#[test]
-fn a_group_at_its_limit_lets_the_others_pass_and_says_why() {
-    let mut world = world();
-    let mut node = Node::new("node");
-    for (group, group_limit) in [("a", Some(2)), ("a", Some(2)), ("a", Some(2)), ("b", None), ("b", None)] {
-        let request = world.member(group, 5, group_limit);
-        node.wait(request);
-    }
-    let granted = node.serve(&mut world);
-    assert_eq!(names(&granted), ["a", "b", "a", "b"], "the fifth permit stays free");
-    let request = world.member("a", 5, Some(2));
-    assert_eq!(world.run(Command::Acquire(request)), Outcome::Refused(Refusal::GroupAtLimit));
-    assert!(node.serve(&mut world).is_empty());
-    assert_eq!(world.next(), None, "its turn is not first");
-    world.release(&granted[0]);
-    assert_eq!(world.next(), Some("node"));
-    assert_eq!(names(&node.serve(&mut world)), ["a"]);
-}
-
-#[test]
-fn inside_a_group_priority_counts_and_no_smaller_request_overtakes() {
-    let mut world = world();
-    let holder = world.member("a", 3, None);
-    let holder = world.hold_as(holder);
-    let mut node = Node::new("node");
-    // It would be the third permit of its group.
-    let large = with(world.member("a", 3, Some(2)), |terms| terms.demand.mode = Mode::Permits(2));
-    node.wait(large);
-    let small = world.member("a", 3, Some(3));
-    node.wait(small);
-    assert!(node.serve(&mut world).is_empty());
-    let mut urgent = world.member("a", 3, Some(3));
-    urgent.position.priority = 5;
-    urgent.lease.owner = Some(Owner::parse("urgent").unwrap());
-    node.wait(urgent);
-    assert_eq!(names(&node.serve(&mut world)), ["urgent"]);
-    world.release(&holder);
-    assert!(node.serve(&mut world).is_empty(), "one permit of the group is held still");
-}
-
-#[test]
-fn an_exclusive_request_is_not_passed_by_groups_that_came_later() {
-    let mut world = world();
-    let holder = with(world.request("ann", Mode::Permits(1)), |terms| terms.demand.limit = Some(2));
-    let holder = world.hold_as(holder);
-    let mut node = Node::new("node");
-    let exclusive = world.request("exclusive", Mode::Exclusive);
-    node.wait(exclusive);
-    let request = world.member("a", 2, None);
-    node.wait(request);
-    assert!(node.serve(&mut world).is_empty());
-    world.release(&holder);
-    assert_eq!(names(&node.serve(&mut world)), ["exclusive"]);
-}
-
-#[test]
-fn permits_that_are_kept_count_for_their_group_still() {
-    let mut world = world();
-    let request = with(world.member("a", 3, Some(1)), |terms| terms.min_hold_ms = 1_000);
-    let early = world.hold_as(request.clone());
-    world.release(&early);
-    let again = world.member("a", 3, Some(1));
-    assert_eq!(world.run(Command::Acquire(again.clone())), Outcome::Refused(Refusal::GroupAtLimit));
-    world.pass(1_000 + 2 * CLOCK_BOUND_MS);
-    world.hold_as(again);
-}
-
 #[test]
 fn a_node_publishes_few_turns_and_says_that_it_has_more() {
     let mut world = world();
-    let holder = world.member("held", 1, None);
-    let holder = world.hold_as(holder);
+    let holder = world.hold_of(|world| world.member("held", 1, None));
     let mut node = Node::new("node");
     for number in 0..TURNS_PER_NODE_MAX + 5 {
         for _ in 0..2 {
-            let request = world.member(&format!("group-{number}"), 1, None);
-            node.wait(request);
+            node.wait_for(&mut world, &format!("group-{number}"), 1, None);
         }
     }
     assert!(node.serve(&mut world).is_empty());
@@ -229,8 +136,7 @@ fn a_node_publishes_few_turns_and_says_that_it_has_more() {
 #[test]
 fn turns_of_groups_with_long_names_leave_space_for_leases() {
     let mut world = world();
-    let holder = world.member("held", 1, None);
-    world.hold_as(holder);
+    world.hold_of(|world| world.member("held", 1, None));
     for name in 0..30 {
         let mut node = Node::new(&format!("node-{name}"));
         for number in 0..TURNS_PER_NODE_MAX {
@@ -252,16 +158,14 @@ fn turns_of_groups_with_long_names_leave_space_for_leases() {
 #[test]
 fn a_state_without_groups_is_written_as_before_and_group_states_are_read() {
     let mut world = world();
-    let request = with(world.request("ann", Mode::Permits(1)), |terms| terms.demand.limit = Some(1));
-    let lease = world.hold_as(request);
+    let lease = world.hold_with("ann", Mode::Permits(1), |terms| terms.demand.limit = Some(1));
     world.wait("ben", Mode::Permits(1));
     world.release(&lease);
     let text = world.state.to_json().unwrap();
     assert!(["share", "group", "served", "stands"].iter().all(|name| !text.contains(name)), "{text}");
     let mut node = Node::new("node");
     for group in ["a", "b"] {
-        let request = world.member(group, 1, Some(1));
-        node.wait(request);
+        node.wait_for(&mut world, group, 1, Some(1));
     }
     node.serve(&mut world);
     let text = world.state.to_json().unwrap();
@@ -273,12 +177,10 @@ fn a_state_without_groups_is_written_as_before_and_group_states_are_read() {
 #[test]
 fn turns_that_have_lost_their_groups_are_replaced_by_those_of_their_node() {
     let mut world = world();
-    let holder = world.member("held", 1, None);
-    world.hold_as(holder);
+    world.hold_of(|world| world.member("held", 1, None));
     let mut node = Node::new("node");
     for group in ["a", "b"] {
-        let request = world.member(group, 1, None);
-        node.wait(request);
+        node.wait_for(&mut world, group, 1, None);
     }
     node.serve(&mut world);
     for turn in &mut world.state.turns {
@@ -292,29 +194,6 @@ fn turns_that_have_lost_their_groups_are_replaced_by_those_of_their_node() {
     assert!(world.state.are_published(&node.id, &world.state.turns.clone(), world.now));
 }
 
-/// The group that has fewest comes first, even if the other group has waited longer since its last grant.
-#[test]
-fn fewer_permits_count_more_than_a_longer_wait() {
-    let mut world = world();
-    let mut nodes = [Node::new("node-0"), Node::new("node-1")];
-    let held: Vec<Lease> = ["a", "a", "b", "c"]
-        .map(|group| {
-            let request = world.member(group, 4, None);
-            world.hold_as(request)
-        })
-        .into();
-    for (node, group) in nodes.iter_mut().zip(["a", "b"]) {
-        let request = world.member(group, 4, None);
-        node.wait(request);
-        assert!(node.serve(&mut world).is_empty());
-    }
-    world.release(&held[3]);
-    assert_eq!(world.next(), Some("node-1"));
-    let [first, second] = &mut nodes;
-    assert!(first.serve(&mut world).is_empty());
-    assert_eq!(names(&second.serve(&mut world)), ["b"]);
-}
-
 /// The older waiter of a group is not published: its group is at its limit for it, and the node has too many groups. So the other node
 /// dates the group by its own waiter, and both must agree which turn is first.
 #[test]
@@ -323,19 +202,13 @@ fn no_permit_stays_free_when_the_oldest_waiter_of_a_group_is_unpublished() {
     let fillers: Vec<String> = (0..TURNS_PER_NODE_MAX).map(|number| format!("filler-{number}")).collect();
     let limit = u32::try_from(fillers.len()).unwrap() + 4;
     let holders = ["g", "h"].into_iter().chain(fillers.iter().map(String::as_str)).chain(["spare", "spare"]);
-    let holders: Vec<Lease> = holders
-        .map(|group| {
-            let request = world.member(group, limit, None);
-            world.hold_as(request)
-        })
-        .collect();
+    let holders: Vec<Lease> = holders.map(|group| world.hold_of(|world| world.member(group, limit, None))).collect();
     world.now = world.now.plus_ms(1_000);
     let mut nodes = [Node::new("node-1"), Node::new("node-2")];
     let old = with(world.member("g", limit, Some(2)), |terms| terms.demand.mode = Mode::Permits(2));
     nodes[0].wait(old);
     for name in ["h"].into_iter().chain(fillers.iter().map(String::as_str)) {
-        let request = world.member(name, limit, None);
-        nodes[0].wait(request);
+        nodes[0].wait_for(&mut world, name, limit, None);
     }
     let mut urgent = world.member("g", limit, Some(2));
     urgent.position.priority = 10;

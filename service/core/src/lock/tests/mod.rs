@@ -1,4 +1,4 @@
-//! Examples. Random histories are in `tests/lock_histories`.
+//! Examples of what the random histories in `tests/lock_histories` do not show.
 
 mod closing;
 mod fence;
@@ -8,7 +8,6 @@ mod interventions;
 mod reentrancy;
 mod reserved;
 mod semaphore;
-mod sharing;
 mod size;
 mod slots;
 mod time;
@@ -31,6 +30,15 @@ struct World {
 fn world() -> World {
     let now = Timestamp::from_ms(1_700_000_000_000);
     World { state: LockState::default(), now, terms: Terms::FREE, events: Vec::new(), requests: 0 }
+}
+
+/// A client that waits for its answer.
+struct Open;
+
+impl ReplyHandle for Open {
+    fn is_closed(&self) -> bool {
+        false
+    }
 }
 
 /// The request with other terms.
@@ -78,6 +86,16 @@ impl World {
 
     fn hold(&mut self, owner: &str, mode: Mode) -> Lease {
         let request = self.request(owner, mode);
+        self.hold_as(request)
+    }
+
+    /// A lease with other terms.
+    fn hold_with(&mut self, owner: &str, mode: Mode, change: impl FnOnce(&mut LeaseTerms)) -> Lease {
+        self.hold_of(|world| with(world.request(owner, mode), change))
+    }
+
+    fn hold_of(&mut self, request: impl FnOnce(&mut Self) -> Acquire) -> Lease {
+        let request = request(self);
         self.hold_as(request)
     }
 

@@ -3,37 +3,6 @@
 use super::*;
 
 #[test]
-fn a_nested_lease_has_the_token_of_its_owner_and_ends_by_itself() {
-    let mut world = world();
-    let outer = world.hold("ann", Mode::Exclusive);
-    let inner = world.hold("ann", Mode::Exclusive);
-    assert_eq!(inner.token, outer.token);
-    assert_ne!(inner.lease_id, outer.lease_id);
-    assert_eq!(world.release(&inner), Outcome::Released { still_held: 1 });
-    assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
-    assert_eq!(world.release(&outer), Outcome::Released { still_held: 0 });
-    assert!(world.hold("ben", Mode::Exclusive).token > outer.token);
-}
-
-#[test]
-fn the_outer_lease_may_end_first() {
-    let mut world = world();
-    let outer = world.hold("ann", Mode::Exclusive);
-    let inner = world.hold("ann", Mode::Exclusive);
-    world.release(&outer);
-    assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
-    assert_eq!(world.hold("ann", Mode::Exclusive).token, inner.token);
-}
-
-#[test]
-fn a_request_that_is_not_reentrant_waits_for_its_own_owner() {
-    let mut world = world();
-    world.hold("ann", Mode::Exclusive);
-    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.reentrant = false);
-    assert_eq!(world.run(Command::Acquire(request)), HELD);
-}
-
-#[test]
 fn a_request_without_an_owner_never_nests() {
     let mut world = world();
     let first = with(world.request("anonymous", Mode::Exclusive), |terms| terms.owner = None);
@@ -42,26 +11,6 @@ fn a_request_without_an_owner_never_nests() {
     assert_eq!(world.run(Command::Acquire(second)), HELD);
     // The name of such an owner is shown to refused callers, so it must not be one that a caller can send.
     assert!(Owner::parse(world.state.holders[0].owner.as_str()).is_err());
-}
-
-#[test]
-fn a_nested_request_waits_behind_no_waiter() {
-    let mut world = world();
-    world.hold("ann", Mode::Exclusive);
-    world.wait("ben", Mode::Exclusive);
-    let request = Acquire { precedence: Precedence::Behind, ..world.request("ann", Mode::Exclusive) };
-    world.hold_as(request);
-}
-
-#[test]
-fn each_nested_lease_runs_out_by_itself() {
-    let mut world = world();
-    world.hold("ann", Mode::Exclusive);
-    world.pass(TTL_MS / 2);
-    let inner = world.hold("ann", Mode::Exclusive);
-    world.pass(TTL_MS / 2 + CLOCK_BOUND_MS);
-    assert_eq!(world.state.holders, [inner]);
-    assert_eq!(world.acquire("ben", Mode::Exclusive), HELD);
 }
 
 /// The token, which tells other grants apart, is that of both.
@@ -114,4 +63,14 @@ fn a_give_back_of_an_uncertain_grant_is_written_even_without_the_lease() {
         |is_uncertain| Command::GiveBack(GiveBack { lease_id: LeaseId::parse("gone").unwrap(), grant, is_uncertain });
     assert!(step(&mut world.state, &give_back(true), world.now, Terms::FREE).changed);
     assert!(!step(&mut world.state, &give_back(false), world.now, Terms::FREE).changed);
+}
+
+#[test]
+fn still_held_is_what_the_same_owner_has() {
+    let mut world = world();
+    let first = world.hold("ann", Mode::Shared);
+    let second = world.hold("ann", Mode::Shared);
+    world.hold("ben", Mode::Shared);
+    assert_eq!(world.release(&first), Outcome::Released { still_held: 1 });
+    assert_eq!(world.release(&second), Outcome::Released { still_held: 0 });
 }

@@ -2,15 +2,6 @@
 
 use super::*;
 
-/// A client that waits for its answer.
-struct Open;
-
-impl ReplyHandle for Open {
-    fn is_closed(&self) -> bool {
-        false
-    }
-}
-
 /// Neither a waiter nor a command takes a step.
 #[test]
 fn a_lease_ends_while_only_a_reserved_position_is_left() {

@@ -9,40 +9,13 @@ impl World {
 }
 
 #[test]
-fn permits_are_weighed_and_the_same_owner_takes_more_of_them() {
-    let mut world = world();
-    let request = world.of("ann", 2, 4);
-    let first = world.hold_as(request);
-    let request = world.of("ann", 1, 4);
-    let second = world.hold_as(request);
-    assert!(second.token > first.token);
-    assert_eq!(world.acquire("ben", Mode::Permits(2)), HELD);
-    world.hold("cid", Mode::Permits(1));
-    assert_eq!(world.state.permits_held(), 4);
-}
-
-#[test]
-fn a_small_wish_waits_behind_a_large_one() {
-    let mut world = world();
-    let request = world.of("ann", 3, 4);
-    let held = world.hold_as(request);
-    world.wait("ben", Mode::Permits(4));
-    world.pass(1);
-    assert_eq!(world.acquire("cid", Mode::Permits(1)), RESERVED);
-    assert_eq!(world.next(), None);
-    world.release(&held);
-    assert_eq!(world.next(), Some("ben"));
-}
-
-#[test]
 fn the_limit_is_that_of_the_first_as_long_as_anybody_holds_or_waits() {
     let mut world = world();
     let mismatch = |limit| Outcome::LimitMismatch(LimitMismatch { limit, is_set: false });
     assert_eq!(world.acquire("ann", Mode::Permits(1)), mismatch(None));
     let request = world.of("ann", 3, 2);
     assert_eq!(world.run(Command::Acquire(request)), mismatch(None));
-    let request = world.of("ann", 2, 2);
-    let held = world.hold_as(request);
+    let held = world.hold_of(|world| world.of("ann", 2, 2));
     let other = world.of("ben", 1, 3);
     assert_eq!(world.run(Command::Acquire(other.clone())), mismatch(Some(2)));
     assert_eq!(world.acquire("ben", Mode::Permits(3)), mismatch(Some(2)));
@@ -58,8 +31,7 @@ fn the_limit_is_that_of_the_first_as_long_as_anybody_holds_or_waits() {
 #[test]
 fn a_limit_that_is_set_stays_and_takes_nothing_from_holders() {
     let mut world = world();
-    let request = world.of("ann", 4, 4);
-    let held = world.hold_as(request);
+    let held = world.hold_of(|world| world.of("ann", 4, 4));
     assert_eq!(world.run(Command::SetLimit(Some(2))), Outcome::LimitSet { limit: Some(2), held: 4 });
     assert!(matches!(world.renew(&held), Outcome::Renewed(_)));
     assert_eq!(world.acquire("ben", Mode::Permits(1)), HELD);
@@ -73,35 +45,11 @@ fn a_limit_that_is_set_stays_and_takes_nothing_from_holders() {
 #[test]
 fn whoever_waits_for_more_than_a_lowered_limit_is_told() {
     let mut world = world();
-    let request = world.of("ann", 4, 4);
-    world.hold_as(request);
+    world.hold_of(|world| world.of("ann", 4, 4));
     let waiting = world.wait("ben", Mode::Permits(3));
     assert_eq!(world.next(), None);
     world.run(Command::SetLimit(Some(2)));
     assert_eq!(world.next(), Some("ben"), "it waits for nothing");
     let mismatch = Outcome::LimitMismatch(LimitMismatch { limit: Some(2), is_set: true });
     assert_eq!(world.run(Command::Acquire(waiting)), mismatch);
-}
-
-#[test]
-fn raising_the_limit_lets_the_next_in() {
-    let mut world = world();
-    let request = world.of("ann", 1, 1);
-    world.hold_as(request);
-    world.wait("ben", Mode::Permits(1));
-    world.run(Command::SetLimit(Some(2)));
-    assert_eq!(world.next(), Some("ben"));
-}
-
-#[test]
-fn a_lock_delay_keeps_nobody_from_being_told_of_a_mismatch() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (100, 5_000));
-    world.hold_as(request);
-    let request = world.of("ben", 1, 1);
-    world.publish(&request);
-    world.pass(100 + CLOCK_BOUND_MS);
-    assert_eq!(world.next(), None);
-    world.run(Command::SetLimit(Some(2)));
-    assert_eq!(world.next(), Some("ben"));
 }

@@ -10,6 +10,20 @@ fn written(state: &LockState) -> usize {
     state.to_json().unwrap().len()
 }
 
+/// Takes leases until there is no space for another.
+fn until_full(world: &mut World, request: impl Fn(&mut World) -> Acquire) -> (Vec<Lease>, KeyFull) {
+    let mut held = Vec::new();
+    loop {
+        assert!(world.state.bytes() <= STATE_BYTES_MAX && written(&world.state) <= STATE_BYTES_MAX);
+        let request = request(world);
+        match world.run(Command::Acquire(request)) {
+            Outcome::Granted(grant) => held.push(grant.lease),
+            Outcome::KeyFull(full) => return (held, full),
+            outcome => panic!("{outcome:?}"),
+        }
+    }
+}
+
 #[test]
 fn a_state_is_about_as_long_as_it_says() {
     let mut world = world();
@@ -46,16 +60,7 @@ fn a_state_is_about_as_long_as_it_says() {
 fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
     let mut world = world();
     let request = |world: &mut World| with(world.request("ann", Mode::Shared), |terms| terms.metadata = metadata());
-    let mut held = Vec::new();
-    let full = loop {
-        let request = request(&mut world);
-        match world.run(Command::Acquire(request)) {
-            Outcome::Granted(grant) => held.push(grant.lease),
-            Outcome::KeyFull(full) => break full,
-            outcome => panic!("{outcome:?}"),
-        }
-        assert!(world.state.bytes() <= STATE_BYTES_MAX && written(&world.state) <= STATE_BYTES_MAX);
-    };
+    let (held, full) = until_full(&mut world, request);
     assert!(full.bytes > STATE_BYTES_MAX && held.len() >= 40, "{full:?}");
     // A lease that is there can be repeated and renewed.
     let lease_id = held[0].lease_id.clone();
@@ -70,19 +75,11 @@ fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
 #[test]
 fn a_key_has_space_for_some_hundred_leases() {
     let mut world = world();
-    let mut held = 0;
-    let request = |world: &mut World, number: usize| {
-        let lease_id = LeaseId::parse(&format!("3b9d1c20-7f7e-4f0e-8a5e-{number:012}")).unwrap();
+    let request = |world: &mut World| {
+        let lease_id = LeaseId::parse(&format!("3b9d1c20-7f7e-4f0e-8a5e-{:012}", world.requests)).unwrap();
         with(world.request("ann", Mode::Shared), |terms| (terms.lease_id, terms.owner) = (lease_id, None))
     };
-    loop {
-        let request = request(&mut world, held);
-        match world.run(Command::Acquire(request)) {
-            Outcome::Granted(_) => held += 1,
-            Outcome::KeyFull(_) => break,
-            outcome => panic!("{outcome:?}"),
-        }
-    }
+    let held = until_full(&mut world, request).0.len();
     assert!((300..=500).contains(&held), "{held}");
 }
 

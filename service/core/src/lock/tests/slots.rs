@@ -9,45 +9,9 @@ impl World {
         })
     }
 
-    fn numbers(&mut self, owner: &str, permits: u32, limit: u32) -> (Lease, Vec<u32>) {
-        let request = self.start(owner, permits, limit, 0);
-        let lease = self.hold_as(request);
-        let numbers = lease.slots.iter().collect();
-        (lease, numbers)
+    fn numbers(&mut self, owner: &str, permits: u32, limit: u32) -> Vec<u32> {
+        self.hold_of(|world| world.start(owner, permits, limit, 0)).slots.iter().collect()
     }
-}
-
-#[test]
-fn each_grant_has_the_lowest_free_numbers_and_keeps_them_until_it_ends() {
-    let mut world = world();
-    let (ann, numbers) = world.numbers("ann", 2, 5);
-    assert_eq!(numbers, [0, 1]);
-    let (ben, numbers) = world.numbers("ben", 1, 5);
-    assert_eq!(numbers, [2]);
-    world.release(&ann);
-    let (_, numbers) = world.numbers("cid", 3, 5);
-    assert_eq!(numbers, [0, 1, 3]);
-    let Outcome::Renewed(renewed) = world.renew(&ben) else { panic!("not renewed") };
-    assert_eq!(renewed.slots, ben.slots);
-    let read: LockState = serde_json::from_str(&world.state.to_json().unwrap()).unwrap();
-    assert_eq!(read, world.state.carried(0, &LockState::default()));
-}
-
-#[test]
-fn a_number_above_a_lowered_limit_stays_with_its_lease() {
-    let mut world = world();
-    let (ann, _) = world.numbers("ann", 3, 4);
-    let (ben, numbers) = world.numbers("ben", 1, 4);
-    assert_eq!(numbers, [3]);
-    world.run(Command::SetLimit(Some(2)));
-    world.release(&ann);
-    let (_, numbers) = world.numbers("cid", 1, 2);
-    assert_eq!(numbers, [0], "ben still has one of two permits");
-    assert_eq!(world.acquire("dan", Mode::Permits(1)), HELD);
-    assert!(matches!(world.renew(&ben), Outcome::Renewed(lease) if lease.slots == ben.slots));
-    world.release(&ben);
-    let (_, numbers) = world.numbers("dan", 1, 2);
-    assert_eq!(numbers, [1]);
 }
 
 #[test]
@@ -57,26 +21,22 @@ fn a_lease_of_a_state_without_numbers_has_none_and_no_number_repeats() {
     world.numbers("ben", 1, 3);
     let old = world.state.to_json().unwrap().replacen(r#""slots":"1","#, "", 1);
     world.state = serde_json::from_str(&old).unwrap();
-    let (_, numbers) = world.numbers("cid", 1, 3);
-    assert_eq!(numbers, [1]);
+    assert_eq!(world.numbers("cid", 1, 3), [1]);
     assert!(world.state.holders()[1].slots.is_empty());
 }
 
 #[test]
 fn a_lease_of_very_many_permits_has_no_numbers() {
     let mut world = world();
-    let (_, numbers) = world.numbers("ann", SLOTS_MAX + 1, 1_000);
-    assert!(numbers.is_empty());
-    let (_, numbers) = world.numbers("ben", SLOTS_MAX, 1_000);
-    assert_eq!(numbers, (0..SLOTS_MAX).collect::<Vec<_>>());
+    assert_eq!(world.numbers("ann", SLOTS_MAX + 1, 1_000), [0; 0]);
+    assert_eq!(world.numbers("ben", SLOTS_MAX, 1_000), (0..SLOTS_MAX).collect::<Vec<_>>());
 }
 
 #[test]
 fn no_more_leases_start_in_a_shortest_hold_than_there_are_permits() {
     // It does not matter how the leases end.
     let mut world = world();
-    let request = world.start("ann", 1, 2, 1_000);
-    let released = world.hold_as(request);
+    let released = world.hold_of(|world| world.start("ann", 1, 2, 1_000));
     let until = released.granted_at.plus_ms(1_000 + 2 * CLOCK_BOUND_MS);
     let request = with(world.start("ben", 1, 2, 1_000), |terms| terms.ttl_ms = 100);
     let expired = world.hold_as(request);
@@ -105,66 +65,26 @@ fn no_more_leases_start_in_a_shortest_hold_than_there_are_permits() {
 #[test]
 fn permits_that_are_kept_have_their_numbers_until_then() {
     let mut world = world();
-    let request = world.start("ann", 1, 3, 1_000);
-    let early = world.hold_as(request);
+    let early = world.hold_of(|world| world.start("ann", 1, 3, 1_000));
     world.pass(10);
     world.release(&early);
-    let (_, numbers) = world.numbers("ben", 1, 3);
-    assert_eq!(numbers, [1]);
+    assert_eq!(world.numbers("ben", 1, 3), [1]);
     let moved = world.state.carried(250, &LockState::default());
     assert_eq!(moved.kept()[0].until, early.granted_at.plus_ms(1_250 + 2 * CLOCK_BOUND_MS));
     world.pass(1_000 + 2 * CLOCK_BOUND_MS);
-    let (_, numbers) = world.numbers("cid", 1, 3);
-    assert_eq!(numbers, [0]);
-}
-
-#[test]
-fn a_kept_permit_counts_once_beside_those_of_live_leases() {
-    let mut world = world();
-    let request = world.start("ann", 2, 5, 1_000);
-    let early = world.hold_as(request);
-    world.pass(10);
-    world.release(&early);
-    world.numbers("ben", 1, 5);
-    assert_eq!((world.state.permits_held(), world.state.permits_kept()), (3, 2));
-    assert!(matches!(world.acquire("cid", Mode::Permits(3)), Outcome::Refused(Refusal::Delayed(_))));
-    let (_, numbers) = world.numbers("cid", 2, 5);
-    assert_eq!(numbers, [3, 4], "two of five are kept and one is held, so two are free");
-    assert!(matches!(world.acquire("dan", Mode::Permits(1)), Outcome::Refused(Refusal::Delayed(_))));
-    assert_eq!((world.state.permits_held(), world.state.permits_kept()), (5, 2));
+    assert_eq!(world.numbers("cid", 1, 3), [0]);
 }
 
 #[test]
 fn a_start_that_was_given_back_or_ended_by_force_does_not_count() {
     let mut world = world();
-    let request = world.start("ann", 1, 1, 1_000);
-    let undelivered = world.hold_as(request);
+    let undelivered = world.hold_of(|world| world.start("ann", 1, 1, 1_000));
     assert!(world.give_back(&undelivered));
-    let request = world.start("ben", 1, 1, 1_000);
-    let early = world.hold_as(request);
+    let early = world.hold_of(|world| world.start("ben", 1, 1, 1_000));
     world.release(&early);
     assert!(matches!(world.acquire("cid", Mode::Permits(1)), Outcome::Refused(Refusal::Delayed(_))));
     world.run(Command::Force(Force { note: note("now"), token: None }));
-    let request = world.start("cid", 1, 1, 0);
-    world.hold_as(request);
-}
-
-#[test]
-fn a_request_waits_until_enough_kept_permits_are_free() {
-    let mut world = world();
-    let mut ends = Vec::new();
-    for owner in ["ann", "ben", "cid"] {
-        let request = world.start(owner, 1, 4, 1_000);
-        let lease = world.hold_as(request);
-        world.release(&lease);
-        ends.push(lease.granted_at.plus_ms(1_000 + 2 * CLOCK_BOUND_MS));
-        world.pass(100);
-    }
-    let refused = |world: &mut World, permits| world.acquire("dan", Mode::Permits(permits));
-    assert_eq!(refused(&mut world, 3), Outcome::Refused(Refusal::Delayed(ends[1])));
-    assert_eq!(refused(&mut world, 4), Outcome::Refused(Refusal::Delayed(ends[2])));
-    world.hold("eve", Mode::Permits(1));
-    assert_eq!(refused(&mut world, 4), HELD, "a lease keeps it from them, and may be renewed");
+    world.hold_of(|world| world.start("cid", 1, 1, 0));
 }
 
 /// A state with as many starts as it has space for can still be committed, and every lease of it can end.

@@ -25,28 +25,15 @@ fn after_an_expired_lease_nothing_is_granted_for_its_lock_delay() {
 #[test]
 fn a_lease_that_is_released_leaves_no_delay() {
     let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.delay_ms = 500);
-    let lease = world.hold_as(request);
+    let lease = world.hold_with("ann", Mode::Exclusive, |terms| terms.delay_ms = 500);
     world.release(&lease);
     world.hold("ben", Mode::Exclusive);
 }
 
 #[test]
-fn an_owner_that_holds_the_lock_still_nests_during_its_own_delay() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
-    world.hold_as(request);
-    let still = world.hold("ann", Mode::Exclusive);
-    world.pass(1_000 + CLOCK_BOUND_MS);
-    assert_eq!(world.hold("ann", Mode::Exclusive).token, still.token);
-}
-
-#[test]
 fn renewals_count_no_further_than_the_longest_hold() {
     let mut world = world();
-    let request =
-        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.max_hold_ms) = (600, Some(1_000)));
-    let lease = world.hold_as(request);
+    let lease = world.hold_with("ann", Mode::Exclusive, |terms| (terms.ttl_ms, terms.max_hold_ms) = (600, Some(1_000)));
     let end = lease.granted_at.plus_ms(1_000);
     world.pass(500);
     let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
@@ -74,18 +61,9 @@ fn a_lease_answered_as_ended_keeps_the_lock_until_it_ends_by_every_clock() {
 }
 
 #[test]
-fn a_first_lease_is_no_longer_than_the_longest_hold() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
-    let lease = world.hold_as(request);
-    assert_eq!(lease.expires_at, world.now.plus_ms(1_000));
-}
-
-#[test]
 fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
     let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
-    let lease = world.hold_as(request);
+    let lease = world.hold_with("ann", Mode::Exclusive, |terms| terms.max_hold_ms = Some(1_000));
     let due = lease.granted_at.plus_ms(800);
     assert_eq!(world.state.next_notice(), Some(due));
     world.pass(799);
@@ -95,44 +73,6 @@ fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
     let warned = world.happened(EventKind::HeldTooLong);
     assert_eq!((warned.len(), warned[0].at, warned[0].held_ms), (1, due, Some(800)));
     assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
-}
-
-/// It may be that no node evaluates the key when the lease expires.
-#[test]
-fn nobody_is_warned_of_a_lease_that_ran_out_before() {
-    let mut world = world();
-    let request =
-        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.max_hold_ms) = (200, Some(1_000)));
-    let lease = world.hold_as(request);
-    assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
-    world.pass(5_000);
-    assert!(world.happened(EventKind::HeldTooLong).is_empty());
-    let expired = world.happened(EventKind::Expired);
-    assert_eq!((expired[0].at, expired[0].held_ms), (lease.expires_at, Some(200)));
-}
-
-#[test]
-fn of_two_delays_the_longer_counts() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Shared), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
-    let first = world.hold_as(request);
-    let request = with(world.request("ben", Mode::Shared), |terms| (terms.ttl_ms, terms.delay_ms) = (1_001, 1));
-    world.hold_as(request);
-    world.pass(1_001 + CLOCK_BOUND_MS);
-    let over = first.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
-    assert_eq!(world.acquire("cid", Mode::Shared), Outcome::Refused(Refusal::Delayed(over)));
-}
-
-/// Otherwise the next request would be granted during the delay, once the row has been collected.
-#[test]
-fn a_key_is_not_idle_before_its_delay_is_over() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 5_000));
-    let lease = world.hold_as(request);
-    let over = lease.expires_at.plus_ms(5_000 + CLOCK_BOUND_MS);
-    assert_eq!(world.state.idle_from(), over, "no node has evaluated the key since the lease expired");
-    world.pass(1_000 + CLOCK_BOUND_MS);
-    assert_eq!(world.state.idle_from(), over);
 }
 
 #[test]
@@ -183,9 +123,8 @@ fn only_an_early_release_keeps_the_shortest_hold_and_force_ends_it() {
 #[test]
 fn a_lock_held_for_too_long_is_one_event_however_often_it_is_renewed() {
     let mut world = world();
-    let request =
-        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.warn_after_ms) = (1_000, Some(1_500)));
-    let lease = world.hold_as(request);
+    let lease =
+        world.hold_with("ann", Mode::Exclusive, |terms| (terms.ttl_ms, terms.warn_after_ms) = (1_000, Some(1_500)));
     for _ in 0..6 {
         world.pass(500);
         assert!(matches!(world.renew(&lease), Outcome::Renewed(_)));

@@ -34,17 +34,3 @@ fn a_turn_that_is_not_refreshed_lapses_and_the_next_is_admitted() {
     world.pass(TURN_MS - 1);
     world.hold_as(next);
 }
-
-#[test]
-fn a_higher_priority_comes_first_and_then_the_arrival() {
-    let mut world = world();
-    let holder = world.hold("ann", Mode::Exclusive);
-    world.wait("ben", Mode::Exclusive);
-    world.pass(1);
-    let urgent = world.request("cid", Mode::Exclusive);
-    let urgent = Acquire { position: Position { priority: 2, ..urgent.position }, ..urgent };
-    world.publish(&urgent);
-    world.release(&holder);
-    assert_eq!(world.next(), Some("cid"));
-    world.hold_as(urgent);
-}
