@@ -2,12 +2,13 @@
 
 use latchgate_client::{Client, Error, Method, Revoke};
 use latchgate_testkit::free_port;
+use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::node::Node;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::world::{client, desk, look, node, seconds};
+use crate::world::{client, client_through, desk, look, node, seconds};
 
 #[tokio::test]
 async fn a_refused_request_is_not_repeated_and_its_error_has_problem_fields() {
@@ -76,17 +77,13 @@ async fn a_node_that_cannot_serve_is_called_again_not_before_it_said() {
 
 #[tokio::test]
 async fn a_wait_goes_on_while_a_quota_is_used_up() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let lock = Client::new([url]).unwrap().patience(std::time::Duration::from_millis(1)).lock("k").wait(seconds(60));
+    let node = node().await;
+    let lossy = Lossy::then_refusing(&node, "/acquire", 0, 429, "quota-reached").await;
+    let lock = client_through(&lossy).patience(std::time::Duration::from_millis(1)).lock("k").wait(seconds(60));
     let acquiring = tokio::spawn(lock.acquire());
-    let used_up =
-        ("429 Too Many Requests", r#"{"status":429,"code":"quota-reached","detail":"later","retry_after_ms":10}"#);
-    let granted = ("200 OK", r#"{"key":"k","lease_id":"x","owner":"a","token":7,"ttl_ms":30000}"#);
-    for (status, body) in [used_up, used_up, used_up, granted] {
-        answered(&listener, status, body).await;
-    }
-    assert_eq!(acquiring.await.unwrap().unwrap().token(), 7);
+    lossy.until_refused(3).await;
+    lossy.pass_all();
+    assert!(acquiring.await.unwrap().unwrap().check().is_ok());
 }
 
 /// Answers the next request at the listener; returns when that arrived.

@@ -304,16 +304,8 @@ async fn latchgate_ends_soon_after_its_lease_when_no_server_answers() {
 #[tokio::test]
 async fn each_command_ends_in_time_when_the_node_is_frozen() {
     let (mut node, desk) = desk().await;
-    let run = desk.run(&[
-        "lock",
-        "held",
-        "--retry-for",
-        "2s",
-        "--",
-        "sh",
-        "-c",
-        "echo $$ >id; until [ -e go ]; do sleep 0.1; done",
-    ]);
+    let script = "echo $$ >id; until [ -e go ]; do sleep 0.1; done";
+    let run = desk.run(&["lock", "held", "--retry-for", "2s", "--", "sh", "-c", script]);
     let id = desk.number("id").await;
     node.pause();
     desk.touch("go");

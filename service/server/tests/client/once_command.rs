@@ -238,17 +238,8 @@ async fn on_a_terminal_a_replay_says_when_and_by_which_run_the_work_was_done() {
 #[tokio::test]
 async fn of_five_quiet_runs_at_once_one_runs_and_four_say_nothing() {
     let (_node, desk) = desk().await;
-    let line = [
-        "once",
-        "report",
-        "--every",
-        "1d",
-        "--quiet",
-        "--",
-        "sh",
-        "-c",
-        "echo ran; until [ -e go ]; do sleep 0.1; done",
-    ];
+    let script = "echo ran; until [ -e go ]; do sleep 0.1; done";
+    let line = ["once", "report", "--every", "1d", "--quiet", "--", "sh", "-c", script];
     let first = desk.run(&line);
     until("the first one runs", async || {
         let listed = desk.shell("latchgate operations list --state started | wc -l").ends().await;
