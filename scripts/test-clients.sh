@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
-# service/clients/SCENARIOS.md, each language in its own test runner, and the types of those for Python and TypeScript; tooz's and Verrou's own
-# tests of our drivers; the programs of docs/GATE.md, in four languages; and `latchgate mcp` under the official SDKs. What lacks its toolchain or its packages, and cannot be given them
+# service/clients/SCENARIOS.md, with the clients of each language; what only one language has, in its own test runner, and the types of those for
+# Python and TypeScript; tooz's and Verrou's own tests of our drivers; the programs of docs/GATE.md, in four languages; and `latchgate mcp` under the official SDKs. What lacks its toolchain or its packages, and cannot be given them
 # here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
 #
 #   CLIENT_BINARY   a built `latchgate`; if absent, cargo builds one
@@ -63,6 +63,21 @@ grep '^openssl ' docs/OPERATIONS.md | sed 's/subjectAltName=[^ ]*/subjectAltName
 export CLIENT_TLS=$SCRATCH/tls LATCHGATE_CA=$SCRATCH/tls/ca.pem
 CLIENT_BINARY=$(realpath "$binary")
 export CLIENT_BINARY CLIENT_POSTGRES=$POSTGRES_URL
+start_http node-a "$CLIENT_BINARY" serve --locks "$CLIENT_POSTGRES"
+CLIENT_NODES=$HTTP_URL
+start_http node-b "$CLIENT_BINARY" serve --locks "$CLIENT_POSTGRES"
+export CLIENT_NODES=$CLIENT_NODES,$HTTP_URL
+# The commands of the agents that make calls for the scenarios.
+declare -A agents=([typescript]="node $PWD/service/clients/typescript/tests/agent.js")
+if [[ " ${missing[*]} " != *" for Go"* ]]; then
+    (cd service/clients/go && go test -c -o "$SCRATCH/go-agent" .)
+    agents[go]="$SCRATCH/go-agent agent"
+fi
+if [[ " ${missing[*]} " != *" for Java"* ]]; then
+    find service/clients/java/src -name '*.java' -exec \
+        javac --release 17 -encoding UTF-8 -Xlint:all,-serial,-try -Werror -d "$SCRATCH/classes" {} +
+    agents[java]="java -Dfile.encoding=UTF-8 -cp $SCRATCH/classes io.latchgate.Agent"
+fi
 
 # Most of the time the tests wait, so all files run at once.
 files=() runners=()
@@ -81,10 +96,13 @@ cd service/clients/python
 for file in tests/test_*.py; do
     file=${file##*/}
     run "python-${file%.py}" python3 -B -m unittest -b "tests.${file%.py}"
-    # The same scenarios with the client for asyncio.
+    # The same scenarios with the client for asyncio, and with those of the other languages.
     case $file in
         test_locks.py | test_gate.py | test_faults.py | test_errors.py)
             run "python-aio-${file%.py}" env CLIENT_KIND=aio python3 -B -m unittest -b "tests.${file%.py}"
+            for kind in "${!agents[@]}"; do
+                run "$kind-${file%.py}" env "CLIENT_KIND=$kind" "CLIENT_AGENT=${agents[$kind]}" python3 -B -m unittest -b "tests.${file%.py}"
+            done
             ;;
     esac
 done
@@ -119,10 +137,7 @@ if [[ " ${missing[*]} " != *" for Go"* ]]; then
     run go-vet bash -c 'go vet ./... && [[ -z $(gofmt -l . | tee /dev/stderr) ]] && echo "Ran 1 test in all"'
 fi
 if [[ " ${missing[*]} " != *" for Java"* ]]; then
-    cd ../java
-    mkdir -p "$SCRATCH/classes"
-    run java bash -c 'javac --release 17 -encoding UTF-8 -Xlint:all,-serial,-try -Werror -d "$1/classes" $(find src -name "*.java") &&
-        exec java -Dfile.encoding=UTF-8 -Djava.io.tmpdir="$1" -cp "$1/classes" io.latchgate.Scenarios' java "$SCRATCH"
+    run java java -Dfile.encoding=UTF-8 "-Djava.io.tmpdir=$SCRATCH" -cp "$SCRATCH/classes" io.latchgate.Scenarios
 fi
 cd ../../mcp/tests
 # They are a load, beside which the others' bounds would pass.

@@ -170,9 +170,15 @@ class Json(unittest.TestCase):
                     latchgate.Client(NOWHERE, **{name: value})  # type: ignore[arg-type]
         with self.assertRaisesRegex(TypeError, "token"):
             self.client.fence("k", "7")  # type: ignore[arg-type]
-        for urls in (5, b"http://127.0.0.1:1", [NOWHERE, None]):
-            with self.assertRaisesRegex(TypeError, "urls"):
+        for urls in (5, b"http://127.0.0.1:1", [], [NOWHERE, None]):
+            with self.assertRaisesRegex((TypeError, ValueError), "urls" if urls else "URL"):
                 latchgate.Client(urls)  # type: ignore[arg-type]
+        with self.assertRaisesRegex(TypeError, "api_key") as raised:
+            latchgate.Client(NOWHERE, api_key=b"lgk_0123456789ab_c0ffee")  # type: ignore[arg-type]
+        self.assertNotIn("0ffee", str(raised.exception))
+        for after in ("a\nb", "\0", 7):
+            with self.assertRaises((ValueError, TypeError)):
+                self.client.events("k", after=after)  # type: ignore[arg-type]
 
     def test_42_work_that_cannot_be_called_is_noticed_before_the_pre(self) -> None:
         def generator(_: object) -> Any:

@@ -1,5 +1,6 @@
 """Real nodes on one Postgres, and a proxy in front of a node that loses answers. `scripts/test-clients.sh` names the binary in
-CLIENT_BINARY and the Postgres in CLIENT_POSTGRES. With CLIENT_KIND=aio the clients of the scenarios are those for asyncio."""
+CLIENT_BINARY and the Postgres in CLIENT_POSTGRES, and in CLIENT_KIND whose clients run the scenarios: the blocking ones if absent, those for
+asyncio (aio), or those of another language (go, java, typescript), whose agent is the command in CLIENT_AGENT."""
 
 from __future__ import annotations
 
@@ -17,14 +18,17 @@ import uuid
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from latchgate import Client
 
+from . import remote
 from .driven import DrivenClient
 
 PATIENCE = 60.0
-IS_AIO = os.environ.get("CLIENT_KIND") == "aio"
+KIND = os.environ.get("CLIENT_KIND", "blocking")
+IS_AIO = KIND == "aio"
+IS_PYTHON = KIND in ("aio", "blocking")
 
 
 class Node:
@@ -103,8 +107,14 @@ class Proxy:
     ends_waits = False
     # Instead of a lost answer there is one of a gateway, with a code of its own.
     hides = False
-    # Makes another path of the path of a request.
-    rewrites: Callable[[str], str] = staticmethod(lambda path: path)
+    # A key in paths becomes another one.
+    merges = ("", "")
+    # Answers some requests itself, by path and body: a status and a body.
+    answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = staticmethod(lambda path, body: None)
+    # The length of the longest request.
+    longest = 0
+    # So many of the next answers come only after a lease of a second has ended.
+    late = 0
     # Requests with this text in their body get no answer until the proxy stops.
     hangs = ""
 
@@ -113,8 +123,8 @@ class Proxy:
         self._stopped = threading.Event()
         self._lose: dict[str, int] = {}
         self._refuse = 0
-        # Of requests of this path, after those whose answers were lost: the status and the code.
-        self.then_refuse: dict[str, tuple[int, str]] = {}
+        # Of requests of this path, after those whose answers were lost: the status, the code, and after how many ms to come again, if any.
+        self.then_refuse: dict[str, tuple[Any, ...]] = {}
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -150,13 +160,18 @@ class Proxy:
         body = handler.rfile.read(int(handler.headers["Content-Length"]))
         verb = handler.path.rsplit("/", 1)[-1]
         self.seen.append((handler.path, time.monotonic(), json.loads(body)))
+        self.longest = max(self.longest, len(body))
+        if own := self.answers(handler.path, json.loads(body)):
+            return self.answer(handler, own[0], json.dumps(own[1]).encode())
         if self._refuse > 0:
             self._refuse -= 1
             problem = {"code": "overloaded", "detail": "This proxy refuses.", "retry_after_ms": 1000}
-            return self._answer(handler, 503, json.dumps(problem).encode())
+            return self.answer(handler, 503, json.dumps(problem).encode(), 1)
         if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
-            status, code = self.then_refuse[verb]
-            return self._answer(handler, status, json.dumps({"code": code, "detail": "This proxy refuses."}).encode())
+            status, code, *after = self.then_refuse[verb]
+            retry_after_ms = sum(after)
+            problem = {"code": code, "detail": "This proxy refuses.", "retry_after_ms": retry_after_ms}
+            return self.answer(handler, status, json.dumps(problem).encode(), retry_after_ms // 1_000)
         if self.hangs and self.hangs.encode() in body:
             self._stopped.wait()
         if self.ends_waits and b'"wait_ms"' in body:
@@ -164,8 +179,10 @@ class Proxy:
         parts = urlsplit(node.url)
         assert parts.hostname is not None
         connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE)
+        asked, other = self.merges
+        path = "/".join(quote(other, safe="") if unquote(part) == asked else part for part in handler.path.split("/"))
         try:
-            connection.request("POST", self.rewrites(handler.path), body)
+            connection.request("POST", path, body)
             response = connection.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException):
@@ -176,18 +193,21 @@ class Proxy:
         if self._lose.get(verb, 0) > 0:
             self._lose[verb] -= 1
             if self.hides:
-                return self._answer(handler, 504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}')
+                return self.answer(handler, 504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}')
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
             return
-        self._answer(handler, response.status, answer)
+        if self.late > 0:
+            self.late -= 1
+            time.sleep(1.5)
+        self.answer(handler, response.status, answer)
 
     @staticmethod
-    def _answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes, retry_after_s: int = 0) -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
-        if status == 503:
-            handler.send_header("Retry-After", "1")
+        if retry_after_s:
+            handler.send_header("Retry-After", str(retry_after_s))
         try:
             handler.end_headers()
             handler.wfile.write(body)
@@ -229,6 +249,10 @@ def eventually(condition: Callable[[], object], what: str, within: float = PATIE
         time.sleep(0.02)
 
 
+def only(*kinds: str) -> Callable[[Any], Any]:
+    return unittest.skipIf(KIND not in kinds, f"only {', '.join(kinds)}")
+
+
 class Scenario(unittest.TestCase):
     """Two nodes, started for the class. A test that harms a node starts its own pair with `pair`."""
 
@@ -262,8 +286,12 @@ class Scenario(unittest.TestCase):
 
     def hasty_client(self, *nodes: Node | Proxy, **options: Any) -> Any:
         """With the default bound of its calls."""
-        kind: Any = DrivenClient if IS_AIO else Client
-        return kind([node.url for node in nodes or (self.a, self.b)], **options)
+        return self.connect([node.url for node in nodes or (self.a, self.b)], **options)
+
+    @staticmethod
+    def connect(urls: Any = None, **options: Any) -> Any:
+        kind: Any = {"aio": DrivenClient, "blocking": Client}.get(KIND, remote.Client)
+        return kind(urls, **options)
 
     def free(self, key: str) -> None:
         """Checks that nothing is left of the lock."""
@@ -275,7 +303,10 @@ class Scenario(unittest.TestCase):
         eventually(nothing, f"{key} is free")
 
     def until_renewed(self, *leases: Any) -> None:
-        """Waits for a renewal of each lease that was sent from now on."""
+        """Waits for a renewal of each lease, or of an attempt, that was sent from now on."""
+        if not IS_PYTHON:
+            leases[0].agent.call("renewed", leases=[lease.lease for lease in leases])
+            return
         before = [lease._keeper.last.sent for lease in leases]
 
         def all_renewed() -> bool:

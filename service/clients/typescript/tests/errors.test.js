@@ -1,103 +1,16 @@
-// The scenarios of refusals, and the examples of README.md.
+// Calls that this client refuses before anything is sent, and the examples of README.md.
 
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
-import { createServer } from "node:http";
 import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
-import { inspect } from "node:util";
 
-import { Client, Refused } from "../src/index.js";
-import { clientOf, eventually, freshKey, isFree, startNode, startProxy, world } from "./world.js";
+import { Client } from "../src/index.js";
+import { clientOf, freshKey, isFree, startRecorder, world } from "./world.js";
 
 const nodes = world();
-
-test("20: a refusal has its code and its fields", async () => {
-  const key = freshKey();
-  const proxy = await startProxy(nodes.a);
-  const client = clientOf(proxy);
-  const refused = (status, code, fields) => (error) => {
-    assert.ok(error instanceof Refused);
-    assert.deepEqual([error.status, error.code], [status, code]);
-    for (const [name, value] of Object.entries(fields)) assert.equal(error.fields[name], value);
-    return true;
-  };
-  await assert.rejects(client.lock("key\n", { waitMs: 0 }), refused(400, "invalid-key", {}));
-  await client.withLock(key, { limit: 2 }, async () => {
-    await assert.rejects(client.lock(key, { limit: 3 }), refused(409, "limit-mismatch", { limit: 2 }));
-  });
-  assert.equal(proxy.requests("acquire").length, 3);
-});
-
-test("20: an API key is needed where there is one", async () => {
-  const apiKey = execFileSync(process.env.CLIENT_BINARY, ["api-key", "generate"], { encoding: "utf8" }).trim();
-  const node = await startNode(["--locks", "sqlite:locks.db"], { LATCHGATE_ADMIN_API_KEY: apiKey });
-  await assert.rejects(clientOf(node).lock("k"), (error) => error instanceof Refused && error.code === "unauthorized");
-  const left = await clientOf(node, { apiKey }).withLock("k", (lease) => lease.remainingMs());
-  assert.ok(left > 0);
-});
-
-test("43: the authorities in LATCHGATE_CA are trusted", async () => {
-  const { CLIENT_TLS: tls, LATCHGATE_CA: ca } = process.env;
-  const key = freshKey();
-  const node = await startNode(["--tls-cert", `${tls}/cert.pem`, "--tls-key", `${tls}/key.pem`]);
-  await (await clientOf(node).lock(key)).release();
-  await assert.rejects(clientOf({ url: node.url.replace("https:", "http:") }).lock(key), (error) => error instanceof Refused && error.detail.includes("serves HTTPS"));
-  try {
-    for (const file of ["absent.pem", "key.pem"]) {
-      process.env.LATCHGATE_CA = `${tls}/${file}`;
-      assert.throws(() => clientOf(node), { name: "TypeError", message: /LATCHGATE_CA/ });
-    }
-    // Those of the system do not know it.
-    delete process.env.LATCHGATE_CA;
-    await assert.rejects(clientOf(node, { retryForMs: 500 }).lock(key), { name: "Unavailable" });
-  } finally {
-    process.env.LATCHGATE_CA = ca;
-  }
-});
-
-test("44: a variable that is set and empty is no default", () => {
-  const { LATCHGATE_URL: url, LATCHGATE_CA: ca } = process.env;
-  const restore = (name, value) => (value === undefined ? delete process.env[name] : (process.env[name] = value));
-  try {
-    for (const empty of ["", " \n"]) {
-      process.env.LATCHGATE_URL = empty;
-      assert.throws(() => new Client(), { name: "TypeError", message: "LATCHGATE_URL is set and empty" });
-      clientOf(nodes.a); // which names its own
-      process.env.LATCHGATE_CA = empty;
-      assert.throws(() => clientOf(nodes.a), { name: "TypeError", message: "LATCHGATE_CA is set and empty" });
-      restore("LATCHGATE_CA", ca);
-    }
-  } finally {
-    restore("LATCHGATE_URL", url);
-    restore("LATCHGATE_CA", ca);
-  }
-});
-
-test("22: a node that is busy is called again after its time", async () => {
-  const proxy = await startProxy(nodes.a);
-  proxy.refuse(2);
-  await (await clientOf(proxy).lock(freshKey())).release();
-  const times = proxy.seen.filter(({ verb }) => verb === "acquire").map(({ at }) => at);
-  assert.equal(times.length, 3);
-  // A timer of Node may end a millisecond early.
-  assert.ok(Math.min(times[1] - times[0], times[2] - times[1]) >= 990);
-});
-
-test("45: a wait goes on while a quota is used up", async () => {
-  const proxy = await startProxy(nodes.a);
-  const retryForMs = 300;
-  proxy.thenRefuse.set("acquire", { status: 429, code: "quota-reached" });
-  let isOver = false;
-  const waiting = clientOf(proxy, { retryForMs }).lock(freshKey(), { waitMs: 60_000 });
-  waiting.catch(() => {}).finally(() => (isOver = true));
-  await eventually(() => isOver || proxy.seen.at(-1)?.at - proxy.seen[0]?.at > 3 * retryForMs, "calls for longer");
-  proxy.thenRefuse.clear();
-  // 0.3 s may be too short for this machine.
-  await (await waiting).release().catch(() => {});
-});
 
 test("an unknown option is refused by its name", async () => {
   const { signal } = new AbortController();
@@ -160,8 +73,8 @@ test("an option of another type is refused by its name", async () => {
 });
 
 test("what JSON cannot say is refused with its path, and not left out of an identity", async () => {
-  const proxy = await startProxy(nodes.a);
-  const client = clientOf(proxy);
+  const recorder = await startRecorder(nodes.a);
+  const client = clientOf(recorder);
   const fail = () => assert.fail("it runs");
   class Order {
     #number = 42;
@@ -215,7 +128,7 @@ test("what JSON cannot say is refused with its path, and not left out of an iden
     await assert.rejects(call, (error) => error instanceof TypeError && error.message.startsWith(begins), begins);
   }
   await assert.rejects(client.lock("k", { metadata: { by: { name: undefined } } }), /^TypeError: metadata\.by\.name is undefined/);
-  assert.deepEqual(proxy.seen, []);
+  assert.deepEqual(recorder.bodies, []);
 
   // What says the same in JSON is the same; and a copy is sent, also of a member with the name of a prototype.
   const at = new Date(0);
@@ -224,14 +137,14 @@ test("what JSON cannot say is refused with its path, and not left out of an iden
   const order = freshKey();
   await client.once({ order, ...sent }, () => 1, { operation: "test", checked: 0 });
   await client.once({ order, named }, () => 1, { operation: "test", checked: "" });
-  const bodies = proxy.requests("pre").map(({ contents }) => contents);
+  const bodies = recorder.bodies.filter(({ operation }) => operation).map(({ contents }) => contents);
   assert.equal(JSON.stringify(bodies[0]), JSON.stringify({ order, ...sent }));
   assert.equal(JSON.stringify(bodies[1]), JSON.stringify({ order, named }));
 });
 
 test("a wrong call of `once` or `withLock` is noticed before the pre", async () => {
-  const proxy = await startProxy(nodes.a);
-  const client = clientOf(proxy);
+  const recorder = await startRecorder(nodes.a);
+  const client = clientOf(recorder);
   const fail = () => assert.fail("it runs");
   await assert.rejects(client.once("k", fail), (error) => error instanceof TypeError && error.message.includes("{ operation }"));
   await assert.rejects(client.once("k", fail, "charge"), (error) => error instanceof TypeError && error.message.includes("{ operation }"));
@@ -243,65 +156,7 @@ test("a wrong call of `once` or `withLock` is noticed before the pre", async () 
   await assert.rejects(client.withLock("k", fail, { shared: true }), /takes the options before the work/);
   await assert.rejects(client.withLock({ shared: true }, "k", fail), TypeError);
   await assert.rejects(client.once("k", { operation: "charge" }, fail), /once\(contents, work, options\)/);
-  assert.deepEqual(proxy.seen, []);
-});
-
-test("an API key is trimmed, has its form, and is in no error", async () => {
-  const apiKey = `lgk_0123456789ab_${"ab".repeat(36)}`;
-  const header = new Promise((resolve) => {
-    const server = createServer((incoming, outgoing) => {
-      resolve(incoming.headers.authorization);
-      outgoing.writeHead(401).end(JSON.stringify({ code: "unauthorized" }));
-      server.close();
-    });
-    server.listen(0, "127.0.0.1", () => {
-      // As a Kubernetes secret and a list of nodes leave them.
-      const client = new Client(` http://127.0.0.1:${server.address().port}/ ,\n`, { apiKey: `${apiKey}\r\n` });
-      client.lock("k").catch((error) => assert.ok(!inspect(error).includes("0123456789ab")));
-    });
-  });
-  assert.equal(await header, `Bearer ${apiKey}`);
-  for (const wrong of [`${apiKey}\n${apiKey}`, `Bearer ${apiKey}`, `"${apiKey}"`, `LATCHGATE_API_KEY=${apiKey}`, `${apiKey}\u{1F600}`, "0123456789ab"]) {
-    assert.throws(() => new Client(nodes.a.url, { apiKey: wrong }), (error) => {
-      assert.ok(error instanceof TypeError && !inspect(error).includes("0123456789ab"));
-      return true;
-    });
-  }
-  for (const url of ["http://user:secret@127.0.0.1:7070", "http://a?key=1", "ftp://user:secret@a", ["http://a", "localhost"], " , "]) {
-    assert.throws(() => new Client(url), (error) => error instanceof TypeError && !inspect(error).includes("secret"), String(url));
-  }
-});
-
-test("an answer about another key is refused, and its lease given back", async () => {
-  const proxy = await startProxy(nodes.a);
-  const client = clientOf(proxy);
-  const base = freshKey();
-  // As proxies do that merge slashes, resolve dots, decode a plus, or fold cases.
-  const changes = [
-    [`${base}/a//b`, (path) => path.replace("%2F%2F", "%2F")],
-    [`${base}/c/../b`, (path) => path.replace("c%2F..%2F", "")],
-    [`${base}/a+b`, (path) => path.replace("%2B", "%20")],
-    [`${base}/AB`, (path) => path.replace("AB", "ab")],
-    [`${base}/ü`, (path) => path.replace(encodeURIComponent("ü"), encodeURIComponent("u\u0308"))],
-  ];
-  const isOther = (error) => error instanceof Refused && error.code === "other-key";
-  for (const [key, change] of changes) {
-    proxy.rewrite(change);
-    const other = decodeURIComponent(change(encodeURIComponent(key)));
-    assert.notEqual(other, key);
-    await assert.rejects(client.lock(key), isOther);
-    await assert.rejects(client.withLock(key, () => assert.fail("it runs")), isOther);
-    await assert.rejects(client.revoke(key), isOther);
-    await isFree(nodes.a, other);
-  }
-});
-
-test("keys are encoded in the path", async () => {
-  for (const key of [`${freshKey()}/ü %2F?#`, `${freshKey()}\u{1F600}`, ".", ".."]) {
-    const lease = await clientOf(nodes.a).lock(key);
-    assert.deepEqual([...lease.tokens], [[key, lease.token]]);
-    await lease.release();
-  }
+  assert.deepEqual(recorder.bodies, []);
 });
 
 test("the examples of the README run", async () => {

@@ -1,5 +1,4 @@
-// Real nodes on one Postgres, and a proxy in front of a node that loses answers. `scripts/test-clients.sh` names the binary in
-// CLIENT_BINARY and the Postgres in CLIENT_POSTGRES.
+// Real nodes on one Postgres. `scripts/test-clients.sh` names the binary in CLIENT_BINARY and the Postgres in CLIENT_POSTGRES.
 
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
@@ -9,6 +8,7 @@ import { createServer } from "node:http";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { createInterface } from "node:readline";
+import { text } from "node:stream/consumers";
 import { after, before } from "node:test";
 
 import { Client } from "../src/index.js";
@@ -18,14 +18,14 @@ export const PATIENCE_MS = 60_000;
 /** Runs what tests leave to clean up, last first. */
 const cleanups = [];
 
-export async function startNode(args = ["--locks", process.env.CLIENT_POSTGRES], environment = {}) {
+export async function startNode(args = ["--locks", process.env.CLIENT_POSTGRES]) {
   const directory = await mkdtemp(join(tmpdir(), "latchgate-"));
   const log = await open(join(directory, "log"), "w");
   const kept = Object.entries(process.env).filter(([name]) => !name.startsWith("LATCHGATE_"));
   // The node ends with this process, however that ends.
   const command = ["--pdeathsig", "KILL", "--", process.env.CLIENT_BINARY, "serve", "--listen", "127.0.0.1:0"];
   const child = spawn("setpriv", [...command, ...args], {
-    env: { ...Object.fromEntries(kept), ...environment },
+    env: Object.fromEntries(kept),
     cwd: directory,
     stdio: ["ignore", "pipe", log.fd],
   });
@@ -39,15 +39,11 @@ export async function startNode(args = ["--locks", process.env.CLIENT_POSTGRES],
       child.kill("SIGKILL");
       await exited;
     },
-    freeze: () => child.kill("SIGSTOP"),
-    thaw: () => child.kill("SIGCONT"),
     /** What the node says of the lock. */
     lock: (key) => request(url, "GET", `/v1/locks/${encodeURIComponent(key)}`),
     force: (key) => request(url, "DELETE", `/v1/locks/${encodeURIComponent(key)}`),
-    revoke: (key, body) => request(url, "POST", `/v1/locks/${encodeURIComponent(key)}/revoke`, body),
   };
   cleanups.push(async () => {
-    node.thaw();
     await node.kill();
     await log.close();
     await rm(directory, { recursive: true });
@@ -74,88 +70,25 @@ export async function cleanUp() {
   for (const cleanup of cleanups.splice(0).reverse()) await cleanup();
 }
 
-async function request(url, method, path, body) {
-  const response = await fetch(url + path, { method, body: body && JSON.stringify(body) });
+async function request(url, method, path) {
+  const response = await fetch(url + path, { method });
   const answer = await response.json();
   assert.equal(response.status, 200, JSON.stringify(answer));
   return answer;
 }
 
-/** Passes requests on to a node. It loses answers, or refuses requests, as often as it is told to. */
-export async function startProxy(node) {
-  const lose = new Map();
-  const seen = [];
-  const thenRefuse = new Map();
-  let refuse = 0;
-  let endsWaits = false;
-  let rewrite = (path) => path;
-  let hides = false;
-  let hanging;
+/** Passes requests on to a node, and keeps their bodies. The answer to the first one may be lost. */
+export async function startRecorder(node, { losesFirst = false } = {}) {
+  const bodies = [];
   const server = createServer(async (incoming, outgoing) => {
-    const chunks = [];
-    for await (const chunk of incoming) chunks.push(chunk);
-    const body = Buffer.concat(chunks).toString();
-    const verb = incoming.url.split("/").at(-1);
-    seen.push({ verb, at: performance.now(), body: JSON.parse(body) });
-    if (refuse > 0) {
-      refuse -= 1;
-      outgoing.writeHead(503, { "Retry-After": "1" });
-      outgoing.end(JSON.stringify({ code: "overloaded", detail: "This proxy refuses.", retry_after_ms: 1_000 }));
-      return;
-    }
-    if (!lose.get(verb) && thenRefuse.has(verb)) {
-      const { status, ...problem } = thenRefuse.get(verb);
-      outgoing.writeHead(status);
-      outgoing.end(JSON.stringify({ detail: "This proxy refuses.", ...problem }));
-      return;
-    }
-    // It gets no answer until the proxy stops.
-    if (hanging && body.includes(hanging)) return;
-    const passedOn = endsWaits && body.includes('"wait_ms"') ? JSON.stringify({ ...JSON.parse(body), wait_ms: 1 }) : body;
-    let answer, text;
-    try {
-      answer = await fetch(node.url + rewrite(incoming.url), { method: "POST", body: passedOn });
-      text = await answer.text();
-    } catch {
-      incoming.socket.destroy();
-      return;
-    }
-    if ((lose.get(verb) ?? 0) > 0) {
-      lose.set(verb, lose.get(verb) - 1);
-      if (hides) {
-        outgoing.writeHead(504);
-        outgoing.end(JSON.stringify({ code: "upstream-timeout", detail: "This gateway has waited too long." }));
-      } else incoming.socket.destroy();
-      return;
-    }
-    outgoing.writeHead(answer.status);
-    outgoing.end(text);
+    const body = await text(incoming);
+    const answer = await fetch(node.url + incoming.url, { method: "POST", body });
+    if (bodies.push(JSON.parse(body)) === 1 && losesFirst) return incoming.socket.destroy();
+    outgoing.writeHead(answer.status).end(await answer.text());
   });
-  server.listen(0, "127.0.0.1");
-  await once(server, "listening");
-  cleanups.push(async () => {
-    server.close();
-    server.closeAllConnections();
-  });
-  return {
-    url: `http://127.0.0.1:${server.address().port}`,
-    seen,
-    /** Loses the next answers to requests of paths that end so. */
-    lose: (verb, times = 1) => lose.set(verb, times),
-    /** Instead of a lost answer there is one of a gateway, with a code of its own. */
-    hide: () => (hides = true),
-    /** Answers the next requests with 503 and `Retry-After: 1`. */
-    refuse: (times) => (refuse = times),
-    /** Of requests of paths that end so, after those whose answers were lost: their status, and the fields of the problem. */
-    thenRefuse,
-    /** Ends waits at once, as a node does that is about to stop. */
-    endWaits: () => (endsWaits = true),
-    /** Changes paths, as some proxies do. */
-    rewrite: (change) => (rewrite = change),
-    /** Requests with this text in their body get no answer. */
-    hang: (text) => (hanging = text),
-    requests: (verb) => seen.filter((request) => request.verb === verb).map(({ body }) => body),
-  };
+  await once(server.listen(0, "127.0.0.1"), "listening");
+  cleanups.push(async () => server.close(() => {}).closeAllConnections());
+  return { url: `http://127.0.0.1:${server.address().port}`, bodies };
 }
 
 export function clientOf(...nodes) {

@@ -1,0 +1,232 @@
+package latchgate
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// agent makes the calls that ../python/tests/remote.py sends, which runs the scenarios.
+type agent struct {
+	mu      sync.Mutex
+	out     *json.Encoder
+	clients map[int]*Client
+	held    map[int]holding
+	works   map[int]chan agentCall
+	cancels map[int]context.CancelFunc
+}
+
+// agentCall has the fields of all calls. Durations are in milliseconds.
+type agentCall struct {
+	Number, Client, Lease, Call int
+	Do, Key, Operation          string
+	Keys                        []Key
+	Leases                      []int
+	Contents, Result            any
+	Failed, NotDone             *string
+	Config
+	Options
+	OnceOptions
+	RevokeOptions
+	TTLMs, MinHoldMs, RetentionMs, GraceMs, RetryForMs, TimeoutMs time.Duration
+	WaitMs                                                        *time.Duration
+	OwnHTTP                                                       bool
+}
+
+// holding is a lease, or an attempt without one.
+type holding struct {
+	lease  *Lease
+	keeper *keeper
+	err    func() error
+}
+
+var kindNames = map[error]string{
+	ErrRefused: "Refused", ErrLockHeld: "LockHeld", ErrWaitTimeout: "WaitTimeout", ErrStaleToken: "StaleToken", ErrLeaseLost: "LeaseLost",
+	ErrOperationInProgress: "OperationInProgress", ErrOperationUnknown: "OperationUnknown", ErrAttemptLost: "AttemptLost",
+	ErrNotRecorded: "NotRecorded", ErrUnavailable: "Unavailable",
+}
+
+func runAgent() {
+	a := &agent{out: json.NewEncoder(os.Stdout), clients: map[int]*Client{}, held: map[int]holding{}, works: map[int]chan agentCall{},
+		cancels: map[int]context.CancelFunc{}}
+	lines := bufio.NewReader(os.Stdin)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			return
+		}
+		var c agentCall
+		must(json.Unmarshal(line, &c))
+		inside, cancel := context.WithCancel(ctx)
+		a.mu.Lock()
+		a.cancels[c.Number] = cancel
+		a.mu.Unlock()
+		go func() {
+			value, err := a.do(inside, c)
+			if err != nil {
+				a.say(fields{"number": c.Number, "error": said(err, value)})
+			} else if c.Number != 0 {
+				a.say(fields{"number": c.Number, "value": value})
+			}
+		}()
+	}
+}
+
+func (a *agent) say(message fields) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	must(a.out.Encode(message))
+}
+
+func said(err error, result any) fields {
+	var e *Error
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fields{"kind": "cancelled", "detail": err.Error()}
+	case !errors.As(err, &e):
+		return fields{"kind": "work"}
+	case e.Code == "invalid-options":
+		return fields{"kind": "options", "detail": e.Detail}
+	}
+	all := fields{"why": e.Why}
+	for name, value := range e.Fields {
+		all[name] = value
+	}
+	return fields{"kind": kindNames[e.Kind], "code": e.Code, "detail": e.Detail, "status": e.Status, "fields": all, "result": result}
+}
+
+func (a *agent) keep(h holding, about fields) fields {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	about["lease"] = len(a.held) + 1
+	a.held[len(a.held)+1] = h
+	return about
+}
+
+func (a *agent) granted(lease *Lease, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	return a.keep(holding{lease, lease.keeper, lease.Err}, fields{"key": lease.Key, "lease_id": lease.ID, "token": lease.Token(),
+		"tokens": lease.Tokens, "owner": lease.Owner, "slots": lease.Slots}), nil
+}
+
+func (a *agent) do(inside context.Context, c agentCall) (any, error) {
+	a.mu.Lock()
+	client, h, work, cancel := a.clients[c.Client], a.held[c.Lease], a.works[c.Call], a.cancels[c.Call]
+	a.mu.Unlock()
+	const ms = time.Millisecond
+	c.Options.TTL, c.MinHold = c.TTLMs*ms, c.MinHoldMs*ms
+	if c.WaitMs != nil {
+		c.Options.Wait = *c.WaitMs * ms
+		if *c.WaitMs == 0 {
+			c.Options.Wait = NoWait
+		}
+	}
+	switch c.Do {
+	case "client":
+		c.RetryFor, c.Timeout = c.RetryForMs*ms, c.TimeoutMs*ms
+		if c.OwnHTTP {
+			c.HTTPClient = http.DefaultClient
+		}
+		client, err := New(c.Config)
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.clients[c.Client] = client
+		return nil, err
+	case "lock":
+		return a.granted(client.Lock(inside, c.Key, c.Options))
+	case "multilock":
+		return a.granted(client.Multilock(inside, c.Keys, c.Options))
+	case "fence":
+		return nil, client.Fence(inside, c.Key, c.Token)
+	case "revoke":
+		c.Grace = c.GraceMs * ms
+		revoking, err := client.Revoke(inside, c.Key, c.RevokeOptions)
+		return fields{"leases": revoking.Leases, "deadline": revoking.Deadline}, err
+	case "state":
+		state := fields{"remaining_ms": h.keeper.remaining().Milliseconds()}
+		if err := h.err(); err != nil {
+			state["lost"] = said(err, nil)
+		}
+		if h.lease != nil && h.lease.Revocation() != nil {
+			asked := h.lease.Revocation()
+			state["revocation"] = fields{"deadline": asked.Deadline, "reason": asked.Reason, "by": asked.By}
+		}
+		return state, nil
+	case "lost":
+		<-h.lease.Context().Done()
+		return said(h.err(), nil), nil
+	case "renewed":
+		from := now()
+		for _, number := range c.Leases {
+			a.mu.Lock()
+			h := a.held[number]
+			a.mu.Unlock()
+			for ; sentAt(h.keeper) < from; time.Sleep(10 * ms) {
+				if err := h.err(); err != nil {
+					return nil, err
+				}
+			}
+		}
+	case "release":
+		return nil, h.lease.Release()
+	case "forget":
+		a.mu.Lock()
+		a.held[c.Lease] = holding{}
+		a.mu.Unlock()
+		runtime.GC()
+	case "once":
+		ended := make(chan agentCall)
+		a.mu.Lock()
+		a.works[c.Number] = ended
+		a.mu.Unlock()
+		c.OnceOptions.TTL, c.OnceOptions.Wait, c.Retention = c.Options.TTL, c.Options.Wait, c.RetentionMs*ms
+		done, err := Once(inside, client, c.Operation, c.Contents, c.OnceOptions, func(_ context.Context, attempt *Attempt) (any, error) {
+			about := fields{"guarded": attempt.Guarded}
+			if attempt.Guarded {
+				about["id"] = attempt.ID
+			}
+			a.say(fields{"number": c.Number, "work": a.keep(holding{nil, attempt.keeper, attempt.Err}, about)})
+			switch end := <-ended; {
+			case end.NotDone != nil:
+				return nil, ErrNotDone
+			case end.Failed != nil:
+				return nil, errors.New(*end.Failed)
+			default:
+				return end.Result, nil
+			}
+		})
+		if err != nil {
+			return done.Result, err
+		}
+		return fields{"result": done.Result, "duplicate": done.Duplicate, "result_omitted": done.ResultOmitted}, err
+	case "ended":
+		work <- c
+	case "cancel":
+		cancel()
+	case "queued":
+		client.mu.Lock()
+		defer client.mu.Unlock()
+		queued := 0
+		for _, queue := range client.queues {
+			queued += queue.callers
+		}
+		return queued, nil
+	case "close":
+		client.Close()
+	}
+	return nil, nil
+}
+
+func sentAt(k *keeper) time.Duration {
+	k.renewals.mu.Lock()
+	defer k.renewals.mu.Unlock()
+	return k.sent
+}
