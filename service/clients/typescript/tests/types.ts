@@ -3,20 +3,7 @@ import * as declared from "../src/index.js";
 import * as client from "../src/client.js";
 import * as errors from "../src/errors.js";
 
-export const errorsFit: {
-  LatchgateError: typeof declared.LatchgateError;
-  Refused: typeof declared.Refused;
-  LockHeld: typeof declared.LockHeld;
-  WaitTimeout: typeof declared.WaitTimeout;
-  StaleToken: typeof declared.StaleToken;
-  LeaseLost: typeof declared.LeaseLost;
-  AttemptLost: typeof declared.AttemptLost;
-  OperationInProgress: typeof declared.OperationInProgress;
-  OperationUnknown: typeof declared.OperationUnknown;
-  NotRecorded: typeof declared.NotRecorded;
-  Unavailable: typeof declared.Unavailable;
-  NotDone: typeof declared.NotDone;
-} = errors;
+export const errorsFit: Omit<typeof declared, "Client" | "Lease" | "Attempt"> = errors;
 
 type Public<T> = { [Name in keyof T]: T[Name] };
 type Made<T> = T extends Promise<infer U> ? Public<U> : never;
