@@ -125,11 +125,15 @@ pub async fn latchgate(args: &[&str]) -> std::process::Output {
     tokio::time::timeout(Duration::from_secs(30), output).await.expect("the command hangs").unwrap()
 }
 
+/// Sends a request with any method, path and body.
+pub async fn sent(node: &Node, method: Method, path: &str, body: impl Into<reqwest::Body>) -> Answer {
+    send(http().request(method, format!("{}{path}", node.base_url())).body(body)).await
+}
+
 /// Sends a request with any method and path. GET and DELETE take no body.
 pub async fn request(node: &Node, method: Method, path: &str, body: Value) -> Answer {
     let takes_none = method == Method::GET || method == Method::DELETE;
-    let request = http().request(method, format!("{}{path}", node.base_url()));
-    send(if takes_none { request } else { request.body(body.to_string()) }).await
+    sent(node, method, path, if takes_none { String::new() } else { body.to_string() }).await
 }
 
 /// `renew`, `revoke`, `fence` and so on.

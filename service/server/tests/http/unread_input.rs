@@ -6,23 +6,19 @@ use latchgate_testkit::node::Node;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::client::{Answer, embedded, get, granted, http, inspect, send};
+use crate::client::{embedded, get, granted, http, inspect, send, sent};
 use crate::described::endpoints;
 use crate::raw::Raw;
-
-async fn bare(node: &Node, method: Method, path: &str) -> Answer {
-    send(http().request(method, format!("{}{path}", node.base_url()))).await
-}
 
 #[tokio::test]
 async fn undefined_query_parameters_are_refused_on_every_endpoint_and_method() {
     let node = embedded().await;
     for (method, path, _) in endpoints().filter(|(_, path, _)| !["/healthz", "/readyz"].contains(&path.as_str())) {
-        bare(&node, method.clone(), &format!("{path}?ttl_ms=5000")).await.assert_names("ttl_ms");
-        bare(&node, method, &format!("{path}?dry%20run")).await.assert_names("dry run");
+        sent(&node, method.clone(), &format!("{path}?ttl_ms=5000"), "").await.assert_names("ttl_ms");
+        sent(&node, method, &format!("{path}?dry%20run"), "").await.assert_names("dry run");
     }
     assert_eq!(inspect(&node, "k").await["last_token"], 0);
-    assert_eq!(bare(&node, Method::POST, "/v1/locks/k/acquire?").await.status, 200);
+    assert_eq!(sent(&node, Method::POST, "/v1/locks/k/acquire?", "").await.status, 200);
 }
 
 #[tokio::test]
@@ -31,8 +27,7 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
     granted(&node, "k", json!({})).await;
     for (method, path, _) in endpoints().filter(|(.., said)| said.get("requestBody").is_none()) {
         for body in [r#"{"reason":"stuck"}"#, "{}", " "] {
-            let url = format!("{}{path}", node.base_url());
-            send(http().request(method.clone(), url).body(body)).await.assert_names("body");
+            sent(&node, method.clone(), &path, body).await.assert_names("body");
         }
     }
     assert_eq!(inspect(&node, "k").await["held"], true);
@@ -54,7 +49,7 @@ async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
             (Method::GET, format!("/v1/locks/{key}")),
             (Method::DELETE, format!("/v1/locks/{key}")),
         ] {
-            bare(&node, method, &path).await.assert_problem(400, "invalid-key");
+            sent(&node, method, &path, "").await.assert_problem(400, "invalid-key");
         }
         for (path, field) in [
             ("/v1/operations/", "path"),
@@ -130,8 +125,8 @@ async fn allow_names_the_methods_of_the_path_and_options_answers() {
             .header("origin", "https://evil.example")
             .header("sec-fetch-site", "cross-site")
             .header("access-control-request-method", "DELETE");
-        let options = [bare(&node, Method::OPTIONS, &path).await, send(preflight).await];
-        let wrong = bare(&node, Method::TRACE, &path).await;
+        let options = [sent(&node, Method::OPTIONS, &path, "").await, send(preflight).await];
+        let wrong = sent(&node, Method::TRACE, &path, "").await;
         wrong.assert_problem(405, "method-not-allowed");
         for answer in options.iter().chain([&wrong]) {
             let allowed = answer.headers["allow"].to_str().unwrap().split(',').map(str::to_owned);
@@ -140,5 +135,5 @@ async fn allow_names_the_methods_of_the_path_and_options_answers() {
         }
         assert!(options.iter().all(|answer| answer.status == 204), "{path}");
     }
-    bare(&node, Method::OPTIONS, "/nowhere").await.assert_problem(404, "not-found");
+    sent(&node, Method::OPTIONS, "/nowhere", "").await.assert_problem(404, "not-found");
 }
