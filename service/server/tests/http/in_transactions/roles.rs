@@ -13,7 +13,7 @@ const DENIED: &str = "42501";
 async fn may_not_read(caller: &mut Caller, tables: &[&str]) {
     for table in tables {
         let read = caller.number(&format!("select count(*) from latchgate.{table}")).await;
-        assert_eq!(code_of(read).0, DENIED, "{table}");
+        assert_eq!(code_of(read), DENIED, "{table}");
     }
 }
 
@@ -34,7 +34,7 @@ async fn a_role_may_guard_and_post_or_read_the_views_and_nothing_else() {
     let running = "select count(*) from latchgate.running \
                    where operation = 'charge' and label = 'bill' and attempt = 1 and since < until";
     assert_eq!(caller.number(running).await, Ok(1));
-    assert_eq!(code_of(caller.guard("k", &held).await).0, DENIED);
+    assert_eq!(code_of(caller.guard("k", &held).await), DENIED);
 
     caller.run("reset role; create role worker in role latchgate_guard; set role worker").await;
     caller.guard("k", &held).await.unwrap();
@@ -42,7 +42,7 @@ async fn a_role_may_guard_and_post_or_read_the_views_and_nothing_else() {
     caller.number(&post).await.unwrap();
     may_not_read(&mut caller, &[&tables[..], &["held", "running"]].concat()).await;
     let inner = caller.number("select latchgate.guard_lease('default', 'k', 'x', null)").await;
-    assert_eq!(code_of(inner).0, DENIED);
+    assert_eq!(code_of(inner), DENIED);
 
     caller.run("reset role; create role reader_too in role latchgate_read; set role reader_too").await;
     may_not_read(&mut caller, &tables).await;
@@ -65,7 +65,7 @@ async fn a_search_path_of_the_caller_does_not_change_what_a_guard_reads() {
              create temp table locks (app text, key text, state text)",
         )
         .await;
-    assert_eq!(code_of(caller.guard("k", "none").await).0, "LG001");
+    assert_eq!(code_of(caller.guard("k", "none").await), "LG001");
 }
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn a_database_whose_owner_may_not_create_roles_gets_the_grants_later() {
         .run("create role latchgate_guard; create role latchgate_read; create role worker in role latchgate_guard")
         .await;
     admin.run("set role worker").await;
-    assert_eq!(code_of(admin.guard("k", &held).await).0, DENIED);
+    assert_eq!(code_of(admin.guard("k", &held).await), DENIED);
     owner.run("select latchgate.grant_roles()").await;
     admin.guard("k", &held).await.unwrap();
     admin.run("reset role; create role reader in role latchgate_read; set role reader").await;

@@ -3,14 +3,6 @@
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor as _, PgConnection};
 
-/// What a statement was refused with.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Refused {
-    pub code: String,
-    pub detail: String,
-    pub message: String,
-}
-
 pub struct Caller(PgConnection);
 
 impl Caller {
@@ -27,7 +19,7 @@ impl Caller {
         self.try_run(statements).await.unwrap_or_else(|error| panic!("{statements}: {error:?}"));
     }
 
-    pub async fn try_run(&mut self, statements: &str) -> Result<(), Refused> {
+    pub async fn try_run(&mut self, statements: &str) -> Result<(), String> {
         self.0
             .execute(sqlx::raw_sql(AssertSqlSafe(statements.to_owned())))
             .await
@@ -36,12 +28,12 @@ impl Caller {
     }
 
     /// The only number of the answer.
-    pub async fn number(&mut self, statement: &str) -> Result<i64, Refused> {
+    pub async fn number(&mut self, statement: &str) -> Result<i64, String> {
         let cast = AssertSqlSafe(format!("select ({statement})::bigint"));
         sqlx::query_scalar(cast).fetch_one(&mut self.0).await.map_err(|error| refused(&error))
     }
 
-    pub async fn guard(&mut self, key: &str, lease_id: &str) -> Result<i64, Refused> {
+    pub async fn guard(&mut self, key: &str, lease_id: &str) -> Result<i64, String> {
         self.number(&format!("select latchgate.guard('{key}', '{lease_id}')")).await
     }
 
@@ -95,26 +87,18 @@ impl Caller {
     }
 }
 
-fn refused(error: &sqlx::Error) -> Refused {
+/// The code of an error, and its detail if there is one.
+fn refused(error: &sqlx::Error) -> String {
     let answer = error.as_database_error().unwrap_or_else(|| panic!("{error}"));
     let answer = answer.downcast_ref::<sqlx::postgres::PgDatabaseError>();
-    Refused {
-        code: answer.code().to_owned(),
-        detail: answer.detail().unwrap_or_default().to_owned(),
-        message: answer.message().to_owned(),
-    }
+    format!("{} {}", answer.code(), answer.detail().unwrap_or_default()).trim_end().to_owned()
 }
 
-/// The code and the detail of a refusal.
+/// The code of a refusal.
 ///
 /// # Panics
 ///
 /// When it is none.
-pub fn code_of<T: std::fmt::Debug>(answer: Result<T, Refused>) -> (String, String) {
-    let refused = answer.unwrap_err();
-    (refused.code, refused.detail)
-}
-
-pub fn pair(code: &str, detail: &str) -> (String, String) {
-    (code.to_owned(), detail.to_owned())
+pub fn code_of<T: std::fmt::Debug>(answer: Result<T, String>) -> String {
+    answer.unwrap_err()[..5].to_owned()
 }
