@@ -5,10 +5,10 @@ use latchgate_core::access::ApiKey;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::postgres::shared_database;
-use reqwest::{Client, Method};
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::BIN;
+use crate::client::{Answer, BIN, http, send};
 
 /// Each secret has it.
 const CANARY: &str = "5ec4e75ec4e75ec4e75ec4e7";
@@ -56,39 +56,45 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
         ("OTEL_EXPORTER_OTLP_HEADERS", &format!("authorization={CANARY}")),
     ];
     let node = Node::start_with(BIN, &["--log", "debug", "--access-log"], &env).await;
-    let mut say = async |what: &str, method: Method, path: &str, authorization: &str, body: Value| {
-        let request = Client::new().request(method.clone(), format!("{}{path}", node.base_url()));
+    // A GET if there is no body.
+    let mut say = async |what: &str, path: &str, authorization: &str, body: Value| {
+        let request = if body.is_null() { Method::GET } else { Method::POST };
+        let request = http().request(request, format!("{}{path}", node.base_url()));
         let request = request.header("authorization", authorization);
-        let request = if method == Method::GET { request } else { request.body(body.to_string()) };
-        let answer = request.send().await.unwrap();
-        let (status, headers) = (answer.status(), format!("{:?}", answer.headers()));
-        let text = answer.text().await.unwrap();
+        let Answer { status, headers, body } =
+            send(if body.is_null() { request } else { request.body(body.to_string()) }).await;
         // The client's own secrets come back to it in an answer that lets it proceed, and nowhere else.
         if !status.is_success() {
-            heard.add(what, &format!("{status} {headers} {text}"));
+            heard.add(what, &format!("{status} {headers:?} {body}"));
         }
-        serde_json::from_str::<Value>(&text).unwrap_or_default()
+        body
     };
     let good = format!("Bearer {}", admin.as_str());
-    let other = say("another API key", Method::POST, "/v1/admin/api-keys", &good, json!({ "scopes": ["locks"] })).await;
+    let other = say("another API key", "/v1/admin/api-keys", &good, json!({ "scopes": ["locks"] })).await;
     let of_other = format!("Bearer {}", other["api_key"].as_str().unwrap());
     let unknown = format!("Bearer {}", api_key(3).as_str());
-    let locks = "/v1/locks/k/acquire";
-    for (what, authorization) in [
-        ("an unknown API key", unknown.as_str()),
-        ("half an API key", &good[..good.len() - 2]),
-        ("another scheme", &format!("Basic {CANARY}")),
+    let in_url = format!("/v1/locks?key={}", admin.as_str());
+    let (locks, pre) = ("/v1/locks/k/acquire", "/v1/operations/pre");
+    for (what, path, authorization, body) in [
+        ("an unknown API key", locks, &*unknown, json!({})),
+        ("half an API key", locks, &good[..good.len() - 2], json!({})),
+        ("another scheme", locks, &format!("Basic {CANARY}"), json!({})),
+        ("an API key in a URL", &in_url, &good, Value::Null),
+        (
+            "an API key in a reason",
+            "/v1/locks/k/revoke",
+            &good,
+            json!({ "reason": format!("with {}", admin.as_str()) }),
+        ),
+        ("the scope of an API key", "/v1/locks", &of_other, Value::Null),
     ] {
-        say(what, Method::POST, locks, authorization, json!({})).await;
+        say(what, path, authorization, body).await;
     }
-    say("an API key in a URL", Method::GET, &format!("/v1/locks?key={}", admin.as_str()), &good, json!({})).await;
-    let revoke = json!({ "reason": format!("with {}", admin.as_str()) });
-    say("an API key in a reason", Method::POST, "/v1/locks/k/revoke", &good, revoke).await;
-    say("the scope of an API key", Method::GET, "/v1/locks", &of_other, json!({})).await;
 
     let lease = format!("lease-{CANARY}");
-    let held = say("a grant", Method::POST, locks, &good, json!({ "lease_id": lease, "max_hold_ms": 60_000 })).await;
+    let held = say("a grant", locks, &good, json!({ "lease_id": lease, "max_hold_ms": 60_000 })).await;
     assert_eq!(held["lease_id"], lease);
+    let no_stamp = json!({ "stamp": CANARY, "outcome": "success" });
     for (what, path, body) in [
         ("a refusal", locks, json!({})),
         ("a lease id of another key", "/v1/locks/free/renew", json!({ "lease_id": lease })),
@@ -98,41 +104,33 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
         ("no ticket", locks, json!({ "ticket": CANARY })),
         ("a ticket of another type", locks, json!({ "ticket": { "t": CANARY } })),
         ("metadata of another type", locks, json!({ "metadata": CANARY })),
-        (
-            "no stamp",
-            "/v1/operations/0123456789abcdef0123456789abcdef/post",
-            json!({ "stamp": CANARY, "outcome": "success" }),
-        ),
-        ("contents that cannot be", "/v1/operations/pre", json!({ "operation": "pay", "contents": [CANARY, 1e300] })),
-        ("contents without an operation", "/v1/operations/pre", json!({ "contents": CANARY })),
+        ("no stamp", "/v1/operations/0123456789abcdef0123456789abcdef/post", no_stamp),
+        ("contents that cannot be", pre, json!({ "operation": "pay", "contents": [CANARY, 1e300] })),
+        ("contents without an operation", pre, json!({ "contents": CANARY })),
     ] {
-        say(what, Method::POST, path, &good, body).await;
+        say(what, path, &good, body).await;
     }
     let pay =
         |amount: u64| json!({ "operation": "pay", "contents": { "card": CANARY }, "checked": { "amount": amount } });
-    let go = say("a go", Method::POST, "/v1/operations/pre", &good, pay(1)).await;
-    say("operation in progress", Method::POST, "/v1/operations/pre", &good, pay(1)).await;
-    say("other contents", Method::POST, "/v1/operations/pre", &good, pay(2)).await;
-    let post = format!("/v1/operations/{}/post", go["id"].as_str().unwrap());
-    let success = json!({ "stamp": go["stamp"], "outcome": "success", "result": { "receipt": 1 } });
-    say("a success", Method::POST, &post, &good, success).await;
-    let stamp = go["stamp"].as_str().unwrap().to_owned();
-    say("a conflict", Method::POST, &post, &good, json!({ "stamp": stamp, "outcome": "failure" })).await;
+    let go = say("a go", pre, &good, pay(1)).await;
+    say("operation in progress", pre, &good, pay(1)).await;
+    say("other contents", pre, &good, pay(2)).await;
+    let (post, stamp) = (format!("/v1/operations/{}/post", go["id"].as_str().unwrap()), go["stamp"].as_str().unwrap());
+    say("a success", &post, &good, json!({ "stamp": stamp, "outcome": "success", "result": { "receipt": 1 } })).await;
+    say("a conflict", &post, &good, json!({ "stamp": stamp, "outcome": "failure" })).await;
 
-    let request = Client::new().get(format!("{}/v1/locks", node.base_url())).header("authorization", &good);
-    let answer = request.header("x-request-id", admin.as_str()).send().await.unwrap();
-    heard.add("an API key as a request id", &format!("{:?}", answer.headers()));
+    let get = |path: &str| http().get(format!("{}{path}", node.base_url())).header("authorization", &good);
+    let answer = send(get("/v1/locks").header("x-request-id", admin.as_str())).await;
+    heard.add("an API key as a request id", &format!("{:?}", answer.headers));
     // What an operator sees, in answers of any status.
     for path in ["/metrics", "/v1/admin/engines", "/v1/admin/apps", "/v1/admin/api-keys", "/readyz"] {
-        let answer =
-            Client::new().get(format!("{}{path}", node.base_url())).header("authorization", &good).send().await;
-        heard.add(path, &answer.unwrap().text().await.unwrap());
+        heard.add(path, &send(get(path)).await.body.to_string());
     }
     let is_logged = || async { ["DEBUG", "0101010101"].iter().all(|text| node.log().contains(text)) };
     assert!(eventually(std::time::Duration::from_secs(30), is_logged).await, "{}", node.log());
     let log = node.log();
     // A stamp is secret too, and so is the ticket of a wait.
-    assert!(!log.contains(&stamp) && !log.contains(&lease));
+    assert!(!log.contains(stamp) && !log.contains(&lease));
     heard.add("the log", &log);
     drop(node);
 

@@ -37,79 +37,23 @@ impl Collector {
         url
     }
 
-    fn spans(&self) -> Vec<Span> {
-        let received = self.0.lock().unwrap();
-        let resources = received.iter().flat_map(|request| parts(request, 1));
-        let scopes = resources.flat_map(|resource| parts(resource, 2));
-        scopes.flat_map(|scope| parts(scope, 2)).map(Span::read).collect()
-    }
-}
-
-#[derive(Debug)]
-struct Span {
-    name: String,
-    parent: String,
-    /// Trace and span, as in a `traceparent`.
-    id: String,
-    /// As it was sent.
-    bytes: Vec<u8>,
-}
-
-impl Span {
-    fn read(bytes: &[u8]) -> Self {
-        let text = |number| parts(bytes, number).first().map(|text| String::from_utf8_lossy(text).into_owned());
-        let id_in = |bytes| format!("{}-{}", hex(parts(bytes, 1)[0]), hex(parts(bytes, 2)[0]));
-        Self {
-            name: text(5).unwrap_or_default(),
-            parent: parts(bytes, 4).first().map(|id| hex(id)).unwrap_or_default(),
-            id: id_in(bytes),
-            bytes: bytes.to_vec(),
-        }
+    /// All of it, in hex.
+    fn received(&self) -> String {
+        self.0.lock().unwrap().iter().map(|request| hex(request)).collect()
     }
 
-    fn says(&self, text: &str) -> bool {
-        self.bytes.windows(text.len()).any(|window| window == text.as_bytes())
+    /// The span with these fields, which its message of protobuf begins with. The two bytes before it are its length.
+    fn span(&self, trace: &str, id: &str, parent: &str, name: &str) -> Option<String> {
+        let (received, name) = (self.received(), format!("2a{:02x}{}", name.len(), hex(name.as_bytes())));
+        let at = received.find(&format!("0a10{trace}1208{id}2208{parent}{name}"))?;
+        let byte = |at: usize| usize::from_str_radix(&received[at..at + 2], 16).unwrap();
+        let length = (byte(at - 4) & 0x7f) + (byte(at - 2) << 7);
+        Some(received[at..at + 2 * length].to_owned())
     }
 }
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The parts of a message of protobuf that have this number and a length.
-fn parts(mut message: &[u8], number: u64) -> Vec<&[u8]> {
-    fn varint(message: &mut &[u8]) -> u64 {
-        let mut value = 0;
-        for shift in (0..).step_by(7) {
-            let (byte, rest) = message.split_first().unwrap();
-            *message = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                break;
-            }
-        }
-        value
-    }
-    let mut parts = Vec::new();
-    while !message.is_empty() {
-        let tag = varint(&mut message);
-        let length = match tag & 7 {
-            0 => {
-                varint(&mut message);
-                continue;
-            }
-            1 => 8,
-            2 => usize::try_from(varint(&mut message)).unwrap(),
-            5 => 4,
-            other => panic!("{other} is no kind of field"),
-        };
-        let (part, rest) = message.split_at(length);
-        message = rest;
-        if (tag >> 3, tag & 7) == (number, 2) {
-            parts.push(part);
-        }
-    }
-    parts
 }
 
 fn trace_parent(answer: &Answer) -> String {
@@ -140,16 +84,15 @@ async fn a_request_and_its_calls_are_spans_of_the_clients_trace_named_in_logs() 
     let release = call("release", json!({ "lease_id": "held" }), FIRST, "01").header("x-request-id", "mine-1");
     let released = trace_parent(&send(release).await);
     assert_eq!(waits.await.unwrap().status, 200);
-    let request = || collector.spans().into_iter().find(|span| released.contains(&span.id));
+    let id = released.split('-').nth(2).unwrap();
+    let request = || collector.span(FIRST, id, PARENT, "release");
     until("the span of the request", || async { request().is_some() }).await;
-    let request = request().unwrap();
-    assert_eq!((request.name.as_str(), request.parent.as_str()), ("release", PARENT));
+    let (request, received) = (request().unwrap(), collector.received());
     for text in ["mine-1", "POST", "default", "010101010101"] {
-        assert!(request.says(text), "no {text} in {request:?}");
+        assert!(request.contains(&hex(text.as_bytes())), "no {text} in {request}");
     }
-    let spans = collector.spans();
-    assert!(spans.iter().any(|span| span.name == "release" && request.id.contains(&span.parent)), "{spans:?}");
-    assert!(!spans.iter().any(|span| span.id.contains(UNSAMPLED)), "{spans:?}");
+    assert!(received.contains(&format!("2208{id}2a07{}", hex(b"release"))), "no child of {id} in {received}");
+    assert!(!received.contains(UNSAMPLED), "{received}");
     node.terminate();
     node.wait_exit(std::time::Duration::from_secs(30)).await.unwrap();
     let entry = node.log().lines().find(|line| line.contains("mine-1")).map(serde_json::from_str::<Value>);
