@@ -10,7 +10,7 @@ use reqwest::Client;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::world::{LARGE, Service, proxied, proxy_at, proxy_of, said};
+use super::world::{LARGE, Proxy, Service, proxied, proxy_at, proxy_of, said};
 use crate::client::{embedded, get};
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
     assert_eq!(proxy.said("/", "k1", "").await, "503 gate-unreachable");
     assert_eq!(service.calls("k1"), 0);
     node.start_again().await;
-    until("the gate is reached", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
+    until_free(&proxy, "k1").await;
 }
 
 #[tokio::test]
@@ -140,38 +140,39 @@ async fn a_proxy_that_may_proceed_calls_in_an_outage_and_enters_the_answer() {
     assert_eq!(service.calls("k1"), 1);
 }
 
-#[tokio::test]
-async fn a_key_whose_claim_has_no_answer_is_given_back() {
-    let ((service, upstream), node) = (Service::start().await, embedded().await);
-    let lossy = Lossy::of_all(&node, "/pre").await;
-    let proxy = proxy_at(&upstream, &lossy.base_url(), &["--gate-timeout", "1000ms"]).await;
-    assert_eq!(proxy.said("/", "k1", "").await, "503 gate-unreachable");
-    lossy.pass_all();
-    until("the key is free", || async { proxy.post("/", "k1", "").await.status() == 201 }).await;
-    // Another client goes away while the proxy asks the gate.
-    let lossy = Lossy::of_all(&node, "/pre").await;
-    let proxy = proxy_at(&upstream, &lossy.base_url(), &[]).await;
-    let asking = tokio::spawn(proxy.request("/", "k2", "").send());
-    lossy.until_lost_one().await;
-    asking.abort();
-    lossy.pass_all();
-    until("the key is free", || async { proxy.post("/", "k2", "").await.status() == 201 }).await;
-    assert_eq!((service.calls("k1"), service.calls("k2")), (1, 1));
+async fn until_free(proxy: &Proxy, key: &str) {
+    until(format!("{key} is free"), || async { proxy.post("/", key, "").await.status() == 201 }).await;
 }
 
 #[tokio::test]
+async fn a_key_that_the_proxy_asks_for_when_its_client_goes_away_is_given_back() {
+    let ((service, upstream), node) = (Service::start().await, embedded().await);
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let proxy = proxy_at(&upstream, &lossy.base_url(), &[]).await;
+    let asking = tokio::spawn(proxy.request("/", "k", "").send());
+    lossy.until_lost_one().await;
+    asking.abort();
+    lossy.pass_all();
+    until_free(&proxy, "k").await;
+    assert_eq!(service.calls("k"), 1);
+}
+
+/// The repeats are answered with a problem, or not at all.
+#[tokio::test]
 async fn a_claim_whose_answer_is_lost_is_given_back_whatever_its_repeats_get() {
     let ((service, upstream), node) = (Service::start().await, embedded().await);
-    for (status, code) in
-        [(429, "rate-limited"), (500, "internal-error"), (503, "overloaded"), (401, "unauthorized"), (502, "")]
-    {
-        let key = format!("key {status}");
-        let lossy = Lossy::then_refusing(&node, "/pre", 1, status, code).await;
+    let refusals =
+        [(429, "rate-limited"), (500, "internal-error"), (503, "overloaded"), (401, "unauthorized"), (502, "")];
+    for refusal in refusals.map(Some).into_iter().chain([None]) {
+        let key = format!("key {}", refusal.map_or(0, |(status, _)| status));
+        let lossy = match refusal {
+            Some((status, code)) => Lossy::then_refusing(&node, "/pre", 1, status, code).await,
+            None => Lossy::of_all(&node, "/pre").await,
+        };
         let proxy = proxy_at(&upstream, &lossy.base_url(), &["--gate-timeout", "500ms"]).await;
-        assert_eq!(proxy.said("/", &key, "").await, "503 gate-unreachable", "{status}");
+        assert_eq!(proxy.said("/", &key, "").await, "503 gate-unreachable", "{key}");
         lossy.pass_all();
-        until(format!("the key is free after {status}"), || async { proxy.post("/", &key, "").await.status() == 201 })
-            .await;
+        until_free(&proxy, &key).await;
         assert_eq!(service.calls(&key), 1);
     }
 }

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use latchgate_testkit::until;
+use reqwest::Response;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
 
-use super::world::{Proxy, proxied};
+use super::world::{Proxy, Service, proxied};
 
 async fn connect(proxy: &Proxy) -> TcpStream {
     TcpStream::connect(proxy.url.trim_start_matches("http://")).await.unwrap()
@@ -40,13 +42,18 @@ async fn silent_connections_make_room_for_others() {
     }
     assert_eq!(proxy.post("/", "k4", "").await.status(), 201);
     for call in running {
-        until("the call has ended", || async {
-            service.go_on.notify_waiters();
-            call.is_finished()
-        })
-        .await;
-        assert_eq!(call.await.unwrap().unwrap().status(), 201);
+        until_answered(&service, call).await;
     }
+}
+
+/// Lets calls of `/slow` end until this one is answered.
+async fn until_answered(service: &Service, call: JoinHandle<reqwest::Result<Response>>) {
+    until("the call has ended", || async {
+        service.go_on.notify_waiters();
+        call.is_finished()
+    })
+    .await;
+    assert_eq!(call.await.unwrap().unwrap().status(), 201);
 }
 
 #[tokio::test]
@@ -66,10 +73,5 @@ async fn calls_whose_clients_have_gone_count_as_connections() {
         service.go_on.notify_one();
     }
     until("a call has ended, and the next one has begun", || async { calls() == 4 }).await;
-    service.go_on.notify_waiters();
-    until("all are answered", || async {
-        service.go_on.notify_waiters();
-        waiting.is_finished()
-    })
-    .await;
+    until_answered(&service, waiting).await;
 }
