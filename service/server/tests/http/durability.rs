@@ -7,6 +7,7 @@ use latchgate_testkit::until;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, begun, get, granted, on_postgres, pre, renew};
+use crate::readiness::assert_metric;
 
 /// Changes a setting of a running server; returns when new sessions have it.
 async fn set(postgres: &Postgres, setting: &str, value: &str) {
@@ -18,11 +19,6 @@ async fn set(postgres: &Postgres, setting: &str, value: &str) {
 
 async fn until_ready(node: &Node, status: u16) {
     until(format!("/readyz is {status}"), || async { get(node, "/readyz").await.status == status }).await;
-}
-
-async fn may_forget(node: &Node, value: u8) {
-    let metrics = get(node, "/metrics").await.body;
-    assert!(metrics.as_str().unwrap().contains(&format!("latchgate_may_forget {value}")), "{metrics}");
 }
 
 /// A lease and an operation survive a crash of a server that was set to asynchronous commits. Meanwhile, calls are 503.
@@ -48,14 +44,11 @@ async fn a_crash_loses_nothing(settings: &[(&str, &str)], is_proxied: bool, args
     postgres.start_again().await;
     until_ready(&node, 200).await;
     // A connection of the pool may still be one to the server that was killed.
-    until("the lock is held", || async {
-        acquire(&node, "after", json!({ "wait_ms": 0 })).await.code() == "lock-held"
-    })
-    .await;
+    until("the lock is held", || async { acquire(&node, "after", json!({})).await.code() == "lock-held" }).await;
     pre(&node, operation).await.assert_problem(409, "operation-in-progress");
     assert_eq!(renew(&node, "after", &held.text("lease_id")).await.token(), held.token());
     assert!(!node.log().contains("HOLD-OFF"), "it has its data: {}", node.log());
-    may_forget(&node, 0).await;
+    assert_metric(&node, "latchgate_may_forget 0").await;
 }
 
 #[tokio::test]
@@ -110,7 +103,7 @@ async fn a_server_that_stops_flushing_its_log_is_refused_unless_that_is_allowed(
         assert_eq!(pre(&node, json!({ "operation": setting, "contents": 1 })).await.status, 503);
         granted(&allowed, &format!("{setting} off"), json!({})).await;
         begun(&allowed, json!({ "operation": setting, "contents": "allowed" })).await;
-        may_forget(&allowed, 1).await;
+        assert_metric(&allowed, "latchgate_may_forget 1").await;
         set(&postgres, setting, "on").await;
         until_ready(&node, 200).await;
     }

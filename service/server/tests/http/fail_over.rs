@@ -10,10 +10,10 @@ use latchgate_testkit::recorded::Options;
 use latchgate_testkit::recorder::Args;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
-use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{BIN, acquire, begun, granted, pre, release, renew, report, request};
+use crate::client::{BIN, acquire, begun, granted, pre, release, renew, report};
+use crate::lost::{hold_off, until_granted};
 use crate::recorded::Recording;
 
 /// Longer than a fail-over on a busy machine, so that leases survive it.
@@ -135,10 +135,7 @@ async fn a_synchronous_standby_keeps_every_acknowledged_lease_and_grants_go_on()
     load.goes_on(80).await;
     world.fail_over().await;
     for node in [&other, &one] {
-        until("the lock is granted", || async {
-            acquire(node, "new", json!({ "lease_id": "mine" })).await.status == 200
-        })
-        .await;
+        until_granted(node, "new").await;
     }
     load.goes_on(32).await;
     // No client may have lost a lease.
@@ -159,8 +156,7 @@ async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() 
     let waiting = "select count(*) > 0 from pg_stat_activity where wait_event = 'SyncRep'";
     assert_eq!(primary.query("postgres", waiting).await, "t", "it was the standby that was waited for");
     make_synchronous(&primary, "").await;
-    until("the lock is granted", || async { acquire(&node, "k", json!({ "lease_id": "mine" })).await.status == 200 })
-        .await;
+    until_granted(&node, "k").await;
 }
 
 #[tokio::test]
@@ -205,8 +201,7 @@ async fn operations_are_held_off(mut world: World, of: &str, args: &[&str]) {
     let repeated = begun(&other, charge("lost", "retry")).await;
     assert_eq!((&repeated.body["possibly_repeated"], &repeated.body["forced_ms"]), (&json!(true), &Value::Null));
 
-    let hold_off =
-        |for_ms: u64| request(&one, Method::POST, "/v1/admin/hold-off", json!({ "of": of, "for_ms": for_ms }));
+    let hold_off = |for_ms: u64| hold_off(&one, json!({ "of": of, "for_ms": for_ms }));
     let shortened = hold_off(300_000).await;
     assert_eq!(shortened.status, 200, "{}", shortened.body);
     assert!(shortened.body["hold_off_ms"].as_u64().unwrap() <= 300_000, "{}", shortened.body);

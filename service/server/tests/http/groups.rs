@@ -1,9 +1,8 @@
 //! Fair shares of permits over HTTP.
 
-use latchgate_testkit::until;
 use serde_json::{Value, json};
 
-use crate::client::{acquire, embedded, granted, inspect, many, release, two_nodes, verb, waiting};
+use crate::client::{acquire, embedded, granted, inspect, many, verb};
 
 fn member(group: &str, limit: u32, more: Value) -> Value {
     let mut request = json!({ "mode": "permits", "limit": limit, "group": group });
@@ -23,23 +22,6 @@ async fn a_group_is_shown_and_its_limit_is_the_reason_of_a_refusal() {
     assert!(refused.text("detail").contains("group_limit"), "{}", refused.body);
     assert_eq!(inspect(&node, "k").await["permits_held"], 1);
     assert!(granted(&node, "k", json!({ "mode": "permits" })).await.body.get("group").is_none());
-}
-
-#[tokio::test]
-async fn a_ticket_keeps_the_group_and_is_for_no_other() {
-    let (one, other) = two_nodes().await;
-    let held = granted(&one, "k", member("a", 1, json!({}))).await.text("lease_id");
-    let refused = acquire(&one, "k", member("b", 1, json!({ "wait_ms": 100 }))).await;
-    refused.assert_problem(423, "wait-timeout");
-    let ticket = refused.text("ticket");
-    let none = json!({ "mode": "permits", "limit": 1, "ticket": ticket });
-    for request in [member("c", 1, json!({ "ticket": ticket })), none] {
-        acquire(&one, "k", request).await.assert_problem(400, "invalid-ticket");
-    }
-    let again = waiting(&other, "k", json!({ "ticket": ticket, "wait_ms": 50_000 }));
-    until("the waiter is known", || async { inspect(&other, "k").await["waiting"][0]["group"] == "b" }).await;
-    assert_eq!(release(&one, "k", &held).await.status, 200);
-    assert_eq!(again.await.unwrap().body["group"], "b");
 }
 
 #[tokio::test]

@@ -241,8 +241,7 @@ async fn an_event_that_cannot_be_decoded_is_shown_as_unreadable_and_counted() {
     let before = first.replace(|digit: char| digit.is_ascii_digit(), "0");
     let mut events = Events::open(&node, "/v1/events", Some(&before)).await;
     events.assert_next(&[("unreadable", "damaged"), ("granted", "whole")]).await;
-    let metrics = get(&node, "/metrics").await.body;
-    assert!(metrics.as_str().unwrap().contains("latchgate_events_unreadable_total 2"), "{metrics}");
+    crate::readiness::assert_metric(&node, "latchgate_events_unreadable_total 2").await;
 }
 
 #[tokio::test]

@@ -16,6 +16,12 @@ pub async fn engine(node: &Node) -> Value {
     get(node, "/v1/admin/engines").await.body["locks"].clone()
 }
 
+/// Waits until the node grants the lock. By its lease id, a repetition gets the same lease.
+pub async fn until_granted(node: &Node, key: &str) {
+    let request = json!({ "lease_id": "mine" });
+    until(format!("{key} is granted"), || async { acquire(node, key, request.clone()).await.status == 200 }).await;
+}
+
 /// The store is back with alice's lease of `kept`. It may have lost her operation `lost` and her lease of `lost`, which is so if `is_gone`.
 pub async fn nothing_is_granted_while_a_lost_lease_may_live(
     nodes: &[Node; 2],
@@ -56,6 +62,10 @@ pub async fn nothing_is_granted_while_a_lost_lease_may_live(
 
 /// As an operator who knows that no lost lease is live.
 pub async fn end_hold_off(node: &Node) {
-    let ended = request(node, Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 0 })).await;
+    let ended = hold_off(node, json!({ "for_ms": 0 })).await;
     assert_eq!(ended.status, 200, "{}", ended.body);
+}
+
+pub async fn hold_off(node: &Node, order: Value) -> Answer {
+    request(node, Method::POST, "/v1/admin/hold-off", order).await
 }

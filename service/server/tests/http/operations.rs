@@ -248,6 +248,8 @@ async fn a_listing_filters_sorts_and_pages() {
     }
     // The present state of the first one begins last.
     for (number, outcome) in [(3, "success"), (2, "unknown"), (0, "success")] {
+        // Each state begins in a later millisecond.
+        until("the states are older", || async { listed(&node, "older_than_ms=1").await.len() == 4 }).await;
         report(&node, &begun_now[number], json!({ "outcome": outcome, "result": "r" })).await;
     }
     let gone = begun(&node, charge(&json!("failed"))).await;
@@ -320,8 +322,7 @@ async fn an_unreadable_operation_is_listed_apart_and_can_be_deleted() {
     let listed = get(&node, "/v1/operations").await.body;
     let ids: Vec<_> = listed["operations"].as_array().unwrap().iter().map(|operation| &operation["id"]).collect();
     assert_eq!((ids, &listed["unreadable"]), (vec![&good.body["id"]], &json!([id])));
-    let metrics = get(&node, "/metrics").await.body;
-    assert!(metrics.as_str().unwrap().contains("latchgate_operations_unreadable_total 1"), "{metrics}");
+    crate::readiness::assert_metric(&node, "latchgate_operations_unreadable_total 1").await;
     // An attempt may be running, so every pre is refused, and only `force` deletes the record.
     pre(&node, request("bad")).await.assert_problem(500, "state-unreadable");
     begun(&node, json!({ "operation": "charge", "contents": "next" })).await;

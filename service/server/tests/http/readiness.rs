@@ -29,8 +29,7 @@ async fn is_out_of_service(node: &Node, why: &str) {
         acquire(node, "next", json!({})).await.assert_problem(503, "store-unavailable");
     }
     assert_eq!(get(node, "/healthz").await.status, 200);
-    let metrics = get(node, "/metrics").await.body;
-    assert!(metrics.as_str().unwrap().contains("latchgate_ready 0"), "{metrics}");
+    assert_metric(node, "latchgate_ready 0").await;
 }
 
 async fn is_back(node: &Node) {
@@ -204,8 +203,10 @@ async fn nobody_sees_what_a_probe_writes() {
     assert_eq!(get(&node, "/readyz").await.status, 200);
 }
 
-async fn metric(node: &Node, line: &str) -> bool {
-    get(node, "/metrics").await.body.as_str().unwrap().contains(line)
+/// Fails unless the metrics have this line.
+pub async fn assert_metric(node: &Node, line: &str) {
+    let metrics = get(node, "/metrics").await.body;
+    assert!(metrics.as_str().unwrap().contains(line), "{metrics}");
 }
 
 #[tokio::test]
@@ -221,10 +222,11 @@ async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_allowed() {
     }
     for node in nodes {
         until_not_ready(node, "maxmemory-policy allkeys-lru").await;
-        assert!(metric(node, "latchgate_may_forget 1").await);
+        assert_metric(node, "latchgate_may_forget 1").await;
         assert!(node.log().contains("maxmemory-policy allkeys-lru"), "{}", node.log());
     }
-    until("the other says so too", || metric(&allowed, "latchgate_may_forget 1")).await;
+    let says_so = || async { get(&allowed, "/metrics").await.body.to_string().contains("latchgate_may_forget 1") };
+    until("the other says so too", says_so).await;
     assert_eq!(get(&allowed, "/readyz").await.status, 200);
     let begun = Node::start(BIN, &[&args[..], &["--new"]].concat()).await;
     let warnings = begun.log().lines().filter(|line| line.contains("allkeys-lru")).count();
@@ -234,6 +236,6 @@ async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_allowed() {
     }
     for node in nodes {
         until_ready(node).await;
-        assert!(metric(node, "latchgate_may_forget 0").await);
+        assert_metric(node, "latchgate_may_forget 0").await;
     }
 }

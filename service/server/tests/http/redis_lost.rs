@@ -4,11 +4,10 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::proxy::Proxy;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;
-use latchgate_testkit::until;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, begun, granted, release, report, until_waiting, waiting};
-use crate::lost::{charge, engine, nothing_is_granted_while_a_lost_lease_may_live};
+use crate::lost::{charge, engine, nothing_is_granted_while_a_lost_lease_may_live, until_granted};
 
 /// So long that leases survive until a Redis is back on a busy machine. No test waits for their end.
 const TTL: &str = "5m";
@@ -142,9 +141,6 @@ async fn without_hold_offs_a_redis_that_was_started_again_grants_at_once() {
     let lost = granted(&node, "lost", json!({})).await;
     redis.kill9();
     redis.start_again().await;
-    until("the lock is granted", || async {
-        acquire(&node, "other", json!({ "lease_id": "mine" })).await.status == 200
-    })
-    .await;
+    until_granted(&node, "other").await;
     assert!(granted(&node, "lost", json!({})).await.token() > lost.token());
 }

@@ -17,14 +17,20 @@ async fn ticket(node: &Node, key: &str, mut request: Value) -> String {
 async fn a_ticket_contains_the_terms_of_its_request() {
     let node = embedded().await;
     let holder = granted(&node, "k", json!({})).await.text("lease_id");
-    let request = json!({ "mode": "permits", "permits": 2, "limit": 5, "priority": 3 });
-    let ticket = ticket(&node, "k", request.clone()).await;
+    let request = json!({ "mode": "permits", "permits": 2, "limit": 5, "priority": 3, "group": "a" });
+    let ticket = ticket(&node, "k", request).await;
+    for group in [json!({ "group": "b" }), json!({})] {
+        let mut other = json!({ "ticket": ticket, "mode": "permits", "permits": 2, "limit": 5 });
+        other.as_object_mut().unwrap().extend(group.as_object().unwrap().clone());
+        acquire(&node, "k", other).await.assert_problem(400, "invalid-ticket");
+    }
     release(&node, "k", &holder).await;
     // The terms may be repeated in the request or not.
-    let grant = granted(&node, "k", json!({ "ticket": ticket, "permits": 2, "mode": "permits", "limit": 5 })).await;
+    let repeated = json!({ "ticket": ticket, "permits": 2, "mode": "permits", "limit": 5, "group": "a" });
+    let grant = granted(&node, "k", repeated).await;
     let again = granted(&node, "k", json!({ "ticket": ticket })).await;
-    assert_eq!((&again.body["permits"], &again.body["limit"]), (&json!(2), &json!(5)));
-    assert_eq!(again.token(), grant.token(), "it is the same wait");
+    let terms = ["permits", "limit", "group", "token"].map(|field| again.body[field].clone());
+    assert_eq!(json!(terms), json!([2, 5, "a", grant.token()]), "it is the same wait");
 }
 
 #[tokio::test]

@@ -3,10 +3,9 @@
 use latchgate_testkit::until;
 use serde_json::json;
 
-use super::world::{
-    World, hold_off, left, status, switch, switched, token, until_granting, until_retired, until_serving,
-};
+use super::world::{World, left, status, switch, switched, token, until_granting, until_retired, until_serving};
 use crate::client::{acquire, begun, granted, inspect, pre, renew};
+use crate::lost::end_hold_off;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
@@ -56,7 +55,7 @@ async fn a_copy_that_cannot_finish_is_given_up_and_says_why() {
         until("the lease is renewed", || async { renew(&nodes[1], "k", &held.text("lease_id")).await.status == 200 })
             .await;
         until("the node holds off", || async { acquire(&nodes[0], "free", json!({})).await.status == 423 }).await;
-        assert_eq!(hold_off(&nodes[0], json!({ "for_ms": 0 })).await.status, 200);
+        end_hold_off(&nodes[0]).await;
         until_granting(&nodes[1]).await;
     }
 }

@@ -4,8 +4,9 @@ use latchgate_testkit::node::Node;
 use reqwest::Method;
 use serde_json::json;
 
-use super::world::{World, hold_off, status, switch, switched};
+use super::world::{World, status, switch, switched};
 use crate::client::{BIN, embedded, get, request};
+use crate::lost::hold_off;
 use crate::start::refusal;
 
 #[tokio::test]

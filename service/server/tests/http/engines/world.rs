@@ -128,10 +128,6 @@ pub async fn until_in_doubt(node: &Node) {
     until("the engine is in doubt", || async { switch(node, json!({})).await.code() == "engine-in-doubt" }).await;
 }
 
-pub async fn hold_off(node: &Node, body: Value) -> Answer {
-    request(node, Method::POST, "/v1/admin/hold-off", body).await
-}
-
 pub async fn status(node: &Node) -> Value {
     get(node, "/v1/admin/engines").await.body["locks"].clone()
 }
