@@ -157,7 +157,7 @@ fn warden(server: u32, dir: &Path) -> io::Result<Child> {
         .spawn()
 }
 
-fn send(process: u32, signal: Signal) {
+pub(crate) fn send(process: u32, signal: Signal) {
     let pid = Pid::from_raw(i32::try_from(process).expect("process ids are small"));
     // The only possible failure is that the process has just ended, which suits every caller.
     let _ = signal::kill(pid, signal);

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, Uid};
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
 use tokio::time::sleep;
 
 use crate::ports::free_port;
@@ -232,9 +232,7 @@ pub fn writers(is_log: impl Fn(&Path) -> bool) -> Vec<u32> {
 
 /// Sends a signal to processes. One that has just ended does not matter.
 pub fn send(pids: impl IntoIterator<Item = u32>, signal: Signal) {
-    for pid in pids {
-        let _ = kill(Pid::from_raw(pid.cast_signed()), signal);
-    }
+    pids.into_iter().for_each(|pid| process::send(pid, signal));
 }
 
 pub fn with_children(pid: u32) -> Vec<u32> {
