@@ -137,7 +137,7 @@ impl Visit for Why {
 impl Subscriber for Decisions {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.is_event()
-            && metadata.target() == "latchgate::engines::pair"
+            && metadata.target() == "latchgate_node::engines::pair"
             && metadata.fields().field("why").is_some()
     }
 
