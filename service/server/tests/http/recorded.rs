@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::recorded::{self, Call, Options, Report, read_file};
+use latchgate_testkit::recorded::{self, Call, Options, Report, judge, read_file};
 use latchgate_testkit::recorder::{self, Workload};
 use serde_json::json;
 use tempfile::TempDir;
@@ -110,4 +110,14 @@ async fn a_rolling_restart_under_load_breaks_no_promise() {
     recorded_while(&mut nodes, drains).await;
     // This lease was not used during the restarts.
     assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_independent_judge_finds_an_order_for_a_small_history() {
+    let nodes = [on_postgres(&shared_database().await).await];
+    let choose = |args| recorder::Args { keys: 1, clients: 3, ttl_ms: 300, abandon_one_in: 10, ..args };
+    let recording = Recording::start(&nodes, choose);
+    recording.until("locks are granted", |report| report.grants > 20).await;
+    let (calls, _) = recording.checked(&Options::default()).await;
+    assert!(judge(&calls), "{calls:#?}");
 }

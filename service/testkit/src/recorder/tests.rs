@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::recorded::{self, Report, Rule, read_file};
+use crate::recorded::{self, Report, Rule, judge, read_file};
 
 /// In which way the pretend node is broken.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,8 @@ async fn pretend_node(fault: Fault) -> String {
     url
 }
 
-/// Records and checks one key.
-async fn recorded_and_checked(fault: Fault) -> (Report, anyhow::Result<()>) {
+/// Records and checks one key. The result of the judge is about the first calls.
+async fn recorded_and_checked(fault: Fault) -> (Report, anyhow::Result<()>, bool) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("history");
     let defaults = Args::new(vec![pretend_node(fault).await], file.clone());
@@ -66,14 +66,15 @@ async fn recorded_and_checked(fault: Fault) -> (Report, anyhow::Result<()>) {
     let calls = read_file(&file).unwrap();
     let report = recorded::check(&calls);
     let args = recorded::Args { files: vec![file], handovers_min: 1, options: recorded::Options::default() };
-    (report, recorded::run(&args))
+    (report, recorded::run(&args), judge(&calls[..calls.len().min(100)]))
 }
 
 #[tokio::test]
 async fn a_correct_lock_passes() {
-    let (report, checked) = recorded_and_checked(Fault::None).await;
+    let (report, checked, judged) = recorded_and_checked(Fault::None).await;
     assert!(report.grants > 10 && report.handovers > 10, "{report:?}");
     checked.unwrap();
+    assert!(judged);
 }
 
 #[tokio::test]
@@ -84,8 +85,9 @@ async fn each_fault_of_a_node_is_reported_by_the_rule_that_it_breaks() {
         (Fault::ForgetsLeases, Rule::Survives),
         (Fault::RenewsWhatItRefused, Rule::GrantedFirst),
     ] {
-        let (report, checked) = recorded_and_checked(fault).await;
+        let (report, checked, judged) = recorded_and_checked(fault).await;
         assert!(report.violations.iter().any(|violation| violation.rule == rule), "{rule}: {report:?}");
         checked.unwrap_err();
+        assert!(!judged, "{rule}");
     }
 }

@@ -1,5 +1,6 @@
 //! Each rule is reported when it is broken, and only then.
 
+mod judge;
 mod rules;
 
 use super::*;
