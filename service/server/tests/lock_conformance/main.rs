@@ -65,6 +65,7 @@ latchgate_testkit::on_stores! {
         ];
         limits: [
             more_waiters_than_allowed_are_refused_at_once,
+            a_collected_key_goes_on_with_higher_tokens,
             a_key_without_space_refuses_more_leases_for_good,
         ];
         terms: [
