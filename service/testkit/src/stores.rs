@@ -83,6 +83,7 @@ impl Place {
 
 /// Makes a test of each promise on each store; its name is `store::topic::promise`. The promise is a function of the module `topic` and
 /// gets the `crate::worlds::World` on a new place.
+#[allow(clippy::crate_in_macro_def, reason = "the promises are in the crate of the tests")]
 #[macro_export]
 macro_rules! on_stores {
     ($($store:ident),+: $topics:tt) => {

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::client::{granted, release};
+use crate::client::{granted, on_postgres, release};
 use crate::three_nodes::three_nodes;
 
 const LONG: Duration = Duration::from_secs(60);
