@@ -7,12 +7,9 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::ports::free_port;
-use crate::process::{Server, tail};
-use crate::wait::eventually;
+use crate::process::{Server, answers, tail};
 
 /// Names the binary that [`binary`] returns.
 pub const BINARY_ENV: &str = "LATCHGATE_BIN";
@@ -210,12 +207,7 @@ impl World {
     }
 
     async fn becomes_ready(&self, server: &mut Server) -> bool {
-        let ready = eventually(READY_WITHIN, || {
-            let ended = server.exited().is_some();
-            async move { ended || self.is_ready().await }
-        })
-        .await;
-        ready && server.exited().is_none()
+        server.becomes_ready(READY_WITHIN, || self.is_ready()).await
     }
 
     async fn is_ready(&self) -> bool {
@@ -224,21 +216,11 @@ impl World {
             return String::from_utf8_lossy(log.get(self.log_start..).unwrap_or_default())
                 .contains("listens on https://");
         }
-        is_ready(self.port).await
+        let request = "GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        answers(self.port, request, "HTTP/1.1 200").await
     }
 
     fn log(&self) -> PathBuf {
         self.dir.path().join("node.log")
     }
-}
-
-async fn is_ready(port: u16) -> bool {
-    let get = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").await?;
-        let mut answer = [0; 12];
-        stream.read_exact(&mut answer).await?;
-        std::io::Result::Ok(answer == *b"HTTP/1.1 200")
-    };
-    get.await.unwrap_or(false)
 }

@@ -10,7 +10,6 @@ use tokio::net::TcpStream;
 use crate::ports::free_port;
 use crate::postgres::command_as_postgres;
 use crate::process::{Server, find_program, tail};
-use crate::wait::eventually;
 
 const READY_WITHIN: Duration = Duration::from_secs(30);
 const START_TRIES: usize = 5;
@@ -61,13 +60,8 @@ impl PgBouncer {
         pgbouncer.arg(&config);
         let log = dir.path().join("pgbouncer.log");
         let mut server = Server::spawn(pgbouncer, dir.path(), &log).expect("pgbouncer can be run");
-        let mut ended = false;
-        let answers = eventually(READY_WITHIN, || {
-            ended = server.exited().is_some();
-            async move { ended || TcpStream::connect(("127.0.0.1", port)).await.is_ok() }
-        })
-        .await;
-        if answers && !ended {
+        let answers = || async { TcpStream::connect(("127.0.0.1", port)).await.is_ok() };
+        if server.becomes_ready(READY_WITHIN, answers).await {
             return Some(Self { port, _server: server, _dir: dir });
         }
         eprintln!("{}", tail(&log));

@@ -293,16 +293,9 @@ impl World {
         Server::spawn(postgres, self.dir.path(), &self.log()).expect("postgres can be run")
     }
 
-    /// Returns `false` if the server has ended, for example because the port is taken.
     async fn becomes_ready(&self, server: &mut Server) -> bool {
         let id = server.id().to_string();
-        let mut ended = false;
-        let ready = eventually(READY_WITHIN, || {
-            ended = server.exited().is_some();
-            std::future::ready(ended || self.says_ready(&id))
-        })
-        .await;
-        ready && !ended
+        server.becomes_ready(READY_WITHIN, || std::future::ready(self.says_ready(&id))).await
     }
 
     /// The lock file has the process id in line 1 and the state in line 8. Unlike a connection, it cannot belong to another server

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 
 use crate::wait::eventually;
 
@@ -60,6 +62,18 @@ impl Server {
         })
         .await;
         status
+    }
+
+    /// Whether it answers in time. Returns `false` if it has ended, for example because its port is taken.
+    pub(crate) async fn becomes_ready<F>(&mut self, within: Duration, answers: impl Fn() -> F) -> bool
+    where
+        F: Future<Output = bool>,
+    {
+        let is_ready = || {
+            let (ended, answers) = (self.exited().is_some(), answers());
+            async move { ended || answers.await }
+        };
+        eventually(within, is_ready).await && self.exited().is_none()
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {
@@ -118,6 +132,18 @@ impl Drop for Server {
         self.kill9();
         self.dismiss_warden();
     }
+}
+
+/// Whether the server at this port of 127.0.0.1 begins its answer to a request like this.
+pub(crate) async fn answers(port: u16, request: &str, expected: &str) -> bool {
+    let asking = async {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+        stream.write_all(request.as_bytes()).await?;
+        let mut answer = vec![0; expected.len()];
+        stream.read_exact(&mut answer).await?;
+        io::Result::Ok(answer == expected.as_bytes())
+    };
+    asking.await.unwrap_or(false)
 }
 
 /// The end of a log, for a panic's message.

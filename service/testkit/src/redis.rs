@@ -6,11 +6,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::ports::free_port;
-use crate::process::{Server, find_program, tail};
+use crate::process::{Server, answers, find_program, tail};
 use crate::wait::eventually;
 
 /// Names the shared server by its URL.
@@ -153,29 +151,12 @@ impl World {
         Server::spawn(redis, self.dir.path(), &self.log()).expect("redis-server can be run")
     }
 
-    /// Returns `false` if the server has ended, for example because the port is taken.
+    /// While the server loads its data, it answers `-LOADING`.
     async fn becomes_ready(&self, server: &mut Server) -> bool {
-        let ready = eventually(READY_WITHIN, || {
-            let ended = server.exited().is_some();
-            async move { ended || pong(self.port).await }
-        })
-        .await;
-        ready && server.exited().is_none()
+        server.becomes_ready(READY_WITHIN, || answers(self.port, "PING\r\n", "+PONG")).await
     }
 
     fn log(&self) -> PathBuf {
         self.dir.path().join("redis.log")
     }
-}
-
-/// Whether the server answers a ping. While it loads its data, it answers `-LOADING`.
-async fn pong(port: u16) -> bool {
-    let ping = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(b"PING\r\n").await?;
-        let mut answer = [0; 5];
-        stream.read_exact(&mut answer).await?;
-        std::io::Result::Ok(answer == *b"+PONG")
-    };
-    ping.await.unwrap_or(false)
 }

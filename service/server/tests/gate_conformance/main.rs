@@ -37,10 +37,8 @@ latchgate_testkit::on_stores! {
             of_many_operations_at_once_each_is_answered_for_itself,
         ];
         table: [
-            a_success_is_shown_to_every_later_pre_with_its_result,
             a_permanent_success_needs_a_store_that_commits_to_disk,
             a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
-            what_counts_as_forgotten_is_not_shown,
         ];
         unreadable: [
             an_unreadable_record_is_listed_without_contents_and_hides_no_other,

@@ -1,24 +1,13 @@
 //! What two nodes of the gate show each other; the rules are tested in latchgate-core.
 
 use latchgate::failure::Failure;
-use latchgate_core::gate::{Outcome, Post, Posted, Report, Retention, State};
+use latchgate_core::gate::{Outcome, Post, Posted, Report, Retention};
 
 use crate::worlds::{LEASE_MS, World, post};
 
 fn posted(outcome: Outcome) -> Posted {
     let Outcome::Posted(posted) = outcome else { panic!("not posted: {outcome:?}") };
     posted
-}
-
-pub async fn a_success_is_shown_to_every_later_pre_with_its_result(world: &World) {
-    let operation = world.operation();
-    let go = world.go(0, &operation).await;
-    assert!(!posted(world.post(1, &operation, go.stamp, Report::Success).await).late);
-    for node in [0, 1] {
-        let outcome = world.pre(node, &operation).await;
-        let Outcome::Duplicate(duplicate) = outcome else { panic!("{outcome:?}") };
-        assert_eq!(duplicate.result.as_deref(), Some(r#"{"receipt":7}"#));
-    }
 }
 
 pub async fn a_permanent_success_needs_a_store_that_commits_to_disk(world: &World) {
@@ -45,20 +34,4 @@ pub async fn a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_si
     assert!(matches!(beat, Outcome::Beating { .. }), "{beat:?}");
     posted(world.post(0, &operation, go.stamp, Report::Failure).await);
     assert!(matches!(world.pre(1, &operation).await, Outcome::Go(_)));
-}
-
-pub async fn what_counts_as_forgotten_is_not_shown(world: &World) {
-    let operation = world.operation();
-    let shown = async || {
-        let shown = world.nodes[1].get(&operation.address()).await.unwrap();
-        shown.map(|shown| shown.record.state())
-    };
-    assert_eq!(shown().await, None);
-    let go = world.go(0, &operation).await;
-    assert_eq!(shown().await, Some(State::Started));
-    world.post(0, &operation, go.stamp, Report::Failure).await;
-    assert_eq!(shown().await, None);
-    let go = world.go(0, &operation).await;
-    world.post(0, &operation, go.stamp, Report::Success).await;
-    assert_eq!(shown().await, Some(State::Succeeded));
 }

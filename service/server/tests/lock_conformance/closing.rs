@@ -6,9 +6,7 @@ use latchgate::locks::{LockRequest, Locks};
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Command, Outcome, Refusal};
 
-use crate::calls::{
-    at, command, granted, hold, id, inspect, join, joined, key, refused, release, request, take, until_waiting, wait,
-};
+use crate::calls::*;
 use crate::many::{all, all_granted, join_all, one_refused, until_waiting_at, waiting};
 use crate::worlds::World;
 

@@ -10,10 +10,7 @@ use latchgate_core::lock::{EndReason, EventKind, Outcome, Position, RECENT_MAX, 
 use latchgate_testkit::eventually;
 use tokio::time::timeout;
 
-use crate::calls::{
-    acquire_lost, at, granted, hold, holder, id, join, joined, key, refused, release, release_lost, renew_lost,
-    request, shared, take, until_free, until_waiting, wait, with,
-};
+use crate::calls::*;
 use crate::faulty::{faulty, faulty_with, node_on};
 use crate::give_backs::{until_given_back, until_released};
 use crate::limits::long;

@@ -3,9 +3,7 @@
 use latchgate::locks::LockRequest;
 use latchgate_core::lock::{Demand, Group, Mode, Refusal, Share};
 
-use crate::calls::{
-    at, granted, id, inspect, join, joined, key, permits, refused, release, request, take, until_waiting, wait, with,
-};
+use crate::calls::*;
 use crate::many::{all, all_granted, join_all, one_refused, release_all, until_waiting_at, waiting};
 use crate::worlds::World;
 

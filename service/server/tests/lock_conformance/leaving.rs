@@ -1,6 +1,4 @@
-use crate::calls::{
-    granted, hold, holder, inspect, join, joined, key, release, take, unread, until_free, until_waiting, wait,
-};
+use crate::calls::*;
 use crate::worlds::World;
 
 pub async fn a_waiter_that_has_left_the_queue_is_never_granted(world: &World) {

@@ -6,10 +6,7 @@ use latchgate_core::lock::{Metadata, Mode, Outcome, Refusal, STATE_BYTES_MAX};
 use latchgate_core::{App, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::calls::{
-    granted, hold, inspect, join, joined, key, refused, release, release_one, request, shared, take, until_waiting,
-    wait, with,
-};
+use crate::calls::*;
 use crate::many::all;
 use crate::worlds::{PATIENCE, World, patient, start_with};
 

@@ -7,10 +7,8 @@ mod calls;
 mod closing;
 mod crowds;
 mod events;
-mod expiry;
 mod faults;
 mod faulty;
-mod fence;
 mod give_backs;
 mod groups;
 mod leaving;
@@ -35,9 +33,6 @@ latchgate_testkit::on_stores! {
             a_lock_is_granted_shown_refused_to_others_and_released_once,
             a_renewal_restarts_the_lease,
             a_lease_id_of_another_key_is_unknown,
-        ];
-        expiry: [
-            the_lock_goes_to_the_waiter_and_the_expired_lease_cannot_touch_it,
         ];
         events: [
             events_of_a_lock_are_written_and_kept,
@@ -69,6 +64,7 @@ latchgate_testkit::on_stores! {
             a_key_without_space_refuses_more_leases_for_good,
         ];
         terms: [
+            the_lock_goes_to_the_waiter_and_the_expired_lease_cannot_touch_it,
             a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
             a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace,
         ];
@@ -91,7 +87,6 @@ latchgate_testkit::on_stores! {
             all_keys_are_granted_or_none,
             a_multilock_holds_nothing_while_it_waits,
             a_wait_that_times_out_holds_nothing_and_can_be_resumed,
-            each_lease_of_a_multilock_is_renewed_and_released_as_any_other,
             a_repeated_acquire_has_the_same_leases,
             a_client_that_goes_away_while_it_waits_leaves_nothing,
             a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing,
@@ -115,7 +110,6 @@ mod shared {
             two_nodes: [
                 a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
                 a_waiter_on_one_node_gets_a_lock_released_on_the_other,
-                a_repeated_acquire_on_the_other_has_the_same_grant,
                 a_repetition_at_another_node_is_never_refused,
                 a_wait_that_times_out_names_no_holder_that_has_released,
                 fifty_waiters_on_both_are_served_in_order,
@@ -128,8 +122,6 @@ mod shared {
             terms: [
                 a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_waiter,
                 a_lock_delay_on_one_holds_on_the_other,
-            ];
-            fence: [
                 a_token_presented_on_one_is_known_on_the_other,
             ];
             groups: [

@@ -2,15 +2,12 @@ use std::time::Duration;
 
 use futures::poll;
 use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
-use latchgate_core::lock::{Command, Demand, EndReason, Force, Lease, LimitMismatch, Mode, Note, Outcome, Refusal};
+use latchgate_core::lock::{Demand, Lease, LimitMismatch, Mode, Outcome, Refusal};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
 use crate::calls::{at, by, granted, id, joined, permits, refused, request, take, wait};
-use crate::many::{
-    all, all_granted, alone, holder_at, holders_at, join_all, one_ended, one_refused, release_all, renew_all,
-    until_held_at, until_waiting_at, waiting, with_all,
-};
+use crate::many::*;
 use crate::worlds::{PATIENCE, World};
 
 const KEYS: [&str; 3] = ["a", "b", "c"];
@@ -75,17 +72,6 @@ pub async fn a_wait_that_times_out_holds_nothing_and_can_be_resumed(world: &Worl
     release_all(&node, "me", &KEYS).await;
     let later = all_granted(joined(later).await);
     assert!(mine.iter().zip(later).all(|(mine, later)| later.token > mine.token));
-}
-
-pub async fn each_lease_of_a_multilock_is_renewed_and_released_as_any_other(world: &World) {
-    let node = world.node().await;
-    all_granted(node.acquire_many(all("me", &KEYS)).await);
-    assert_eq!(renew_all(&node, "me", &KEYS).await, []);
-    node.command(&at("b"), Command::Force(Force { note: Note::default(), token: None })).await.unwrap();
-    assert_eq!(renew_all(&node, "me", &KEYS).await, [(1, Some(EndReason::Forced))]);
-    assert_eq!(renew_all(&node, "you", &["a", "b"]).await, [(0, None), (1, None)]);
-    assert_eq!(release_all(&node, "me", &["a", "c"]).await, [0, 0]);
-    assert_eq!(holders_at(&node, &KEYS).await, FREE);
 }
 
 pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {

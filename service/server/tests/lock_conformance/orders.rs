@@ -39,33 +39,31 @@ async fn records(stores: &[MemoryStore; 2]) -> [Option<EngineState>; 2] {
     [one, other].map(|reading| reading.record.map(|record| record.state))
 }
 
+/// To empty a target again could destroy its copy: it may be complete by the time that its record is written.
 #[tokio::test(start_paused = true)]
-async fn an_order_during_a_copy_does_not_empty_the_source() {
-    let moving = [(EngineState::Moving, 2), (EngineState::Filling, 2)];
-    let (engines, stores) = pair(moving).await;
-    engines.switch(&to(None), PATIENCE).await.unwrap();
-    assert_eq!(records(&stores).await, [Some(EngineState::Retired), Some(EngineState::Active)]);
-
-    let (engines, stores) = pair(moving).await;
-    engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
-    assert_eq!(records(&stores).await[0], Some(EngineState::Active));
-}
-
-/// To empty the target again could destroy its copy: it may be complete by the time that its record is written.
-#[tokio::test(start_paused = true)]
-async fn an_order_goes_on_with_the_switch_that_another_order_has_begun() {
-    let (engines, stores) = pair([(EngineState::Active, 2), (EngineState::Filling, 3)]).await;
-    engines.switch(&to(Some("other")), PATIENCE).await.unwrap();
-    let record = stores[1].read_record().await.unwrap().record.unwrap();
-    assert_eq!((record.state, record.epoch), (EngineState::Active, Epoch::from_number(3)));
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_order_back_after_the_decision_loses_nothing() {
-    let (engines, stores) = pair([(EngineState::Retired, 2), (EngineState::Filling, 2)]).await;
-    engines.switch(&to(Some("one")), PATIENCE).await.unwrap();
-    let record = stores[0].read_record().await.unwrap().record.unwrap();
-    assert_eq!((record.state, record.hold_off_until), (EngineState::Active, Timestamp::default()));
+async fn an_order_goes_on_with_what_was_begun_and_empties_no_engine_in_use() {
+    use EngineState::{Active, Filling, Moving, Retired};
+    for (why, before, order, active, is_whole) in [
+        ("during a copy", [(Moving, 2), (Filling, 2)], None, 1, false),
+        ("back during a copy", [(Moving, 2), (Filling, 2)], Some("one"), 0, false),
+        ("another order has begun", [(Active, 2), (Filling, 3)], Some("other"), 1, false),
+        ("back after the decision", [(Retired, 2), (Filling, 2)], Some("one"), 0, true),
+        ("from the later of two active engines", [(Active, 2), (Active, 3)], None, 0, true),
+        ("to the later of two active engines", [(Active, 2), (Active, 3)], Some("other"), 1, true),
+    ] {
+        let (engines, stores) = pair(before).await;
+        engines.switch(&to(order), PATIENCE).await.unwrap();
+        let record = stores[active].read_record().await.unwrap().record.unwrap();
+        assert!(
+            record.state == Active && (!is_whole || record.hold_off_until == Timestamp::default()),
+            "{why}: {record:?}"
+        );
+        match why {
+            "during a copy" => assert_eq!(records(&stores).await[0], Some(Retired)),
+            "another order has begun" => assert_eq!(record.epoch, Epoch::from_number(3)),
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,16 +73,6 @@ async fn an_engine_left_during_a_copy_does_not_take_over_when_it_is_back() {
     let _ = used.wait_for(Option::is_some).await.unwrap();
     assert_eq!(engines.standing().unwrap().index, 1);
     assert_eq!(records(&stores).await, [Some(EngineState::Retired), Some(EngineState::Active)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_order_does_not_empty_the_later_of_two_active_engines() {
-    for (order, active) in [(to(None), 0), (to(Some("other")), 1)] {
-        let (engines, stores) = pair([(EngineState::Active, 2), (EngineState::Active, 3)]).await;
-        engines.switch(&order, PATIENCE).await.unwrap();
-        let record = stores[active].read_record().await.unwrap().record.unwrap();
-        assert_eq!((record.state, record.hold_off_until), (EngineState::Active, Timestamp::default()));
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,10 +3,7 @@ use std::time::Duration;
 use latchgate::locks::LockRequest;
 use latchgate_core::lock::{Command, Outcome, Refusal};
 
-use crate::calls::{
-    again, by, command, granted, hold, holder, holders, join, joined, key, permits, refused, release, release_one,
-    request, shared, take, until_waiting, wait,
-};
+use crate::calls::*;
 use crate::worlds::World;
 
 pub async fn a_waiter_gets_the_lock_on_its_release(world: &World) {

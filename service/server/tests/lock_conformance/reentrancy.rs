@@ -1,10 +1,7 @@
 use latchgate::locks::Acquired;
 use latchgate_core::lock::Outcome;
 
-use crate::calls::{
-    again, granted, hold, inspect, join, joined, key, release, release_one, request, shared, take, until_past,
-    until_waiting, wait, with,
-};
+use crate::calls::*;
 use crate::worlds::World;
 
 /// The other node has a waiter, and in its memory an earlier holder.

@@ -1,9 +1,7 @@
 use latchgate::locks::Acquired;
 use latchgate_core::lock::{EndReason, Outcome};
 
-use crate::calls::{
-    acquire_lost, by, granted, hold, inspect, join, joined, key, release, request, take, until_waiting, wait, with,
-};
+use crate::calls::*;
 use crate::worlds::World;
 
 pub async fn a_lease_id_has_one_grant_for_one_owner_and_none_after_its_end(world: &World) {

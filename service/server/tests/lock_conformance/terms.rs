@@ -1,12 +1,10 @@
-//! The terms of a lease: shortest hold, lock-delay, revocation and force.
+//! The terms of a lease: expiry, shortest hold, lock-delay, revocation, force and fence.
 
+use latchgate::locks::Locks;
 use latchgate_core::CLOCK_BOUND_MS;
 use latchgate_core::lock::{Command, EndReason, Force, Note, Outcome, Owner, Refusal, Revoke};
 
-use crate::calls::{
-    acquire_lost, command, granted, hold, holder, id, join, joined, key, refused, release, release_lost, renew,
-    renew_lost, request, take, until_past, until_waiting, wait, with,
-};
+use crate::calls::*;
 use crate::worlds::World;
 
 const DELAY_MS: u64 = 2_000;
@@ -66,4 +64,35 @@ pub async fn a_lock_delay_on_one_holds_on_the_other(world: &World) {
     let answer = refused(one.acquire(&key(), request("other")).await);
     assert_eq!(answer.why, Refusal::Delayed(ends_at.plus_ms(DELAY_MS)));
     assert!(granted(joined(waiting).await).lease.granted_at >= ends_at.plus_ms(DELAY_MS));
+}
+
+pub async fn the_lock_goes_to_the_waiter_and_the_expired_lease_cannot_touch_it(world: &World) {
+    let node = world.node().await;
+    // Longer than a commit takes on a busy machine. The second request waits, unless this lease has expired before it arrives.
+    let first = take(&node, &key(), with(request("first"), |terms| terms.ttl_ms = 1_000)).await.lease;
+    let second = granted(joined(join(&node, wait("second")).await).await).lease;
+    assert!(second.token > first.token);
+    assert!(second.granted_at >= first.expires_at, "{first:?} was ended early: {second:?}");
+    assert_eq!(release_lost(node.release(&key(), id("first")).await), Some(EndReason::Expired));
+    assert_eq!(renew_lost(node.renew(&key(), id("first"), Some(60_000), None).await), Some(EndReason::Expired));
+    assert_eq!(inspect(&node).await.state.holders(), [second]);
+}
+
+/// `Ok` if the token passes, else the highest token.
+async fn fence(node: &Locks, token: u64) -> Result<(), u64> {
+    match command(node, Command::Fence(token)).await {
+        Outcome::Fenced => Ok(()),
+        Outcome::StaleToken { current } => Err(current),
+        other => panic!("not an answer to a fence: {other:?}"),
+    }
+}
+
+pub async fn a_token_presented_on_one_is_known_on_the_other(world: &World) {
+    let (one, other) = world.two().await;
+    let first = hold(&one, "first").await.lease.token;
+    assert_eq!(fence(&other, first).await, Ok(()));
+    release(&other, "first").await;
+    let second = hold(&one, "second").await.lease.token;
+    assert_eq!(fence(&other, first).await, Err(second));
+    assert_eq!(fence(&other, second).await, Ok(()));
 }

@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use latchgate::locks::{Limits, LockRequest, Locks};
+use latchgate::locks::{Acquired, Answer, Limits, LockRequest, Locks};
 use latchgate_core::lock::{Position, RECENT_MAX, Refusal};
 use latchgate_testkit::eventually;
+use tokio::task::JoinHandle;
 
-use crate::calls::{
-    granted, hold, holder, inspect, join, joined, key, refused, release, request, take, until_past, until_waiting, wait,
-};
+use crate::calls::*;
 use crate::worlds::{PATIENCE, World, patient, start_with};
 
 /// Longer than any of these tests takes.
@@ -32,11 +31,17 @@ fn back(lease: &str, position: Position) -> LockRequest {
     LockRequest { position: Some(position), ..wait(lease) }
 }
 
-pub async fn the_position_of_a_ticket_holder_is_reserved_for_a_moment(world: &World) {
-    let node = reserving(world, FOR_EVER).await;
+/// The lock is held, the first waiter has the position, and the second one waits behind it.
+async fn first_and_second(world: &World, ticket_hold: Duration) -> (Locks, Position, JoinHandle<Answer<Acquired>>) {
+    let node = reserving(world, ticket_hold).await;
     hold(&node, "holder").await;
     let position = timed_out(&node, "first", None).await;
     let second = join(&node, wait("second")).await;
+    (node, position, second)
+}
+
+pub async fn the_position_of_a_ticket_holder_is_reserved_for_a_moment(world: &World) {
+    let (node, position, second) = first_and_second(world, FOR_EVER).await;
     timed_out(&node, "first", Some(position)).await;
     release(&node, "holder").await;
     // If a waiter could be granted the lock, the release has done that.
@@ -51,10 +56,7 @@ pub async fn the_position_of_a_ticket_holder_is_reserved_for_a_moment(world: &Wo
 }
 
 pub async fn a_reserved_position_lapses_if_the_ticket_holder_does_not_return(world: &World) {
-    let node = reserving(world, SHORT).await;
-    hold(&node, "holder").await;
-    let position = timed_out(&node, "first", None).await;
-    let second = join(&node, wait("second")).await;
+    let (node, position, second) = first_and_second(world, SHORT).await;
     timed_out(&node, "first", Some(position)).await;
     release(&node, "holder").await;
     granted(joined(second).await);
@@ -66,10 +68,7 @@ pub async fn a_reserved_position_lapses_if_the_ticket_holder_does_not_return(wor
 }
 
 pub async fn the_position_of_a_client_that_hangs_up_is_not_reserved(world: &World) {
-    let node = reserving(world, FOR_EVER).await;
-    hold(&node, "holder").await;
-    let position = timed_out(&node, "first", None).await;
-    let second = join(&node, wait("second")).await;
+    let (node, position, second) = first_and_second(world, FOR_EVER).await;
     let first = join(&node, back("first", position)).await;
     until_waiting(&node, 2).await;
     first.abort();
@@ -80,19 +79,13 @@ pub async fn the_position_of_a_client_that_hangs_up_is_not_reserved(world: &Worl
 
 /// A client whose connection broke repeats its request with the ticket while the first still waits.
 pub async fn a_ticket_that_is_used_twice_is_one_wait(world: &World) {
-    let node = reserving(world, FOR_EVER).await;
-    hold(&node, "holder").await;
-    let position = timed_out(&node, "first", None).await;
-    let second = join(&node, wait("second")).await;
+    let (node, position, second) = first_and_second(world, FOR_EVER).await;
     let twice = [join(&node, back("first", position)).await, join(&node, back("first", position)).await];
     timed_out(&node, "first", Some(position)).await;
     until_waiting(&node, 3).await;
     release(&node, "holder").await;
-    let mut tokens = Vec::new();
-    for waiting in twice {
-        tokens.push(granted(joined(waiting).await).lease.token);
-    }
-    assert_eq!(tokens[0], tokens[1]);
+    let [one, other] = twice;
+    assert_eq!(granted(joined(one).await).lease.token, granted(joined(other).await).lease.token);
     release(&node, "first").await;
     granted(joined(second).await);
 }

@@ -7,10 +7,7 @@ use latchgate_core::lock::Refusal;
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::eventually;
 
-use crate::calls::{
-    again, granted, hold, holder, id, inspect, join, joined, key, refused, release, renew, request, shared, take,
-    until_past, until_waiting, wait, with,
-};
+use crate::calls::*;
 use crate::worlds::{PATIENCE, World};
 
 pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(world: &World) {
@@ -39,16 +36,6 @@ pub async fn a_waiter_on_one_node_gets_a_lock_released_on_the_other(world: &Worl
         assert!(lease.token > token);
         token = lease.token;
     }
-}
-
-pub async fn a_repeated_acquire_on_the_other_has_the_same_grant(world: &World) {
-    let (one, other) = world.two().await;
-    let first = hold(&one, "me").await.lease;
-    for repetition in [request("me"), wait("me")] {
-        let again = take(&other, &key(), repetition).await.lease;
-        assert_eq!((again.token, again.expires_at), (first.token, first.expires_at));
-    }
-    release(&one, "me").await;
 }
 
 pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {

@@ -1,9 +1,6 @@
 use latchgate_core::lock::{Metadata, Outcome, Refusal};
 
-use crate::calls::{
-    acquire_lost, at, hold, holder, id, inspect, key, refused, release, release_lost, renew, renew_lost, request, take,
-    with,
-};
+use crate::calls::*;
 use crate::worlds::World;
 
 pub async fn a_lock_is_granted_shown_refused_to_others_and_released_once(world: &World) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, Answer, LockRequest};
+use latchgate::locks::{Acquired, LockRequest};
 use latchgate_core::lock::{LeaseId, Outcome};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -17,7 +17,7 @@ use crate::log::Log;
 use crate::operator::Operator;
 use crate::reach;
 use crate::reader::Reader;
-use crate::world::{Node, World};
+use crate::world::World;
 
 /// What a batch of runs of any kind must have seen.
 const FAULTS: &[&str] =
@@ -213,7 +213,6 @@ async fn play(world: &Arc<World>) {
     nothing_is_left(world).await;
     Caller::new(world, 99).finds_successes().await;
     hand_over(world).await;
-    repeat_at_another_node(world).await;
     if let Some(reader) = reader {
         reader.has_seen_all(world).await;
     }
@@ -321,41 +320,6 @@ async fn hand_over(world: &Arc<World>) {
             world.checker.broken(format!("the hand-over to {number} took {} ms", took.as_millis()));
         }
         last = at;
-    }
-}
-
-/// A client repeats its acquire at a node whose waiter came later. That node knows an older state, in which the lease is not
-/// granted yet; the client must be answered at once all the same.
-async fn repeat_at_another_node(world: &Arc<World>) {
-    let address = World::address("calm");
-    let (one, other) = (world.node(0), world.node(1));
-    let id = |name: &str| LeaseId::parse(name).unwrap();
-    let request =
-        |name: &str, wait: u64| LockRequest { wait: Duration::from_secs(wait), ..LockRequest::new(id(name), 60_000) };
-    let acquire = |node: &Node, request: LockRequest| {
-        let (locks, address) = (node.locks.clone(), address.clone());
-        tokio::spawn(async move { locks.acquire(&address, request).await })
-    };
-    let is_granted = |answer: &Answer<Acquired>| matches!(answer, Ok(Acquired::Outcome(Outcome::Granted(_), _)));
-    let first = acquire(&one, request("first", 0)).await.unwrap();
-    let earlier = acquire(&one, request("earlier", 10));
-    sleep(Duration::from_millis(50)).await;
-    let later = acquire(&other, request("later", 10));
-    sleep(Duration::from_millis(100)).await;
-    let released = one.locks.release(&address, id("first")).await;
-    let earlier = earlier.await.unwrap();
-    sleep(Duration::from_millis(100)).await;
-    let repeated = timeout(Duration::from_millis(500), acquire(&other, request("earlier", 10))).await;
-    if !is_granted(&first) || released.is_err() || !is_granted(&earlier) {
-        return world.checker.broken(format!("in calm: {first:?}, {released:?}, {earlier:?}"));
-    }
-    if !repeated.as_ref().is_ok_and(|repeated| repeated.as_ref().is_ok_and(is_granted)) {
-        return world.checker.broken(format!("a holder that repeats its acquire is not answered: {repeated:?}"));
-    }
-    let released = one.locks.release(&address, id("earlier")).await;
-    let later = later.await.unwrap();
-    if released.is_err() || !is_granted(&later) {
-        world.checker.broken(format!("in calm: {released:?}, {later:?}"));
     }
 }
 

@@ -7,19 +7,6 @@ use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, state_with, tokens};
 
-pub async fn every_commit_gives_the_key_another_version(world: &World) {
-    let key = at("key");
-    let mut version = Version::ABSENT;
-    let mut before = vec![version];
-    for number in 1..=5 {
-        let made = world.commit(&[change(&key, version, state(number))]).await[0].unwrap();
-        assert!(!before.contains(&made), "{made:?} after {before:?}");
-        before.push(made);
-        assert_eq!(world.load(&key).await, Stored { version: made, state: state(number) });
-        version = made;
-    }
-}
-
 pub async fn a_stale_change_is_refused_and_the_rest_of_its_batch_is_made(world: &World) {
     let addresses: Vec<Address> = (0..300).map(|number| at(&format!("key-{number}"))).collect();
     let (there, changed) = (&addresses[7], &addresses[100]);

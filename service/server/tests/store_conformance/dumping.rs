@@ -47,30 +47,18 @@ async fn write_awkward(world: &World) -> HashMap<Address, LockState> {
 }
 
 /// Each is loaded as it was written, too: one key in two apps is two states.
-pub async fn a_dump_has_every_state_of_every_app_as_it_is_loaded(world: &World) {
+pub async fn a_dump_has_every_state_of_every_app_once_and_as_it_is_loaded(world: &World) {
     let expected = write_awkward(world).await;
     for (address, state) in &expected {
         assert_eq!(world.load(address).await.state, *state, "{address:?}");
     }
-    for limit in [10, 1_000] {
-        let copied = world.dump(limit).await.concat().into_iter();
-        let dumped: HashMap<Address, _> = copied.map(|copied| (copied.address, copied.state)).collect();
-        assert_eq!(dumped.len(), expected.len());
-        assert!(dumped == expected, "the dumped states differ from the loaded ones");
-    }
-}
-
-pub async fn a_dump_has_no_state_twice_and_no_page_above_its_limit(world: &World) {
-    let addresses: Vec<Address> = (0..21).map(|number| at(&format!("key-{number}"))).collect();
-    world.write_all(&addresses).await;
-    for limit in [1, 2, 7, 20, 21, 22] {
+    for limit in [1, 7, 256, 257, 258, 1_000] {
         let pages = world.dump(limit).await;
         assert!(pages.iter().all(|page| page.len() <= limit));
-        let mut dumped: Vec<Address> = pages.concat().into_iter().map(|copied| copied.address).collect();
-        dumped.sort();
-        let mut expected = addresses.clone();
-        expected.sort();
-        assert_eq!(dumped, expected, "{limit} at a time");
+        assert_eq!(pages.iter().map(Vec::len).sum::<usize>(), expected.len(), "{limit} at a time");
+        let copied = pages.concat().into_iter();
+        let dumped: HashMap<Address, _> = copied.map(|copied| (copied.address, copied.state)).collect();
+        assert!(dumped == expected, "the dumped states differ from the loaded ones, {limit} at a time");
     }
 }
 

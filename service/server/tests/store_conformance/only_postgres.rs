@@ -10,10 +10,7 @@ use latchgate_testkit::proxy::Proxy;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::waking::next;
-use crate::worlds::{
-    EPOCH, FOREVER, PATIENCE, World, at, change, migrated, new, postgres, postgres_config, postgres_with, state,
-    until_in_time,
-};
+use crate::worlds::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_listener_reports_lost_wake_ups_after_its_connection_was_cut() {

@@ -1,4 +1,4 @@
-use latchgate::store::{Change, EventCursor, LoggedEvent, Watched};
+use latchgate::store::{Change, EventCursor, Watched};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, Timestamp};
 use tokio::time::timeout;
@@ -53,29 +53,6 @@ pub async fn no_event_is_deleted_after_one_that_is_kept(world: &World) {
     assert_eq!(world.store.trim(FOREVER, 100).await.unwrap(), 2, "the marker event too");
 }
 
-pub async fn a_commit_with_events_of_many_kinds_is_read_listed_and_deleted_in_parts(world: &World) {
-    let (a, b) = (at("a"), at("b"));
-    let events = |of: &[(EventKind, u64)]| of.iter().map(|(kind, number)| event(*kind, *number)).collect::<Vec<_>>();
-    let (granted, waited, released) = (EventKind::Granted, EventKind::Waited, EventKind::Released);
-    let first = Change { events: events(&[(granted, 1), (waited, 2), (released, 3)]), ..new(&a, state(1)) };
-    let other = Change { events: events(&[(waited, 11), (granted, 12), (waited, 13)]), ..new(&b, state(1)) };
-    world.commit(&[first, other]).await;
-    world.write_events(&a, &events(&[(granted, 4), (waited, 5)])).await;
-    let of = |read: &[LoggedEvent], key: &Address| -> Vec<u64> {
-        read.iter().filter(|logged| logged.address == *key).map(|logged| logged.event.token).collect()
-    };
-    for limit in [1, 2, 4, 100] {
-        let read = world.events_until(ALL, EventCursor::START, limit, 5).await;
-        assert_eq!((of(&read, &a), of(&read, &b)), (vec![1, 2, 3, 4, 5], vec![11, 12, 13]), "{limit} at a time");
-        assert!(read.is_sorted_by(|one, next| one.cursor < next.cursor));
-    }
-    assert_eq!(world.history_by(&a, 1).await, [5, 4, 3, 2, 1]);
-    assert_eq!(tokens(&world.history(&b, None, 100).await), [13, 12, 11]);
-    // A bound within a commit deletes nothing of it.
-    assert_eq!(world.trim(Timestamp::from_ms(13), 0).await, 0);
-    assert_eq!(world.trim(Timestamp::from_ms(14), 8).await, 8);
-}
-
 pub async fn a_commit_with_very_many_events_is_read_and_deleted_in_parts(world: &World) {
     const KEYS: u64 = 50;
     let change = |number: u64| {
@@ -98,8 +75,9 @@ pub async fn a_commit_with_very_many_events_is_read_and_deleted_in_parts(world: 
             assert_eq!(tokens(&rest), all[from + 1..], "{limit} at a time, after {from}");
         }
     }
-    let of_one = tokens(&world.history(&at("key-20"), None, 100).await);
-    assert_eq!(of_one, [63, 62, 61]);
+    for limit in [1, 100] {
+        assert_eq!(world.history_by(&at("key-20"), limit).await, [63, 62, 61], "{limit} at a time");
+    }
     let mut deleted = 0;
     let trimming = async {
         while deleted < last {

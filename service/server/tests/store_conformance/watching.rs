@@ -83,19 +83,6 @@ pub async fn events_of_all_apps_are_read_in_one_order(world: &World) {
     }
 }
 
-pub async fn a_reader_continues_from_the_text_of_a_cursor(world: &World) {
-    for number in 1..=6 {
-        world.write_events(&at("key"), &[event(EventKind::Granted, number)]).await;
-    }
-    for logged in world.events_until(ALL, EventCursor::START, 100, 6).await {
-        let text = logged.cursor.to_string();
-        let after: EventCursor = text.parse().unwrap();
-        assert_eq!(after, logged.cursor);
-        let (rest, _) = world.events(ALL, after, 100).await;
-        assert_eq!(tokens(&rest), (logged.event.token + 1..=6).collect::<Vec<_>>(), "{text}");
-    }
-}
-
 pub async fn a_reader_that_begins_now_reads_all_later_events(world: &World) {
     let empty = world.store.last_event().await.unwrap();
     world.write_events(&at("key"), &[event(EventKind::Granted, 1), event(EventKind::Waited, 2)]).await;

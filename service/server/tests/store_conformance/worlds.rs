@@ -131,10 +131,18 @@ impl World {
 
     /// Writes the key, whatever its state; returns the new version.
     pub async fn write(&self, address: &Address, state: LockState, keep_until: Timestamp) -> Version {
+        self.overwrite(address, |before| Change { keep_until, state: state.clone(), ..before }).await
+    }
+
+    /// Changes the key, whatever its state, with these events.
+    pub async fn write_events(&self, address: &Address, events: &[Event]) {
+        self.overwrite(address, |before| Change { events: events.to_vec(), ..before }).await;
+    }
+
+    async fn overwrite(&self, address: &Address, to: impl Fn(Change) -> Change) -> Version {
         loop {
             let expected = self.load(address).await.version;
-            let change = Change { keep_until, ..change(address, expected, state.clone()) };
-            if let Some(version) = self.commit(&[change]).await[0] {
+            if let Some(version) = self.commit(&[to(change(address, expected, state(1)))]).await[0] {
                 return version;
             }
         }
@@ -145,17 +153,6 @@ impl World {
         let changes: Vec<Change> = addresses.iter().map(|address| new(address, state(1))).collect();
         let versions = self.commit(&changes).await;
         assert!(versions.iter().all(Option::is_some), "{versions:?}");
-    }
-
-    /// Changes the key, whatever its state, with these events.
-    pub async fn write_events(&self, address: &Address, events: &[Event]) {
-        loop {
-            let expected = self.load(address).await.version;
-            let change = Change { events: events.to_vec(), ..change(address, expected, state(1)) };
-            if self.commit(&[change]).await[0].is_some() {
-                return;
-            }
-        }
     }
 
     /// The next events of the default app.

@@ -32,7 +32,21 @@ fn next_of(one: Option<&Reading>, other: Option<&Reading>) -> Next {
 
 /// Of a node that has used an engine in this epoch.
 fn next_after(epoch: u64, one: Option<&Reading>, other: Option<&Reading>) -> Next {
-    next(&[engine("one", one), engine("other", other)], &pair(), used(epoch))
+    next_for(used(epoch), one, other)
+}
+
+fn next_for(known: Known, one: Option<&Reading>, other: Option<&Reading>) -> Next {
+    next(&[engine("one", one), engine("other", other)], &pair(), known)
+}
+
+/// An engine without another.
+fn next_alone(known: Known, reading: &Reading) -> Next {
+    next(&[engine("one", Some(reading))], &[], known)
+}
+
+/// A store without a record.
+fn empty() -> Reading {
+    Reading { now: NOW, ..Reading::default() }
 }
 
 /// A node that has used an engine in this epoch.
@@ -61,7 +75,7 @@ fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
     let lost = |state| reading(state, 3, &pair(), true);
     let standby = reading(Standby, 3, &pair(), false);
     let filling = reading(Filling, 3, &pair(), false);
-    let fresh = Reading { now: NOW, ..Reading::default() };
+    let fresh = empty();
     let alone = reading(Active, 2, &[], true);
     for (one, other) in [
         (&lost(Active), Some(&standby)),
@@ -80,10 +94,10 @@ fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
 
 #[test]
 fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_may_grant() {
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let retired = reading(Retired, 3, &pair(), false);
     for left in [&lost, &reading(Active, 2, &pair(), false)] {
-        let next = |known| next(&[engine("one", Some(&retired)), engine("other", Some(left))], &pair(), known);
+        let next = |known| next_for(known, Some(&retired), Some(left));
         assert!((60_000..61_000).contains(&hold_off_of(&next(NOTHING))));
         for known in [Known { ttl_ms_max: 90_000, ..NOTHING }, Known { ttl_ms_seen: 90_000, ..used(3) }] {
             let Next::Write(Change { record, .. }) = next(known) else { panic!("no write") };
@@ -97,9 +111,7 @@ fn an_engine_with_fewer_states_than_were_copied_to_it_is_held_off() {
     let mut retired = reading(Retired, 3, &pair(), false);
     retired.record.as_mut().unwrap().copied = 10;
     let filling = |copied| Reading { copied, ..reading(Filling, 3, &pair(), false) };
-    let of = |filling: &Reading| {
-        hold_off_of(&next(&[engine("one", Some(&retired)), engine("other", Some(filling))], &pair(), NOTHING))
-    };
+    let of = |filling: &Reading| hold_off_of(&next_for(NOTHING, Some(&retired), Some(filling)));
     assert_eq!(of(&filling(10)), 0);
     assert!(of(&filling(9)) >= 60_000);
 }
@@ -143,14 +155,14 @@ fn an_engine_that_has_lost_what_came_after_its_copy_is_held_off() {
 #[test]
 fn a_copy_that_is_given_up_always_begins_a_hold_off() {
     let (moving, standby) = (reading(Moving, 3, &pair(), false), reading(Standby, 1, &pair(), false));
-    let (filling, lost) = (reading(Filling, 4, &pair(), false), Reading { now: NOW, ..Reading::default() });
+    let (filling, lost) = (reading(Filling, 4, &pair(), false), empty());
     for other in [&standby, &filling, &lost] {
         assert!(hold_off_of(&next_of(Some(&moving), Some(other))) >= 60_000, "{other:?}");
     }
     let stalled = Known { is_stalled: true, ..used(2) };
     let filling = reading(Filling, 3, &pair(), false);
     for other in [None, Some(&filling)] {
-        let next = next(&[engine("one", Some(&moving)), engine("other", other)], &pair(), stalled);
+        let next = next_for(stalled, Some(&moving), other);
         assert!(hold_off_of(&next) >= 60_000, "{other:?}");
     }
     assert!(matches!(next_of(Some(&moving), Some(&filling)), Next::Copy { from: 0, to: 1 }));
@@ -162,7 +174,7 @@ fn no_node_returns_by_itself_to_an_engine_that_may_have_been_left() {
     let moving = reading(Moving, 2, &pair(), false);
     for known in [used(2), NOTHING] {
         let stalled = Known { is_stalled: true, ..known };
-        let next = next(&[engine("one", Some(&moving)), engine("other", None)], &pair(), stalled);
+        let next = next_for(stalled, Some(&moving), None);
         assert!(matches!(next, Next::Wait(_)), "{next:?}");
     }
 }
@@ -187,7 +199,7 @@ fn an_engine_that_was_left_is_retired_beside_the_one_that_serves() {
 #[test]
 fn a_redis_without_a_record_is_held_off_unless_an_operator_says_it_is_new() {
     // The hold-off is as long as the longest lease allowed.
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let redis = Candidate { may_forget: true, ..engine("one", Some(&lost)) };
     assert!(hold_off_of(&next(&[redis], &[], NOTHING)) >= 60_000);
     for vouched in [Candidate { is_new: true, ..redis }, Candidate { is_trusted: true, ..redis }] {
@@ -229,7 +241,7 @@ fn a_redis_emptied_soon_after_a_forced_switch_begins_in_a_later_epoch() {
 fn tokens_of_a_redis_lost_after_a_forced_switch_are_not_granted_again() {
     let forced = Epoch::NONE.ahead_of(NOW);
     let last_token = forced.token_min() + 100_000;
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let redis = Candidate { may_forget: true, ..engine("other", Some(&lost)) };
     let known = Known { epoch: forced, ..NOTHING };
     // The clock of the engine that was left, when it is back.
@@ -246,12 +258,10 @@ fn a_node_that_allows_longer_leases_raises_the_record_before_it_serves() {
     let raised_by = |known: Known, hold_off_ms: u64| {
         let mut active = reading(Active, 5, &[], false);
         active.record.as_mut().unwrap().hold_off_until = NOW.plus_ms(hold_off_ms);
-        let Next::Write(Change { record, .. }) = next(&[engine("one", Some(&active))], &[], known) else {
-            panic!("it serves")
-        };
+        let Next::Write(Change { record, .. }) = next_alone(known, &active) else { panic!("it serves") };
         assert_eq!((record.ttl_ms_max, record.state), (600_000, Active));
         let raised = Reading { record: Some(record.clone()), ..active };
-        assert!(matches!(next(&[engine("one", Some(&raised))], &[], known), Next::Serve { .. }));
+        assert!(matches!(next_alone(known, &raised), Next::Serve { .. }));
         record.hold_off_until.ms_since(NOW)
     };
     let longer = |known| Known { ttl_ms_max: 600_000, ..known };
@@ -272,7 +282,7 @@ fn after_a_wrong_clock_is_corrected_a_hold_off_ends_by_elapsed_time() {
     let mut active = reading(Active, 5, &[], false);
     let wrong = NOW.plus_ms(30 * day_ms);
     active.record = active.record.map(|record| record.held_off(60_000, wrong));
-    let next = |reading: &Reading| next(&[engine("one", Some(reading))], &[], used(5));
+    let next = |reading: &Reading| next_alone(used(5), reading);
     // While the clock is wrong, and for each later moment of it.
     for now in [wrong, wrong.plus_ms(60_000)] {
         assert!(matches!(next(&Reading { now, ..active.clone() }), Next::Serve { .. }));
@@ -295,7 +305,7 @@ fn every_loss_begins_an_era_that_is_later_than_all_before_it() {
         Next::Write(Change { record, .. }) => record.era(),
         other => panic!("no write: {other:?}"),
     };
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let retired = of_era(reading(Retired, 4, &pair(), false), 2, 0);
     // Emptied, with an older record, failed over, and given up.
     for engine_lost in [&lost, &of_era(reading(Active, 2, &pair(), false), 2, 0)] {
@@ -329,13 +339,12 @@ fn an_engine_to_which_an_unreadable_state_was_not_copied_is_held_off() {
 fn a_starting_node_holds_off_an_engine_that_may_have_been_left() {
     // It may have been left for the other engine, which has lost its data.
     let active = reading(Active, 5, &pair(), false);
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let restored = reading(Standby, 5, &pair(), true);
     let mut retired = reading(Retired, 5, &pair(), true);
     retired.record.as_mut().unwrap().ttl_ms_max = 90_000;
     for (other, held_ms) in [(&lost, 60_000), (&restored, 60_000), (&retired, 90_000)] {
-        let next_of =
-            |one, other| super::next(&[engine("one", Some(one)), engine("other", Some(other))], &pair(), NOTHING);
+        let next_of = |one, other| next_for(NOTHING, Some(one), Some(other));
         let next = next_of(&active, other);
         let Next::Write(Change { engine: 0, record, .. }) = next else { panic!("{next:?}") };
         assert!((held_ms..held_ms + 1_000).contains(&record.hold_off_until.ms_since(NOW)), "{other:?}");
@@ -401,13 +410,13 @@ fn a_filling_engine_keeps_its_record_and_its_loss_begins_a_hold_off() {
     assert!(matches!(next_after(5, Some(&active), Some(&filling)), Next::Serve { engine: 0, chore: None }));
     // It may have been active in its epoch, and be back as it was before.
     let lost = reading(Filling, 6, &pair(), true);
-    let next = next(&[engine("one", Some(&active)), engine("other", Some(&lost))], &pair(), NOTHING);
+    let next = next_for(NOTHING, Some(&active), Some(&lost));
     assert!(hold_off_of(&next) >= 60_000);
 }
 
 #[test]
 fn a_lost_engine_begins_above_the_last_epoch_that_the_idle_engine_knows() {
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let mut idle = reading(Retired, 3, &pair(), false);
     let beside = Epoch::NONE.ahead_of(NOW).ahead_of(NOW);
     idle.record.as_mut().unwrap().beside = beside;
@@ -419,7 +428,7 @@ fn a_lost_engine_begins_above_the_last_epoch_that_the_idle_engine_knows() {
 
 #[test]
 fn a_store_that_a_node_took_for_new_is_lost_for_a_node_that_remembers_it() {
-    let lost = Reading { now: NOW, ..Reading::default() };
+    let lost = empty();
     let redis = |reading| Candidate { may_forget: true, is_new: true, ..engine("one", Some(reading)) };
     let Next::Write(Change { record, .. }) = next(&[redis(&lost)], &[], NOTHING) else { panic!("founded") };
     let founded = Reading { record: Some(record), ..lost.clone() };
@@ -440,7 +449,7 @@ fn an_engine_that_stopped_before_it_was_paired_is_retired_on_its_return() {
 
 #[test]
 fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
-    let (alone, none) = (reading(Active, 5, &[], false), Reading { now: NOW, ..Reading::default() });
+    let (alone, none) = (reading(Active, 5, &[], false), empty());
     let Next::Serve { engine: 0, chore: Some(Change { engine: 1, record, .. }) } = next_of(Some(&alone), Some(&none))
     else {
         panic!("the other one gets a record beside")
@@ -462,13 +471,13 @@ fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
 fn a_node_that_was_stopped_for_a_while_does_not_rely_on_what_it_knew() {
     let awake = used(5);
     let slept = Known { has_slept: true, ..awake };
-    let (none, standby) = (Reading { now: NOW, ..Reading::default() }, reading(Standby, 5, &pair(), true));
+    let (none, standby) = (empty(), reading(Standby, 5, &pair(), true));
     // It may have been left for the engine that has lost its data.
     let active = reading(Active, 5, &pair(), false);
     for other in [&none, &standby] {
-        let next_of = |known| next(&[engine("one", Some(&active)), engine("other", Some(other))], &pair(), known);
+        let next_of = |known| next_for(known, Some(&active), Some(other));
         assert_eq!(hold_off_of(&next_of(awake)), 0);
         assert!(hold_off_of(&next_of(slept)) >= 60_000);
     }
-    assert!(matches!(next(&[engine("one", Some(&active))], &[], slept), Next::Wait(_) | Next::Serve { .. }));
+    assert!(matches!(next_alone(slept, &active), Next::Wait(_) | Next::Serve { .. }));
 }
