@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -26,7 +26,10 @@ pub enum LogFormat {
 /// # Errors
 /// When `text` is neither a level nor a filter.
 pub fn start(text: &str, format: LogFormat, exporter: Option<&Exporter>) -> anyhow::Result<()> {
-    let parsed: Targets = text.parse().context("--log must be a level (info) or a filter (latchgate=debug)")?;
+    let usage = "--log must be a level (info) or a filter (latchgate=debug)";
+    // It would be taken for a part of a module's name.
+    ensure!(!text.contains(['[', '{']), "{usage}: filters by spans are not known");
+    let parsed: Targets = text.parse().context(usage)?;
     let mut filter = parsed.with_target("sqlx", LevelFilter::WARN);
     // Audit records are nowhere else. Only a filter that names them changes which are logged.
     if !text.contains(AUDIT_TARGET) {

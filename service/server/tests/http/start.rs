@@ -281,6 +281,13 @@ async fn a_taken_port_is_refused_before_a_file_is_created() {
 }
 
 #[tokio::test]
+async fn a_filter_of_the_log_that_is_not_known_is_refused() {
+    for filter in ["latchgate=debug=info", "latchgate[lock]=debug"] {
+        refused(&["--log", filter, "--locks", "sqlite:/nowhere/latchgate.db"], &["--log must be a level"]).await;
+    }
+}
+
+#[tokio::test]
 async fn a_node_whose_log_cannot_be_written_serves_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let full = || Stdio::from(File::options().write(true).open("/dev/full").unwrap());
