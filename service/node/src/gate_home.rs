@@ -1,8 +1,6 @@
 //! In which store fast operations live: in one for all nodes, because in two, one would run twice. The gate's own store has an id, and the
 //! store of the locks names it.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -34,18 +32,15 @@ struct Elsewhere(&'static str);
 ///
 /// # Errors
 /// When other nodes keep them elsewhere, or have kept them there.
-pub fn agreed_home(locks: &EngineSet, has_own: bool) -> BoxFuture<'_, anyhow::Result<Option<String>>> {
-    async move {
-        let fresh = (!has_own).then_some(BESIDE_LOCKS);
-        let home = locks.agreed(GATE, fresh).await?.text;
-        if has_own {
-            refuse_beside_locks(home.as_deref())?;
-        } else if home.as_deref() != Some(BESIDE_LOCKS) {
-            bail!("operations live in a store of their own: name it with --gate");
-        }
-        Ok(home)
+pub async fn agreed_home(locks: &EngineSet, has_own: bool) -> anyhow::Result<Option<String>> {
+    let fresh = (!has_own).then_some(BESIDE_LOCKS);
+    let home = locks.agreed(GATE, fresh).await?.text;
+    if has_own {
+        refuse_beside_locks(home.as_deref())?;
+    } else if home.as_deref() != Some(BESIDE_LOCKS) {
+        bail!("operations live in a store of their own: name it with --gate");
     }
-    .boxed()
+    Ok(home)
 }
 
 fn refuse_beside_locks(home: Option<&str>) -> Result<(), Elsewhere> {
@@ -58,37 +53,34 @@ fn refuse_beside_locks(home: Option<&str>) -> Result<(), Elsewhere> {
 ///
 /// # Errors
 /// When it is another one.
-pub fn settle<'a>(locks: &'a Locks, gate: &'a EngineSet, is_vouched: bool) -> BoxFuture<'a, anyhow::Result<()>> {
-    async move {
-        // If no engine serves, no claim is made, and what an operator must call is this node.
-        let mut is_settled = gate.standing().is_some();
-        if is_settled {
-            begin(locks, gate, is_vouched).await?;
-        }
-        let (locks, gate) = (locks.clone(), gate.clone());
-        tokio::spawn(async move {
-            let mut was_other = false;
-            loop {
-                sleep(if is_settled { LOOK_EVERY } else { LOOK_UNTIL_SETTLED }).await;
-                if !is_settled {
-                    match begin(&locks, &gate, is_vouched).await {
-                        Ok(()) => is_settled = true,
-                        Err(error) if error.is::<Elsewhere>() => stop(&error.to_string()),
-                        Err(error) => tracing::debug!(%error, "whether this is the store of the gate is not known yet"),
-                    }
-                    continue;
-                }
-                let is_other = look(locks.engines(), &gate).await.unwrap_or(false);
-                // Twice: another node may be about to say where operations live.
-                if is_other && was_other {
-                    stop("operations live in another store by now than this node's --gate");
-                }
-                was_other = is_other;
-            }
-        });
-        Ok(())
+pub async fn settle(locks: &Locks, gate: &EngineSet, is_vouched: bool) -> anyhow::Result<()> {
+    // If no engine serves, no claim is made, and what an operator must call is this node.
+    let mut is_settled = gate.standing().is_some();
+    if is_settled {
+        begin(locks, gate, is_vouched).await?;
     }
-    .boxed()
+    let (locks, gate) = (locks.clone(), gate.clone());
+    tokio::spawn(async move {
+        let mut was_other = false;
+        loop {
+            sleep(if is_settled { LOOK_EVERY } else { LOOK_UNTIL_SETTLED }).await;
+            if !is_settled {
+                match begin(&locks, &gate, is_vouched).await {
+                    Ok(()) => is_settled = true,
+                    Err(error) if error.is::<Elsewhere>() => stop(&error.to_string()),
+                    Err(error) => tracing::debug!(%error, "whether this is the store of the gate is not known yet"),
+                }
+                continue;
+            }
+            let is_other = look(locks.engines(), &gate).await.unwrap_or(false);
+            // Twice: another node may be about to say where operations live.
+            if is_other && was_other {
+                stop("operations live in another store by now than this node's --gate");
+            }
+            was_other = is_other;
+        }
+    });
+    Ok(())
 }
 
 /// Two stores let an operation run twice.

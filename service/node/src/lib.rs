@@ -1,4 +1,7 @@
 //! A node: its stores, locks and operations, and the HTTP that it answers. ARCHITECTURE.md says which module does what.
+//!
+//! What starts a node returns boxed futures. A crate compiles each async function that it awaits, and the one that awaits these, the binary's, is
+//! compiled without optimization.
 
 pub mod access;
 pub mod audit;

@@ -1,7 +1,5 @@
 //! The address that a node listens on: parsed, resolved and bound.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::fmt;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -60,19 +58,16 @@ impl Listen {
     ///
     /// # Errors
     /// When the host is unknown.
-    pub fn resolve(&self) -> BoxFuture<'_, anyhow::Result<Vec<SocketAddr>>> {
-        async move {
-            let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
-            let found = found.with_context(|| format!("--listen {self}: cannot find the host {}", self.host))?;
-            let mut addresses: Vec<SocketAddr> = found.collect();
-            addresses.sort_by_key(SocketAddr::is_ipv6);
-            addresses.dedup();
-            if addresses.is_empty() {
-                bail!("--listen {self}: the host {} has no address", self.host);
-            }
-            Ok(addresses)
+    pub async fn resolve(&self) -> anyhow::Result<Vec<SocketAddr>> {
+        let found = tokio::net::lookup_host((self.host.as_str(), self.port)).await;
+        let found = found.with_context(|| format!("--listen {self}: cannot find the host {}", self.host))?;
+        let mut addresses: Vec<SocketAddr> = found.collect();
+        addresses.sort_by_key(SocketAddr::is_ipv6);
+        addresses.dedup();
+        if addresses.is_empty() {
+            bail!("--listen {self}: the host {} has no address", self.host);
         }
-        .boxed()
+        Ok(addresses)
     }
 }
 

@@ -1,8 +1,6 @@
 //! The nodes that share a store. Each says what it is and which engines it uses, for operators to see; nothing else relies on it. What they
 //! say is one document, which each node changes.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -163,35 +161,31 @@ impl Inner {
 }
 
 /// Whether a node runs that uses a gate: it says so again while this one looks. If that cannot be known, there may be one.
-pub fn any_has_gate(locks: &Locks) -> BoxFuture<'_, bool> {
-    async move {
-        let read = async || {
-            let used = locks.engines().used()?;
-            let StoredDocument { text, .. } = used.store.read_document(NODES, 0).await?;
-            let document: Document =
-                text.map_or_else(|| Ok(Document::default()), |text| serde_json::from_str(&text))?;
-            let has_gate = |said: &Said| said.report.get("gate").is_some_and(|gate| !gate.is_null());
-            anyhow::Ok(document.into_values().filter(has_gate).map(|said| said.at).max())
-        };
-        let first = match read().await {
-            Ok(Some(last)) => last,
-            Ok(None) => return false,
-            Err(_) => return true,
-        };
-        let silent_ms = SAY_EVERY_MS + 2 * ms(LOOK_EVERY);
-        let began = Instant::now();
-        loop {
-            // A node that runs would have said so by now.
-            if locks.now().ms_since(first) > silent_ms || ms(began.elapsed()) > silent_ms {
-                return false;
-            }
-            sleep(Duration::from_secs(1)).await;
-            if !read().await.is_ok_and(|last| last == Some(first)) {
-                return true;
-            }
+pub(crate) async fn any_has_gate(locks: &Locks) -> bool {
+    let read = async || {
+        let used = locks.engines().used()?;
+        let StoredDocument { text, .. } = used.store.read_document(NODES, 0).await?;
+        let document: Document = text.map_or_else(|| Ok(Document::default()), |text| serde_json::from_str(&text))?;
+        let has_gate = |said: &Said| said.report.get("gate").is_some_and(|gate| !gate.is_null());
+        anyhow::Ok(document.into_values().filter(has_gate).map(|said| said.at).max())
+    };
+    let first = match read().await {
+        Ok(Some(last)) => last,
+        Ok(None) => return false,
+        Err(_) => return true,
+    };
+    let silent_ms = SAY_EVERY_MS + 2 * ms(LOOK_EVERY);
+    let began = Instant::now();
+    loop {
+        // A node that runs would have said so by now.
+        if locks.now().ms_since(first) > silent_ms || ms(began.elapsed()) > silent_ms {
+            return false;
+        }
+        sleep(Duration::from_secs(1)).await;
+        if !read().await.is_ok_and(|last| last == Some(first)) {
+            return true;
         }
     }
-    .boxed()
 }
 
 fn used(engines: &EngineSet) -> Option<EngineUsed> {

@@ -5,11 +5,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use latchgate_core::Timestamp;
-
-use crate::config::StoreArgs;
 use latchgate_node::engines::open::{NamedEngine, StoreKind};
 use latchgate_node::format::rfc3339;
 use latchgate_node::store::postgres::place_of;
+
+use crate::config::StoreArgs;
 
 /// # Errors
 /// When the flags name no stores.

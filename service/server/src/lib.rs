@@ -4,5 +4,3 @@ pub mod cli;
 pub mod config;
 mod greeting;
 pub mod serve;
-
-pub use latchgate_node::{engines, failure, gate, locks, store};

@@ -6,12 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-
-use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
-use crate::greeting;
 use latchgate_node::access::{Access, Clock, FixedKey};
 use latchgate_node::engines::open::{NamedEngine, StoreKind};
 use latchgate_node::engines::{EngineSet, EngineSpec};
@@ -24,6 +18,12 @@ use latchgate_node::store::documents::SECRET;
 use latchgate_node::store::postgres::PostgresStore;
 use latchgate_node::store::sqlite::SqliteStore;
 use latchgate_node::{gate_home, listen};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{CLIENT_TIMEOUT, HttpArgs, MigrateArgs, ServeArgs, StoreArgs};
+use crate::greeting;
 
 /// Runs a node until SIGTERM or SIGINT.
 ///

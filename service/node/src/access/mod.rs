@@ -10,11 +10,11 @@ pub mod quota;
 mod refresh;
 mod stored;
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use latchgate_core::access::{Document, KeyId, Permissions, Quotas, Refusal};
 use latchgate_core::{App, Timestamp};
 use parking_lot::{Mutex, RwLock};

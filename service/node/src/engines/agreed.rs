@@ -1,8 +1,6 @@
 //! What all nodes of an engine set agree on: documents that each of its engines has.
 
 use anyhow::Context as _;
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use tokio::time::timeout;
 
 use super::open::OPEN_TIMEOUT;
@@ -15,12 +13,7 @@ impl EngineSet {
     ///
     /// # Errors
     /// When it is not known.
-    pub fn agreed<'a>(
-        &'a self,
-        name: &'a str,
-        fresh: Option<&'a str>,
-    ) -> BoxFuture<'a, anyhow::Result<StoredDocument>> {
-        async move {
+    pub async fn agreed(&self, name: &str, fresh: Option<&str>) -> anyhow::Result<StoredDocument> {
         let used = match self.used() {
             Ok(used) => used,
             // A node that was started without an engine may be what an operator has to call. The other engine has what all agree on.
@@ -48,6 +41,5 @@ impl EngineSet {
             }
         }
         Ok(stored)
-    }.boxed()
     }
 }

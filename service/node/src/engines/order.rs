@@ -1,7 +1,5 @@
 //! What an operator orders: a switch to the other engine, and hold-offs.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::Arc;
 
@@ -89,38 +87,35 @@ impl EngineSet {
     ///
     /// # Errors
     /// Says why the engine is not in use within `patience`; an order that was given goes on all the same.
-    pub fn switch<'a>(&'a self, order: &'a SwitchOrder, patience: Duration) -> BoxFuture<'a, Result<(), OrderFailure>> {
-        async move {
-            let inner = &self.inner;
-            if !order.is_stopped {
-                self.await_callers(order).await?;
-            }
-            let (to, epoch) = inner.give(order).await?;
-            let Some(to) = to else { return Ok(()) };
-            let until = Instant::now() + patience;
-            loop {
-                let mut looks = inner.looking.lock().await;
-                inner.look(&mut looks).await;
-                let given_up = looks.given_up;
-                drop(looks);
-                let standing = self.standing();
-                match standing {
-                    Some(standing) if standing.index == to && standing.epoch >= epoch => return Ok(()),
-                    // The copy was given up.
-                    Some(standing) if standing.epoch > epoch => {
-                        let name = inner.slots[to].spec.name.clone();
-                        let why = if given_up.is_empty() { "the copy was given up" } else { given_up };
-                        return Err(OrderFailure::GivenUp(format!("{name} did not take the copy: {why}")));
-                    }
-                    _ if Instant::now() > until => {
-                        let trouble = self.view().trouble.unwrap_or_default();
-                        return Err(OrderFailure::GivenUp(format!("the switch is not complete yet: {trouble}")));
-                    }
-                    _ => sleep(LOOK_SOON).await,
+    pub async fn switch(&self, order: &SwitchOrder, patience: Duration) -> Result<(), OrderFailure> {
+        let inner = &self.inner;
+        if !order.is_stopped {
+            self.await_callers(order).await?;
+        }
+        let (to, epoch) = inner.give(order).await?;
+        let Some(to) = to else { return Ok(()) };
+        let until = Instant::now() + patience;
+        loop {
+            let mut looks = inner.looking.lock().await;
+            inner.look(&mut looks).await;
+            let given_up = looks.given_up;
+            drop(looks);
+            let standing = self.standing();
+            match standing {
+                Some(standing) if standing.index == to && standing.epoch >= epoch => return Ok(()),
+                // The copy was given up.
+                Some(standing) if standing.epoch > epoch => {
+                    let name = inner.slots[to].spec.name.clone();
+                    let why = if given_up.is_empty() { "the copy was given up" } else { given_up };
+                    return Err(OrderFailure::GivenUp(format!("{name} did not take the copy: {why}")));
                 }
+                _ if Instant::now() > until => {
+                    let trouble = self.view().trouble.unwrap_or_default();
+                    return Err(OrderFailure::GivenUp(format!("the switch is not complete yet: {trouble}")));
+                }
+                _ => sleep(LOOK_SOON).await,
             }
         }
-        .boxed()
     }
 
     /// Waits until no transaction of a caller relies on the engine in use.
@@ -148,40 +143,34 @@ impl EngineSet {
     ///
     /// # Errors
     /// When the active engine does not answer.
-    pub fn order_hold_off(&self, for_ms: Option<u64>) -> BoxFuture<'_, Result<(u64, u64), OrderFailure>> {
-        async move {
-            self.inner
-                .change_active(|record, now| {
-                    let longest = record.held_off(record.ttl_ms_max, now).hold_off_until;
-                    // One that was ended does not return with a clock that is set back.
-                    let until = match for_ms {
-                        None => longest,
-                        Some(0) => Timestamp::default(),
-                        Some(ms) => now.plus_ms(ms),
-                    };
-                    // When an operator ends a hold-off, grants say for how long leases may be missing.
-                    let ended =
-                        if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
-                    let forced_until = record.forced_until.max(ended);
-                    let (forced_until, operations_extra_ms) = match for_ms {
-                        None => (forced_until, record.operations_more_ms),
-                        // What is left for operations counts on as forced.
-                        Some(0) => (forced_until, record.operations_extra_ms),
-                        // This end is that for operations, too.
-                        Some(_) if record.operations_held_until() > until => {
-                            (forced_until.max(record.operations_held_until()), 0)
-                        }
-                        Some(_) => (forced_until, 0),
-                    };
-                    let next = EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) };
-                    next.held_because(record, "an operator has ordered it")
-                })
-                .await
-                .map(|(record, now)| {
-                    (record.hold_off_until.ms_since(now), record.operations_held_until().ms_since(now))
-                })
-        }
-        .boxed()
+    pub async fn order_hold_off(&self, for_ms: Option<u64>) -> Result<(u64, u64), OrderFailure> {
+        self.inner
+            .change_active(|record, now| {
+                let longest = record.held_off(record.ttl_ms_max, now).hold_off_until;
+                // One that was ended does not return with a clock that is set back.
+                let until = match for_ms {
+                    None => longest,
+                    Some(0) => Timestamp::default(),
+                    Some(ms) => now.plus_ms(ms),
+                };
+                // When an operator ends a hold-off, grants say for how long leases may be missing.
+                let ended = if until < record.hold_off_until { record.hold_off_until } else { Timestamp::default() };
+                let forced_until = record.forced_until.max(ended);
+                let (forced_until, operations_extra_ms) = match for_ms {
+                    None => (forced_until, record.operations_more_ms),
+                    // What is left for operations counts on as forced.
+                    Some(0) => (forced_until, record.operations_extra_ms),
+                    // This end is that for operations, too.
+                    Some(_) if record.operations_held_until() > until => {
+                        (forced_until.max(record.operations_held_until()), 0)
+                    }
+                    Some(_) => (forced_until, 0),
+                };
+                let next = EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) };
+                next.held_because(record, "an operator has ordered it")
+            })
+            .await
+            .map(|(record, now)| (record.hold_off_until.ms_since(now), record.operations_held_until().ms_since(now)))
     }
 
     /// Makes leases end later, because they seem to end too early by the jump: see [`EngineRecord::after_jump`]. Nothing is done if another

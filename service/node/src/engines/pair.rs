@@ -166,7 +166,7 @@ impl EngineSet {
         patience: Duration,
         ttl_ms_max: u64,
     ) -> BoxFuture<'static, anyhow::Result<Self>> {
-        async move { Self::start_both(specs, patience, ttl_ms_max, ttl_ms_max).await }.boxed()
+        Self::start_both(specs, patience, ttl_ms_max, ttl_ms_max)
     }
 
     /// As [`EngineSet::start`], with another length of the longest lease of an operation.

@@ -15,11 +15,11 @@ mod records;
 mod sets;
 mod waits;
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use latchgate_core::Timestamp;
 use tokio::sync::Semaphore;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -129,12 +129,9 @@ impl Operations {
     }
 
     /// Waits for what goes on in the background, so long at most.
-    pub fn flush(&self, max: Duration) -> BoxFuture<'_, ()> {
-        async move {
-            let all = u32::try_from(IN_BACKGROUND_MAX).unwrap_or(u32::MAX);
-            let _ = tokio::time::timeout(max, self.inner.in_background.acquire_many(all)).await;
-        }
-        .boxed()
+    pub async fn flush(&self, max: Duration) {
+        let all = u32::try_from(IN_BACKGROUND_MAX).unwrap_or(u32::MAX);
+        let _ = tokio::time::timeout(max, self.inner.in_background.acquire_many(all)).await;
     }
 
     /// Why the engine in use may forget what it acknowledges, if it may.

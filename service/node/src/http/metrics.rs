@@ -1,7 +1,5 @@
 //! `/metrics`, for Prometheus, and what the console draws of them. No label has a value that clients choose: no key, no owner, no path.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Weak;
 use std::time::Duration;
@@ -59,21 +57,18 @@ pub async fn samples(call: Call) -> Response {
 }
 
 /// Takes samples as long as the node serves.
-pub fn keep_samples(context: Weak<Context>) -> BoxFuture<'static, ()> {
-    async move {
-        let mut ticks = interval(SAMPLE_EVERY);
-        loop {
-            ticks.tick().await;
-            let Some(context) = context.upgrade() else { return };
-            // With many apps, a page is long.
-            let taken = spawn_blocking(move || {
-                let counted = Shared::clone(&context);
-                context.samples.take(&metrics::page(move |page| counts(&counted, page)));
-            });
-            let _ = taken.await;
-        }
+pub async fn keep_samples(context: Weak<Context>) {
+    let mut ticks = interval(SAMPLE_EVERY);
+    loop {
+        ticks.tick().await;
+        let Some(context) = context.upgrade() else { return };
+        // With many apps, a page is long.
+        let taken = spawn_blocking(move || {
+            let counted = Shared::clone(&context);
+            context.samples.take(&metrics::page(move |page| counts(&counted, page)));
+        });
+        let _ = taken.await;
     }
-    .boxed()
 }
 
 fn write(context: &Context, page: &mut Page<'_>) {

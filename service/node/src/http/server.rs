@@ -1,8 +1,6 @@
 //! The accept loop, with what axum's own `serve` lacks: a time-out for headers, a limit of connections, clients that have gone,
 //! and a shutdown that ends.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -12,6 +10,8 @@ use std::time::Duration;
 
 use axum::http::Request;
 use axum::response::Response;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;

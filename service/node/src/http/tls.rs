@@ -1,7 +1,5 @@
 //! TLS for clients: the certificate and its key, read again on SIGHUP.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::convert::Infallible;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -51,25 +49,19 @@ impl Tls {
     ///
     /// # Errors
     /// Says what is wrong with the files.
-    pub fn new<'a>(cert: &'a Path, key: &'a Path) -> BoxFuture<'a, anyhow::Result<Self>> {
-        async move {
-            let read = Arc::new(RwLock::new(read(cert, key).await?));
-            Ok(Self { cert: cert.to_owned(), key: key.to_owned(), read })
-        }
-        .boxed()
+    pub async fn new(cert: &Path, key: &Path) -> anyhow::Result<Self> {
+        let read = Arc::new(RwLock::new(read(cert, key).await?));
+        Ok(Self { cert: cert.to_owned(), key: key.to_owned(), read })
     }
 
     /// Reads the files again. Connections that are open keep the certificate that they have.
     ///
     /// # Errors
     /// Says what is wrong with the files. The certificate that was read before stays in use.
-    pub fn reload(&self) -> BoxFuture<'_, anyhow::Result<()>> {
-        async move {
-            let read = read(&self.cert, &self.key).await?;
-            *self.read.write() = read;
-            Ok(())
-        }
-        .boxed()
+    pub async fn reload(&self) -> anyhow::Result<()> {
+        let read = read(&self.cert, &self.key).await?;
+        *self.read.write() = read;
+        Ok(())
     }
 
     /// When the first certificate of the chain in use expires; `None` if it does not say.

@@ -1,11 +1,11 @@
 //! The handle on the locks of a node, which sends each call to the committer.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use latchgate_core::lock::{Command, LeaseId, LockState, Metadata, NodeId, Outcome, Refusal, Release, Renew, WaiterId};
 use latchgate_core::{Address, App, Key, Timestamp};
 use tokio::sync::{Semaphore, mpsc, oneshot};

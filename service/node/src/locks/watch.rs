@@ -1,7 +1,5 @@
 //! The events of keys, for readers of a history and for watchers.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -145,11 +143,8 @@ impl Locks {
     }
 
     /// Waits until the events of all answers are written, but no longer than `patience`.
-    pub fn flush_events(&self, patience: Duration) -> BoxFuture<'_, ()> {
-        async move {
-            self.node.history.flush(patience).await;
-        }
-        .boxed()
+    pub async fn flush_events(&self, patience: Duration) {
+        self.node.history.flush(patience).await;
     }
 
     /// The events of a key, the newest first. `None` if those before `before` cannot be read any more.

@@ -4,12 +4,12 @@ use anyhow::Context as _;
 use axum::http::Method;
 use latchgate_client::{Error, encode};
 use latchgate_core::access::{ApiKey, Quota, Scope};
+use latchgate_node::format::lasting;
 use serde_json::{Value, json};
 
 use super::node::client;
 use super::print::{complain, counted, list, not_printed, out, printed, said, text, when};
 use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
-use latchgate_node::format::lasting;
 
 /// # Errors
 /// Says why the command was refused, or could not be carried out.

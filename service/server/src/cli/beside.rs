@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use anyhow::bail;
 use latchgate_core::App;
+use latchgate_node::audit::{Actor, COMMAND, Entry};
+use latchgate_node::engines::{EngineSet, EnginesOf, SwitchOrder};
+use latchgate_node::format::lasting;
+use latchgate_node::observe::logs::{self, LogFormat};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::progress::shown;
 use crate::config::BesideArgs;
 use crate::serve;
-use latchgate_node::audit::{Actor, COMMAND, Entry};
-use latchgate_node::engines::{EngineSet, EnginesOf, SwitchOrder};
-use latchgate_node::format::lasting;
-use latchgate_node::observe::logs::{self, LogFormat};
 
 /// Longest time for an engine to answer.
 const OPEN_MAX: Duration = Duration::from_secs(10);

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use latchgate_client::{Client, Method};
+use latchgate_node::engines::{EnginesOf, SwitchOrder};
+use latchgate_node::format::{YEAR_MS, ms};
 use serde_json::{Value, json};
 
 use super::beside;
@@ -11,8 +13,6 @@ use super::node::{ORDER_MAX, client};
 use super::print::{complain, list, one_line, out, rough, said, text, when};
 use super::progress::shown;
 use crate::config::{EnginesCommand, NodeCommand};
-use latchgate_node::engines::{EnginesOf, SwitchOrder};
-use latchgate_node::format::{YEAR_MS, ms};
 
 const ENGINES: [&str; 3] = ["locks", "gate", "durable"];
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use latchgate_client::{Client, Error, Event, Events, Method, encode, is_about};
+use latchgate_node::format::{YEAR_MS, ms};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -15,7 +16,6 @@ use super::listing::{PAGE, in_own_app, list_of, pages};
 use super::node::client;
 use super::print::{coloured, complain, counted, list, one_line, out, said, text, when};
 use crate::config::{EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, ShowArgs};
-use latchgate_node::format::{YEAR_MS, ms};
 
 /// Between two lists with --watch.
 const WATCH_EVERY: Duration = Duration::from_secs(2);

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use latchgate_mcp::{gate, locks};
+use latchgate_node::listen;
+use latchgate_node::observe::logs;
 use tokio_util::sync::CancellationToken;
 
 use super::node::client;
 use super::print::complain;
 use crate::config::{CLIENT_TIMEOUT, McpArgs, McpGateArgs};
 use crate::serve::stop_signal;
-use latchgate_node::listen;
-use latchgate_node::observe::logs;
 
 /// # Errors
 /// When the settings are not valid, or the address cannot be had.

@@ -22,13 +22,13 @@ mod work;
 use std::process::ExitCode;
 
 use latchgate_client::Error;
+use latchgate_node::http;
 use tokio::runtime::Builder;
 
 pub use self::print::complain;
 use self::print::out;
 use crate::config::{Cli, Command};
 use crate::serve;
-use latchgate_node::http;
 
 /// Runs the command; returns its exit code. Not async: a crate compiles each async function that it awaits, also those of other crates, so
 /// the binary would be compiled from nearly all of this one again.

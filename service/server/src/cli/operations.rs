@@ -4,13 +4,13 @@ use std::collections::HashSet;
 
 use anyhow::{Context, bail, ensure};
 use latchgate_client::{Client, Error, Method, encode};
+use latchgate_node::format::ms;
 use serde_json::{Value, json};
 
 use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
 use super::print::{complain, one_line, said, text, when};
 use crate::config::{NodeCommand, OperationsCommand, ShowArgs};
-use latchgate_node::format::ms;
 
 /// Digits of the id of an operation.
 const ID_LENGTH: usize = 32;

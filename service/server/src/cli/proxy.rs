@@ -1,6 +1,8 @@
 //! `latchgate proxy`.
 
 use anyhow::Context as _;
+use latchgate_node::listen;
+use latchgate_node::observe::logs;
 use latchgate_proxy::Proxy;
 use tokio_util::sync::CancellationToken;
 
@@ -8,8 +10,6 @@ use super::node::client;
 use super::print::out;
 use crate::config::ProxyArgs;
 use crate::serve::stop_signal;
-use latchgate_node::listen;
-use latchgate_node::observe::logs;
 
 /// # Errors
 /// When the settings are not valid, or the address cannot be had.

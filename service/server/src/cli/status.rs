@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::ensure;
 use latchgate_client::Method;
 use latchgate_core::key::ALL_APPS;
+use latchgate_node::format::ms;
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -15,7 +16,6 @@ use super::node::client;
 use super::operations::{PAGES_MAX, UNDECIDED_STATES, in_states, is_undecided, since};
 use super::print::{counted, one_line, out, text, when};
 use crate::config::ShowArgs;
-use latchgate_node::format::ms;
 
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// The requests of which time a status shows.

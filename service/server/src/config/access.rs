@@ -2,11 +2,11 @@
 
 use clap::{Args, Subcommand};
 use latchgate_core::access::{KeyId, Scope};
+use latchgate_node::access::FixedKey;
+use latchgate_node::access::operator::QuotasRequest;
 
 use super::duration::duration_ms;
 use super::{ShowArgs, StoreArgs};
-use latchgate_node::access::FixedKey;
-use latchgate_node::access::operator::QuotasRequest;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access")]

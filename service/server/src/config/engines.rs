@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
-
-use super::store::{StoreArgs, is_postgres};
 use latchgate_node::engines::open::{NamedEngine, StoreKind};
 use latchgate_node::store::postgres::PostgresConfig;
 use latchgate_node::store::redis::{RedisConfig, is_redis};
 use latchgate_node::store::sqlite;
+
+use super::store::{StoreArgs, is_postgres};
 
 const DEFAULT_LOCKS: &str = "sqlite:latchgate.db";
 const NAME_MAX_BYTES: usize = 32;

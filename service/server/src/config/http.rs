@@ -10,11 +10,11 @@ use anyhow::ensure;
 use axum::http::HeaderValue;
 use clap::Args;
 use ipnet::IpNet;
+use latchgate_node::http::{AllowedHost, ServerLimits, Tls, network, origin};
+use latchgate_node::listen::Listen;
 
 use super::duration::{duration, some_duration};
 use super::positive;
-use latchgate_node::http::{AllowedHost, ServerLimits, Tls, network, origin};
-use latchgate_node::listen::Listen;
 
 /// How many of the connections may wait for a lock, an operation or events. Further requests that would wait are refused at once, so
 /// that holders can always renew and release.

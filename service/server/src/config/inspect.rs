@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use latchgate_node::access::operator::number_or_none;
+use latchgate_node::engines::EnginesOf;
 
 use super::duration::{duration, duration_ms};
 use super::{BesideArgs, NodeArgs};
-use latchgate_node::access::operator::number_or_none;
-use latchgate_node::engines::EnginesOf;
 
 /// How a command prints.
 #[derive(Clone, Debug, Args)]

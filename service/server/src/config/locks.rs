@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use clap::Args;
-
-use super::duration::{duration, duration_ms};
-use super::positive;
 use latchgate_node::format::YEAR_MS;
 use latchgate_node::http::TTL_MS_MIN;
 use latchgate_node::locks::Limits;
+
+use super::duration::{duration, duration_ms};
+use super::positive;
 
 const TTL_MS_DEFAULT: u64 = 30_000;
 const DAY: Duration = Duration::from_secs(24 * 3_600);

@@ -1,7 +1,6 @@
 //! What is logged, and how.
 
 use clap::Args;
-
 use latchgate_node::observe::logs::LogFormat;
 
 #[derive(Debug, Args)]

@@ -8,10 +8,10 @@ use std::time::Duration;
 use clap::Args;
 use latchgate_mcp::gate::{self, Scope};
 use latchgate_mcp::locks::{self, Tree};
+use latchgate_node::listen::Listen;
 
 use super::duration::some_duration;
 use super::{LogArgs, NodeArgs};
-use latchgate_node::listen::Listen;
 
 /// Run a server of the Model Context Protocol: locks for agents, and work that is done once.
 ///

@@ -25,6 +25,9 @@ use clap::builder::Resettable;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use latchgate_node::format::ms;
+use latchgate_node::http::{Hosts, RequestLimits};
+use latchgate_node::listen::Listen;
 
 pub use self::access::{AccessArgs, AppCommand, BesideArgs, KeyCommand, KeyCreateArgs, OperatorCommand};
 pub use self::commands::{LockRunArgs, NodeArgs, OnExpiryChoice, OnOutageChoice, OnceArgs};
@@ -42,9 +45,6 @@ pub use self::observe::ObserveArgs;
 pub use self::operations::OperationArgs;
 pub use self::proxy::ProxyArgs;
 pub use self::store::StoreArgs;
-use latchgate_node::format::ms;
-use latchgate_node::http::{Hosts, RequestLimits};
-use latchgate_node::listen::Listen;
 
 const VARIABLES: &str = "Each flag is also read from a variable: --ttl-max from LATCHGATE_TTL_MAX. A flag without a value is on if its \
                          variable is true. Lists are separated by commas; in --locks, --locks-direct and --without by spaces. A \

@@ -1,7 +1,6 @@
 //! The log of requests, and traces.
 
 use clap::Args;
-
 use latchgate_node::observe::traces::Otlp;
 
 #[derive(Debug, Args)]

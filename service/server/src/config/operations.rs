@@ -2,10 +2,10 @@
 
 use anyhow::ensure;
 use clap::Args;
-
-use super::duration::duration_ms;
 use latchgate_node::format::YEAR_MS;
 use latchgate_node::http::{OPERATION_TTL_MS_MIN, RETENTION_MS_MIN};
+
+use super::duration::duration_ms;
 
 #[derive(Debug, Args)]
 pub struct OperationArgs {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use axum::http::{HeaderName, Method, Uri};
 use clap::{Args, ValueEnum};
+use latchgate_node::listen::Listen;
 use latchgate_proxy::Settings;
 
 use super::duration::some_duration;
 use super::{LogArgs, NodeArgs, positive};
-use latchgate_node::listen::Listen;
 
 #[derive(Debug, Args)]
 pub struct ProxyArgs {

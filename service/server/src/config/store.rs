@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::ensure;
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use latchgate_node::engines::open::{NamedEngine, StoreKind};
 
 use super::duration::some_duration;
-use latchgate_node::engines::open::{NamedEngine, StoreKind};
 
 /// Longest time that a commit in Postgres waits for a row that another session has locked. Then the row's key is served apart from the
 /// other keys, until --store-timeout.

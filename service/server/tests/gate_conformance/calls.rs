@@ -3,10 +3,10 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
-use latchgate::store::WakeUp;
 use latchgate_core::App;
 use latchgate_core::gate::{Outcome, Report};
 use latchgate_core::lock::NodeId;
+use latchgate_node::store::WakeUp;
 use latchgate_testkit::eventually;
 
 use crate::worlds::{Operation, PATIENCE, World, row_of};

@@ -1,7 +1,7 @@
 //! Many callers of one operation at once, over two nodes.
 
-use latchgate::gate::PreCall;
 use latchgate_core::gate::{AttemptId, Go, OnExpiry, Outcome, Report, Stamp};
+use latchgate_node::gate::PreCall;
 use tokio::task::JoinSet;
 
 use crate::worlds::{Operation, World};

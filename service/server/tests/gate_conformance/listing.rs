@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use latchgate::gate::{ByTime, ListFailure, ShownPage};
-use latchgate::store::{Filter, Listing};
 use latchgate_core::App;
 use latchgate_core::gate::{OnExpiry, OperationId, Report, State};
+use latchgate_node::gate::{ByTime, ListFailure, ShownPage};
+use latchgate_node::store::{Filter, Listing};
 use latchgate_testkit::stores::pages;
 
 use crate::worlds::{HOUR_MS, World};

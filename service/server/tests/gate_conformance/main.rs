@@ -1,4 +1,4 @@
-//! The promises of `latchgate::gate::Operations`, tested with two nodes on each store. What is promised of the stores alone is in
+//! The promises of `latchgate_node::gate::Operations`, tested with two nodes on each store. What is promised of the stores alone is in
 //! `store_conformance`. `make test` starts the servers it needs.
 
 #![allow(clippy::unwrap_used, reason = "a panic is how a test fails")]

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use latchgate::failure::{Answer, Failure};
-use latchgate::store::Store;
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::redis::{RedisConfig, RedisStore};
 use latchgate_core::gate::{Outcome, Stamp};
+use latchgate_node::failure::{Answer, Failure};
+use latchgate_node::store::Store;
+use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate_node::store::redis::{RedisConfig, RedisStore};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::redis::Redis;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use latchgate::failure::Answer;
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_core::gate::{Outcome, Post, Report};
+use latchgate_node::failure::Answer;
+use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::stores::{migrated, postgres_config};

@@ -1,7 +1,7 @@
 //! What two nodes of the gate show each other; the rules are tested in latchgate-core.
 
-use latchgate::failure::Failure;
 use latchgate_core::gate::{Outcome, Post, Posted, Report, Retention};
+use latchgate_node::failure::Failure;
 
 use crate::worlds::{LEASE_MS, World, post};
 

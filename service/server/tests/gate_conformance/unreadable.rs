@@ -1,10 +1,10 @@
 //! A record that cannot be decoded: it refuses its own operation, and disturbs no other one.
 
-use latchgate::failure::Failure;
-use latchgate::store::engine_record::Epoch;
-use latchgate::store::{Filter, Listing, Rows, StoreError};
 use latchgate_core::App;
 use latchgate_core::gate::{OnExpiry, OperationRecord, Outcome, State};
+use latchgate_node::failure::Failure;
+use latchgate_node::store::engine_record::Epoch;
+use latchgate_node::store::{Filter, Listing, Rows, StoreError};
 use latchgate_testkit::stores::pages;
 use tokio::task::JoinSet;
 

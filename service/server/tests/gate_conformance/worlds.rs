@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate::gate::{Operations, PreCall};
-use latchgate::locks::{Limits, Locks};
-use latchgate::store::{Change, CommitResult, Store, Version};
 use latchgate_core::gate::{
     Canonical, Claim, Command, Durability, Fingerprint, Go, OnExpiry, OperationAddress, OperationName, OperationRecord,
     Outcome, Post, Report, Retention, Stamp, step,
 };
 use latchgate_core::{Address, App, Timestamp};
+use latchgate_node::gate::{Operations, PreCall};
+use latchgate_node::locks::{Limits, Locks};
+use latchgate_node::store::{Change, CommitResult, Store, Version};
 pub use latchgate_testkit::stores::PATIENCE;
 use latchgate_testkit::stores::{Place, claim, locks_on};
 use sqlx::Connection as _;

@@ -1,9 +1,9 @@
 //! Short functions to call a node and to wait for a state.
 
 use futures::poll;
-use latchgate::locks::{Acquired, Answer, Inspected, LockRequest, Locks, Refused};
 use latchgate_core::lock::{Command, EndReason, Grant, Lease, LeaseId, LeaseTerms, Mode, Outcome, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::locks::{Acquired, Answer, Inspected, LockRequest, Locks, Refused};
 use latchgate_testkit::eventually;
 use tokio::task::{JoinHandle, consume_budget};
 

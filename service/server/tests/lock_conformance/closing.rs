@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use latchgate::locks::{LockRequest, Locks};
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Command, Outcome, Refusal};
+use latchgate_node::locks::{LockRequest, Locks};
 
 use crate::calls::*;
 use crate::many::{all, all_granted, join_all, one_refused, until_waiting_at, waiting};

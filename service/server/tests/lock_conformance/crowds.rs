@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use latchgate::locks::{LockRequest, Locks, RequestedLock};
 use latchgate_core::lock::{Demand, Mode};
+use latchgate_node::locks::{LockRequest, Locks, RequestedLock};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 

@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, Limits};
-use latchgate::store::{EventCursor, EventQuery, Store, Watched};
 use latchgate_core::App;
 use latchgate_core::lock::{EventKind, Outcome};
+use latchgate_node::locks::{Acquired, Limits};
+use latchgate_node::store::{EventCursor, EventQuery, Store, Watched};
 use latchgate_testkit::eventually;
 
 use crate::calls::{hold, key, release, renew, request, take, with};

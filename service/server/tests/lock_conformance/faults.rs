@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Next, Watch, Watched};
-use latchgate::store::{LoggedEvent, RecordStore};
 use latchgate_core::App;
 use latchgate_core::lock::{EndReason, EventKind, Outcome, Position, RECENT_MAX, Refusal};
+use latchgate_node::locks::{
+    Acquired, AcquiredMany, Failure, Limits, LockManyRequest, LockRequest, Next, Watch, Watched,
+};
+use latchgate_node::store::{LoggedEvent, RecordStore};
 use latchgate_testkit::eventually;
 use tokio::time::timeout;
 

@@ -4,15 +4,15 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate::locks::{Limits, Locks};
-use latchgate::store::documents::{DocumentStore, StoredDocument};
-use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
-use latchgate::store::{
+use latchgate_core::lock::{Event, NodeId};
+use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::locks::{Limits, Locks};
+use latchgate_node::store::documents::{DocumentStore, StoredDocument};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
+use latchgate_node::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, EventCursor, EventQuery, Listing, Loaded,
     LockedStates, LoggedEvent, OperationPage, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
 };
-use latchgate_core::lock::{Event, NodeId};
-use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::memory::{InMemory, MemoryStore};
 use tokio::sync::mpsc::Receiver;

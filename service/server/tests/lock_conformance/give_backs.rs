@@ -3,9 +3,9 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use latchgate::locks::{Failure, Limits, LockManyRequest, Locks};
-use latchgate::store::Store;
 use latchgate_core::App;
+use latchgate_node::locks::{Failure, Limits, LockManyRequest, Locks};
+use latchgate_node::store::Store;
 use latchgate_testkit::eventually;
 
 use crate::calls::{at, granted, hold, holder, id, join, key, request, send_unread, take, unread, until_waiting, wait};

@@ -1,7 +1,7 @@
 //! Fair shares of permits among groups.
 
-use latchgate::locks::LockRequest;
 use latchgate_core::lock::{Demand, Group, Mode, Refusal, Share};
+use latchgate_node::locks::LockRequest;
 
 use crate::calls::*;
 use crate::many::{all, all_granted, join_all, one_refused, release_all, until_waiting_at, waiting};

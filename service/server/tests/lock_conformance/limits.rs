@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest};
-use latchgate::store::{Change, CommitResult, Loaded, Store, Stored};
 use latchgate_core::lock::{Metadata, Mode, Outcome, Refusal, STATE_BYTES_MAX};
 use latchgate_core::{App, Timestamp};
+use latchgate_node::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest};
+use latchgate_node::store::{Change, CommitResult, Loaded, Store, Stored};
 use latchgate_testkit::eventually;
 
 use crate::calls::*;

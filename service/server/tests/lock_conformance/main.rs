@@ -1,4 +1,4 @@
-//! The promises of `latchgate::locks::Locks`, tested on every store: `cargo test --test lock_conformance postgres::` runs the
+//! The promises of `latchgate_node::locks::Locks`, tested on every store: `cargo test --test lock_conformance postgres::` runs the
 //! tests of one store. The rules alone are tested in latchgate-core.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue has failed")]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Refused, RequestedLock};
 use latchgate_core::lock::{Demand, EndReason, Lease, LeaseTerms, Outcome, PRIORITY_MIN};
+use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Refused, RequestedLock};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 

@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use futures::poll;
-use latchgate::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
 use latchgate_core::lock::{Demand, Lease, LimitMismatch, Mode, Outcome, Refusal};
+use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::locks::{Failure, Limits};
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate_node::locks::{Failure, Limits};
+use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::stores::{migrated, postgres_config};

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use latchgate::store::Store;
 use latchgate_core::App;
 use latchgate_core::lock::{Outcome, Refusal};
+use latchgate_node::store::Store;
 use latchgate_testkit::eventually;
 use latchgate_testkit::stores::Place;
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSet, EngineSpec, Opener, SwitchOrder};
-use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::{EventCursor, EventQuery, RecordStore, Store, Watched};
 use latchgate_core::lock::{Event, Mode};
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::engines::{EngineSet, EngineSpec, Opener, SwitchOrder};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate_node::store::{EventCursor, EventQuery, RecordStore, Store, Watched};
 use latchgate_testkit::memory::MemoryStore;
 
 const PATIENCE: Duration = Duration::from_secs(5);

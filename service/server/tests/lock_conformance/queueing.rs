@@ -1,7 +1,7 @@
 use std::time::Duration;
 
-use latchgate::locks::LockRequest;
 use latchgate_core::lock::{Command, Outcome, Refusal};
+use latchgate_node::locks::LockRequest;
 
 use crate::calls::*;
 use crate::worlds::World;

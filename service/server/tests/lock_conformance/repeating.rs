@@ -1,5 +1,5 @@
-use latchgate::locks::Acquired;
 use latchgate_core::lock::{EndReason, Outcome};
+use latchgate_node::locks::Acquired;
 
 use crate::calls::*;
 use crate::worlds::World;

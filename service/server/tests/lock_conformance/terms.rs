@@ -1,8 +1,8 @@
 //! The terms of a lease: expiry, shortest hold, lock-delay, revocation, force and fence.
 
-use latchgate::locks::Locks;
 use latchgate_core::CLOCK_BOUND_MS;
 use latchgate_core::lock::{Command, EndReason, Force, Note, Outcome, Owner, Refusal, Revoke};
+use latchgate_node::locks::Locks;
 
 use crate::calls::*;
 use crate::worlds::World;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, Answer, Limits, LockRequest, Locks};
 use latchgate_core::lock::{Position, RECENT_MAX, Refusal};
+use latchgate_node::locks::{Acquired, Answer, Limits, LockRequest, Locks};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 

@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::locks::LockRequest;
 use latchgate_core::lock::Refusal;
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use latchgate_node::locks::LockRequest;
 use latchgate_testkit::eventually;
 
 use crate::calls::*;

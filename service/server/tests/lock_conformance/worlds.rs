@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::locks::{Limits, Locks};
-use latchgate::store::Store;
+use latchgate_node::locks::{Limits, Locks};
+use latchgate_node::store::Store;
 pub use latchgate_testkit::stores::PATIENCE;
 use latchgate_testkit::stores::Place;
 pub use latchgate_testkit::stores::locks_on as start_with;

@@ -9,7 +9,7 @@ mod histories;
 mod records;
 mod states;
 
-use latchgate::store::postgres::PostgresConfig;
+use latchgate_node::store::postgres::PostgresConfig;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::stores::{migrated, postgres_config};
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::postgres::PostgresStore;
-use latchgate::store::{Change, CommitResult, RecordStore as _, Rows as _, Stored, Version};
 use latchgate_core::gate::{
     Claim, Command, OnExpiry, OperationId, OperationName, OperationRecord, Outcome, Post, Posted, Report, Retention,
     Stamp, step,
 };
 use latchgate_core::{Address, App, Timestamp};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate_node::store::postgres::PostgresStore;
+use latchgate_node::store::{Change, CommitResult, RecordStore as _, Rows as _, Stored, Version};
 use rand::RngExt as _;
 use sqlx::{Connection as _, PgConnection};
 

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::gate::{PreCall, Reply};
 use latchgate_core::gate::{
     AttemptId, Canonical, Durability, Fingerprint, OnExpiry, OperationAddress, OperationId, OperationName,
     OperationRecord, Outcome, Post, Report, Retention, Sha256Digest, Stamp,
 };
 use latchgate_core::{Address, App, CLOCK_BOUND_MS, Timestamp};
+use latchgate_node::gate::{PreCall, Reply};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Checker;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RequestedLock};
 use latchgate_core::lock::{
     Close, Command, Demand, EndReason, Force, Grant, Group, Lease, LeaseId, LeaseTerms, Mode, Note, Outcome, Owner,
     Position, Refusal, Revoke, Share,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
+use latchgate_node::locks::{Acquired, AcquiredMany, Failure, LockManyRequest, LockRequest, RequestedLock};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::check::Claim;

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use futures::FutureExt as _;
-use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore, Rows};
 use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::{EventKind, Group, Lease, LockState, Mode, Turn};
 use latchgate_core::{Address, Timestamp};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState};
+use latchgate_node::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore, Rows};
 use latchgate_testkit::memory::{self, MemoryStore};
 
 use crate::caller::Promises;

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, LockRequest};
 use latchgate_core::lock::{LeaseId, Outcome};
+use latchgate_node::locks::{Acquired, LockRequest};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::random::Random;

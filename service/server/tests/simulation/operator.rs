@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{OrderFailure, SwitchOrder};
+use latchgate_node::engines::{OrderFailure, SwitchOrder};
 use tokio::time::{Instant, sleep};
 
 use crate::link::Cut;

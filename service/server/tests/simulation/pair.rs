@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::engines::{EngineSet, EngineSpec};
-use latchgate::store::engine_record::{EngineRecord, EngineState};
-use latchgate::store::{CopiedState, Epoch, Rows, Store};
 use latchgate_core::gate::{OperationRecord, Phase};
 use latchgate_core::lock::{LeaseId, LockState};
 use latchgate_core::{Address, Timestamp};
+use latchgate_node::engines::{EngineSet, EngineSpec};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState};
+use latchgate_node::store::{CopiedState, Epoch, Rows, Store};
 
 use crate::database::{Database, Records};
 

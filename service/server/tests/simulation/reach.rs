@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, Once};
 
-use latchgate::locks::{Acquired, Refused};
 use latchgate_core::gate;
 use latchgate_core::lock::{Command, Outcome, Refusal, Revoke};
+use latchgate_node::locks::{Acquired, Refused};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};

@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::locks::{Next, Watch, Watched};
-use latchgate::store::EventCursor;
 use latchgate_core::App;
 use latchgate_core::lock::{Event, EventKind};
+use latchgate_node::locks::{Next, Watch, Watched};
+use latchgate_node::store::EventCursor;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 

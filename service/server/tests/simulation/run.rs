@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use latchgate::locks::{Acquired, LockRequest};
 use latchgate_core::lock::{LeaseId, Outcome};
+use latchgate_node::locks::{Acquired, LockRequest};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::caller::Caller;

@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use latchgate::store::documents::{DocumentStore, StoredDocument};
-use latchgate::store::engine_record::{EngineRecord, EngineState, Reading};
-use latchgate::store::{
-    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
-    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
-};
 use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::{Event, LockState, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::store::documents::{DocumentStore, StoredDocument};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState, Reading};
+use latchgate_node::store::{
+    Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
+    LockedStates, LoggedEvent, OperationPage, Page, RecordStore, Rows, Rule, Store, StoreError, WakeUp,
+};
 use latchgate_testkit::memory::InMemory;
 use tokio::sync::mpsc;
 use tokio::time::sleep;

@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate::gate::Operations;
-use latchgate::locks::{Limits, Locks};
-use latchgate::store::{Epoch, Store};
 use latchgate_core::lock::{Lease, NodeId};
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::gate::Operations;
+use latchgate_node::locks::{Limits, Locks};
+use latchgate_node::store::{Epoch, Store};
 use tokio::time::sleep;
 
 use crate::caller::Promises;

@@ -1,6 +1,6 @@
-use latchgate::store::Change;
-use latchgate::store::engine_record::{EngineState, Epoch};
 use latchgate_core::{Address, App, Timestamp};
+use latchgate_node::store::Change;
+use latchgate_node::store::engine_record::{EngineState, Epoch};
 use latchgate_testkit::eventually;
 
 use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, is_over, new, of_app, pages, state};

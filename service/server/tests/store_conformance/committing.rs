@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use futures::future::join_all;
-use latchgate::store::{Change, CommitResult, Stored, Version};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
+use latchgate_node::store::{Change, CommitResult, Stored, Version};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, state_with, tokens};
 

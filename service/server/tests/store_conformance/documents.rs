@@ -1,8 +1,8 @@
 //! Documents.
 
 use futures::future::join_all;
-use latchgate::store::documents::{SECRET, StoredDocument, agreed, bring};
-use latchgate::store::{EngineState, Epoch, Store};
+use latchgate_node::store::documents::{SECRET, StoredDocument, agreed, bring};
+use latchgate_node::store::{EngineState, Epoch, Store};
 use latchgate_testkit::memory::MemoryStore;
 
 use crate::worlds::{EPOCH, World, is_over};

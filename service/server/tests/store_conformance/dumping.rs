@@ -1,9 +1,9 @@
 use std::collections::HashMap;
 
-use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::{Change, CopiedState, StoreError, Version};
 use latchgate_core::Address;
 use latchgate_core::lock::{EventKind, LockState};
+use latchgate_node::store::engine_record::{EngineState, Epoch};
+use latchgate_node::store::{Change, CopiedState, StoreError, Version};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, event, is_over, new, of_app, pages, state};
 

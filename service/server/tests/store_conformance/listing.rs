@@ -1,5 +1,5 @@
-use latchgate::store::Page;
 use latchgate_core::{App, Key};
+use latchgate_node::store::Page;
 
 use crate::worlds::{World, at, new, of_app, state};
 

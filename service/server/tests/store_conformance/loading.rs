@@ -1,4 +1,4 @@
-use latchgate::store::{Stored, Version};
+use latchgate_node::store::{Stored, Version};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, state};
 

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, join_all};
-use latchgate::store::{Change, CommitResult, Rule, Store, Stored, Version};
 use latchgate_core::{Address, CLOCK_BOUND_MS};
+use latchgate_node::store::{Change, CommitResult, Rule, Store, Stored, Version};
 use latchgate_testkit::eventually;
 
 use crate::worlds::*;

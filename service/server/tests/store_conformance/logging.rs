@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
 use futures::poll;
-use latchgate::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Version, Watched};
 use latchgate_core::lock::{Event, EventKind, Mode, Note, Owner};
 use latchgate_core::{Address, Timestamp};
+use latchgate_node::store::{Change, CommitResult, EventCursor, LoggedEvent, Rule, Version, Watched};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, tokens};
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use latchgate::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate::store::{Change, CommitResult, RecordStore, Rule, StoreError, Stored, Version, WakeUp};
 use latchgate_core::lock::NodeId;
+use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
+use latchgate_node::store::{Change, CommitResult, RecordStore, Rule, StoreError, Stored, Version, WakeUp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::proxy::Proxy;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};

@@ -1,8 +1,8 @@
 //! Promises to watchers while several transactions of a Postgres are open at once.
 
-use latchgate::store::{Change, CommitResult, EventCursor, Rule};
 use latchgate_core::Timestamp;
 use latchgate_core::lock::EventKind;
+use latchgate_node::store::{Change, CommitResult, EventCursor, Rule};
 use latchgate_testkit::eventually;
 use latchgate_testkit::stores::Place;
 

@@ -1,7 +1,7 @@
 //! The engine record in Postgres: with commits that wait for a row, and on another server.
 
-use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::{CommitResult, Rule, Stored, Version};
+use latchgate_node::store::engine_record::{EngineState, Epoch};
+use latchgate_node::store::{CommitResult, Rule, Stored, Version};
 use latchgate_testkit::eventually;
 use sqlx::PgConnection;
 

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use latchgate::store::redis::{RedisConfig, RedisStore};
-use latchgate::store::{Change, EngineState, EventCursor, StoreError, Stored, WakeUp};
 use latchgate_core::lock::{EventKind, NodeId};
 use latchgate_core::{Address, App, Timestamp};
+use latchgate_node::store::redis::{RedisConfig, RedisStore};
+use latchgate_node::store::{Change, EngineState, EventCursor, StoreError, Stored, WakeUp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use latchgate::store::Stored;
-use latchgate::store::sqlite::SqliteStore;
 use latchgate_core::Timestamp;
 use latchgate_core::gate::Retention;
 use latchgate_core::lock::EventKind;
+use latchgate_node::store::Stored;
+use latchgate_node::store::sqlite::SqliteStore;
 use latchgate_testkit::eventually;
 use tempfile::TempDir;
 

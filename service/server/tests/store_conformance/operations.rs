@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use latchgate::store::engine_record::{EngineState, Epoch};
-use latchgate::store::operation_rows::EXAMINED_MAX;
-use latchgate::store::{Change, CommitResult, Filter, Listing, Rows, StoreError, Stored, Version};
 use latchgate_core::gate::{
     CONTENTS_KEPT_MAX_BYTES, Claim, Command, Description, Label, OnExpiry, OperationId, OperationName, OperationRecord,
     Post, Report, Retention, State, step,
 };
 use latchgate_core::{Address, App, Timestamp};
+use latchgate_node::store::engine_record::{EngineState, Epoch};
+use latchgate_node::store::operation_rows::EXAMINED_MAX;
+use latchgate_node::store::{Change, CommitResult, Filter, Listing, Rows, StoreError, Stored, Version};
 
 use crate::worlds::{EPOCH, FOREVER, World, new, pages, state};
 

@@ -1,6 +1,6 @@
-use latchgate::store::{Change, EventCursor, Watched};
 use latchgate_core::lock::EventKind;
 use latchgate_core::{Address, Timestamp};
+use latchgate_node::store::{Change, EventCursor, Watched};
 use tokio::time::timeout;
 
 use crate::watching::ALL;

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
-use latchgate::store::WakeUp;
 use latchgate_core::lock::NodeId;
+use latchgate_node::store::WakeUp;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::timeout;
 

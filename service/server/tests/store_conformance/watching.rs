@@ -1,9 +1,9 @@
 use std::collections::HashMap;
 
 use futures::future::join_all;
-use latchgate::store::{Change, EventCursor, LoggedEvent, Watched};
 use latchgate_core::Address;
 use latchgate_core::lock::EventKind;
+use latchgate_node::store::{Change, EventCursor, LoggedEvent, Watched};
 
 use crate::worlds::{EPOCH, World, at, change, event, number_of, of_app, state, tokens};
 

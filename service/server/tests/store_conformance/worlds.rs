@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use latchgate::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate::store::postgres::PostgresConfig;
-use latchgate::store::{
-    Change, Collected, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, StoreError, Stored,
-    Version, Watched,
-};
 use latchgate_core::lock::{
     Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,
     Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::store::engine_record::{EngineRecord, EngineState, Epoch};
+use latchgate_node::store::postgres::PostgresConfig;
+use latchgate_node::store::{
+    Change, Collected, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, StoreError, Stored,
+    Version, Watched,
+};
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::stores::{self, Place};
 pub use latchgate_testkit::stores::{PATIENCE, migrated, pages, redis_config};

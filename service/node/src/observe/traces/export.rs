@@ -1,7 +1,5 @@
 //! Sends spans to a collector, with OTLP over HTTP.
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::fmt;
 use std::sync::LazyLock;
 use std::sync::atomic::Ordering;
@@ -105,12 +103,9 @@ impl Exporter {
     }
 
     /// Sends what is left, at the end of the process.
-    pub fn finish(self) -> BoxFuture<'static, ()> {
-        async move {
-            self.stop.cancel();
-            let _ = timeout(FINISH_MAX, self.sending).await;
-        }
-        .boxed()
+    pub async fn finish(self) {
+        self.stop.cancel();
+        let _ = timeout(FINISH_MAX, self.sending).await;
     }
 }
 

@@ -8,8 +8,6 @@ mod file;
 mod record;
 mod states;
 
-use futures::FutureExt as _;
-use futures::future::BoxFuture;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -41,8 +39,8 @@ impl SqliteStore {
     ///
     /// # Errors
     /// When the file cannot be opened or written, or another process has it.
-    pub fn open(path: &Path, migrate: bool) -> BoxFuture<'_, anyhow::Result<Self>> {
-        async move { Ok(Self { database: Database::open(path, migrate).await? }) }.boxed()
+    pub async fn open(path: &Path, migrate: bool) -> anyhow::Result<Self> {
+        Ok(Self { database: Database::open(path, migrate).await? })
     }
 }
 
