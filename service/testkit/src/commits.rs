@@ -10,7 +10,7 @@ use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 pub struct Commit<'a> {
     pub before: &'a LockState,
     pub after: &'a LockState,
-    /// `None`: nodes write none.
+    /// `None`: the nodes of this run write no events.
     pub events: Option<&'a [Event]>,
     pub now: Timestamp,
 }
