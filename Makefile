@@ -38,7 +38,7 @@ drift: ## Fail if openapi/openapi.json or the files for Docker do not fit the co
 	@$(lib) python_tools deploy $$(<service/testkit/deploy/requirements.txt)
 	@# With all targets, so that dependencies are compiled once, with the features that the tests use.
 	cargo build --locked --quiet --workspace --all-targets
-	$(target)/debug/latchgate openapi | diff -u openapi/openapi.json - || { echo 'run `make openapi` and commit it' >&2; exit 1; }
+	$(target)/debug/latchgate-testkit openapi | diff -u openapi/openapi.json - || { echo 'run `make openapi` and commit it' >&2; exit 1; }
 	$(target)/tools/deploy/bin/python -B scripts/check-deploy.py $(target)/debug/latchgate
 
 deny: ## Check licenses, sources and, if their database can be reached, known vulnerabilities of all dependencies
@@ -56,7 +56,7 @@ oldest-rust: ## Check the code with the oldest Rust that README.md and Cargo.tom
 
 openapi: ## Generate openapi/openapi.json from the code
 	mkdir -p openapi
-	cargo run --locked --quiet -p latchgate -- openapi > openapi/openapi.json.new
+	cargo run --locked --quiet -p latchgate-testkit -- openapi > openapi/openapi.json.new
 	mv openapi/openapi.json.new openapi/openapi.json
 
 bench: ## Measure a node beside a bare HTTP handler (ARGS go to the comparison; ARGS=handoffs: across nodes)

@@ -3,6 +3,11 @@
 //! What starts a node returns boxed futures. A crate compiles each async function that it awaits, and the one that awaits these, the binary's, is
 //! compiled without optimization.
 
+#![cfg_attr(not(feature = "openapi"), allow(unused_imports, reason = "annotations name types"))]
+
+#[cfg(not(feature = "openapi"))]
+extern crate latchgate_undescribed as utoipa;
+
 pub mod access;
 pub mod audit;
 pub mod engines;

@@ -1,6 +1,7 @@
 //! Chaos, and the clients and links that it starts.
 
 use clap::{Parser, Subcommand};
+use latchgate_node::http::openapi;
 use latchgate_testkit::{chaos, cluster, links, recorded, recorder};
 
 #[derive(Parser)]
@@ -22,6 +23,8 @@ enum Command {
     Check(recorded::Args),
     /// Pass connections between nodes and stores on, with faults of the network
     Links(links::Args),
+    /// Print the OpenAPI description of the code
+    Openapi,
 }
 
 #[tokio::main]
@@ -32,5 +35,9 @@ async fn main() -> anyhow::Result<()> {
         Command::Record(args) => recorder::run(&args).await,
         Command::Check(args) => recorded::run(&args),
         Command::Links(args) => links::run(&args).await,
+        Command::Openapi => {
+            print!("{}", openapi::text());
+            Ok(())
+        }
     }
 }

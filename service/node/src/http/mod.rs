@@ -23,7 +23,8 @@ mod locks;
 mod metrics;
 mod multilocks;
 mod observe;
-mod openapi;
+#[cfg(feature = "openapi")]
+pub mod openapi;
 mod operations;
 mod pages;
 mod path;
@@ -35,6 +36,7 @@ mod request_ids;
 mod server;
 mod stack;
 mod status;
+mod swagger_ui;
 mod target;
 mod threads;
 mod ticket;
@@ -43,7 +45,7 @@ mod undecided;
 
 pub use self::context::{Context, OPERATION_TTL_MS_MIN, RETENTION_MS_MIN, RequestLimits, TTL_MS_MIN};
 pub use self::cors::origin;
-pub use self::endpoints::{openapi_json, requests};
+pub use self::endpoints::{OPENAPI, requests};
 pub use self::hosts::{AllowedHost, Hosts};
 pub use self::metrics::keep_samples;
 pub use self::proxies::network;

@@ -88,7 +88,7 @@ async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::ApiKey(args) => access::key(&args).await,
         Command::Proxy(args) => proxy::run(args).await,
         Command::Openapi => {
-            out(http::openapi_json().trim_end());
+            out(http::OPENAPI.trim_end());
             Ok(())
         }
         Command::Warden => work::warden::run().await,

@@ -7,10 +7,8 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::OnceLock;
 
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
+use axum::http::StatusCode;
 use serde::Serialize;
 use serde_json::Serializer;
 use serde_json::ser::PrettyFormatter;
@@ -22,6 +20,7 @@ use utoipa::{OpenApi, openapi};
 
 use self::codes::OF_ALL;
 use super::endpoint::{Endpoint, NamedApps, Needs};
+use super::endpoints::{Described, ENDPOINTS};
 use super::problem::Code;
 
 #[derive(OpenApi)]
@@ -172,18 +171,12 @@ fn named(codes: &[Code]) -> String {
     by_status.into_iter().map(of_status).collect::<Vec<_>>().join("; ")
 }
 
-/// The description as JSON: exactly the bytes of `openapi/openapi.json`. `described` has the operations of the endpoints.
-pub fn text(described: fn() -> openapi::OpenApi, endpoints: &'static [Endpoint]) -> String {
-    let mut api = Api::openapi().merge_from(described());
-    complete(&mut api, endpoints);
+/// The description as JSON: the bytes that `openapi/openapi.json` must have.
+pub fn text() -> String {
+    let mut api = Api::openapi().merge_from(Described::openapi());
+    complete(&mut api, ENDPOINTS);
     let mut text = Vec::new();
     let mut json = Serializer::with_formatter(&mut text, PrettyFormatter::with_indent(b" "));
     let written = api.serialize(&mut json);
     written.ok().and_then(|()| String::from_utf8(text).ok()).unwrap_or_default() + "\n"
-}
-
-pub fn serve(described: fn() -> openapi::OpenApi, endpoints: &'static [Endpoint]) -> Response {
-    static TEXT: OnceLock<String> = OnceLock::new();
-    let text = TEXT.get_or_init(|| text(described, endpoints));
-    ([(header::CONTENT_TYPE, "application/json")], text.as_str()).into_response()
 }

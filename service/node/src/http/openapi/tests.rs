@@ -4,10 +4,10 @@ use std::collections::{BTreeSet, HashSet};
 
 use serde_json::Value;
 
-use crate::http::endpoints::openapi_json;
+use crate::http::openapi;
 
 fn api() -> Value {
-    serde_json::from_str(&openapi_json()).unwrap()
+    serde_json::from_str(&openapi::text()).unwrap()
 }
 
 /// Calls `visit` with each operation and a name for failures.
@@ -171,7 +171,7 @@ fn every_body_has_an_example_and_none_forces_anything() {
 #[test]
 fn swagger_ui_replaces_what_stands_in_the_examples() {
     let script = include_str!("../../../../../web/docs.js");
-    let (api, id) = (openapi_json(), "7d88c00ddeafbae02d6198a43e38f30a");
+    let (api, id) = (openapi::text(), "7d88c00ddeafbae02d6198a43e38f30a");
     for text in ["the-lease_id-of-the-acquire", "ed00c3a34ce12df209e466feee905cbd", "1784000000000000", id] {
         assert!(script.contains(text) && api.contains(text), "{text}");
     }
