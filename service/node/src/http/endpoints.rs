@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn openapi_describes_exactly_the_rows_with_an_id_under_that_id() {
-        let api: Value = serde_json::from_str(&openapi_json()).unwrap();
+        let api: Value = serde_json::from_str(OPENAPI).unwrap();
         let mut described = BTreeSet::new();
         for (path, methods) in api["paths"].as_object().unwrap() {
             for (method, operation) in methods.as_object().unwrap() {

@@ -5,6 +5,7 @@
 //! other nodes keep changing it.
 
 use std::collections::HashMap;
+use std::future::pending;
 use std::sync::Arc;
 
 use latchgate_core::Address;
@@ -147,32 +148,30 @@ impl<C, K: Kind> UnderWay<C, K> {
     /// way.
     pub(crate) async fn next(&mut self) -> Option<Served<K>> {
         let returned = self.tasks.join_next().await?;
-        Some(self.take(returned))
+        match unless_cancelled(returned) {
+            Some(returned) => Some(self.take(returned)),
+            None => pending().await,
+        }
     }
 
     /// What has come back, if anything has.
     pub(crate) fn try_next(&mut self) -> Option<Served<K>> {
-        let returned = self.tasks.try_join_next()?;
+        let returned = self.tasks.try_join_next().and_then(unless_cancelled)?;
         Some(self.take(returned))
     }
 
-    fn take(&mut self, returned: Result<Returned<K>, JoinError>) -> Served<K> {
+    fn take(&mut self, returned: Returned<K>) -> Served<K> {
         match returned {
-            Ok(Returned::Batch(served)) => {
+            Returned::Batch(served) => {
                 self.batches -= 1;
                 served
             }
-            Ok(Returned::Apart { done, is_busy }) => {
+            Returned::Apart { done, is_busy } => {
                 if is_busy {
                     self.set_busy(&done.work.address, "its state in the store could not be locked in time");
                 }
                 Served { done: vec![*done], apart: Vec::new(), has_guessed_wrong: false }
             }
-            // The committer panics too: its keys are lost.
-            Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
-                Err(error) => panic!("a task of the committer was cancelled: {error}"),
-            },
         }
     }
 
@@ -198,5 +197,30 @@ impl<C, K: Kind> UnderWay<C, K> {
         if !was_busy {
             tracing::warn!(key = address.key.as_str(), why, "a key is served apart from the others");
         }
+    }
+}
+
+/// What a task comes back with. A runtime that ends cancels all tasks, and soon the committer: that is no fault, which would end the process.
+///
+/// # Panics
+/// When the task has panicked: its keys are lost.
+fn unless_cancelled<T>(returned: Result<T, JoinError>) -> Option<T> {
+    match returned.map_err(JoinError::try_into_panic) {
+        Ok(returned) => Some(returned),
+        Err(Ok(panic)) => std::panic::resume_unwind(panic),
+        Err(Err(_)) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_committer_does_not_panic_when_its_runtime_ends() {
+        let mut tasks = JoinSet::new();
+        tasks.spawn(pending::<()>());
+        tasks.abort_all();
+        assert_eq!(unless_cancelled(tasks.join_next().await.unwrap()), None);
     }
 }
