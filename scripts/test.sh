@@ -16,7 +16,7 @@ export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_POSTGRES_TEMPLATE=$P
 
 log=$SCRATCH/test.log
 # Most tests wait most of the time.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))}
 set +e
 cargo test --workspace --locked --no-fail-fast "$@" 2>&1 | tee "$log"
 code=${PIPESTATUS[0]}
@@ -51,9 +51,17 @@ if (($# > 0)); then suites=(); fi
 binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
 export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary
 unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS
+# All at once, because they wait, too. What they need is installed before: each of them says so if it goes without something.
+if (($# == 0)); then
+    for tool in chromium curl go java javac jdbc jq node npm openssl prometheus python3 python3-venv; do (ensure_packages "$tool") || true; done
+fi
+for suite in "${suites[@]}"; do "scripts/test-$suite.sh" &>"$log.$suite" & done
+for suite in "${suites[@]}"; do
+    wait -n || code=1
+done
 for suite in "${suites[@]}"; do
     say "scripts/test-$suite.sh"
-    "scripts/test-$suite.sh" 2>&1 | tee "$log.$suite" || code=1
+    cat "$log.$suite"
     read -r ran bad left_out < <(tail -n 1 "$log.$suite" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' | grep . || echo 0 1 0)
     ((passed += ran, failed += bad, skipped += left_out)) || true
     ((bad == 0)) || failures+=$'\n'"failed: $bad in scripts/test-$suite.sh"

@@ -20,6 +20,9 @@ use crate::format::{lasting, requests};
 /// Longest life of an API key that expires, and longest time before a notice, in ms.
 const MS_MAX: u64 = 10 * 365 * 24 * 3_600_000;
 
+/// Most names of scopes in a request: a name may come again.
+const SCOPES_MAX: usize = 16;
+
 /// Longest name of an API key.
 const NAME_MAX_BYTES: usize = 64;
 
@@ -251,8 +254,8 @@ impl QuotasRequest {
 impl KeyRequest {
     fn parse(self) -> Result<(Permissions, Option<u64>), OrderRefused> {
         let app = self.app.as_deref().map_or_else(|| Ok(App::default()), parse_app)?;
-        if self.scopes.is_empty() {
-            let rule = "must name at least one of read, locks, operations, admin";
+        if !(1..=SCOPES_MAX).contains(&self.scopes.len()) {
+            let rule = format!("must name one or more of read, locks, operations, admin; {SCOPES_MAX} names at most");
             return Err(OrderRefused::invalid("scopes", rule));
         }
         let prefixes = self.prefixes.unwrap_or_default();

@@ -11,7 +11,7 @@ use crate::described::{API, endpoints};
 use crate::raw::Raw;
 
 /// Values of these beyond their maximum are cut.
-const CUT: [&str; 3] = ["wait_ms", "detail", "scopes"];
+const CUT: [&str; 2] = ["wait_ms", "detail"];
 
 /// A field of a body, or of an object in it.
 struct Field {
