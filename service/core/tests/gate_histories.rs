@@ -173,6 +173,7 @@ impl World {
                 if version == self.version && now.ms_apart(self.time) <= CLOCK_BOUND_MS {
                     let before = self.record.clone();
                     let done = step(before.clone(), command.clone(), now);
+                    survives_json(done.record.as_ref());
                     a_second_time_changes_nothing(&done, &command, now);
                     a_superseded_call_moves_nothing(before.as_ref(), &done);
                     if before.as_ref().is_some_and(|before| !before.is_gone(now)) {
@@ -234,13 +235,13 @@ impl World {
         Claim {
             operation: OperationName::parse("charge").unwrap(),
             sha256: Sha256Digest::of(b""),
-            checked: None,
+            checked: Some(Sha256Digest::of(b"amount")),
             stamp: Stamp::from_bits(self.stamps),
             attempt_id: attempt.map(|attempt| AttemptId::parse(&format!("job-{attempt}")).unwrap()),
             lease_ms: 1_000,
             on_expiry: OnExpiry::default(),
-            durability: Durability::Fast,
-            retention: Retention::default(),
+            durability: if self.stamps.is_multiple_of(2) { Durability::Fast } else { Durability::Durable },
+            retention: Retention::Ms(DAY_MS + u64::try_from(self.stamps).unwrap()),
             ends_in_ms: None,
             description: described(self.stamps),
             waits_until: None,
@@ -381,6 +382,11 @@ fn a_second_time_changes_nothing(done: &Step, command: &Command, now: Timestamp)
     assert!(same, "{command:?} was told {:?}, then {:?}", done.outcome, again.outcome);
 }
 
+fn survives_json(record: Option<&OperationRecord>) {
+    let text = serde_json::to_string(&record).unwrap();
+    assert_eq!(serde_json::from_str::<Option<OperationRecord>>(&text).unwrap().as_ref(), record);
+}
+
 fn described(attempt: u128) -> Option<Arc<Description>> {
     Description { label: Label::parse(&attempt.to_string()).ok(), ..Description::default() }.into_stored()
 }
@@ -413,8 +419,13 @@ fn a_claim_given_back_leaves_what_it_replaced(before: Option<&OperationRecord>, 
         // The time of the attempt before is over by now.
         (Replaced::Attempt { started, .. }, Phase::Vacant { until })
             if *until > started.lease_until.plus_ms(DAY_MS) => {}
-        (Replaced::Attempt { started, description, .. }, Phase::Started(restored)) => {
+        (
+            Replaced::Attempt { started, on_expiry, durability, retention, ends_at, description },
+            Phase::Started(restored),
+        ) => {
             assert_eq!((started, after.attempt), (restored, before.attempt - 1));
+            let terms = (after.on_expiry, after.durability, after.retention, after.ends_at);
+            assert_eq!((*on_expiry, *durability, *retention, *ends_at), terms);
             assert_eq!(description, &after.description);
         }
         // It has reported a success meanwhile.

@@ -1,21 +1,42 @@
 use super::*;
 
+type End = fn(&mut World, &Claim);
+
 #[test]
-fn who_waits_marks_the_record_once_and_is_woken_by_its_end() {
-    for report in [Report::Success, Report::Failure, Report::Unknown] {
+fn a_waiter_marks_the_record_once_and_is_notified_of_every_end() {
+    let ends: [(End, &str); 6] = [
+        (|world, claim| drop(world.post(claim.stamp, Report::Success)), "success"),
+        (|world, claim| drop(world.post(claim.stamp, Report::Failure)), "failure"),
+        (|world, claim| drop(world.post(claim.stamp, Report::Unknown)), "unknown"),
+        (|world, claim| give_back(world, claim), "given back"),
+        (|world, _| drop(enter::enter(world, "a")), "a run was entered"),
+        (
+            |world, _| {
+                world.pass_lease();
+                resolve::resolve(world, true);
+            },
+            "resolved",
+        ),
+    ];
+    for (end, what) in ends {
         let mut world = world();
-        let stamp = world.go().stamp;
-        let until = world.now.plus_ms(10_000);
+        let (claim, _) = claimed(&mut world, None);
+        let until = world.now.plus_ms(2 * LEASE_MS);
         world.pre_with(|claim| claim.waits_until = Some(until));
         let marked = world.record.clone();
         world.pre_with(|claim| claim.waits_until = Some(until.plus_ms(5_000)));
-        assert_eq!(world.record, marked, "the second waiter finds the mark made");
-        assert!(!world.wakes);
-        world.post(stamp, report);
-        assert!(world.wakes, "{report:?}");
-        world.post(stamp, report);
-        assert!(!world.wakes, "a replay ends nothing");
+        assert_eq!((&world.record, world.wakes), (&marked, false), "the second waiter finds the mark made");
+        end(&mut world, &claim);
+        assert!(world.wakes, "{what}");
+        world.post(claim.stamp, Report::Success);
+        assert!(!world.wakes, "a replay ends nothing: {what}");
     }
+    let mut running = world();
+    let stamp = running.go().stamp;
+    running.pre_with(|claim| claim.waits_until = Some(Timestamp::from_ms(1_030_000)));
+    running.pass(1);
+    running.beat(stamp, None);
+    assert!(!running.wakes, "a heartbeat ends nothing");
     let mut unawaited = world();
     let stamp = unawaited.go().stamp;
     unawaited.post(stamp, Report::Success);
@@ -30,31 +51,15 @@ fn awaiting_the_end_is_answered_like_a_refused_pre_and_claims_nothing() {
         world.run(Command::Await { until })
     };
     assert_eq!(awaiting(&mut world), Outcome::NotFound);
-    let stamp = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block)).stamp;
+    let stamp = world.go().stamp;
     assert!(matches!(awaiting(&mut world), Outcome::InProgress { .. }));
     assert_eq!(world.run(Command::Await { until: None }), world.pre(), "without a wait, as a pre without one");
     world.pass_lease();
+    let before = world.record.clone();
     assert!(matches!(awaiting(&mut world), Outcome::Unknown { cause: UnknownCause::LeasePassed { .. }, .. }));
+    assert_eq!(world.record, before, "it is not taken over");
     world.post(stamp, Report::Unknown);
     assert!(matches!(awaiting(&mut world), Outcome::Unknown { cause: UnknownCause::Reported { .. }, .. }));
     world.post(stamp, Report::Success);
     assert_eq!(awaiting(&mut world), world.pre());
-    let stamp = go(self::world().pre()).stamp;
-    let mut failed = self::world();
-    failed.go();
-    awaiting(&mut failed);
-    failed.post(stamp, Report::Failure);
-    assert!(failed.wakes, "its end is notified to the caller that awaits it");
-    assert_eq!(awaiting(&mut failed), Outcome::NotFound);
-}
-
-#[test]
-fn awaiting_does_not_take_over_an_attempt_whose_lease_has_passed() {
-    let mut world = world();
-    world.go();
-    world.pass_lease();
-    let before = world.record.clone();
-    let until = Some(world.now.plus_ms(5_000));
-    assert!(matches!(world.run(Command::Await { until }), Outcome::Unknown { .. }));
-    assert_eq!(world.record, before);
 }

@@ -1,40 +1,30 @@
 use super::*;
 
 #[test]
-fn the_first_pre_goes() {
+fn a_pre_goes_its_attempt_may_repeat_it_and_others_are_told_how_long() {
     let mut world = world();
-    let go = world.go();
-    let lease_until = world.now.plus_ms(LEASE_MS);
-    let stamp = Stamp::from_bits(1);
+    let (claim, first) = claimed(&mut world, Some("job-1"));
     let expected = Go {
-        stamp,
+        stamp: claim.stamp,
         attempt: 1,
-        lease_until,
+        lease_until: world.now.plus_ms(LEASE_MS),
         remaining_ms: LEASE_MS,
         reentry: false,
         repeated: false,
         possibly_repeated: false,
         forced_ms: None,
     };
-    assert_eq!(go, expected);
-}
-
-#[test]
-fn the_same_attempt_asking_again_gets_its_stamp_again() {
-    let mut world = world();
-    let named = |claim: &mut Claim| claim.attempt_id = Some(AttemptId::parse("job-1").unwrap());
-    let first = go(world.pre_with(named));
+    assert_eq!((first, go(world.run(Command::Pre(claim.clone())))), (expected, expected));
     world.pass(10_000);
-    let again = go(world.pre_with(named));
+    let again = go(world.pre_with(|again| again.attempt_id.clone_from(&claim.attempt_id)));
     assert_eq!(again, Go { repeated: true, remaining_ms: LEASE_MS - 10_000, ..first });
-}
-
-#[test]
-fn a_repeated_claim_gets_the_same_answer_as_the_first_time() {
-    let mut world = world();
-    let claim = world.claim();
-    let first = world.run(Command::Pre(claim.clone()));
-    assert_eq!(world.run(Command::Pre(claim)), first);
+    let told = Outcome::InProgress {
+        attempt: 1,
+        started_at: Timestamp::from_ms(1_000_000),
+        lease_until: first.lease_until,
+        remaining_ms: LEASE_MS + CLOCK_BOUND_MS - 10_000,
+    };
+    assert_eq!(world.pre(), told);
 }
 
 /// The answer was lost, and the lease has passed meanwhile.
@@ -52,17 +42,6 @@ fn the_very_same_claim_goes_once_more_if_nobody_relies_on_it() {
             assert_eq!(world.record.as_ref().unwrap().state(), State::Vacant);
         }
     }
-}
-
-#[test]
-fn a_second_pre_is_told_how_long_the_first_may_take() {
-    let mut world = world();
-    world.go();
-    world.pass(1_000);
-    let remaining_ms = LEASE_MS + CLOCK_BOUND_MS - 1_000;
-    let started_at = Timestamp::from_ms(1_000_000);
-    let lease_until = started_at.plus_ms(LEASE_MS);
-    assert_eq!(world.pre(), Outcome::InProgress { attempt: 1, started_at, lease_until, remaining_ms });
 }
 
 #[test]

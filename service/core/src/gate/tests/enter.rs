@@ -7,15 +7,20 @@ fn attempt(name: &str) -> AttemptId {
 }
 
 /// Enters the run of an attempt.
-fn enter(world: &mut World, name: &str) -> Outcome {
+pub(super) fn enter(world: &mut World, name: &str) -> Outcome {
     let claim = Claim { attempt_id: Some(attempt(name)), ..world.claim() };
     let run = success(Stamp::of_run(&attempt(name)), Report::Success);
     world.run(Command::Enter { claim: Box::new(claim), run, ran_at: RAN_AT })
 }
 
 #[test]
-fn a_run_is_entered_once_however_often_it_is_told() {
+fn a_run_is_entered_once_even_after_a_failure_and_during_a_hold_off() {
     let mut world = world();
+    let failed = world.go().stamp;
+    world.post(failed, Report::Failure);
+    let hold_off = HoldOff { until: world.now.plus_ms(60_000), ..HoldOff::default() };
+    let refused = world.pre_with(|claim| (claim.on_expiry, claim.hold_off) = (OnExpiry::Block, hold_off));
+    assert!(matches!(refused, Outcome::Unknown { .. }), "{refused:?}");
     let entered = posted(enter(&mut world, "a"));
     assert_eq!((entered.report, entered.replayed, entered.double_runs), (Report::Success, false, 0));
     let again = posted(enter(&mut world, "a"));
@@ -39,11 +44,8 @@ fn a_second_success_is_counted_once_and_the_first_result_stays() {
 fn an_entered_run_replaces_a_running_attempt_whose_success_is_counted() {
     let mut world = world();
     let holder = world.go().stamp;
-    let until = world.now.plus_ms(10_000);
-    world.pre_with(|claim| claim.waits_until = Some(until));
     let entered = posted(enter(&mut world, "a"));
     assert_eq!((entered.attempt, entered.double_runs), (2, 0));
-    assert!(world.wakes, "its waiters have their result");
     assert!(matches!(world.post(holder, Report::Success), Outcome::Superseded { counted: true, double_runs: 1, .. }));
 }
 
@@ -81,21 +83,6 @@ fn a_run_whose_own_claim_had_reached_the_store_is_no_double_run() {
             Outcome::Superseded { counted: false, double_runs: 0, .. }
         ));
     }
-}
-
-#[test]
-fn a_run_is_entered_during_a_hold_off_and_after_a_failure() {
-    let mut world = world();
-    let hold_off = HoldOff { until: world.now.plus_ms(60_000), ..HoldOff::default() };
-    let claim = Claim { on_expiry: OnExpiry::Block, hold_off, ..world.claim() };
-    let run = success(claim.stamp, Report::Success);
-    posted(world.run(Command::Enter { claim: Box::new(claim), run, ran_at: RAN_AT }));
-
-    let mut world = super::world();
-    let failed = world.go().stamp;
-    world.post(failed, Report::Failure);
-    assert_eq!(posted(enter(&mut world, "a")).double_runs, 0);
-    assert!(posted(world.post(failed, Report::Failure)).replayed, "its forerunner is still known");
 }
 
 #[test]

@@ -26,20 +26,6 @@ fn a_passed_lease_blocks_if_its_attempt_said_so() {
 }
 
 #[test]
-fn a_success_is_kept_with_its_result_until_its_retention_is_over() {
-    let mut world = world();
-    let go = world.go();
-    let done = posted(world.post(go.stamp, Report::Success));
-    let keep_until = Some(world.now.plus_ms(DAY_MS));
-    assert_eq!((done.replayed, done.late, done.keep_until), (false, false, keep_until));
-    world.pass(DAY_MS + CLOCK_BOUND_MS - 1);
-    let found = duplicate(world.pre());
-    assert_eq!((found.result.as_deref(), found.keep_until), (Some(r#"{"receipt":7}"#), keep_until));
-    world.pass(1);
-    assert_eq!(world.go().attempt, 1);
-}
-
-#[test]
 fn no_record_that_says_done_for_good_or_nobody_knows_goes_by_itself() {
     let mut world = world();
     let stamp = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block)).stamp;

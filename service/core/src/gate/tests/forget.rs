@@ -1,13 +1,17 @@
 use super::*;
 
 #[test]
-fn what_has_succeeded_is_forgotten_on_demand() {
+fn what_has_succeeded_and_what_is_suspect_are_forgotten_on_demand() {
     let mut world = world();
     let stamp = world.go().stamp;
     world.post(stamp, Report::Success);
-    assert!(matches!(world.forget(false), Outcome::Forgotten { was: State::Succeeded }));
-    assert_eq!(world.record, None);
-    assert_eq!(world.go().attempt, 1);
+    assert_eq!((world.forget(false), &world.record), (Outcome::Forgotten { was: State::Succeeded }, &None));
+    let first = world.go();
+    assert_eq!(first.attempt, 1);
+    world.forget(true);
+    world.post(first.stamp, Report::Success);
+    assert!(world.record.as_ref().is_some_and(OperationRecord::is_visible));
+    assert_eq!((world.forget(false), &world.record), (Outcome::Forgotten { was: State::Vacant }, &None));
 }
 
 #[test]
@@ -37,15 +41,4 @@ fn a_started_one_is_forgotten_only_by_force_and_its_owner_is_told() {
     let second = world.go().stamp;
     assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }));
     assert_eq!(posted(world.post(second, Report::Success)).double_runs, 1);
-}
-
-#[test]
-fn a_suspect_is_forgotten_on_demand_with_its_suspicion() {
-    let mut world = world();
-    let first = world.go().stamp;
-    world.forget(true);
-    world.post(first, Report::Success);
-    assert!(world.record.as_ref().is_some_and(OperationRecord::is_visible));
-    assert_eq!(world.forget(false), Outcome::Forgotten { was: State::Vacant });
-    assert_eq!(world.record, None);
 }

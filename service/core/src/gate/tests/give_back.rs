@@ -1,24 +1,6 @@
 use super::*;
 
 #[test]
-fn giving_back_a_re_entry_restores_the_attempt_before() {
-    let mut world = world();
-    let first = go(world.pre_with(|claim| claim.ends_in_ms = Some(86_400_000))).stamp;
-    world.beat(first, None);
-    world.pass_lease();
-    let before = world.record.clone().unwrap();
-    let mut claim = world.claim();
-    (claim.on_expiry, claim.durability) = (OnExpiry::Block, Durability::Durable);
-    assert!(go(world.run(Command::Pre(claim.clone()))).reentry);
-    give_back(&mut world, &claim);
-    let after = world.record.clone().unwrap();
-    assert_eq!(OperationRecord { earlier: Vec::new(), ..after }, before);
-    let next = world.go();
-    assert_eq!((next.attempt, next.reentry), (2, true));
-    assert!(matches!(world.post(first, Report::Success), Outcome::Superseded { counted: true, .. }));
-}
-
-#[test]
 fn a_late_post_counts_after_the_re_entry_was_given_back() {
     let mut world = world();
     let first = world.go().stamp;
@@ -39,20 +21,6 @@ fn a_success_reported_before_the_re_entry_was_given_back_is_not_run_again() {
     give_back(&mut world, &claim);
     assert!(duplicate(world.pre()).result_omitted);
     assert!(posted(world.post(first, Report::Success)).replayed);
-}
-
-#[test]
-fn giving_back_a_first_claim_frees_the_operation_and_wakes_its_waiters() {
-    let mut world = world();
-    let (claim, _) = claimed(&mut world, None);
-    let until = world.now.plus_ms(10_000);
-    world.pre_with(|claim| claim.waits_until = Some(until));
-    give_back(&mut world, &claim);
-    assert!(world.wakes);
-    let next = world.go();
-    assert_eq!((next.attempt, next.reentry), (1, false));
-    give_back(&mut world, &claim);
-    assert_eq!(world.record.unwrap().stamp(), Some(next.stamp));
 }
 
 #[test]

@@ -1,20 +1,6 @@
 use super::*;
 
 #[test]
-fn a_heartbeat_renews_and_never_shortens() {
-    let mut world = world();
-    let stamp = world.go().stamp;
-    world.pass(30_000);
-    let beat = world.beat(stamp, None);
-    let lease_until = world.now.plus_ms(LEASE_MS);
-    assert_eq!(beat, Outcome::Beating { attempt: 1, lease_until, remaining_ms: LEASE_MS, late: false });
-    let shorter = world.beat(stamp, Some(1_000));
-    assert_eq!(shorter, Outcome::Beating { attempt: 1, lease_until, remaining_ms: LEASE_MS, late: false });
-    world.pass(LEASE_MS - 1);
-    assert!(matches!(world.pre(), Outcome::InProgress { .. }));
-}
-
-#[test]
 fn a_heartbeat_revives_a_passed_lease_only_while_nobody_has_re_entered() {
     let mut world = world();
     let first = world.go().stamp;

@@ -1,4 +1,4 @@
-//! Examples: every row of the gate's table, and what its rows leave open. Random histories are in `tests/gate_histories.rs`.
+//! Examples: what the rows of the gate's table answer, and what they leave open. What holds in every history is in `tests/gate_histories.rs`.
 
 mod await_end;
 mod claim;
@@ -10,7 +10,6 @@ mod give_back;
 mod heartbeat;
 mod hold_off;
 mod post;
-mod record;
 mod resolve;
 
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 use super::*;
 
-fn resolve(world: &mut World, has_succeeded: bool) -> Outcome {
+pub(super) fn resolve(world: &mut World, has_succeeded: bool) -> Outcome {
     let resolution = Arc::new(Resolution { reason: "the bank says so".into(), by: Some("ann".into()), api_key: None });
     let result = Some(Arc::from("8"));
     world.run(Command::Resolve(Resolve { has_succeeded, result, retention: Some(Retention::Ms(HOUR_MS)), resolution }))
@@ -64,14 +64,4 @@ fn a_person_cannot_resolve_an_attempt_that_runs_nor_one_that_is_not_there() {
         assert_eq!(world.record, before);
     }
     posted(world.post(stamp, Report::Success));
-}
-
-#[test]
-fn a_caller_that_awaits_the_end_is_notified_of_a_resolution() {
-    let mut world = world();
-    world.pre_with(|claim| (claim.on_expiry, claim.lease_ms) = (OnExpiry::Block, 1_000));
-    world.run(Command::Await { until: Some(world.now.plus_ms(60_000)) });
-    world.pass(1_000 + CLOCK_BOUND_MS);
-    resolve(&mut world, true);
-    assert!(world.wakes);
 }
