@@ -60,6 +60,111 @@ fn hold_off_of(next: &Next) -> u64 {
     record.hold_off_until.ms_since(NOW)
 }
 
+/// What a node does next, in short.
+#[derive(Debug, PartialEq, Eq)]
+enum Does {
+    /// It makes this engine active, with a hold-off for every lease.
+    HoldsOff(usize),
+    /// It writes a record of this engine with this state.
+    Writes(usize, EngineState),
+    Serves(usize),
+    /// It serves this engine, and writes a record of the other one with this state.
+    ServesBeside(usize, EngineState),
+    Copies,
+    Waits,
+}
+
+impl Does {
+    fn of(next: &Next) -> Self {
+        match next {
+            Next::Write(Change { engine, record, .. }) if record.hold_off_until >= NOW.plus_ms(NOTHING.ttl_ms_max) => {
+                assert_eq!(record.state, Active);
+                Self::HoldsOff(*engine)
+            }
+            Next::Write(Change { engine, record, .. }) => Self::Writes(*engine, record.state),
+            Next::Serve { engine, chore: None } => Self::Serves(*engine),
+            Next::Serve { engine, chore: Some(chore) } => {
+                assert_eq!(chore.record.pair, pair());
+                Self::ServesBeside(*engine, chore.record.state)
+            }
+            Next::Copy { .. } => Self::Copies,
+            Next::Wait(_) => Self::Waits,
+        }
+    }
+}
+
+#[test]
+fn each_pair_of_records_that_a_loss_may_leave_has_one_way_to_go_on() {
+    use Does::{Copies, HoldsOff, Serves, ServesBeside, Waits, Writes};
+    let of = |state, epoch| Some(reading(state, epoch, &pair(), false));
+    let failed_over = |state, epoch| Some(reading(state, epoch, &pair(), true));
+    let alone = |epoch, is_after_fail_over| Some(reading(Active, epoch, &[], is_after_fail_over));
+    let fresh = || Some(empty());
+    let stalled = |known| Known { is_stalled: true, ..known };
+    let slept = Known { has_slept: true, ..used(5) };
+    for (known, one, other, expected) in [
+        // An engine that fails over is held off, whatever its record says.
+        (used(2), failed_over(Active, 3), of(Standby, 3), HoldsOff(0)),
+        (used(2), failed_over(Active, 3), fresh(), HoldsOff(0)),
+        (used(2), failed_over(Moving, 3), of(Filling, 3), HoldsOff(0)),
+        (used(2), failed_over(Moving, 3), of(Standby, 3), HoldsOff(0)),
+        (used(2), failed_over(Moving, 3), fresh(), HoldsOff(0)),
+        (stalled(used(2)), failed_over(Moving, 3), None, HoldsOff(0)),
+        (used(2), alone(2, true), fresh(), HoldsOff(0)),
+        // A copy that is given up always begins a hold-off.
+        (used(2), of(Moving, 3), of(Filling, 3), Copies),
+        (used(2), of(Moving, 3), of(Filling, 4), HoldsOff(0)),
+        (used(2), of(Moving, 3), of(Standby, 1), HoldsOff(0)),
+        (used(2), of(Moving, 3), fresh(), HoldsOff(0)),
+        (stalled(used(2)), of(Moving, 3), of(Filling, 3), HoldsOff(0)),
+        (stalled(used(2)), of(Moving, 3), None, HoldsOff(0)),
+        // The other engine cannot be read during the copy, so it may be in use already.
+        (stalled(used(2)), of(Moving, 2), None, Waits),
+        (stalled(NOTHING), of(Moving, 2), None, Waits),
+        // The node has used the other engine in the epoch of the copy: the first one has lost the record that it was retired.
+        (used(3), of(Moving, 3), None, Waits),
+        (used(3), of(Moving, 3), of(Filling, 3), HoldsOff(0)),
+        (used(2), of(Moving, 3), of(Active, 3), ServesBeside(1, Retired)),
+        // The other engine has lost what came after its copy, if a node has used it since.
+        (used(2), of(Retired, 3), of(Filling, 3), Writes(1, Active)),
+        (used(3), of(Retired, 3), of(Filling, 3), HoldsOff(1)),
+        // An engine that was left is retired beside the one that serves.
+        (used(5), of(Active, 3), of(Active, 5), ServesBeside(1, Retired)),
+        (used(5), of(Moving, 4), of(Active, 5), ServesBeside(1, Retired)),
+        (used(5), of(Moving, 5), of(Active, 5), ServesBeside(1, Retired)),
+        (used(2), alone(3, false), of(Active, 5), ServesBeside(1, Retired)),
+        (used(5), of(Active, 5), of(Active, 5), Waits),
+        // A filling engine keeps its record. It may have been active in its epoch, and be back as it was before.
+        (used(5), of(Active, 5), of(Filling, 6), Serves(0)),
+        (NOTHING, of(Active, 5), failed_over(Filling, 6), HoldsOff(0)),
+        // A node that was stopped for a while does not know whether the engine was left for the one that has lost its data.
+        (used(5), of(Active, 5), fresh(), Writes(0, Active)),
+        (used(5), of(Active, 5), failed_over(Standby, 5), Writes(0, Active)),
+        (slept, of(Active, 5), fresh(), HoldsOff(0)),
+        (slept, of(Active, 5), failed_over(Standby, 5), HoldsOff(0)),
+        // An engine that was active or frozen is no new one of a pair.
+        (used(2), alone(5, false), of(Active, 4), Waits),
+        (used(2), alone(5, false), of(Moving, 4), Waits),
+        (used(2), alone(5, false), of(Filling, 4), Waits),
+        (used(2), alone(5, false), of(Retired, 4), Waits),
+    ] {
+        let next = next_for(known, one.as_ref(), other.as_ref());
+        assert_eq!(Does::of(&next), expected, "{known:?}: {one:?} and {other:?}");
+    }
+}
+
+#[test]
+fn an_engine_to_which_not_every_state_was_copied_is_held_off() {
+    for (copied, unreadable, is_held_off) in [(10, 0, false), (9, 0, true), (10, 1, true)] {
+        let mut retired = reading(Retired, 3, &pair(), false);
+        let record = retired.record.as_mut().unwrap();
+        (record.copied, record.unreadable) = (10, unreadable);
+        let filling = Reading { copied, ..reading(Filling, 3, &pair(), false) };
+        let next = next_for(NOTHING, Some(&retired), Some(&filling));
+        assert_eq!(hold_off_of(&next) >= 60_000, is_held_off, "{copied}, {unreadable}");
+    }
+}
+
 #[test]
 fn a_store_that_has_gone_back_is_held_off_though_promotions_are_trusted() {
     // The hold-off is as long as the longest lease allowed.
@@ -68,28 +173,6 @@ fn a_store_that_has_gone_back_is_held_off_though_promotions_are_trusted() {
     assert!(hold_off_of(&next) >= NOTHING.ttl_ms_max);
     let Next::Write(Change { record, .. }) = next else { panic!("no write") };
     assert!(record.lost > Epoch::from_number(2) && record.lost == record.epoch);
-}
-
-#[test]
-fn an_engine_that_fails_over_is_held_off_whatever_its_record_says() {
-    let lost = |state| reading(state, 3, &pair(), true);
-    let standby = reading(Standby, 3, &pair(), false);
-    let filling = reading(Filling, 3, &pair(), false);
-    let fresh = empty();
-    let alone = reading(Active, 2, &[], true);
-    for (one, other) in [
-        (&lost(Active), Some(&standby)),
-        (&lost(Moving), Some(&filling)),
-        (&lost(Moving), Some(&standby)),
-        (&lost(Moving), Some(&fresh)),
-        (&lost(Moving), None),
-        (&lost(Active), Some(&fresh)),
-        (&alone, Some(&fresh)),
-    ] {
-        let engines = [engine("one", Some(one)), engine("other", other)];
-        let next = next(&engines, &pair(), Known { is_stalled: other.is_none(), ..used(2) });
-        assert!(hold_off_of(&next) >= 60_000, "{one:?} {other:?}");
-    }
 }
 
 #[test]
@@ -107,16 +190,6 @@ fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_may_grant() {
 }
 
 #[test]
-fn an_engine_with_fewer_states_than_were_copied_to_it_is_held_off() {
-    let mut retired = reading(Retired, 3, &pair(), false);
-    retired.record.as_mut().unwrap().copied = 10;
-    let filling = |copied| Reading { copied, ..reading(Filling, 3, &pair(), false) };
-    let of = |filling: &Reading| hold_off_of(&next_for(NOTHING, Some(&retired), Some(filling)));
-    assert_eq!(of(&filling(10)), 0);
-    assert!(of(&filling(9)) >= 60_000);
-}
-
-#[test]
 fn a_trusted_engine_with_a_record_older_than_known_is_still_held_off() {
     let of = |epoch, known| {
         let promoted = reading(Active, epoch, &[], true);
@@ -125,75 +198,6 @@ fn a_trusted_engine_with_a_record_older_than_known_is_still_held_off() {
     };
     assert_eq!((of(3, 3), of(3, 0)), (0, 0));
     assert!(of(2, 3) >= 60_000);
-}
-
-#[test]
-fn an_engine_that_has_lost_the_record_of_its_retirement_does_not_go_on() {
-    let moving = reading(Moving, 3, &pair(), false);
-    let active = reading(Active, 3, &pair(), false);
-    let Next::Serve { chore: Some(Change { engine: 0, record, .. }), .. } = next_of(Some(&moving), Some(&active))
-    else {
-        panic!("retired")
-    };
-    assert_eq!(record.state, Retired);
-    // The node has used the other one in the epoch of the copy.
-    assert!(matches!(next_after(3, Some(&moving), None), Next::Wait(_)));
-    let filling = reading(Filling, 3, &pair(), false);
-    assert!(hold_off_of(&next_after(3, Some(&moving), Some(&filling))) >= 60_000);
-}
-
-#[test]
-fn an_engine_that_has_lost_what_came_after_its_copy_is_held_off() {
-    let (retired, filling) = (reading(Retired, 3, &pair(), false), reading(Filling, 3, &pair(), false));
-    assert_eq!(hold_off_of(&next_after(2, Some(&retired), Some(&filling))), 0);
-    let next = next_after(3, Some(&retired), Some(&filling));
-    assert!(hold_off_of(&next) >= 60_000);
-    let Next::Write(Change { engine: 1, record, .. }) = next else { panic!("the other one takes over") };
-    assert!(record.epoch > Epoch::from_number(3));
-}
-
-#[test]
-fn a_copy_that_is_given_up_always_begins_a_hold_off() {
-    let (moving, standby) = (reading(Moving, 3, &pair(), false), reading(Standby, 1, &pair(), false));
-    let (filling, lost) = (reading(Filling, 4, &pair(), false), empty());
-    for other in [&standby, &filling, &lost] {
-        assert!(hold_off_of(&next_of(Some(&moving), Some(other))) >= 60_000, "{other:?}");
-    }
-    let stalled = Known { is_stalled: true, ..used(2) };
-    let filling = reading(Filling, 3, &pair(), false);
-    for other in [None, Some(&filling)] {
-        let next = next_for(stalled, Some(&moving), other);
-        assert!(hold_off_of(&next) >= 60_000, "{other:?}");
-    }
-    assert!(matches!(next_of(Some(&moving), Some(&filling)), Next::Copy { from: 0, to: 1 }));
-}
-
-#[test]
-fn no_node_returns_by_itself_to_an_engine_that_may_have_been_left() {
-    // The other engine cannot be read during the copy, so it may be in use already.
-    let moving = reading(Moving, 2, &pair(), false);
-    for known in [used(2), NOTHING] {
-        let stalled = Known { is_stalled: true, ..known };
-        let next = next_for(stalled, Some(&moving), None);
-        assert!(matches!(next, Next::Wait(_)), "{next:?}");
-    }
-}
-
-#[test]
-fn an_engine_that_was_left_is_retired_beside_the_one_that_serves() {
-    let active = reading(Active, 5, &pair(), false);
-    for left in
-        [reading(Active, 3, &pair(), false), reading(Moving, 4, &pair(), false), reading(Moving, 5, &pair(), false)]
-    {
-        let Next::Serve { engine: 1, chore: Some(Change { engine: 0, record, .. }) } =
-            next_after(5, Some(&left), Some(&active))
-        else {
-            panic!("{left:?} stops service")
-        };
-        assert_eq!((record.state, record.epoch), (Retired, Epoch::from_number(5)));
-    }
-    let both = next_after(5, Some(&active), Some(&active));
-    assert!(matches!(both, Next::Wait(_)), "two engines in one epoch: {both:?}");
 }
 
 #[test]
@@ -328,14 +332,6 @@ fn every_loss_begins_an_era_that_is_later_than_all_before_it() {
 }
 
 #[test]
-fn an_engine_to_which_an_unreadable_state_was_not_copied_is_held_off() {
-    let mut retired = reading(Retired, 3, &pair(), false);
-    retired.record.as_mut().unwrap().unreadable = 1;
-    let filling = reading(Filling, 3, &pair(), false);
-    assert!(hold_off_of(&next_of(Some(&retired), Some(&filling))) >= 60_000);
-}
-
-#[test]
 fn a_starting_node_holds_off_an_engine_that_may_have_been_left() {
     // It may have been left for the other engine, which has lost its data.
     let active = reading(Active, 5, &pair(), false);
@@ -405,16 +401,6 @@ fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
 }
 
 #[test]
-fn a_filling_engine_keeps_its_record_and_its_loss_begins_a_hold_off() {
-    let (active, filling) = (reading(Active, 5, &pair(), false), reading(Filling, 6, &pair(), false));
-    assert!(matches!(next_after(5, Some(&active), Some(&filling)), Next::Serve { engine: 0, chore: None }));
-    // It may have been active in its epoch, and be back as it was before.
-    let lost = reading(Filling, 6, &pair(), true);
-    let next = next_for(NOTHING, Some(&active), Some(&lost));
-    assert!(hold_off_of(&next) >= 60_000);
-}
-
-#[test]
 fn a_lost_engine_begins_above_the_last_epoch_that_the_idle_engine_knows() {
     let lost = empty();
     let mut idle = reading(Retired, 3, &pair(), false);
@@ -438,16 +424,6 @@ fn a_store_that_a_node_took_for_new_is_lost_for_a_node_that_remembers_it() {
 }
 
 #[test]
-fn an_engine_that_stopped_before_it_was_paired_is_retired_on_its_return() {
-    let (alone, active) = (reading(Active, 3, &[], false), reading(Active, 5, &pair(), false));
-    let Next::Serve { engine: 1, chore: Some(Change { engine: 0, record, .. }) } = next_of(Some(&alone), Some(&active))
-    else {
-        panic!("service stops")
-    };
-    assert_eq!((record.state, &record.pair[..]), (Retired, &pair()[..]));
-}
-
-#[test]
 fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
     let (alone, none) = (reading(Active, 5, &[], false), empty());
     let Next::Serve { engine: 0, chore: Some(Change { engine: 1, record, .. }) } = next_of(Some(&alone), Some(&none))
@@ -461,23 +437,4 @@ fn an_engine_is_one_of_a_pair_once_the_other_one_has_a_record() {
     // A new pair begins so, whichever engine is named first.
     let Next::Write(Change { engine: 0, record, .. }) = next_of(Some(&none), Some(&none)) else { panic!("founded") };
     assert_eq!((record.state, record.pair.is_empty()), (Active, true));
-    // An engine that was active or frozen is no new one.
-    for state in [Active, Moving, Filling, Retired] {
-        assert!(matches!(next_of(Some(&alone), Some(&reading(state, 4, &pair(), false))), Next::Wait(_)), "{state:?}");
-    }
-}
-
-#[test]
-fn a_node_that_was_stopped_for_a_while_does_not_rely_on_what_it_knew() {
-    let awake = used(5);
-    let slept = Known { has_slept: true, ..awake };
-    let (none, standby) = (empty(), reading(Standby, 5, &pair(), true));
-    // It may have been left for the engine that has lost its data.
-    let active = reading(Active, 5, &pair(), false);
-    for other in [&none, &standby] {
-        let next_of = |known| next_for(known, Some(&active), Some(other));
-        assert_eq!(hold_off_of(&next_of(awake)), 0);
-        assert!(hold_off_of(&next_of(slept)) >= 60_000);
-    }
-    assert!(matches!(next_alone(slept, &active), Next::Wait(_) | Next::Serve { .. }));
 }
