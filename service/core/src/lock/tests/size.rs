@@ -2,10 +2,6 @@
 
 use super::*;
 
-fn metadata() -> Option<Metadata> {
-    Some(Metadata::from_json_text(&format!("{{\"job\":\"{}\"}}", "x".repeat(1_000))))
-}
-
 fn written(state: &LockState) -> usize {
     state.to_json().unwrap().len()
 }
@@ -25,62 +21,41 @@ fn until_full(world: &mut World, request: impl Fn(&mut World) -> Acquire) -> (Ve
 }
 
 #[test]
-fn a_state_is_about_as_long_as_it_says() {
-    let mut world = world();
-    let check = |world: &World, what: &str| {
-        let (said, written) = (world.state.bytes(), written(&world.state));
-        assert!(written <= said && said <= 2 * written + 100, "{what}: {said} is said, {written} are written");
-    };
-    check(&world, "empty");
-    let long = Some(Owner::parse(&"o".repeat(256)).unwrap());
-    for number in 0..50 {
-        let request = world.request("ann", Mode::Shared);
-        let metadata = metadata().filter(|_| number % 3 == 0);
-        let owners = [None, request.lease.owner.clone(), long.clone()];
-        let ids = [request.lease.lease_id.clone(), LeaseId::parse(&format!("{number}-{}", "l".repeat(60))).unwrap()];
-        let (owner, lease_id) = (owners[number % 3].clone(), ids[number % 2].clone());
-        world.hold_as(with(request, |terms| {
-            (terms.metadata, terms.owner, terms.lease_id, terms.max_hold_ms) = (metadata, owner, lease_id, Some(60_000))
-        }));
-        check(&world, "with leases");
-    }
-    world.run(Command::Revoke(Revoke { note: note("why"), grace_ms: 1_000, token: None }));
-    check(&world, "with revocations");
-    for lease in world.state.holders.clone().iter().skip(1) {
-        world.release(lease);
-    }
-    check(&world, "with leases that have ended");
-    for node in ["one", "other"] {
-        world.wait(node, Mode::Exclusive);
-    }
-    check(&world, "with turns");
-}
-
-#[test]
-fn a_lease_for_which_the_key_has_no_space_is_refused_and_changes_nothing() {
-    let mut world = world();
-    let request = |world: &mut World| with(world.request("ann", Mode::Shared), |terms| terms.metadata = metadata());
-    let (held, full) = until_full(&mut world, request);
-    assert!(full.bytes > STATE_BYTES_MAX && held.len() >= 40, "{full:?}");
-    // A lease that is there can be repeated and renewed.
-    let lease_id = held[0].lease_id.clone();
-    let repeated = with(request(&mut world), |terms| terms.lease_id = lease_id);
-    assert!(matches!(world.run(Command::Acquire(repeated)), Outcome::Granted(grant) if grant.repeated));
-    assert!(matches!(world.renew(&held[0]), Outcome::Renewed(_)));
-    world.release(&held[0]);
-    let request = request(&mut world);
-    world.hold_as(request);
-}
-
-#[test]
-fn a_key_has_space_for_some_hundred_leases() {
+fn a_key_has_space_for_some_hundred_leases_and_serves_them_when_full() {
     let mut world = world();
     let request = |world: &mut World| {
         let lease_id = LeaseId::parse(&format!("3b9d1c20-7f7e-4f0e-8a5e-{:012}", world.requests)).unwrap();
         with(world.request("ann", Mode::Shared), |terms| (terms.lease_id, terms.owner) = (lease_id, None))
     };
-    let held = until_full(&mut world, request).0.len();
-    assert!((300..=500).contains(&held), "{held}");
+    let (held, full) = until_full(&mut world, request);
+    assert!((300..=500).contains(&held.len()) && full.bytes > STATE_BYTES_MAX, "{}: {full:?}", held.len());
+    let lease_id = held[0].lease_id.clone();
+    let repeated = with(request(&mut world), |terms| terms.lease_id = lease_id);
+    assert!(matches!(world.run(Command::Acquire(repeated)), Outcome::Granted(grant) if grant.repeated));
+    assert!(matches!(world.renew(&held[0]), Outcome::Renewed(_)));
+    world.release(&held[0]);
+    let next = request(&mut world);
+    world.hold_as(next);
+}
+
+/// A state with as many starts as it has space for can still be committed, and every lease of it can end.
+#[test]
+fn the_starts_of_a_window_are_bounded_by_the_length_of_the_state() {
+    let mut world = world();
+    let mut starts = 0;
+    loop {
+        let start = with(world.request("ann", Mode::Permits(1)), |terms| {
+            (terms.demand.limit, terms.min_hold_ms) = (Some(5_000), 60_000);
+        });
+        match world.run(Command::Acquire(start)) {
+            Outcome::Granted(grant) => drop(world.release(&grant.lease)),
+            Outcome::KeyFull(_) => break,
+            outcome => panic!("{outcome:?}"),
+        }
+        starts += 1;
+    }
+    assert!((800..1_500).contains(&starts), "{starts}");
+    assert!(written(&world.state) <= world.state.bytes() && world.state.bytes() <= STATE_BYTES_MAX);
 }
 
 /// Fills the key with leases, up to `bytes`.

@@ -1,134 +1,65 @@
-//! Lock-delay, the shortest and the longest hold.
+//! What stays taken after the end of a lease: its lock-delay, and its shortest hold.
 
 use super::*;
 
-#[test]
-fn after_an_expired_lease_nothing_is_granted_for_its_lock_delay() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.delay_ms) = (1_000, 500));
-    let lease = world.hold_as(request);
-    let over = lease.expires_at.plus_ms(500 + CLOCK_BOUND_MS);
-    world.pass(1_000 + CLOCK_BOUND_MS);
-    let delayed = Outcome::Refused(Refusal::Delayed(over));
-    let barge = with(world.request("ben", Mode::Exclusive), |terms| terms.barge = true);
-    assert_eq!(world.run(Command::Acquire(barge)), delayed);
-    let waiting = world.wait("ben", Mode::Exclusive);
-    assert_eq!(world.next(), None);
-    assert_eq!(world.state.next_change(&waiting.node, waiting.position, world.now), Some(over));
-    world.pass(499);
-    assert_eq!(world.acquire("ann", Mode::Exclusive), delayed);
-    world.pass(1);
-    assert_eq!(world.next(), Some("ben"));
-    world.hold_as(waiting);
-}
+type Change = fn(&mut LeaseTerms);
+type End = fn(&mut World, &Lease);
 
 #[test]
-fn a_lease_that_is_released_leaves_no_delay() {
-    let mut world = world();
-    let lease = world.hold_with("ann", Mode::Exclusive, |terms| terms.delay_ms = 500);
-    world.release(&lease);
-    world.hold("ben", Mode::Exclusive);
-}
-
-#[test]
-fn renewals_count_no_further_than_the_longest_hold() {
-    let mut world = world();
-    let lease = world.hold_with("ann", Mode::Exclusive, |terms| (terms.ttl_ms, terms.max_hold_ms) = (600, Some(1_000)));
-    let end = lease.granted_at.plus_ms(1_000);
-    world.pass(500);
-    let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
-    assert_eq!(renewed.expires_at, end);
-    world.pass(499);
-    let Outcome::Renewed(renewed) = world.renew(&lease) else { panic!("not renewed") };
-    assert_eq!(renewed.expires_at, end);
-    world.pass(1);
-    assert_eq!(why_lost(world.renew(&lease)), Some(EndReason::Expired));
-}
-
-#[test]
-fn a_lease_answered_as_ended_keeps_the_lock_until_it_ends_by_every_clock() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.max_hold_ms = Some(1_000));
-    let lease = world.hold_as(request.clone());
-    world.pass(1_000);
-    let again = world.run(Command::Acquire(with(request, |terms| terms.lease_id = lease.lease_id.clone())));
-    assert_eq!(why_lost(again), Some(EndReason::Expired));
-    assert_eq!(why_lost(world.release(&lease)), Some(EndReason::Expired));
-    let refused = world.acquire("ben", Mode::Exclusive);
-    assert_eq!(refused, Outcome::Refused(Refusal::Delayed(lease.ends_at())));
-    world.pass(CLOCK_BOUND_MS);
-    world.hold("ben", Mode::Exclusive);
-}
-
-#[test]
-fn a_holder_is_warned_once_when_four_fifths_of_its_time_are_over() {
-    let mut world = world();
-    let lease = world.hold_with("ann", Mode::Exclusive, |terms| terms.max_hold_ms = Some(1_000));
-    let due = lease.granted_at.plus_ms(800);
-    assert_eq!(world.state.next_notice(), Some(due));
-    world.pass(799);
-    assert!(world.happened(EventKind::HeldTooLong).is_empty());
-    world.pass(51);
-    world.pass(1);
-    let warned = world.happened(EventKind::HeldTooLong);
-    assert_eq!((warned.len(), warned[0].at, warned[0].held_ms), (1, due, Some(800)));
-    assert_eq!(world.state.next_notice(), Some(lease.ends_at()));
-}
-
-#[test]
-fn a_lock_that_is_released_early_stays_taken_for_its_shortest_hold() {
-    let mut world = world();
-    let request = with(world.request("ann", Mode::Exclusive), |terms| terms.min_hold_ms = 500);
-    let lease = world.hold_as(request.clone());
-    let until = lease.granted_at.plus_ms(500 + CLOCK_BOUND_MS);
-    let waiting = world.wait("ben", Mode::Exclusive);
-    world.pass(100);
-    world.release(&lease);
-    let delayed = Outcome::Refused(Refusal::Delayed(until));
-    assert_eq!(world.acquire("ann", Mode::Exclusive), delayed, "its own owner is refused, too");
-    let barge = with(world.request("cid", Mode::Shared), |terms| terms.barge = true);
-    assert_eq!(world.run(Command::Acquire(barge)), delayed);
-    assert_eq!(why_lost(world.run(Command::Acquire(request))), Some(EndReason::Released));
-    assert_eq!((world.next(), world.state.idle_from() >= until), (None, true));
-    assert_eq!(world.state.next_change(&waiting.node, waiting.position, world.now), Some(until));
-    world.pass(400 + CLOCK_BOUND_MS);
-    assert_eq!(world.next(), Some("ben"));
-    world.hold_as(waiting);
-}
-
-#[test]
-fn only_an_early_release_keeps_the_shortest_hold_and_force_ends_it() {
-    let mut world = world();
-    let short = |world: &mut World| {
-        with(world.request("ann", Mode::Exclusive), |terms| (terms.ttl_ms, terms.min_hold_ms) = (200, 500))
+fn whether_a_lock_stays_taken_depends_on_how_its_last_lease_has_ended() {
+    let delay: Change = |terms| terms.delay_ms = 500;
+    let shortest: Change = |terms| terms.min_hold_ms = 500;
+    let released: End = |world, lease| drop(world.release(lease));
+    let released_late: End = |world, lease| {
+        let longer = Renew::new(lease.lease_id.clone(), Some(5_000));
+        assert!(matches!(world.run(Command::Renew(longer)), Outcome::Renewed(_)));
+        world.pass(500 + 2 * CLOCK_BOUND_MS);
+        world.release(lease);
     };
-    let request = short(&mut world);
-    world.hold_as(request);
-    world.pass(200 + CLOCK_BOUND_MS);
-    let request = with(short(&mut world), |terms| terms.ttl_ms = 5_000);
-    let late = world.hold_as(request);
-    world.pass(500 + CLOCK_BOUND_MS);
-    world.release(&late);
-    let request = short(&mut world);
-    let undelivered = world.hold_as(request);
-    assert!(world.give_back(&undelivered));
-    let request = short(&mut world);
-    let early = world.hold_as(request);
-    world.release(&early);
-    assert!(matches!(world.acquire("ben", Mode::Exclusive), Outcome::Refused(Refusal::Delayed(_))));
-    world.run(Command::Force(Force { note: note("now"), token: None }));
-    world.hold("ben", Mode::Exclusive);
+    let expired: End = |world, lease| world.pass(lease.ttl_ms + CLOCK_BOUND_MS);
+    let given_back: End = |world, lease| assert!(give_back::gives_back(world, lease));
+    let released_and_forced: End = |world, lease| {
+        world.release(lease);
+        world.run(Command::Force(Force { note: Note::default(), token: None }));
+    };
+    let permit = Mode::Permits(1);
+    for (what, mode, change, end, stays_taken) in [
+        ("a delay, and it has expired", Mode::Exclusive, delay, expired, true),
+        ("a delay, and it was released", Mode::Exclusive, delay, released, false),
+        ("a delay, and it was given back", Mode::Exclusive, delay, given_back, false),
+        ("a shortest hold, and it was released", Mode::Exclusive, shortest, released, true),
+        ("a shortest hold that was over", Mode::Exclusive, shortest, released_late, false),
+        ("a shortest hold, and it has expired", Mode::Exclusive, shortest, expired, false),
+        ("a shortest hold, and it was given back", Mode::Exclusive, shortest, given_back, false),
+        ("a shortest hold that was ended by force", Mode::Exclusive, shortest, released_and_forced, false),
+        ("a start, and it was released", permit, shortest, released, true),
+        ("a start, and it has expired", permit, shortest, expired, true),
+        ("a start that was over", permit, shortest, released_late, false),
+        ("a start, and it was given back", permit, shortest, given_back, false),
+        ("a start that was ended by force", permit, shortest, released_and_forced, false),
+    ] {
+        let mut world = world();
+        let terms = |terms: &mut LeaseTerms| {
+            (terms.ttl_ms, terms.demand.limit) = (200, Some(1).filter(|_| mode.permits() > 0));
+            change(terms);
+        };
+        let lease = world.hold_with("ann", mode, terms);
+        end(&mut world, &lease);
+        let next = world.acquire("ben", Mode::Exclusive);
+        let is_refused = matches!(next, Outcome::Refused(Refusal::Delayed(_)));
+        assert!(is_refused == stays_taken && matches!(next, Outcome::Granted(_)) != stays_taken, "{what}: {next:?}");
+    }
 }
 
 #[test]
-fn a_lock_held_for_too_long_is_one_event_however_often_it_is_renewed() {
+fn permits_that_are_kept_move_to_another_store_with_its_clock() {
     let mut world = world();
-    let lease =
-        world.hold_with("ann", Mode::Exclusive, |terms| (terms.ttl_ms, terms.warn_after_ms) = (1_000, Some(1_500)));
-    for _ in 0..6 {
-        world.pass(500);
-        assert!(matches!(world.renew(&lease), Outcome::Renewed(_)));
-    }
-    let warned: Vec<Timestamp> = world.happened(EventKind::HeldTooLong).iter().map(|event| event.at).collect();
-    assert_eq!(warned, [lease.granted_at.plus_ms(1_500)]);
+    let early =
+        world.hold_with("ann", Mode::Permits(1), |terms| (terms.demand.limit, terms.min_hold_ms) = (Some(3), 1_000));
+    world.release(&early);
+    world.run(Command::Close(Close { reason: "deploy".into(), until: Some(world.now.plus_ms(1_000)) }));
+    let moved = world.state.carried(250, &LockState::default());
+    assert_eq!(moved.kept()[0].until, early.granted_at.plus_ms(1_250 + 2 * CLOCK_BOUND_MS));
+    assert_eq!(moved.closing(world.now).unwrap().until, Some(world.now.plus_ms(1_250)));
+    assert_eq!(moved.carried(-250, &LockState::default()), world.state);
 }

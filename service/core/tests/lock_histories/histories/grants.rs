@@ -47,16 +47,6 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
     let Command::Acquire(request) = context.command else { return None };
     let due = due(context.settled, request, context.now);
     let outcome = &context.done.outcome;
-    let is_mismatch = matches!(outcome, Outcome::LimitMismatch(_));
-    broken.expect(is_mismatch == (due == Due::Mismatch), Promise::MismatchIsExact, || context.describe());
-    let is_blocked = *outcome == Outcome::UpgradeBlocked;
-    let is_granted = matches!(outcome, Outcome::Granted(_));
-    let kept = match due {
-        Due::Upgrade => is_granted,
-        _ => is_blocked == (due == Due::UpgradeBlocked),
-    };
-    broken.expect(kept, Promise::UpgradeNeverWaits, || context.describe());
-    broken.expect(due != Due::Nested || is_granted, Promise::HoldersWaitForNobody, || context.describe());
     let is_true = match outcome {
         Outcome::Refused(Refusal::Closed) => due == Due::Closed,
         Outcome::Refused(Refusal::GroupAtLimit) => due == Due::GroupAtLimit,
@@ -65,11 +55,12 @@ pub fn check_acquire(broken: &mut Broken, context: &Context<'_>) -> Option<NewGr
         Outcome::Refused(Refusal::Reserved) => due == Due::Reserved,
         Outcome::LeaseIdReused | Outcome::LeaseLost(_) => due == Due::Known,
         Outcome::Granted(grant) if grant.repeated => due == Due::Known && is_repetition(context.after, request, grant),
-        Outcome::Granted(_) => due != Due::Known,
-        Outcome::LimitMismatch(_) | Outcome::UpgradeBlocked => true,
+        Outcome::Granted(_) => matches!(due, Due::Nested | Due::Upgrade | Due::Granted(_)),
+        Outcome::LimitMismatch(_) => due == Due::Mismatch,
+        Outcome::UpgradeBlocked => due == Due::UpgradeBlocked,
         _ => false,
     };
-    broken.expect(is_true, Promise::RefusalsAreTrue, || format!("{due:?}: {}", context.describe()));
+    broken.expect(is_true, Promise::AnswersAreTrue, || format!("{due:?}: {}", context.describe()));
     match outcome {
         Outcome::Granted(grant) if !grant.repeated => {
             let way = match due {
@@ -201,17 +192,8 @@ fn check_grant(broken: &mut Broken, request: &Acquire, new: &NewGrant, context: 
     let Context { settled, after, now, .. } = context;
     let lease = &new.lease;
     let others = settled.holders();
-    let goes = others.iter().all(|other| match (lease.mode, other.mode) {
-        (Mode::Shared, Mode::Shared) | (Mode::Permits(_), Mode::Permits(_)) => true,
-        (Mode::Permits(_), _) | (_, Mode::Permits(_)) => false,
-        (Mode::Exclusive, _) | (_, Mode::Exclusive) => is_owners(other, request),
-    });
-    broken.expect(goes, Promise::GoTogether, || context.describe());
-    let kept: u32 = after.kept().iter().map(|kept| kept.permits).sum();
-    let taken = kept + after.holders().iter().map(|lease| lease.mode.permits()).sum::<u32>();
-    let is_within = lease.mode.permits() == 0 || new.limit.is_some_and(|limit| taken <= limit);
     let is_in_force = new.limit == after.limit_in_force().filter(|_| lease.mode.permits() > 0);
-    broken.expect(is_within && is_in_force, Promise::PermitsWithinLimit, || context.describe());
+    broken.expect(is_in_force, Promise::LimitIsKept, || context.describe());
     check_numbers(broken, new, context);
     groups::check_grant(broken, request, lease, context);
     if new.way == Way::Nested {

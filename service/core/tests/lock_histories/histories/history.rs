@@ -72,7 +72,9 @@ pub enum Call {
         grace_ms: u64,
         token: Option<Presented>,
     },
-    Force,
+    Force {
+        token: Option<Presented>,
+    },
     Fence(Presented),
     Close {
         until_ms: Option<u64>,

@@ -1,10 +1,10 @@
 //! Limits, revocations and fences, and what must hold in every state.
 
-use latchgate_core::lock::{Closing, Command, LockState, Outcome, Revoke};
+use latchgate_core::lock::{Closing, Command, Force, LockState, Outcome, Revoke};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use super::promise::{Broken, Promise};
-use super::steps::{Context, closing, find, is_new_grant};
+use super::steps::{Context, closing, find, is_meant, is_new_grant};
 
 pub fn check_intervention(broken: &mut Broken, context: &Context<'_>) {
     check_limit(broken, context);
@@ -13,9 +13,7 @@ pub fn check_intervention(broken: &mut Broken, context: &Context<'_>) {
     match context.command {
         Command::Revoke(request) => check_revocation(broken, request, context),
         Command::Fence(token) => check_fence(broken, *token, context),
-        Command::Force(_) => {
-            broken.expect(context.after.holders().is_empty(), Promise::RevokedIsOver, || context.describe());
-        }
+        Command::Force(request) => check_force(broken, request, context),
         _ => {
             let is_same = context.after.fence() == context.settled.fence();
             broken.expect(is_same, Promise::FenceIsExact, || context.describe());
@@ -63,8 +61,9 @@ fn check_closing(broken: &mut Broken, context: &Context<'_>) {
     let is_over = |until: Option<Timestamp>| until.is_some_and(|until| until.plus_ms(CLOCK_BOUND_MS) <= context.now);
     let is_as_ordered = match context.command {
         Command::Close(request) => {
-            let is_in_force = |closing: &Closing| (&closing.reason, closing.until) == (&request.reason, request.until);
-            is_over(request.until) && closing(after) == closing(settled) || closing(after).is_some_and(is_in_force)
+            let since = closing(settled).map_or(context.now, |earlier| earlier.since);
+            let ordered = Closing { reason: request.reason.clone(), since, until: request.until };
+            is_over(request.until) && closing(after) == closing(settled) || closing(after) == Some(&ordered)
         }
         Command::Open => closing(after).is_none(),
         _ => closing(after) == closing(settled),
@@ -108,17 +107,14 @@ fn check_ends(broken: &mut Broken, context: &Context<'_>) {
 }
 
 fn check_revocation(broken: &mut Broken, request: &Revoke, context: &Context<'_>) {
-    let is_live = |token: u64| context.settled.holders().iter().any(|lease| lease.token == token);
-    if request.token.is_some_and(|token| token != context.settled.token() && !is_live(token)) {
-        let is_refused = context.done.outcome == Outcome::StaleToken { current: context.settled.token() };
-        let is_same = context.settled.holders() == context.after.holders();
-        return broken.expect(is_refused && is_same, Promise::RevokedByTheDeadline, || context.describe());
+    if is_stale(broken, request.token, context) {
+        return;
     }
     let asked = context.now.plus_ms(request.grace_ms);
     let mut deadlines = Vec::new();
     for before in context.settled.holders() {
         let Some(after) = find(context.after, before) else { continue };
-        if request.token.is_some_and(|token| token != before.token) {
+        if !is_meant(request.token, before) {
             continue;
         }
         let earlier = before.revocation.as_ref().map(|revocation| revocation.deadline);
@@ -131,6 +127,31 @@ fn check_revocation(broken: &mut Broken, request: &Revoke, context: &Context<'_>
     let leases = u32::try_from(deadlines.len()).unwrap();
     let expected = Outcome::Revoking { leases, deadline: deadlines.into_iter().max() };
     broken.expect(context.done.outcome == expected, Promise::RevokedByTheDeadline, || context.describe());
+}
+
+/// No lease has the token of an operator's order, and another one has been granted since. Then the order is refused.
+fn is_stale(broken: &mut Broken, token: Option<u64>, context: &Context<'_>) -> bool {
+    let Context { settled, after, done, .. } = *context;
+    let is_live = |token: u64| settled.holders().iter().any(|lease| lease.token == token);
+    let is_stale = token.is_some_and(|token| token != settled.token() && !is_live(token));
+    let is_refused = done.outcome == Outcome::StaleToken { current: settled.token() };
+    let is_kept = is_stale == is_refused && (!is_stale || settled == after);
+    broken.expect(is_kept, Promise::OrdersAreForWhatTheyMean, || context.describe());
+    is_stale
+}
+
+/// Every lease that is meant has ended. With the last one, delays and kept permits end, too.
+fn check_force(broken: &mut Broken, request: &Force, context: &Context<'_>) {
+    if is_stale(broken, request.token, context) {
+        return;
+    }
+    let meant = context.settled.holders().iter().filter(|lease| is_meant(request.token, lease)).count();
+    let after = context.after;
+    let is_left = after.holders().iter().any(|lease| is_meant(request.token, lease));
+    let is_free = after.kept().is_empty() && after.delayed_until(context.now).is_none();
+    let is_told = context.done.outcome == Outcome::Forced { leases: u32::try_from(meant).unwrap() };
+    let is_kept = !is_left && is_told && (is_free || !after.holders().is_empty());
+    broken.expect(is_kept, Promise::RevokedIsOver, || context.describe());
 }
 
 fn check_fence(broken: &mut Broken, token: u64, context: &Context<'_>) {

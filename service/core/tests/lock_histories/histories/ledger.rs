@@ -15,6 +15,7 @@ use super::steps::Ending;
 
 /// A key remembers so many of the leases that ended last: docs/GUARANTEES.md.
 const REMEMBERED: usize = 8;
+const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
 #[derive(Default)]
 pub struct Ledger {
@@ -74,8 +75,9 @@ impl Ledger {
         }
         for (command, outcome) in &evaluated.outcomes {
             match (command, outcome) {
-                (Command::Force(_), _) => {
-                    self.held_until.clear();
+                (Command::Force(_), Outcome::Forced { .. }) => {
+                    // It may end the delay of a lease whose holder was answered by an early clock that its time is over.
+                    self.held_until.retain(|id, _| new.holders().iter().any(|lease| lease.lease_id == *id));
                     self.commits.frees(at.plus_ms(1));
                 }
                 (Command::Close(request), Outcome::Closed(_)) => {
@@ -105,8 +107,11 @@ impl Ledger {
                 self.limit_set = *permits;
             }
         }
-        let is_in_force = self.limit_set.is_none() || new.limit_in_force() == self.limit_set;
-        self.broken.expect(is_in_force, Promise::LimitIsKept, || format!("{:?} was set: {new:?}", self.limit_set));
+        let is_told = |outcome: &Outcome| !matches!(outcome, Outcome::LimitMismatch(mismatch) if mismatch.is_set != self.limit_set.is_some());
+        let are_told = evaluated.answered.iter().all(|(_, outcome)| is_told(outcome));
+        let is_in_force = new.limit_in_force() == self.limit_set && new.idle_from() > at.plus_ms(YEAR_MS);
+        let is_kept = are_told && (is_in_force || self.limit_set.is_none());
+        self.broken.expect(is_kept, Promise::LimitIsKept, || format!("{:?} was set: {new:?}", self.limit_set));
     }
 
     fn check_ended(&mut self, at: Timestamp, ending: &Ending) {
@@ -243,5 +248,6 @@ fn remembered(state: &LockState, lease_id: &LeaseId) -> Option<EndReason> {
 
 fn survives_json(state: &LockState) -> bool {
     let text = state.to_json().unwrap();
-    serde_json::from_str::<LockState>(&text).is_ok_and(|read| read == *state)
+    let is_about_as_long = text.len() <= state.bytes() + 50 && state.bytes() <= 2 * text.len() + 100;
+    is_about_as_long && serde_json::from_str::<LockState>(&text).is_ok_and(|read| read == *state)
 }

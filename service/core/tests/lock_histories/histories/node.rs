@@ -1,16 +1,18 @@
 //! A node: the wait queue and the evaluation of `latchgate_core`, a clock of its own, and the state it saw last.
 
-use latchgate_core::Timestamp;
+use std::collections::BTreeSet;
+
 use latchgate_core::lock::{
-    self, Acquire, Batch, Command, Demand, Evaluation, Event, GiveBack, LeaseId, LeaseTerms, LockState, Mode, NodeId,
-    Outcome, Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
+    self, Acquire, Batch, Command, Demand, Evaluation, Event, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Mode,
+    NodeId, Outcome, Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
+use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
 use super::grants::NewGrant;
 use super::groups;
 use super::ledger::Ledger;
 use super::promise::Promise;
-use super::steps::{Ending, checked_step};
+use super::steps::{Ending, checked_step, closing};
 use super::store::Stored;
 
 /// What the histories attach to a waiter.
@@ -139,9 +141,29 @@ impl Node {
             grants,
         };
         self.check_readers(ledger, &evaluated, now);
+        self.check_timer(ledger, &evaluated, now);
         check_next_turn(ledger, &evaluated.state, now);
         ledger.check_outlived(&evaluated.state, store_now);
         evaluated
+    }
+
+    /// The timer of the node fires as soon as time lets its first waiter be granted the lock.
+    fn check_timer(&self, ledger: &mut Ledger, evaluated: &Evaluated, now: Timestamp) {
+        let waits = |waiter: &&Waiter| waiter.deadline.is_some() && !evaluated.answers(waiter);
+        let Some(first) = self.waiters().find(waits) else { return };
+        let (state, request) = (&evaluated.state, Command::Acquire(first.request.clone()));
+        let is_granted = |at: &Timestamp| {
+            matches!(step(&mut state.clone(), &request, *at, Terms::FREE).outcome, Outcome::Granted(_))
+        };
+        let timer = state.next_change(&self.id, first.request.position, now);
+        // It evaluates them again before its own turn lapses.
+        let own = state.turns().iter().filter(|turn| turn.node == self.id).map(|turn| turn.until);
+        let looks_again = own.chain(timer).min();
+        let is_missed = |at: &Timestamp| *at > now && looks_again.is_none_or(|again| *at < again) && is_granted(at);
+        let missed = times(state).into_iter().find(is_missed).filter(|_| !is_granted(&now));
+        ledger.broken.expect(missed.is_none(), Promise::NodesLookInTime, || {
+            format!("{first:?} can be granted the lock at {missed:?}, but the timer is {timer:?}: {state:?}")
+        });
     }
 
     /// Readers that wait one behind the other are admitted together.
@@ -164,6 +186,18 @@ impl Node {
         let is_left = is_open && front.request.lease.demand.mode == Mode::Shared;
         ledger.broken.expect(!is_left, Promise::ReadersGoTogether, || format!("{front:?} is left at {state:?}"));
     }
+}
+
+/// When time may change what a request is answered.
+fn times(state: &LockState) -> BTreeSet<Timestamp> {
+    let of_lease = |lease: &Lease| {
+        let hold = lease.granted_at.plus_ms(lease.min_hold_ms + CLOCK_BOUND_MS);
+        [lease.ends_at(), lease.ends_at().plus_ms(lease.delay_ms), hold, hold.plus_ms(CLOCK_BOUND_MS)]
+    };
+    let leases = state.holders().iter().flat_map(of_lease);
+    let closed = closing(state).and_then(|closing| closing.until).map(|until| until.plus_ms(CLOCK_BOUND_MS));
+    let kept = state.kept().iter().map(|kept| kept.until).chain(state.delayed_until(Timestamp::default()));
+    leases.chain(kept).chain(state.turns().iter().map(|turn| turn.until)).chain(closed).collect()
 }
 
 /// The turn whose node is notified is the first, and its request is granted or refused for good.

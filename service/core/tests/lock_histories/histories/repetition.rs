@@ -39,6 +39,8 @@ fn is_repeated(first: &Outcome, second: &Outcome) -> bool {
     match (first, second) {
         (Outcome::Released { .. }, again) => *again == Outcome::AlreadyReleased,
         (Outcome::Forced { .. }, Outcome::Forced { leases }) => *leases == 0,
+        // Of a lease that has ended, and is not the last.
+        (Outcome::Forced { .. }, Outcome::StaleToken { .. }) => true,
         (Outcome::Opened { .. }, Outcome::Opened { was_closed }) => !was_closed,
         (first, second) => first == second,
     }

@@ -8,7 +8,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    const ALL: [&'static str; 48] = [
+    const ALL: [&'static str; 49] = [
         "granted at once",
         "granted after a wait",
         "granted as the wait ends",
@@ -36,21 +36,22 @@ impl Seen {
         "refused by the limit of its group",
         "granted ahead of an earlier request of another group",
         "groups took turns",
-        "opened by an operator",
-        "opened by time",
         "limit mismatch",
         "limit mismatch after a wait",
         "delayed",
         "barge",
         "renewed",
+        "granted",
         "released",
-        "released early",
+        "given_back",
         "expired",
+        "revoking",
         "revoked",
         "forced",
-        "given back",
+        "closed",
+        "opened",
+        "held_too_long",
         "given back too late",
-        "held too long",
         "fence passed",
         "fence refused",
         "lost",

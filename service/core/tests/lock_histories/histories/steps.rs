@@ -72,6 +72,7 @@ pub fn checked_step(broken: &mut Broken, state: &mut LockState, command: &Comman
     events.extend(closed_or_opened(&context));
     check_intervention(broken, &context);
     check_events(broken, &events, &context);
+    check_notice(broken, &context);
     check_repetition(broken, &context);
     Taken { done, endings, grant }
 }
@@ -100,11 +101,11 @@ fn expiry(lease: &Lease) -> Ending {
     Ending { lease: lease.clone(), why, at: lease.expires_at, is_by_command: false }
 }
 
-/// A lease that was still there when four fifths of its time were over.
+/// A lease that was still there when four fifths of its time were over, or the time after which its holder is warned.
 fn warnings(before: &LockState, now: Timestamp) -> Vec<Event> {
     let due = |lease: &&Lease| {
-        let hold_ms = lease.hold_until?.ms_since(lease.granted_at);
-        let at = lease.granted_at.plus_ms(hold_ms * 4 / 5);
+        let of_hold = lease.hold_until.map(|until| until.ms_since(lease.granted_at) * 4 / 5);
+        let at = lease.granted_at.plus_ms(of_hold.into_iter().chain(lease.warn_after_ms).min()?);
         (!lease.warned && at <= now && at < lease.ends_at()).then_some(at)
     };
     let warned = before.holders().iter().filter_map(|lease| Some((lease, due(&lease)?)));
@@ -160,7 +161,7 @@ fn check_ended(broken: &mut Broken, context: &Context<'_>) -> Vec<Ending> {
             Command::GiveBack(request) if is_own(&request.lease_id) && request.grant == lease.grant_id() => {
                 Some(EventKind::GivenBack)
             }
-            Command::Force(_) => Some(EventKind::Forced),
+            Command::Force(request) if is_meant(request.token, lease) => Some(EventKind::Forced),
             _ => None,
         };
         broken.expect(why.is_some(), Promise::OnlyItsOwnId, || format!("{lease:?}: {}", context.describe()));
@@ -185,8 +186,7 @@ fn check_kept(broken: &mut Broken, context: &Context<'_>) -> Vec<Event> {
             Command::Revoke(request) => {
                 events.push(event(EventKind::Revoking, after, context.now));
                 let (revocation, expires_at) = (after.revocation.clone(), after.expires_at);
-                let is_meant = request.token.is_none_or(|token| token == before.token);
-                is_meant && Lease { revocation, expires_at, ..before.clone() } == *after
+                is_meant(request.token, before) && Lease { revocation, expires_at, ..before.clone() } == *after
             }
             _ => false,
         };
@@ -223,6 +223,22 @@ fn check_events(broken: &mut Broken, expected: &[Event], context: &Context<'_>) 
     let over = events.iter().find(is_over);
     broken.expect(over.is_none(), Promise::EventsAreAhead, || format!("{over:?}: {}", context.describe()));
     broken.expect(is_told && is_exact, Promise::EventsAreExact, || format!("not {expected:?}: {}", context.describe()));
+}
+
+/// Time causes the next event when the state says so.
+fn check_notice(broken: &mut Broken, context: &Context<'_>) {
+    let causes = |at_ms: u64| !context.after.clone().settle(Timestamp::from_ms(at_ms), 0).1.is_empty();
+    let is_exact = match context.after.next_notice().map(Timestamp::as_ms) {
+        _ if !context.done.changed => true,
+        Some(at_ms) => causes(at_ms) && !causes(at_ms - 1),
+        None => !causes(u64::MAX),
+    };
+    broken.expect(is_exact, Promise::EventsAreExact, || context.describe());
+}
+
+/// Whether an operator means this lease.
+pub fn is_meant(token: Option<u64>, lease: &Lease) -> bool {
+    token.is_none_or(|token| token == lease.token)
 }
 
 fn event(kind: EventKind, lease: &Lease, at: Timestamp) -> Event {

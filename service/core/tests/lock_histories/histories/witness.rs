@@ -1,39 +1,21 @@
 //! Which situations a commit shows.
 
-use latchgate_core::lock::{Command, Event, EventKind, Lease, Mode, Outcome, WaiterId};
+use latchgate_core::lock::{EventKind, Lease, Mode, WaiterId};
 
 use super::grants::Way;
 use super::node::Evaluated;
+use super::steps::Ending;
 use super::store::Stored;
 use super::world::World;
 
 impl World {
-    pub fn note_ended(&mut self, evaluated: &Evaluated) {
-        for ending in &evaluated.endings {
-            self.seen.note(match ending.why {
-                EventKind::Released => "released",
-                EventKind::GivenBack => "given back",
-                EventKind::Revoked => "revoked",
-                EventKind::Forced => "forced",
-                _ => "expired",
-            });
-            let is_early = |event: &Event| {
-                event.kind == EventKind::Released
-                    && event.token == ending.lease.token
-                    && event.held_ms < Some(ending.lease.min_hold_ms)
-            };
-            self.seen.note_if(evaluated.events.iter().any(is_early), "released early");
-            let is_down = |lease: &Lease| lease.owner == ending.lease.owner && lease.mode == Mode::Shared;
-            let is_downgrade = ending.why == EventKind::Released && ending.lease.mode == Mode::Exclusive;
+    pub fn note_events(&mut self, evaluated: &Evaluated) {
+        evaluated.events.iter().for_each(|event| self.seen.note(event.kind.as_str()));
+        for Ending { lease: ended, why, .. } in &evaluated.endings {
+            let is_down = |lease: &Lease| lease.owner == ended.owner && lease.mode == Mode::Shared;
+            let is_downgrade = *why == EventKind::Released && ended.mode == Mode::Exclusive;
             self.seen.note_if(is_downgrade && evaluated.state.holders().iter().any(is_down), "downgrade");
         }
-        let is_opened = evaluated.events.iter().any(|event| event.kind == EventKind::Opened);
-        let is_by_order = |(_, outcome): &(Command, Outcome)| *outcome == Outcome::Opened { was_closed: true };
-        let is_ordered = evaluated.outcomes.iter().any(is_by_order);
-        self.seen.note_if(is_ordered, "opened by an operator");
-        self.seen.note_if(is_opened && !is_ordered, "opened by time");
-        let is_warned = evaluated.events.iter().any(|event| event.kind == EventKind::HeldTooLong);
-        self.seen.note_if(is_warned, "held too long");
     }
 
     pub fn note_granted(&mut self, index: usize, id: WaiterId, lease: &Lease, way: Way, old: &Stored) {

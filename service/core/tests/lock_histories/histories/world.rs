@@ -168,7 +168,7 @@ impl World {
             Call::Revoke { grace_ms, token: of } => {
                 Command::Revoke(Revoke { note: note(), grace_ms: *grace_ms, token: of.as_ref().map(token) })
             }
-            Call::Force => Command::Force(Force { note: note(), token: None }),
+            Call::Force { token: of } => Command::Force(Force { note: note(), token: of.as_ref().map(token) }),
             Call::Fence(presented) => Command::Fence(token(presented)),
             Call::Close { until_ms } => {
                 let until = until_ms.map(|ms| self.store.now.plus_ms(ms));
@@ -210,7 +210,7 @@ impl World {
                 delay_ms,
                 min_hold_ms,
                 max_hold_ms,
-                warn_after_ms: None,
+                warn_after_ms: (lease % 4 == 1).then_some(700),
                 metadata: (lease % 3 == 0).then(|| Metadata::from_json_text("{\"why\":\"\\\"🔒\\\\\"}")),
             },
             node: node.id.clone(),
@@ -263,7 +263,7 @@ impl World {
         let new = self.store.stored.clone();
         self.ledger.check_over(&evaluated);
         self.ledger.committed(at, &old.state, &new.state, &evaluated);
-        self.note_ended(&evaluated);
+        self.note_events(&evaluated);
         for (id, lease, way) in winners(&evaluated) {
             self.note_granted(index, id, &lease, way, old);
             self.seen.note_if(ended.contains(&id), "granted as the wait ends");
