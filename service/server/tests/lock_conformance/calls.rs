@@ -83,23 +83,9 @@ pub fn refused(answer: Answer<Acquired>) -> Refused {
 }
 
 /// The reason why the lease is lost.
-pub fn acquire_lost(answer: Answer<Acquired>) -> Option<EndReason> {
-    match answer {
-        Ok(Acquired::Outcome(Outcome::LeaseLost(lost), _)) => lost.why,
-        other => panic!("not lost: {other:?}"),
-    }
-}
-
-pub fn renew_lost(answer: Answer<(Outcome, Timestamp)>) -> Option<EndReason> {
-    match answer {
-        Ok((Outcome::LeaseLost(lost), _)) => lost.why,
-        other => panic!("not lost: {other:?}"),
-    }
-}
-
-pub fn release_lost(answer: Answer<Outcome>) -> Option<EndReason> {
-    match answer {
-        Ok(Outcome::LeaseLost(lost)) => lost.why,
+pub fn why_lost(outcome: Outcome) -> Option<EndReason> {
+    match outcome {
+        Outcome::LeaseLost(lost) => lost.why,
         other => panic!("not lost: {other:?}"),
     }
 }
@@ -180,11 +166,6 @@ pub async fn until_waiting(node: &Locks, waiters: u64) {
 pub async fn until_held_by(node: &Locks, name: &str) {
     let is_held = || async { holder(node).await.as_deref() == Some(name) };
     assert!(eventually(PATIENCE, is_held).await, "{:?}", inspect(node).await);
-}
-
-pub async fn until_free(node: &Locks) {
-    let is_free = || async { holder(node).await.is_none() };
-    assert!(eventually(PATIENCE, is_free).await, "{:?}", inspect(node).await);
 }
 
 /// Waits until the store's clock is past `time`.

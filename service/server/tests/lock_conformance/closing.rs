@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Command, Outcome, Refusal};
-use latchgate_node::locks::{LockRequest, Locks};
+use latchgate_node::locks::LockRequest;
 
 use crate::calls::*;
 use crate::many::{all, all_granted, join_all, one_refused, until_waiting_at, waiting};
@@ -12,17 +11,13 @@ use crate::worlds::World;
 
 const REASON: &str = "release weekend";
 
-async fn close(node: &Locks, until: Option<Timestamp>) {
-    let closed = command(node, Command::Close(Close { reason: REASON.into(), until })).await;
-    assert!(matches!(&closed, Outcome::Closed(closing) if &*closing.reason == REASON && closing.until == until));
-}
-
 pub async fn a_closed_key_keeps_its_waiters_and_opens_for_the_first(world: &World) {
     let node = world.node().await;
     hold(&node, "me").await;
     let first = join(&node, wait("first")).await;
     until_waiting(&node, 1).await;
-    close(&node, None).await;
+    let closed = command(&node, Command::Close(Close { reason: REASON.into(), until: None })).await;
+    assert!(matches!(&closed, Outcome::Closed(closing) if &*closing.reason == REASON));
     let second = join(&node, wait("second")).await;
     until_waiting(&node, 2).await;
     release(&node, "me").await;
@@ -37,16 +32,6 @@ pub async fn a_closed_key_keeps_its_waiters_and_opens_for_the_first(world: &Worl
     granted(joined(first).await);
     release(&node, "first").await;
     granted(joined(second).await);
-}
-
-pub async fn a_closing_ends_by_itself_and_the_waiter_is_granted(world: &World) {
-    let node = world.node().await;
-    let until = inspect(&node).await.now.plus_ms(1_500);
-    close(&node, Some(until)).await;
-    let waiting = join(&node, wait("next")).await;
-    until_waiting(&node, 1).await;
-    let lease = granted(joined(waiting).await).lease;
-    assert!(lease.granted_at >= until, "{lease:?} before {until:?}");
 }
 
 pub async fn a_multilock_waits_for_a_closed_key_as_for_a_held_one(world: &World) {

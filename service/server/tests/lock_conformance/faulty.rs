@@ -31,14 +31,10 @@ pub struct Faults {
     pub lost_commits: u64,
     /// How many of the next commits of locked states lose their answer.
     pub lost_locked: u64,
-    /// How many of the next commits are made, but answered as lost races.
-    pub lost_races: u64,
     /// Every call fails.
     pub is_down: bool,
     /// The store goes down when an answer is lost.
     pub falls: bool,
-    /// Whether another node has locked all states and keeps them locked.
-    pub is_locked: bool,
     /// How many states were loaded, and how many at once.
     pub loads: usize,
     pub loaded_at_once: usize,
@@ -47,8 +43,6 @@ pub struct Faults {
     /// How many reads of events have begun, and how many have ended.
     pub reads_begun: u64,
     pub reads_ended: u64,
-    /// How often locked states were given up.
-    pub given_up: u64,
 }
 
 #[derive(Clone, Default)]
@@ -105,7 +99,7 @@ fn take_one(count: &mut u64) -> bool {
     is_left
 }
 
-/// Locked states that count when they are given up, and whose commits are lost.
+/// Locked states whose commits are lost.
 struct Locked<S> {
     states: Box<dyn LockedStates<S>>,
     store: Faulty,
@@ -129,7 +123,6 @@ impl<S: InMemory> LockedStates<S> for Locked<S> {
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
-        self.store.faults().given_up += 1;
         self.states.give_up().await
     }
 }
@@ -156,9 +149,6 @@ impl<S: InMemory> Rows<S> for Faulty {
         if let CommitResult::Checked(_) = committed.result {
             self.lose_answer(|faults| &mut faults.lost_answers)?;
         }
-        if take_one(&mut self.faults().lost_races) {
-            return Ok(Committed { result: CommitResult::Checked(vec![None; changes.len()]), ..committed });
-        }
         let commit_ms = self.faults().commit_ms;
         tokio::time::sleep(Duration::from_millis(commit_ms)).await;
         self.until_it_answers().await;
@@ -171,9 +161,6 @@ impl<S: InMemory> Rows<S> for Faulty {
         addresses: &[Address],
     ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         self.check_up()?;
-        if self.faults().is_locked {
-            std::future::pending::<()>().await;
-        }
         let (loaded, states) = self.memory.lock(epoch, addresses).await?;
         Ok((loaded, Box::new(Locked { states, store: self.clone() })))
     }

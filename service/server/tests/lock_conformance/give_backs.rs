@@ -1,14 +1,13 @@
 //! A grant that its client did not receive is given back, whatever the store does.
 
 use std::task::Poll;
-use std::time::Duration;
 
 use latchgate_core::App;
 use latchgate_node::locks::{Failure, Limits, LockManyRequest, Locks};
 use latchgate_node::store::Store;
 use latchgate_testkit::eventually;
 
-use crate::calls::{at, granted, hold, holder, id, join, key, request, send_unread, take, unread, until_waiting, wait};
+use crate::calls::{at, granted, hold, holder, id, key, request, send_unread, take, unread, until_waiting, wait};
 use crate::faulty::{Faulty, faulty, faulty_with};
 use crate::many::{all, until_held_at, until_waiting_at, waiting};
 use crate::worlds::{PATIENCE, patient};
@@ -58,30 +57,6 @@ async fn until_down(node: &Locks) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_without_a_client_is_given_back_although_commits_fail() {
-    let (store, node) = faulty().await;
-    let unread = unread(&node, "gone").await;
-    store.faults().lost_commits = 5;
-    drop(unread);
-    until_given_back(&node).await;
-    assert_eq!(store.faults().lost_commits, 0);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_without_a_client_is_given_back_when_the_store_is_up_again() {
-    let (store, node) = faulty().await;
-    let unread = unread(&node, "gone").await;
-    store.faults().is_down = true;
-    until_down(&node).await;
-    drop(unread);
-    // The give-back is attempted while the store is down.
-    tokio::task::yield_now().await;
-    until_down(&node).await;
-    store.faults().is_down = false;
-    until_given_back(&node).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_without_a_client_is_given_back_despite_a_full_committer_queue() {
     let (store, node) = faulty_with(Limits { calls_max: 4, ..patient() }).await;
     let unread = unread(&node, "gone").await;
@@ -108,39 +83,6 @@ async fn a_grant_without_a_client_is_given_back_despite_a_full_committer_queue()
     granted(blocking.await.unwrap());
     node.release(&other, id("other")).await.unwrap();
     until_given_back(&node).await;
-}
-
-/// The commit is made, but its answer does not arrive. Meanwhile the client goes away.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_of_unknown_outcome_is_given_back_if_its_client_has_gone() {
-    let (store, node) = faulty_with(Limits { store_timeout: Duration::from_millis(200), ..patient() }).await;
-    store.faults().answers_after = u64::MAX;
-    let address = key();
-    let mut unread = Box::pin(node.acquire(&address, request("gone")));
-    send_unread(&mut unread).await;
-    until_written(&store, "key").await;
-    drop(unread);
-    store.faults().answers_after = 0;
-    until_given_back(&node).await;
-}
-
-/// A waiter goes on waiting after a commit of unknown outcome, which has granted it the lock. Then its client goes away.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_of_unknown_outcome_that_leaves_holds_nothing() {
-    let (store, node) = faulty().await;
-    hold(&node, "holder").await;
-    let waiting = join(&node, wait("gone")).await;
-    until_waiting(&node, 1).await;
-    store.faults().falls = true;
-    store.faults().lost_answers = 1;
-    release_unanswered(&node).await;
-    waiting.abort();
-    assert!(waiting.await.unwrap_err().is_cancelled());
-    let page = store.memory.list(&App::default(), "key", None, 1).await.unwrap();
-    assert_eq!(page[0].1.as_ref().unwrap().holders()[0].owner.as_str(), "gone");
-    store.faults().is_down = false;
-    until_given_back(&node).await;
-    hold(&node, "next").await;
 }
 
 /// The node finds the grant again when the store is up. As a repeated acquire it could not be given back.

@@ -32,25 +32,6 @@ pub async fn a_waiter_at_its_group_limit_is_granted_when_a_permit_ends_elsewhere
     granted(joined(waiting).await);
 }
 
-/// More groups wait than a node publishes turns for, all of them kept back by their limits.
-pub async fn groups_without_a_turn_are_granted_as_well(world: &World) {
-    const GROUPS: u32 = 40;
-    let (one, other) = world.two().await;
-    let mut waiting = Vec::new();
-    for number in 0..GROUPS {
-        let group = format!("group-{number}");
-        take(&one, &key(), of(&group, Some(1), 2 * GROUPS, request(&format!("holder-{number}")))).await;
-        let request = of(&group, Some(1), 2 * GROUPS, wait(&format!("next-{number}")));
-        waiting.push(join(&other, request).await);
-    }
-    until_waiting(&one, GROUPS.into()).await;
-    assert!(inspect(&one).await.state.turns().len() < GROUPS as usize);
-    for (number, waiting) in waiting.into_iter().enumerate().rev() {
-        release(&one, &format!("holder-{number}")).await;
-        granted(joined(waiting).await);
-    }
-}
-
 pub async fn a_multilock_counts_for_its_group_and_waits_for_it(world: &World) {
     let node = world.node().await;
     take(&node, &at("pool"), of("a", Some(1), 3, request("first"))).await;

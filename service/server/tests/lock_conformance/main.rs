@@ -11,7 +11,6 @@ mod faults;
 mod faulty;
 mod give_backs;
 mod groups;
-mod leaving;
 mod limits;
 mod many;
 mod multilocks;
@@ -19,8 +18,6 @@ mod only_postgres;
 mod only_sqlite;
 mod orders;
 mod queueing;
-mod reentrancy;
-mod repeating;
 mod terms;
 mod tickets;
 mod two_nodes;
@@ -31,8 +28,6 @@ latchgate_testkit::on_stores! {
     memory, sqlite, postgres, redis: {
         verbs: [
             a_lock_is_granted_shown_refused_to_others_and_released_once,
-            a_renewal_restarts_the_lease,
-            a_lease_id_of_another_key_is_unknown,
         ];
         events: [
             events_of_a_lock_are_written_and_kept,
@@ -41,22 +36,13 @@ latchgate_testkit::on_stores! {
             events_past_their_retention_are_deleted,
         ];
         queueing: [
-            a_waiter_gets_the_lock_on_its_release,
             a_wait_that_times_out_is_refused_and_leaves_the_queue,
             closing_ends_waits_and_answers_other_requests,
             a_refused_request_that_does_not_wait_blocks_no_waiter,
             a_waiter_whose_owner_gets_the_lock_has_it_too,
             a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
-        ];
-        repeating: [
-            a_lease_id_has_one_grant_for_one_owner_and_none_after_its_end,
-            a_repetition_behind_other_waiters_gets_the_same_grant,
-        ];
-        leaving: [
             a_waiter_that_has_left_the_queue_is_never_granted,
             a_grant_whose_client_is_gone_goes_to_the_next_waiter,
-            a_repetition_after_an_undelivered_grant_gets_a_new_grant,
-            a_grant_that_was_repeated_is_not_given_back,
         ];
         limits: [
             more_waiters_than_allowed_are_refused_at_once,
@@ -65,7 +51,6 @@ latchgate_testkit::on_stores! {
         ];
         terms: [
             the_lock_goes_to_the_waiter_and_the_expired_lease_cannot_touch_it,
-            a_lock_that_is_released_early_stays_taken_for_its_shortest_hold,
             a_revocation_is_seen_in_renewals_and_ends_the_lease_after_its_grace,
         ];
         groups: [
@@ -73,7 +58,6 @@ latchgate_testkit::on_stores! {
         ];
         closing: [
             a_closed_key_keeps_its_waiters_and_opens_for_the_first,
-            a_closing_ends_by_itself_and_the_waiter_is_granted,
             a_multilock_waits_for_a_closed_key_as_for_a_held_one,
         ];
         tickets: [
@@ -88,9 +72,6 @@ latchgate_testkit::on_stores! {
             a_multilock_holds_nothing_while_it_waits,
             a_wait_that_times_out_holds_nothing_and_can_be_resumed,
             a_repeated_acquire_has_the_same_leases,
-            a_client_that_goes_away_while_it_waits_leaves_nothing,
-            a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing,
-            a_grant_that_was_repeated_stays_when_its_first_client_goes,
             each_key_has_its_own_mode,
             an_impossible_multilock_is_refused_at_once_and_holds_nothing,
             a_multilock_that_can_no_longer_be_granted_leaves_the_queue,
@@ -109,31 +90,22 @@ mod shared {
         memory, postgres, redis: {
             two_nodes: [
                 a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
-                a_waiter_on_one_node_gets_a_lock_released_on_the_other,
                 a_repetition_at_another_node_is_never_refused,
                 a_wait_that_times_out_names_no_holder_that_has_released,
                 fifty_waiters_on_both_are_served_in_order,
                 a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter,
-            ];
-            reentrancy: [
-                a_nested_lease_is_granted_on_the_other_node_ahead_of_its_waiters,
                 a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters,
             ];
             terms: [
-                a_lock_forced_on_one_node_is_lost_on_the_other_and_goes_to_its_waiter,
-                a_lock_delay_on_one_holds_on_the_other,
                 a_token_presented_on_one_is_known_on_the_other,
             ];
             groups: [
                 a_waiter_at_its_group_limit_is_granted_when_a_permit_ends_elsewhere,
-                groups_without_a_turn_are_granted_as_well,
             ];
             tickets: [
-                a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals,
                 a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter,
             ];
             crowds: [
-                multilocks_over_random_keys_exclude_each_other_on_both,
                 a_multilock_gets_a_key_released_on_another_node_before_later_waiters,
             ];
         }

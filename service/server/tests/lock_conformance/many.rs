@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use latchgate_core::lock::{Demand, EndReason, Lease, LeaseTerms, Outcome, PRIORITY_MIN};
+use latchgate_core::lock::{Demand, Lease, LeaseTerms, Outcome, PRIORITY_MIN};
 use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Refused, RequestedLock};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
@@ -57,17 +57,6 @@ pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Outcome) {
         Ok(AcquiredMany::Ended { index, outcome }) => (index, outcome),
         other => panic!("not ended: {other:?}"),
     }
-}
-
-/// The keys whose leases are lost, and why; none if all are renewed.
-pub async fn renew_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<(usize, Option<EndReason>)> {
-    let mut lost = Vec::new();
-    for (index, key) in keys.iter().enumerate() {
-        if let (Outcome::LeaseLost(ended), _) = node.renew(&at(key), id(lease), None, None).await.unwrap() {
-            lost.push((index, ended.why));
-        }
-    }
-    lost
 }
 
 /// How many leases the owner still has, key by key.

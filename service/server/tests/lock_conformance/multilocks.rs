@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use futures::poll;
 use latchgate_core::lock::{Demand, Lease, LimitMismatch, Mode, Outcome, Refusal};
 use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
 use latchgate_testkit::eventually;
@@ -86,58 +85,6 @@ pub async fn a_repeated_acquire_has_the_same_leases(world: &World) {
     let (_, ended) = one_ended(node.acquire_many(all("me", &KEYS)).await);
     assert!(matches!(ended, Outcome::LeaseLost(_)), "{ended:?}");
     assert_eq!(holders_at(&node, &KEYS).await, FREE);
-}
-
-pub async fn a_client_that_goes_away_while_it_waits_leaves_nothing(world: &World) {
-    let node = world.node().await;
-    take(&node, &at("b"), request("holder")).await;
-    let gone = queued(&node, all("gone", &KEYS), 1).await;
-    let next = queued(&node, all("next", &KEYS), 2).await;
-    gone.abort();
-    until_waiting_at(&node, "b", 1).await;
-    node.release(&at("b"), id("holder")).await.unwrap();
-    all_granted(joined(next).await);
-    assert_eq!(holders_at(&node, &KEYS).await, ["next", "next", "next"]);
-}
-
-/// An acquire of all keys that has been granted and whose answer the client has not read, and its lease id.
-async fn unread(node: &Locks) -> (impl Future<Output = Answer<AcquiredMany>> + use<>, String) {
-    for round in 0.. {
-        let (node, name) = (node.clone(), format!("me-{round}"));
-        let request = waiting(all(&name, &KEYS));
-        let mut acquire = Box::pin({
-            let node = node.clone();
-            async move { node.acquire_many(request).await }
-        });
-        if poll!(&mut acquire).is_pending() {
-            until_held_at(&node, &KEYS, &name).await;
-            return (acquire, name);
-        }
-        // The answer was there at the first poll.
-        release_all(&node, &name, &KEYS).await;
-    }
-    unreachable!()
-}
-
-pub async fn a_client_that_hangs_up_at_the_moment_of_the_grant_leaves_nothing(world: &World) {
-    let node = world.node().await;
-    let (unread, name) = unread(&node).await;
-    drop(unread);
-    until_held_at(&node, &KEYS, "").await;
-    // The same lease id can be used again.
-    all_granted(node.acquire_many(all(&name, &KEYS)).await);
-}
-
-pub async fn a_grant_that_was_repeated_stays_when_its_first_client_goes(world: &World) {
-    let node = world.node().await;
-    let (unread, name) = unread(&node).await;
-    let repeated = all_granted(node.acquire_many(all(&name, &KEYS)).await);
-    drop(unread);
-    for _ in 0..3 {
-        // If the node gave the leases back, that would come before these calls.
-        assert_eq!(renew_all(&node, &name, &KEYS).await, []);
-    }
-    assert_eq!(node.inspect(&at("a")).await.unwrap().state.holders()[0].token, repeated[0].token);
 }
 
 pub async fn each_key_has_its_own_mode(world: &World) {

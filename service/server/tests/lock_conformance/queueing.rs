@@ -6,18 +6,6 @@ use latchgate_node::locks::LockRequest;
 use crate::calls::*;
 use crate::worlds::World;
 
-pub async fn a_waiter_gets_the_lock_on_its_release(world: &World) {
-    let node = world.node().await;
-    let first = hold(&node, "first").await.lease;
-    let waiting = join(&node, wait("second")).await;
-    until_waiting(&node, 1).await;
-    release(&node, "first").await;
-    let second = granted(joined(waiting).await).lease;
-    assert!(second.token > first.token);
-    assert_eq!(holder(&node).await.as_deref(), Some("second"));
-    until_waiting(&node, 0).await;
-}
-
 pub async fn a_wait_that_times_out_is_refused_and_leaves_the_queue(world: &World) {
     let node = world.node().await;
     let first = hold(&node, "first").await.lease;
@@ -105,4 +93,33 @@ pub async fn a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease(world
     assert_eq!(holders(&node).await, ["second"], "the one permit that is left is taken");
     release(&node, "second").await;
     granted(joined(third).await);
+}
+
+pub async fn a_waiter_that_has_left_the_queue_is_never_granted(world: &World) {
+    let node = world.node().await;
+    let first = hold(&node, "first").await.lease;
+    let gone = join(&node, wait("gone")).await;
+    let patient = join(&node, wait("patient")).await;
+    until_waiting(&node, 2).await;
+    gone.abort();
+    until_waiting(&node, 1).await;
+    release(&node, "first").await;
+    let next = granted(joined(patient).await).lease;
+    release(&node, "patient").await;
+    assert_eq!(holder(&node).await, None);
+    // There was no grant in between or since.
+    let after = inspect(&node).await;
+    assert!(next.token > first.token);
+    assert_eq!((after.state.token(), after.waiters), (next.token, 0));
+}
+
+pub async fn a_grant_whose_client_is_gone_goes_to_the_next_waiter(world: &World) {
+    let node = world.node().await;
+    let unread = unread(&node, "gone").await;
+    let next = join(&node, wait("next")).await;
+    until_waiting(&node, 1).await;
+    drop(unread);
+    granted(joined(next).await);
+    release(&node, "next").await;
+    assert_eq!(holder(&node).await, None);
 }

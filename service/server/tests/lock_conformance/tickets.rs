@@ -101,27 +101,6 @@ pub async fn a_closing_node_reserves_no_positions(world: &World) {
     assert!(eventually(PATIENCE, are_gone).await, "{:?}", inspect(&node).await);
 }
 
-pub async fn a_ticket_holder_that_returns_to_another_node_precedes_later_arrivals(world: &World) {
-    let (one, other) = world.two().await;
-    hold(&one, "holder").await;
-    let position = timed_out(&one, "first", None).await;
-    // The arrivals must differ by more than the nodes' estimates of the clock.
-    until_past(&other, position.arrival.plus_ms(250)).await;
-    let here = join(&one, wait("here")).await;
-    until_waiting(&other, 1).await;
-    until_past(&other, inspect(&one).await.now.plus_ms(250)).await;
-    let there = join(&other, wait("there")).await;
-    until_waiting(&one, 2).await;
-    let first = join(&other, back("first", position)).await;
-    until_waiting(&one, 3).await;
-    release(&one, "holder").await;
-    for (name, waiting) in [("first", first), ("here", here), ("there", there)] {
-        granted(joined(waiting).await);
-        assert_eq!(holder(&other).await.as_deref(), Some(name));
-        release(&other, name).await;
-    }
-}
-
 pub async fn a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter(world: &World) {
     let (one, other) = (reserving(world, FOR_EVER).await, reserving(world, FOR_EVER).await);
     hold(&one, "holder").await;

@@ -2,9 +2,9 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate_core::lock::Refusal;
+use latchgate_core::lock::{Outcome, Refusal};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
-use latchgate_node::locks::LockRequest;
+use latchgate_node::locks::{Acquired, LockRequest};
 use latchgate_testkit::eventually;
 
 use crate::calls::*;
@@ -21,21 +21,6 @@ pub async fn a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other(wo
     release(&other, "first").await;
     assert_eq!(holder(&one).await, None);
     assert!(hold(&one, "second").await.lease.token > lease.token);
-}
-
-pub async fn a_waiter_on_one_node_gets_a_lock_released_on_the_other(world: &World) {
-    let (one, other) = world.two().await;
-    let mut token = hold(&one, "0").await.lease.token;
-    for round in 1..6 {
-        // The lock alternates between the nodes.
-        let (here, there) = if round % 2 == 0 { (&one, &other) } else { (&other, &one) };
-        let waiting = join(here, wait(&round.to_string())).await;
-        until_waiting(there, 1).await;
-        release(there, &(round - 1).to_string()).await;
-        let lease = granted(joined(waiting).await).lease;
-        assert!(lease.token > token);
-        token = lease.token;
-    }
 }
 
 pub async fn fifty_waiters_on_both_are_served_in_order(world: &World) {
@@ -158,4 +143,18 @@ pub async fn a_wait_that_times_out_names_no_holder_that_has_released(world: &Wor
     let refused = refused(joined(waiting).await);
     let named: Vec<&str> = refused.holders.iter().map(|lease| lease.owner.as_str()).collect();
     assert_eq!((refused.why, &named[..]), (Refusal::WaitTimeout, &["second"][..]));
+}
+
+/// The other node has a waiter, and does not know yet of a lease that was granted at the first node.
+pub async fn a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters(world: &World) {
+    let (one, other) = world.two().await;
+    take(&one, &key(), shared(request("reader"))).await;
+    let writer = join(&other, wait("writer")).await;
+    until_waiting(&one, 1).await;
+    take(&one, &key(), again("me", with(shared(request("mine")), |terms| terms.barge = true))).await;
+    let answer = joined(join(&other, again("me", wait("alone"))).await).await;
+    assert!(matches!(answer, Ok(Acquired::Outcome(Outcome::UpgradeBlocked, _))), "{answer:?}");
+    release(&one, "mine").await;
+    release(&one, "reader").await;
+    granted(joined(writer).await);
 }
