@@ -4,12 +4,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use latchgate_core::App;
-use latchgate_core::gate::{Outcome, Report};
+use latchgate_core::gate::{Outcome, Post, Posted, Report, Retention};
 use latchgate_core::lock::NodeId;
+use latchgate_node::failure::Failure;
 use latchgate_node::store::WakeUp;
 use latchgate_testkit::eventually;
 
-use crate::worlds::{Operation, PATIENCE, World, row_of};
+use crate::worlds::{Operation, PATIENCE, World, post, row_of};
 
 /// Some caller waits for the end of the attempt.
 async fn until_awaited(world: &World, operation: &Operation) {
@@ -21,21 +22,14 @@ async fn until_awaited(world: &World, operation: &Operation) {
 }
 
 pub async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: &World) {
-    for report in [Report::Success, Report::Failure] {
-        let operation = world.operation();
-        let go = world.go(0, &operation).await;
-        let waiting = {
-            let (world, operation) = (world.clone(), operation.clone());
-            tokio::spawn(async move { world.pre_with(1, &operation, |call| call.wait = PATIENCE).await })
-        };
+    let operation = world.operation();
+    let go = world.go(0, &operation).await;
+    let end = async {
         until_awaited(world, &operation).await;
-        world.post(0, &operation, go.stamp, report).await;
-        let outcome = waiting.await.unwrap();
-        match report {
-            Report::Success => assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}"),
-            _ => assert!(matches!(outcome, Outcome::Go(_)), "{outcome:?}"),
-        }
-    }
+        world.post(0, &operation, go.stamp, Report::Success).await
+    };
+    let (outcome, _) = tokio::join!(world.pre_with(1, &operation, |call| call.wait = PATIENCE), end);
+    assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}");
 }
 
 pub async fn those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival(world: &World) {
@@ -125,4 +119,17 @@ pub async fn a_claim_whose_caller_has_gone_is_given_back(world: &World) {
     };
     let goes = || async { matches!(world.pre(1, &operation).await, Outcome::Go(go) if go.attempt == 1) };
     assert!(eventually(PATIENCE, goes).await);
+}
+
+pub async fn a_permanent_success_needs_a_store_that_commits_to_disk(world: &World) {
+    let operation = world.operation();
+    let go = world.go(0, &operation).await;
+    let permanent = Post { retention: Some(Retention::Forever), ..post(go.stamp, Report::Success) };
+    let answer = world.nodes[1].post(&operation.address(), permanent).await.map(|reply| reply.outcome);
+    let is_as_due = match &answer {
+        Err(Failure::PermanentNeedsDurable) => world.store.is_volatile(),
+        Ok(Outcome::Posted(Posted { keep_until: None, .. })) => !world.store.is_volatile(),
+        _ => false,
+    };
+    assert!(is_as_due, "{answer:?}");
 }

@@ -6,9 +6,8 @@
 mod calls;
 mod contention;
 mod listing;
+mod only_postgres;
 mod outages;
-mod sharing;
-mod table;
 mod unreadable;
 mod worlds;
 
@@ -21,11 +20,10 @@ latchgate_testkit::on_stores! {
             nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other,
             of_a_batch_all_or_nothing_no_claim_stays_unless_all_may_go,
             a_claim_whose_caller_has_gone_is_given_back,
+            a_permanent_success_needs_a_store_that_commits_to_disk,
         ];
         contention: [
             of_64_concurrent_pres_exactly_one_goes,
-            of_many_repeated_posts_one_is_the_first,
-            a_named_attempt_gets_its_stamp_again_however_many_ask,
             callers_that_vanish_in_mid_call_leave_a_store_that_works,
         ];
         listing: [
@@ -33,17 +31,9 @@ latchgate_testkit::on_stores! {
             a_listing_by_time_has_the_first_ones_of_all,
             an_unknown_cursor_is_refused,
         ];
-        sharing: [
-            of_many_operations_at_once_each_is_answered_for_itself,
-        ];
-        table: [
-            a_permanent_success_needs_a_store_that_commits_to_disk,
-            a_post_at_the_node_of_the_claim_meets_what_another_node_has_done_since,
-        ];
         unreadable: [
-            an_unreadable_record_is_listed_without_contents_and_hides_no_other,
+            an_unreadable_record_is_listed_and_dumped_by_name_and_hides_no_other,
             a_record_that_cannot_be_decoded_lets_no_attempt_go_until_it_is_removed,
-            a_record_that_cannot_be_decoded_is_left_out_of_a_dump_by_name,
             of_many_removals_at_once_none_removes_a_later_claim,
         ];
     }

@@ -17,7 +17,7 @@ pub use latchgate_testkit::stores::PATIENCE;
 use latchgate_testkit::stores::{Place, claim, locks_on};
 use sqlx::Connection as _;
 
-pub const LEASE_MS: u64 = 60_000;
+const LEASE_MS: u64 = 60_000;
 pub const HOUR_MS: u64 = 3_600_000;
 
 #[derive(Clone)]

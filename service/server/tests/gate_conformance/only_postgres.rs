@@ -1,10 +1,10 @@
-//! Many operations at once, whose records are written together: each is answered for itself.
+//! Operations whose rows other sessions keep locked.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
-use latchgate_core::gate::{Outcome, Post, Report};
+use latchgate_core::gate::{Outcome, Report};
 use latchgate_node::failure::Answer;
 use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_testkit::eventually;
@@ -12,47 +12,7 @@ use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::stores::{migrated, postgres_config};
 use tokio::task::JoinSet;
 
-use crate::worlds::{Operation, PATIENCE, World, post, start};
-
-const OPERATIONS: usize = 300;
-
-pub async fn of_many_operations_at_once_each_is_answered_for_itself(world: &World) {
-    let operations: Vec<Operation> = (0..OPERATIONS).map(|_| world.operation()).collect();
-    // Every third one is requested at both nodes.
-    let mut pres = JoinSet::new();
-    for (number, operation) in operations.iter().enumerate() {
-        for node in 0..if number % 3 == 0 { 2 } else { 1 } {
-            let (world, operation) = (world.clone(), operation.clone());
-            pres.spawn(async move { (number, world.pre(node, &operation).await) });
-        }
-    }
-    let mut stamps = vec![None; OPERATIONS];
-    for (number, outcome) in pres.join_all().await {
-        match outcome {
-            Outcome::Go(go) => assert!(stamps[number].replace(go.stamp).is_none(), "{number} goes twice"),
-            outcome => assert!(matches!(outcome, Outcome::InProgress { .. }), "{number}: {outcome:?}"),
-        }
-    }
-    // The results are told apart, and every second one fails.
-    let mut posts = JoinSet::new();
-    for (number, operation) in operations.iter().enumerate() {
-        let report = if number % 2 == 0 { Report::Success } else { Report::Failure };
-        let ended = Post { result: Some(number.to_string().into()), ..Post::new(stamps[number].unwrap(), report) };
-        let (world, address) = (world.clone(), operation.address());
-        posts.spawn(async move { world.nodes[number % 2].post(&address, ended).await.unwrap().outcome });
-    }
-    for outcome in posts.join_all().await {
-        assert!(matches!(outcome, Outcome::Posted(_)), "{outcome:?}");
-    }
-    for (number, operation) in operations.iter().enumerate() {
-        match world.pre(1 - number % 2, operation).await {
-            Outcome::Duplicate(duplicate) if number % 2 == 0 => {
-                assert_eq!(duplicate.result.as_deref(), Some(&*number.to_string()));
-            }
-            outcome => assert!(matches!(outcome, Outcome::Go(_)) && number % 2 == 1, "{number}: {outcome:?}"),
-        }
-    }
-}
+use crate::worlds::{Operation, PATIENCE, post, start};
 
 /// Neither a row that is locked, nor one that a transaction is inserting.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
