@@ -141,9 +141,8 @@ test-guard: ## Pause holders and kill workers whose transactions have a guard or
 	scripts/test-guard.sh $(MINUTES)
 .PHONY: test-guard
 
-simulation-long: ## Ten million steps of the simulation, and deeper searches of the turns and the switch (for a night)
+simulation-long: ## Ten million steps of the simulation, and a deeper search of the switch (for a night)
 	SIMULATION_TIMES=8 cargo test --locked -p latchgate --test simulation -- --nocapture
-	SEARCH_DEPTH=9 cargo test --locked -p latchgate-core --test turn_protocol -- --nocapture
 	SEARCH_DEPTH=14 cargo test --locked -p latchgate-node --lib in_every_order_of_events -- --nocapture
 .PHONY: simulation-long
 
