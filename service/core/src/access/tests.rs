@@ -109,16 +109,10 @@ fn an_api_key_needs_an_app_and_the_default_app_is_always_there() {
 #[test]
 fn a_prefix_permits_the_keys_and_the_prefixes_that_begin_with_it() {
     let permissions = Permissions { prefixes: vec!["jobs/".to_owned(), "é".to_owned()], ..Permissions::all(app("a")) };
-    for (prefix, is_permitted) in [
-        ("jobs/1", true),
-        ("jobs/", true),
-        ("jobs", false),
-        ("", false),
-        ("other", false),
-        ("éa", true),
-        ("Jobs/1", false),
-    ] {
-        assert_eq!(permissions.permits_keys(prefix), is_permitted, "{prefix}");
+    for (prefixes, are_permitted) in
+        [(&["jobs/1", "jobs/", "éa"][..], true), (&["jobs", "", "other", "Jobs/1"][..], false)]
+    {
+        assert!(prefixes.iter().all(|prefix| permissions.permits_keys(prefix) == are_permitted), "{prefixes:?}");
     }
     assert!(Permissions::all(app("a")).permits_keys(""));
 }
@@ -169,9 +163,6 @@ fn quotas_are_changed_one_by_one_and_outlast_a_disabled_app() {
     document.change_app(&App::default(), &limit(&limits), NOW).unwrap();
     let text = serde_json::to_string(&document).unwrap();
     assert_eq!(serde_json::from_str::<Document>(&text).unwrap(), document);
-    // Nodes that know no quotas still read a document without any.
-    document.apps.values_mut().for_each(|entry| entry.quotas = Quotas::default());
-    assert!(!serde_json::to_string(&document).unwrap().contains("quotas"));
 }
 
 #[test]
