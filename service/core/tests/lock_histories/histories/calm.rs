@@ -25,7 +25,7 @@ impl World {
             if !self.nodes.iter().any(Node::has_waiters) {
                 return;
             }
-            let granted = self.granted_at.len();
+            let (granted, waiting) = (self.granted_at.len(), self.waiting());
             for node in 0..self.nodes.len() {
                 // A node without waiters has no timer for the key.
                 if self.nodes[node].has_waiters() {
@@ -37,7 +37,8 @@ impl World {
                 self.release(*node, lease_id);
             }
             let since = free_since.take().unwrap_or(self.store.now);
-            if self.is_free() && newly.is_empty() {
+            // A waiter that is answered otherwise may have stood before others.
+            if self.is_free() && newly.is_empty() && self.waiting() == waiting {
                 free_since = Some(since);
                 if self.store.now.ms_since(since) > patience_ms {
                     break;
@@ -48,6 +49,10 @@ impl World {
         let state = &self.store.stored.state;
         let how = || format!("a waiter is left; the lock is {state:?}");
         self.ledger.broken.expect(false, Promise::WaitersAreServed, how);
+    }
+
+    fn waiting(&self) -> usize {
+        self.nodes.iter().map(|node| node.queue.waiting()).sum()
     }
 
     /// By every clock.
