@@ -144,8 +144,7 @@ cd ../../mcp/tests
 for file in test_*.py; do
     wait "${runners[@]}"
     [[ " ${missing[*]} " != *" latchgate mcp "* ]] || continue
-    # Ten thousand calls, and five hundred edits: EDITS=2000 for more.
-    PATIENCE_S=900 run "mcp-${file%.py}" env "EDITS=${EDITS:-500}" "PYTHONPATH=$PWD:$PWD/../../clients/python" "$mcp" -B -m unittest -b "${file%.py}"
+    PATIENCE_S=900 run "mcp-${file%.py}" env "PYTHONPATH=$PWD:$PWD/../../clients/python" "$mcp" -B -m unittest -b "${file%.py}"
 done
 if [[ -n $MCP_NODE_MODULES ]]; then
     run mcp-sdk node --test --test-reporter=tap sdk.test.js

@@ -11,9 +11,9 @@ import threading
 import time
 from typing import Any
 
-EFFECTS, SEED, LATE_S = os.open(sys.argv[1], os.O_APPEND | os.O_WRONLY | os.O_CREAT), int(sys.argv[2]), float(sys.argv[3])
+EFFECTS, SEED, LATE_S = os.open(sys.argv[1], os.O_APPEND | os.O_WRONLY | os.O_CREAT), int(sys.argv[2]), 1.2
 # How often it dies, of the calls it gets.
-DEATHS = float(sys.argv[4])
+DEATHS = 0.004
 dice = random.Random(SEED)
 calls = 0
 
@@ -28,7 +28,7 @@ def call(message: dict[str, Any]) -> None:
     dies = dice.random() < DEATHS
     if dies and dice.random() < 0.5:
         os._exit(1)
-    if LATE_S == 0 or dice.random() < 0.97:
+    if dice.random() < 0.97:
         os.write(EFFECTS, f"{message['params']['arguments']['work']}\n".encode())
         answer = {"id": message["id"], "result": {"content": [{"type": "text", "text": "done"}], "isError": False}}
     else:
@@ -36,17 +36,14 @@ def call(message: dict[str, Any]) -> None:
         answer = {"id": message["id"], "error": {"code": -32603, "message": "internal error"}}
     if dies:
         os._exit(1)
-    if LATE_S == 0:
-        return say(answer)
     if calls % 3 == 0:
-        return None
+        return
     if dice.random() < 0.1:
         threading.Timer(dice.uniform(0, LATE_S), say, [answer]).start()
-        return None
+        return
     say(answer)
     if dice.random() < 0.1:
         say(answer)
-    return None
 
 
 for line in sys.stdin:

@@ -63,16 +63,6 @@ class Locks(Case):
             await second.ok("release")
             self.assertTrue((await behind)["acquired"])
 
-    async def test_a_cancelled_call_leaves_the_queue(self) -> None:
-        async with self.session() as first, self.session() as second:
-            await first.ok("acquire", keys=["cancel"])
-            with anyio.move_on_after(1):
-                await second.call("acquire", keys=["cancel"], wait_s=40)
-            await until("no waiter", lambda: self.node.lock("cancel")["waiters"] == 0)
-            await first.ok("release")
-            self.assertFalse(self.held("cancel"))
-            self.assertTrue((await second.ok("acquire", keys=["cancel"]))["acquired"], "the session goes on")
-
     async def test_what_a_session_holds_ends_with_it(self) -> None:
         async with self.session() as agent:
             await agent.ok("acquire", keys=["closed"])
@@ -86,27 +76,17 @@ class Locks(Case):
             pass
         self.assertFalse(self.held("killed"))
 
-    async def test_a_loss_is_told_first_thing(self) -> None:
-        async with self.session("--ttl", "1s") as agent:
-            await agent.ok("acquire", paths=["src/lost"])
-            self.node.force("path/" + self.directory.name + ":src/lost")
-            result = await agent.call("who_holds", key="other")
-            while not result.structured_content or "notices" not in result.structured_content:
-                result = await agent.call("who_holds", key="other")
-            self.assertIn("LOST", words(result).splitlines()[0])
-            self.assertIn("src/lost", words(result).splitlines()[0])
-
-    async def test_a_loss_is_told_though_calls_fail_meanwhile(self) -> None:
+    async def test_a_loss_is_told_first_thing_though_calls_fail_meanwhile(self) -> None:
         async with self.session("--ttl", "1s") as agent, self.session() as other:
             await other.ok("acquire", keys=["taken"])
-            await agent.ok("acquire", keys=["lost"])
-            self.node.force("lost")
+            await agent.ok("acquire", paths=["src/lost"])
+            self.node.force("path/" + self.directory.name + ":src/lost")
             await asyncio.sleep(3)
             with self.assertRaises(MCPError):
                 await agent.call("no_such_tool")
             with anyio.move_on_after(1):
                 await agent.call("acquire", keys=["taken"], wait_s=20)
-            self.assertIn("LOST", words(await agent.call("who_holds", key="other")))
+            self.assertRegex(words(await agent.call("who_holds", key="other")).splitlines()[0], "LOST.*src/lost")
             self.assertNotIn("LOST", words(await agent.call("who_holds", key="other")))
 
     async def test_an_operator_can_ask_for_a_lock(self) -> None:
