@@ -1,15 +1,17 @@
 //! The audit: who did what to the service. Its records are in the log.
 
-use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::until;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
-use crate::access::world::{ADMIN, Caller, LONG, OPERATOR, guarded};
-use crate::client::{BIN, send};
+use crate::access::world::{ADMIN, Caller, LONG, guarded};
+use crate::client::send;
 
 /// Logs as JSON, and of other events only errors.
 const QUIET: &[&str] = &["--log-format", "json", "--log", "error"];
+
+/// The id of no operation.
+const ABSENT: &str = "7d88c00ddeafbae02d6198a43e38f30a";
 
 /// The audit records that a node has logged, oldest first, without their times.
 pub fn records(log: &str) -> Vec<Value> {
@@ -37,18 +39,16 @@ async fn interventions_and_admin_calls_are_logged_with_who_where_and_outcome() {
     let forced = Client::new().delete(format!("{}/v1/locks/jobs%2Fa?reason=stuck", node.base_url()));
     let forced = forced.bearer_auth(&caller.key).header("x-forwarded-for", "1.1.1.1, 203.0.113.7, 127.0.0.9");
     assert_eq!(send(forced).await.status, 200);
-    operator
-        .post("/v1/admin/engines/locks", json!({ "engine": "spare", "force": true }))
-        .await
-        .assert_problem(404, "unknown-engine");
+    let spare = json!({ "engine": "spare", "force": true });
+    operator.post("/v1/admin/engines/locks", spare).await.assert_problem(404, "unknown-engine");
     operator.ok(Method::POST, "/v1/admin/hold-off", json!({ "for_ms": 0 })).await;
     let quotas = json!({ "event_streams": 100, "waiters": null });
     operator.ok(Method::PATCH, "/v1/admin/apps/billing", json!({ "quotas": quotas })).await;
-    caller
-        .call(Method::DELETE, "/v1/operations/7d88c00ddeafbae02d6198a43e38f30a", Value::Null)
-        .await
-        .assert_problem(404, "operation-not-found");
+    let absent = format!("/v1/operations/{ABSENT}");
+    caller.call(Method::DELETE, &absent, Value::Null).await.assert_problem(404, "operation-not-found");
     caller.post("/v1/admin/apps", json!({ "app": "mine" })).await.assert_problem(403, "forbidden");
+    operator.ok(Method::PUT, "/v1/locks/k/limit?app=billing", json!({ "limit": 2 })).await;
+    caller.call(Method::DELETE, "/v1/locks/k?app=default", Value::Null).await.assert_problem(403, "forbidden");
     operator.revoke(id).await;
     // Each is logged before its answer is sent.
     let records = records(&node.log());
@@ -64,13 +64,14 @@ async fn interventions_and_admin_calls_are_logged_with_who_where_and_outcome() {
             ["switch-engine", admin, "locks", "unknown-engine"],
             ["hold-off", admin, "locks", "done"],
             ["change-app", admin, "billing", "done"],
-            ["forget-operation", id, "7d88c00ddeafbae02d6198a43e38f30a", "operation-not-found"],
+            ["forget-operation", id, ABSENT, "operation-not-found"],
             ["create-app", id, "-", "forbidden"],
+            ["set-limit", admin, "k of the app billing", "done"],
+            ["force", id, "k of the app default", "forbidden"],
             ["revoke-key", admin, id, "done"],
         ]
     );
     assert_eq!(records[2]["detail"], "grace_ms 10000, reason: a <b>deploy</b>, by: eve");
-    assert_eq!(records[2]["from"], "127.0.0.1");
     assert_eq!(
         records[3],
         json!({
@@ -80,28 +81,6 @@ async fn interventions_and_admin_calls_are_logged_with_who_where_and_outcome() {
     );
     assert_eq!(records[4]["detail"], "engine: spare, stopped: false, force: true");
     assert_eq!(records[6]["detail"], "waiters: none, event_streams: 100");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_record_of_what_is_done_in_another_app_names_the_app() {
-    let node = guarded(QUIET).await;
-    let (operator, caller) = (Caller::operator(&node), Caller::with(&node, json!({ "scopes": ["locks"] })).await);
-    let billing = Caller::of_app(&node, "billing").await;
-    operator.ok(Method::POST, "/v1/locks/r/revoke?app=billing", json!({})).await;
-    operator.ok(Method::PUT, "/v1/locks/k/limit?app=billing", json!({ "limit": 2 })).await;
-    let refused = billing.call(Method::PUT, "/v1/locks/k/limit", json!({ "limit": 3 })).await;
-    refused.assert_problem(403, "forbidden");
-    caller.call(Method::DELETE, "/v1/locks/k?app=billing", Value::Null).await.assert_problem(403, "forbidden");
-    let records = records(&node.log());
-    let ended =
-        records[records.len() - 4..].iter().map(|record| [record["action"].clone(), record["resource"].clone()]);
-    let expected = [
-        ["revoke", "r of the app billing"],
-        ["set-limit", "k of the app billing"],
-        ["set-limit", "k"],
-        ["force", "k of the app billing"],
-    ];
-    assert_eq!(ended.collect::<Vec<_>>(), expected, "{records:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -137,20 +116,4 @@ async fn failed_authentications_are_bounded_and_counted_and_no_secret_is_logged(
     for secret in [&caller.key[17..], &ADMIN[17..], "nonsense"] {
         assert!(!log.contains(secret));
     }
-}
-
-#[tokio::test]
-async fn a_command_beside_the_store_logs_what_it_did() {
-    let mut node = Node::start_with(BIN, &["--locks", "sqlite:locks.db"], OPERATOR).await;
-    node.terminate();
-    assert!(node.wait_exit(LONG).await.is_some());
-    let logged = r#"action="hold-off" app="default" from="command" resource="locks" outcome="done" detail="for 0 ms""#;
-    let mut command = command(BIN);
-    command
-        .args(["engines", "hold-off", "--for", "0", "--beside-store"])
-        .env("LATCHGATE_LOCKS", "sqlite:locks.db")
-        .current_dir(node.dir());
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.success() && errors.contains(logged), "{errors}");
 }

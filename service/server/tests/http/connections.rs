@@ -51,16 +51,12 @@ async fn waits_leave_connections_for_holders_probes_and_operators() {
 async fn a_wait_that_has_ended_makes_room_for_the_next() {
     let node = small().await;
     granted(&node, "k", json!({})).await;
-    let streams = async || {
-        let mut streams = Vec::new();
-        for _ in 0..8 {
-            let mut stream = Raw::connect(&node).await;
-            assert_eq!(stream.status_of("/v1/events").await, 200);
-            streams.push(stream);
-        }
-        streams
-    };
-    let open = streams().await;
+    let mut open = Vec::new();
+    for _ in 0..8 {
+        let mut stream = Raw::connect(&node).await;
+        assert_eq!(stream.status_of("/v1/events").await, 200);
+        open.push(stream);
+    }
     acquire(&node, "k", json!({ "wait_ms": 1 })).await.assert_problem(503, "overloaded");
     drop(open);
     until("the streams have ended", || async {
@@ -74,35 +70,6 @@ async fn a_wait_that_has_ended_makes_room_for_the_next() {
         assert_eq!(client.answer().await.unwrap().body["code"], "wait-timeout");
     }
     until("the wait has ended", || async { Raw::connect(&node).await.status_of("/v1/events").await == 200 }).await;
-}
-
-#[tokio::test]
-async fn idle_connections_make_room_for_a_client_that_has_a_request() {
-    let node = Node::start(BIN, &["--connections-max", "4", "--read-timeout", "10m"]).await;
-    let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
-    let mut waits = Vec::new();
-    for number in 1..=3 {
-        let mut wait = Raw::connect(&node).await;
-        wait.send(posting("/v1/locks/k/acquire", &json!({ "wait_ms": 50_000 }))).await;
-        waits.push(wait);
-        // So that none has connected and not asked yet when another connection needs room.
-        until_waiting(&node, "k", number).await;
-    }
-    for begun in ["", "GET /healthz HTTP/1.1\r\nhost:"] {
-        let mut idle = Raw::connect(&node).await;
-        idle.is_served().await;
-        idle.send(begun).await;
-        // A connection that a call before has not closed yet may be the first to make room.
-        let renewals = async { while renew(&node, "k", &lease_id).await.status == 200 {} };
-        tokio::select! {
-            answer = idle.answer() => assert!(answer.is_none()),
-            () = renewals => panic!("a renewal is refused"),
-        }
-    }
-    // No wait was ended for it.
-    until_waiting(&node, "k", 3).await;
-    assert_eq!(release(&node, "k", &lease_id).await.status, 200);
-    drop(waits);
 }
 
 #[tokio::test]
@@ -150,23 +117,31 @@ async fn a_refusal_before_the_body_is_sent_at_once_and_ends_the_connection() {
     }
 }
 
+/// Connections of one address, which are idle, or whose requests do not arrive.
 #[tokio::test]
-async fn clients_whose_bodies_do_not_arrive_keep_no_other_client_out() {
-    let node = Node::start(BIN, &["--connections-max", "20", "--read-timeout", "10m"]).await;
-    let mut honest = Raw::connect(&node).await;
-    honest.is_served().await;
-    let mut unfinished = Vec::new();
-    for number in 0..100 {
-        let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
-        client.send(UNFINISHED).await;
-        unfinished.push(client);
-        if number % 10 == 9 {
-            let lease_id = granted(&node, "k", json!({})).await.text("lease_id");
-            assert_eq!(release(&node, "k", &lease_id).await.status, 200);
+async fn many_connections_that_are_not_used_keep_no_other_client_out() {
+    for request in ["", "GET /healthz HTTP/1.1\r\nhost:", UNFINISHED] {
+        let node = Node::start(BIN, &["--connections-max", "20", "--read-timeout", "10m"]).await;
+        let lease_id = granted(&node, "held", json!({})).await.text("lease_id");
+        let wait = waiting(&node, "held", json!({ "wait_ms": 50_000 }));
+        until_waiting(&node, "held", 1).await;
+        let mut honest = Raw::connect(&node).await;
+        honest.is_served().await;
+        let mut many = Vec::new();
+        for number in 0..100 {
+            let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
+            client.is_served().await;
+            client.send(request).await;
+            many.push(client);
+            if number % 10 == 9 {
+                assert_eq!(renew(&node, "held", &lease_id).await.status, 200);
+            }
         }
+        // It was idle all the time, and no wait was ended.
+        honest.is_served().await;
+        until_waiting(&node, "held", 1).await;
+        wait.abort();
     }
-    // It was idle all the time.
-    honest.is_served().await;
 }
 
 #[tokio::test]
@@ -178,45 +153,24 @@ async fn clients_that_do_not_read_their_answers_keep_no_holder_out() {
     for path in ["/docs/swagger-ui-bundle.js", "/openapi.json", "/metrics", "/v1/locks", &history, "/v1/events"] {
         let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
         let mut unread = Vec::new();
-        let mut add_unread = async |path: &str| {
-            for _ in 0..7 {
+        for round in 1..=5 {
+            let lease_id = round.to_string();
+            let answer = many(&node, "acquire", json!({ "locks": locks, "lease_id": lease_id })).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+            // The streams get the events of the rounds that follow. At the end, no more streams are let in.
+            let path = if round == 5 && path == "/v1/events" { "/openapi.json" } else { path };
+            let clients = if round == 1 || round == 5 { 7 } else { 0 };
+            for _ in 0..clients {
                 let mut client = Raw::connect_narrow([127, 0, 0, 2], &node).await;
                 client.send(getting(path).repeat(400)).await;
                 unread.push(client);
             }
-        };
-        let held = async |verb: &str, body: Value| {
-            let answer = many(&node, verb, body).await;
-            assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        };
-        for round in 1..=5 {
-            held("acquire", json!({ "locks": locks, "lease_id": round.to_string() })).await;
-            if round < 5 {
-                held("release", leases(&round.to_string(), &keys)).await;
-            }
-            if round == 1 {
-                // The streams get the events of the rounds that follow.
-                add_unread(path).await;
+            for verb in ["renew", "release"] {
+                let answer = many(&node, verb, leases(&lease_id, &keys)).await;
+                assert_eq!(answer.status, 200, "{path}: {}", answer.body);
             }
         }
-        add_unread(if path == "/v1/events" { "/openapi.json" } else { path }).await;
-        held("renew", leases("5", &keys)).await;
-        held("release", leases("5", &keys)).await;
     }
-}
-
-#[tokio::test]
-async fn an_address_with_many_idle_connections_loses_its_own() {
-    let node = Node::start(BIN, &["--connections-max", "10", "--read-timeout", "10m"]).await;
-    let mut honest = Raw::connect(&node).await;
-    honest.is_served().await;
-    let mut many = Vec::new();
-    for _ in 0..30 {
-        let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
-        client.is_served().await;
-        many.push(client);
-    }
-    honest.is_served().await;
 }
 
 #[tokio::test]

@@ -4,15 +4,12 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::Duration;
 
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::{Node, NotReady};
+use latchgate_testkit::until;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, embedded, get, granted, pre};
-
-const LONG: Duration = Duration::from_secs(30);
 
 fn file(node: &Node, name: &str) -> PathBuf {
     node.dir().join(name)
@@ -21,18 +18,13 @@ fn file(node: &Node, name: &str) -> PathBuf {
 /// The very next grant is refused, and the node says why.
 async fn is_refused(node: &Node, why: &str) {
     acquire(node, "next", json!({})).await.assert_problem(503, "store-unavailable");
-    let says_why = || async {
-        let answer = get(node, "/readyz").await;
-        answer.status == 503 && answer.text("detail").contains(why)
-    };
-    assert!(eventually(LONG, says_why).await, "{}", get(node, "/readyz").await.body);
+    until(why, || async { get(node, "/readyz").await.body["detail"].to_string().contains(why) }).await;
     acquire(node, "next", json!({})).await.assert_problem(503, "store-unavailable");
     pre(node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(503, "store-unavailable");
 }
 
 async fn serves_again(node: &Node) {
-    let is_ready = || async { get(node, "/readyz").await.status == 200 };
-    assert!(eventually(LONG, is_ready).await, "{}", get(node, "/readyz").await.body);
+    until("the node is ready", || async { get(node, "/readyz").await.status == 200 }).await;
     granted(node, "next", json!({})).await;
 }
 
@@ -76,11 +68,7 @@ async fn a_second_node_is_refused_by_whatever_name_it_knows_the_file() {
     // The first node serves on when its file has one name again.
     fs::remove_file(file(&node, "link.db")).unwrap();
     serves_again(&node).await;
-}
-
-#[tokio::test]
-async fn a_gate_whose_file_is_moved_away_claims_nothing() {
-    let node = Node::start(BIN, &["--gate", "sqlite:gate.db"]).await;
+    // A gate whose file is moved away claims nothing.
     fs::rename(file(&node, "gate.db"), file(&node, "away")).unwrap();
     pre(&node, json!({ "operation": "pay", "contents": 1 })).await.assert_problem(503, "store-unavailable");
 }
