@@ -8,98 +8,66 @@ use crate::client::{Answer, leases};
 
 const ABSENT: &str = "00000000000000000000000000000000";
 
-/// The status and the body, as of the first of these names.
-fn shape(answer: &Answer, names: [&str; 2]) -> (u16, String) {
-    (answer.status.as_u16(), answer.body.to_string().replace(names[1], names[0]))
-}
-
 #[tokio::test]
 async fn what_belongs_to_another_app_is_answered_as_what_does_not_exist() {
     let node = guarded(&[]).await;
     let (mine, theirs) = (Caller::of_app(&node, "a").await, Caller::of_app(&node, "b").await);
+    let mut streams = vec![mine.events("/v1/events", "").await, mine.events("/v1/locks/k/events", "").await];
     let held = theirs.granted("k").await;
     let operation = json!({ "operation": "charge", "contents": { "order": 1 }, "attempt_id": "same" });
     let (foreign, own) = (theirs.begun(operation.clone()).await, mine.begun(operation).await);
-    assert_ne!(foreign.text("id"), own.text("id"));
-    let (key, id) = ("/v1/locks/k", format!("/v1/operations/{}", foreign.text("id")));
-    let owned = json!({ "lease_id": held.text("lease_id") });
+    let (id, lease_id) = (foreign.text("id"), held.text("lease_id"));
+    assert_ne!(id, own.text("id"));
+    let owned = json!({ "lease_id": lease_id });
     let posted = json!({ "stamp": foreign.text("stamp"), "outcome": "success" });
-    for (method, of, verb, body) in [
-        (Method::GET, key, "", Value::Null),
-        (Method::GET, key, "/history", Value::Null),
-        (Method::POST, key, "/renew", owned.clone()),
-        (Method::POST, key, "/release", owned.clone()),
-        (Method::POST, key, "/fence", json!({ "token": held.token() })),
-        (Method::POST, key, "/revoke", json!({})),
-        (Method::GET, &id, "", Value::Null),
-        (Method::POST, &id, "/post", posted.clone()),
-        (Method::POST, &id, "/heartbeat", json!({ "stamp": foreign.text("stamp") })),
-        (Method::DELETE, &id, "", Value::Null),
+    for (method, path, body) in [
+        (Method::GET, "locks/KEY", Value::Null),
+        (Method::GET, "locks/KEY/history", Value::Null),
+        (Method::POST, "locks/KEY/renew", owned.clone()),
+        (Method::POST, "locks/KEY/release", owned.clone()),
+        (Method::POST, "locks/KEY/fence", json!({ "token": held.token() })),
+        (Method::POST, "locks/KEY/revoke", json!({})),
+        (Method::POST, "leases/renew", leases(&lease_id, &["KEY"])),
+        (Method::POST, "leases/release", leases(&lease_id, &["KEY"])),
+        (Method::GET, "operations/ID", Value::Null),
+        (Method::POST, "operations/ID/post", posted.clone()),
+        (Method::POST, "operations/ID/heartbeat", json!({ "stamp": foreign.text("stamp") })),
+        (Method::DELETE, "operations/ID", Value::Null),
     ] {
-        let at = |name: &str| format!("{}/{name}{verb}", of.rsplit_once('/').unwrap().0);
-        let names = [of.rsplit_once('/').unwrap().1, if of == key { "absent" } else { ABSENT }];
-        let at_theirs = mine.call(method.clone(), &at(names[0]), body.clone()).await;
-        let at_none = mine.call(method, &at(names[1]), body).await;
-        assert_eq!(shape(&at_theirs, names), shape(&at_none, names), "{of}{verb}");
+        let ask = async |key: &str, id: &str| {
+            let of = |text: &str| text.replace("KEY", key).replace("ID", id);
+            let body = serde_json::from_str(&of(&body.to_string())).unwrap();
+            let Answer { status, body, .. } = mine.call(method.clone(), &of(&format!("/v1/{path}")), body).await;
+            (status, body.to_string().replace("absent", "k").replace(ABSENT, &foreign.text("id")))
+        };
+        assert_eq!(ask("k", &id).await, ask("absent", ABSENT).await, "{path}");
     }
     // Their stamp does not open my operation either.
     let refused = mine.post(&format!("/v1/operations/{}/post", own.text("id")), posted.clone()).await;
     refused.assert_problem(403, "stamp-mismatch");
-    theirs.ok(Method::POST, &format!("{id}/post"), posted).await;
+    theirs.ok(Method::POST, &format!("/v1/operations/{id}/post"), posted).await;
 
-    // The same key and even the same lease id are free for me.
-    let granted = mine.acquire("k", json!({ "lease_id": owned["lease_id"], "ttl_ms": 300_000 })).await;
+    // The same key and even the same lease id are free for me, alone and together.
+    let granted = mine.acquire("k", json!({ "lease_id": lease_id, "ttl_ms": 300_000 })).await;
     assert_eq!(granted.status, 200, "{}", granted.body);
+    streams.push(mine.events("/v1/events?after=0-0", "").await);
+    for mut stream in streams {
+        assert_eq!(stream.next().await["token"], granted.token(), "an event stream shows only what is of its app");
+    }
     mine.ok(Method::POST, "/v1/locks/k/release", owned.clone()).await;
     let ticket = theirs.acquire("k", json!({ "wait_ms": 1 })).await;
     ticket.assert_problem(423, "wait-timeout");
     let refused = mine.acquire("k", json!({ "ticket": ticket.text("ticket"), "wait_ms": 1 })).await;
     refused.assert_problem(400, "invalid-ticket");
     theirs.ok(Method::POST, "/v1/locks/k/renew", owned).await;
-
-    let locks = json!({ "locks": [{ "key": "m1" }, { "key": "m2" }], "lease_id": "shared-id", "ttl_ms": 300_000 });
-    theirs.ok(Method::POST, "/v1/multilocks/acquire", locks.clone()).await;
-    let named = leases("shared-id", &["m1", "m2"]);
-    for verb in ["renew", "release"] {
-        mine.post(&format!("/v1/leases/{verb}"), named.clone()).await.assert_problem(410, "lease-lost");
-    }
+    let locks = json!({ "locks": [{ "key": "k" }, { "key": "m" }], "ttl_ms": 300_000 });
     mine.ok(Method::POST, "/v1/multilocks/acquire", locks).await;
-    theirs.ok(Method::POST, "/v1/leases/renew", named).await;
 
     theirs.granted("only-theirs").await;
     let listed = [mine.get("/v1/locks?held=true").await, mine.get("/v1/operations").await];
     let of = |answer: &Answer, items: &str, name: &str| -> Vec<Value> {
         answer.body[items].as_array().unwrap().iter().map(|item| item[name].clone()).collect()
     };
-    assert_eq!(of(&listed[0], "locks", "key"), ["m1", "m2"]);
+    assert_eq!(of(&listed[0], "locks", "key"), ["k", "m"]);
     assert_eq!(of(&listed[1], "operations", "id"), [own.text("id")]);
-}
-
-/// The app `a:b` with the key `c` is not the app `a` with the key `b:c`.
-#[tokio::test]
-async fn app_and_key_are_two_fields() {
-    let node = guarded(&[]).await;
-    let (joined, split) = (Caller::of_app(&node, "a:b").await, Caller::of_app(&node, "a").await);
-    let mut ids = Vec::new();
-    for (caller, name) in [(&joined, "c"), (&split, "b:c"), (&split, "c"), (&joined, "b:c")] {
-        caller.granted(name).await;
-        ids.push(caller.begun(json!({ "operation": name, "contents": "x" })).await.text("id"));
-    }
-    ids.sort();
-    ids.dedup();
-    assert_eq!(ids.len(), 4);
-}
-
-#[tokio::test]
-async fn an_event_stream_shows_only_what_is_of_its_app() {
-    let node = guarded(&[]).await;
-    let (mine, theirs) = (Caller::of_app(&node, "a").await, Caller::of_app(&node, "b").await);
-    let mut streams = vec![mine.events("/v1/events", "").await, mine.events("/v1/locks/k/events", "").await];
-    theirs.granted("k").await;
-    theirs.granted("their-secret").await;
-    let token = mine.granted("k").await.token();
-    streams.push(mine.events("/v1/events?after=0-0", "").await);
-    for mut stream in streams {
-        assert_eq!(stream.next().await["token"], token);
-    }
 }

@@ -72,17 +72,6 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     said("app create a_b/c").await;
     said(&format!("api-key revoke {}", caller.id())).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
-
-    let revoked = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", &caller.key)];
-    for (args, env, why) in [
-        (&["app", "list"][..], &revoked[..], "unauthorized, 401"),
-        (&["api-key", "revoke", "ffffffffffff"], &env, "unknown-api-key"),
-        (&["app", "list", "--url", "http://127.0.0.1:1"], &[], "cannot call the node at http://127.0.0.1:1"),
-    ] {
-        let refused = run(args, env).await;
-        let said = String::from_utf8_lossy(&refused.stderr);
-        assert!(!refused.status.success() && said.contains(why), "{said}");
-    }
 }
 
 #[tokio::test]
@@ -98,7 +87,7 @@ async fn a_public_address_is_served_once_the_store_has_an_api_key() {
     let node = Node::start_with(BIN, &["--locks", &database], OPERATOR).await;
     let url = node.base_url();
     let of_node = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", ADMIN)];
-    printed(&["api-key", "create", "--scope", "admin"], &of_node).await;
+    let key = printed(&["api-key", "create", "--scope", "read,admin"], &of_node).await;
 
     // LATCHGATE_URL is for clients, and does not change what a node works on.
     let env = [env[0], ("LATCHGATE_URL", "http://127.0.0.1:1")];
@@ -109,6 +98,8 @@ async fn a_public_address_is_served_once_the_store_has_an_api_key() {
     let is_up = || async { get("/readyz").await.is_ok_and(|answer| answer.status() == 200) };
     until("the public node serves", is_up).await;
     assert_eq!(get("/v1/locks").await.unwrap().status(), 401);
+    let caller = Caller { base_url: format!("http://127.0.0.1:{port}"), key };
+    assert!(caller.is_accepted().await);
     public.kill().await.unwrap();
 }
 
@@ -134,18 +125,6 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "files were created");
     let mut session = in_transactions::world::Caller::connect(&database).await;
     assert_eq!(session.number("select count(*) from pg_namespace where nspname = 'latchgate'").await, Ok(0));
-}
-
-#[tokio::test]
-async fn a_generated_api_key_configures_a_node_and_a_wrong_one_is_never_printed() {
-    // With a wrong key, the node does not start.
-    let key = printed(&["api-key", "generate"], &[]).await;
-    let node = Node::start_with(BIN, &[], &[("LATCHGATE_ADMIN_API_KEY", &key)]).await;
-    assert!(Caller::new(&node, &key).is_accepted().await);
-    let cut = &key[..80];
-    let refused = run(&["serve", "--listen", "127.0.0.1:0"], &[("LATCHGATE_ADMIN_API_KEY", cut)]).await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("LATCHGATE_ADMIN_API_KEY") && !said.contains(cut), "{said}");
 }
 
 /// A server that answers every request with this problem.

@@ -6,6 +6,5 @@ mod commands;
 mod keys;
 mod lasting;
 mod quotas;
-mod reads;
 mod scopes;
 pub mod world;

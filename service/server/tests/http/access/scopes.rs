@@ -1,112 +1,63 @@
-//! Each endpoint with each scope, as docs/ACCESS.md says.
+//! Each endpoint with each scope, as the OpenAPI description says. A test of the node holds docs/ACCESS.md to the same rows.
 
-use std::collections::BTreeMap;
-
-use reqwest::{Client, Method, StatusCode};
+use reqwest::{Client, Method};
 use serde_json::{Value, json};
 
 use super::world::{ADMIN, Caller, guarded};
+use crate::described::endpoints;
 
 const SCOPES: [&str; 4] = ["read", "locks", "operations", "admin"];
 
-/// A row of the table.
-struct Endpoint {
-    method: Method,
-    path: String,
-    needs_key: bool,
-    /// `None` if any API key does, or none.
-    scope: Option<&'static str>,
-    is_of_default: bool,
-}
-
-/// The table “Each endpoint” of the document.
-fn endpoints() -> Vec<Endpoint> {
-    let document = include_str!("../../../../../docs/ACCESS.md");
-    let table = document.split("| needs | other apps | endpoints |").nth(1).expect("the table");
-    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-    let endpoints = rows.flat_map(|row| {
-        let columns: Vec<&str> = row.split('|').collect();
-        let (needs, endpoints) = (columns[1], columns[3]);
-        let words: Vec<&str> = needs.split('`').collect();
-        let (scope, is_of_default) = (words.get(1).copied(), words.len() > 3);
-        endpoints.split('`').filter(|text| text.contains('/')).map(move |endpoint| {
-            let (method, path) = endpoint.split_once(' ').expect("method and path");
-            let path = path.replace("{key}", "some-key").replace("{id}", "some-id").replace("{app}", "some-app");
-            let (method, path) = (method.parse().unwrap(), path.replace("{*path}", "index.html"));
-            Endpoint { method, path, needs_key: !needs.contains("nothing"), scope, is_of_default }
-        })
-    });
-    endpoints.collect()
-}
-
-impl Endpoint {
-    /// What a request needs to be about keys. All others have no body, so that those that are permitted change little.
-    fn body(&self) -> Value {
-        match self.path.as_str() {
-            "/v1/leases/renew" | "/v1/leases/release" => {
-                json!({ "leases": [{ "key": "some-key", "lease_id": "l" }] })
-            }
-            "/v1/multilocks/acquire" => json!({ "locks": [{ "key": "some-key" }] }),
-            _ => Value::Null,
+#[tokio::test]
+async fn every_endpoint_is_permitted_as_its_description_says() {
+    let node = guarded(&[]).await;
+    let mut keys = Vec::new();
+    for app in ["default", "billing"] {
+        for scope in SCOPES {
+            keys.push((app, scope, Caller::with(&node, json!({ "app": app, "scopes": [scope] })).await.key));
         }
     }
-
-    fn is_about_keys(&self) -> bool {
-        ["/v1/locks", "/v1/leases", "/v1/multilocks", "/v1/events"].iter().any(|start| self.path.starts_with(start))
-    }
-
-    /// The status and the problem. The body of a stream of events never ends, so it is read of refusals alone.
-    async fn call(&self, base_url: &str, key: Option<&str>) -> (StatusCode, Value) {
-        let request = Client::new().request(self.method.clone(), format!("{base_url}{}", self.path));
-        let request = if self.body().is_null() { request } else { request.body(self.body().to_string()) };
-        let request = key.into_iter().fold(request, |request, key| request.bearer_auth(key));
-        let response = request.send().await.unwrap();
-        let status = response.status();
-        let body = if status.is_success() { Value::Null } else { response.json().await.unwrap_or_default() };
-        (status, body)
-    }
-}
-
-/// API keys of one app: each scope alone.
-async fn alone(node: &latchgate_testkit::node::Node, app: &str) -> Vec<(&'static str, String)> {
-    let mut keys = Vec::new();
-    for scope in SCOPES {
-        keys.push((scope, Caller::with(node, json!({ "app": app, "scopes": [scope] })).await.key));
-    }
-    keys
-}
-
-#[tokio::test]
-async fn every_endpoint_is_permitted_as_the_document_says() {
-    let node = guarded(&[]).await;
-    let url = node.base_url();
-    let apps = BTreeMap::from([("default", alone(&node, "default").await), ("billing", alone(&node, "billing").await)]);
-    let outside = Caller::with(&node, json!({ "app": "billing", "scopes": SCOPES, "prefixes": ["other/"] })).await;
+    let outside = Caller::with(&node, json!({ "app": "billing", "scopes": SCOPES, "prefixes": ["other/"] })).await.key;
     let revoked = Caller::with(&node, json!({ "scopes": SCOPES })).await;
     Caller::new(&node, ADMIN).revoke(revoked.id()).await;
     let mut tried = 0;
-    for endpoint in endpoints() {
-        let at = format!("{} {}", endpoint.method, endpoint.path);
-        for key in [None, Some(revoked.key.as_str())] {
-            let (status, problem) = endpoint.call(&url, key).await;
-            assert_eq!(status == 401, endpoint.needs_key, "{at} without an API key: {problem}");
+    for (method, path, said) in endpoints() {
+        let scope = said["security"][0]["api_key"][0].as_str();
+        let is_of_default = said["description"].as_str().is_some_and(|text| text.contains("of the app `default`"));
+        // What a request needs to be about keys. All others have no body, so that those that are permitted change little.
+        let body = match path.as_str() {
+            "/v1/leases/renew" | "/v1/leases/release" => r#"{"leases":[{"key":"k","lease_id":"l"}]}"#,
+            "/v1/multilocks/acquire" => r#"{"locks":[{"key":"k"}]}"#,
+            _ => "",
+        };
+        // The status and the problem. The body of a stream of events never ends, so it is read of refusals alone.
+        let call = async |key: &str| {
+            let request = Client::new().request(method.clone(), format!("{}{path}", node.base_url())).body(body);
+            let request = if key.is_empty() { request } else { request.bearer_auth(key) };
+            let response = request.send().await.unwrap();
+            let status = response.status().as_u16();
+            (status, if status < 300 { Value::Null } else { response.json().await.unwrap_or_default() })
+        };
+        for key in ["", &revoked.key] {
+            let (status, problem) = call(key).await;
+            assert_eq!(status == 401, said["security"] != json!([]), "{method} {path} without an API key: {problem}");
         }
-        for (app, keys) in &apps {
-            for (scope, key) in keys {
-                let has_scope = endpoint.scope.is_none_or(|needed| needed == *scope);
-                let is_permitted = has_scope && (*app == "default" || !endpoint.is_of_default);
-                let (status, problem) = endpoint.call(&url, Some(key)).await;
-                let at = format!("{at} with {scope} of {app}: {status} {problem}");
-                assert_ne!(status, 401, "{at}");
-                assert_eq!(problem["code"] != "forbidden", is_permitted, "{at}");
-                assert!(is_permitted || problem["scope"].as_str() == endpoint.scope, "{at}");
-                tried += 1;
-            }
+        for (app, of_key, key) in &keys {
+            let has_scope = scope.is_none_or(|needed| needed == *of_key);
+            let is_permitted = has_scope && (*app == "default" || !is_of_default);
+            let (status, problem) = call(key).await;
+            let at = format!("{method} {path} with {of_key} of {app}: {status} {problem}");
+            assert_ne!(status, 401, "{at}");
+            assert_eq!(problem["code"] != "forbidden", is_permitted, "{at}");
+            assert!(is_permitted || problem["scope"].as_str() == scope, "{at}");
+            tried += 1;
         }
-        let (status, problem) = endpoint.call(&url, Some(&outside.key)).await;
-        let is_refused = endpoint.is_about_keys() || endpoint.is_of_default;
-        assert_eq!(problem["code"] == "forbidden", is_refused, "{at} outside the prefixes: {status} {problem}");
-        assert_eq!(problem["prefixes"].is_array(), endpoint.is_about_keys(), "{at} outside the prefixes: {problem}");
+        let (_, problem) = call(&outside).await;
+        let starts = ["/v1/locks", "/v1/leases", "/v1/multilocks", "/v1/events"];
+        let is_about_keys = starts.iter().any(|start| path.starts_with(start));
+        let (is_refused, names_prefixes) = (problem["code"] == "forbidden", problem["prefixes"].is_array());
+        let expected = (is_about_keys || is_of_default, is_about_keys);
+        assert_eq!((is_refused, names_prefixes), expected, "{method} {path} outside the prefixes: {problem}");
     }
     assert!(tried > 300, "only {tried} requests were tried");
 }

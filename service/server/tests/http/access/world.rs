@@ -90,13 +90,9 @@ impl Caller {
         tokio::spawn(async move { caller.post(&path, body).await })
     }
 
-    pub async fn pre(&self, body: Value) -> Answer {
-        self.post("/v1/operations/pre", body).await
-    }
-
     /// Fails unless the answer allows a new attempt.
     pub async fn begun(&self, body: Value) -> Answer {
-        let answer = self.pre(body).await;
+        let answer = self.post("/v1/operations/pre", body).await;
         assert_eq!(answer.status, 201, "{}", answer.body);
         answer
     }
