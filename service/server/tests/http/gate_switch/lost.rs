@@ -1,4 +1,4 @@
-//! Engines that die, that lose their records, and that come back.
+//! Engines that die, and that come back.
 
 use latchgate_testkit::until;
 use serde_json::json;
@@ -16,6 +16,10 @@ async fn a_dead_engine_is_left_only_if_it_is_stopped_and_a_hold_off_begins() {
     let (lost, kept) = (begun(one, charge_once("lost")).await, begun(one, durable("kept")).await);
     world.redis.kill9();
     until("the engine is in doubt", || async { switch(one, json!({})).await.code() == "engine-in-doubt" }).await;
+    // A node that is told so starts without it, and keeps durable operations.
+    let later = world.node_with(&world.database(), &["--without", "redis"]).await;
+    pre(&later, charge("new")).await.assert_problem(503, "store-unavailable");
+    begun(&later, durable("another")).await;
     assert_eq!(switch(one, json!({ "stopped": true })).await.status, 200);
     until_serving(other, "postgres").await;
     let held_off = status(other).await["hold_off_ms"].as_u64().unwrap();
@@ -40,38 +44,4 @@ async fn a_dead_engine_is_left_only_if_it_is_stopped_and_a_hold_off_begins() {
     pre(one, charge("may be repeated")).await.assert_problem(409, "operation-in-progress");
     pre(one, durable("kept")).await.assert_problem(409, "operation-duplicate");
     assert_eq!(suspects(one).await, json!([]));
-}
-
-#[tokio::test]
-async fn a_redis_that_lost_its_records_is_found_by_the_next_claim() {
-    let world = World::start().await;
-    let nodes = world.two().await;
-    let [one, other] = [&nodes[0].node, &nodes[1].node];
-    begun(one, charge_once("lost")).await;
-    let kept = begun(one, durable("kept")).await;
-    world.redis.ask(&["FLUSHALL"]);
-    pre(other, charge_once("lost")).await.assert_problem(409, "operation-unknown");
-    pre(one, charge_once("new")).await.assert_problem(409, "operation-unknown");
-    assert_eq!(begun(one, charge("may be repeated")).await.body["possibly_repeated"], true);
-    pre(other, charge("may be repeated")).await.assert_problem(409, "operation-in-progress");
-    assert_eq!(report(other, &kept, json!({ "outcome": "success" })).await.status, 200);
-    assert!(status(one).await["hold_off_ms"].as_u64() > Some(0));
-    assert_eq!(switch(one, json!({ "engine": "redis", "force": true })).await.status, 200);
-    begun(one, charge_once("new")).await;
-}
-
-#[tokio::test]
-async fn a_node_starts_without_a_redis_that_is_stopped() {
-    let mut world = World::start().await;
-    drop(world.node().await);
-    world.redis.kill9();
-    let later = world.node_with(&world.database(), &["--without", "redis"]).await;
-    pre(&later, charge("new")).await.assert_problem(503, "store-unavailable");
-    begun(&later, durable("durable")).await;
-    assert_eq!(switch(&later, json!({ "stopped": true, "force": true })).await.status, 200);
-    until_serving(&later, "postgres").await;
-    assert_eq!(begun(&later, charge("new")).await.body["possibly_repeated"], true);
-    world.redis.start_again().await;
-    until_retired(&later).await;
-    switched(&[later], "redis").await;
 }

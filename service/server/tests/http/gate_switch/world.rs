@@ -13,7 +13,7 @@ use crate::engines::world::Wired;
 /// A Redis and a Postgres.
 pub struct World {
     pub redis: Redis,
-    pub postgres: Postgres,
+    _postgres: Postgres,
     /// The URLs of the databases of the locks, and of the gate.
     databases: [String; 2],
 }
@@ -22,7 +22,7 @@ impl World {
     pub async fn start() -> Self {
         let postgres = Postgres::start().await;
         let databases = [postgres.create_database().await, postgres.create_database().await];
-        Self { redis: Redis::start().await, postgres, databases }
+        Self { redis: Redis::start().await, _postgres: postgres, databases }
     }
 
     pub async fn node(&self) -> Wired {
