@@ -4,8 +4,6 @@
 //   CHROMIUM      the browser
 
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
-import { once } from "node:events";
 import { readFile } from "node:fs/promises";
 import { createRequire } from "node:module";
 import { after, afterEach, before, test } from "node:test";
@@ -122,15 +120,8 @@ async function changeSamples(page, change) {
   });
 }
 
-/** A client in a process of its own, which waits for a lock. */
-function waiter(key, owner) {
-  const path = `${lockPath(key)}/acquire`;
-  const body = JSON.stringify({ owner, wait_ms: 50_000, ttl_ms: 60_000 });
-  const curl = spawn("curl", ["-s", "-H", `Authorization: Bearer ${operatorKey}`, "-X", "POST", url + path, "-d", body]);
-  let text = "";
-  curl.stdout.on("data", (chunk) => (text += chunk));
-  return once(curl, "close").then(() => JSON.parse(text));
-}
+/** A client that waits for a lock. */
+const waiter = (key, owner) => ok("POST", `${lockPath(key)}/acquire`, { owner, wait_ms: 50_000, ttl_ms: 60_000 });
 
 test("a person finds a held lock, sees who waits, forces it, and sees the waiter get it", async () => {
   const page = await visit(operatorKey);
@@ -238,7 +229,7 @@ test("a team sees the charts of its own app, and so does an operator who chooses
   }
 });
 
-test("API keys are called by their names, and one's own is in use", async () => {
+test("a person resolves an unknown outcome, and API keys are called by their names", async () => {
   const app = await newApp("named");
   const creator = await ok("POST", "/v1/admin/api-keys", { scopes: ["read", "admin"], name: "on-call of the platform" });
   const { api_key: key } = await ok("POST", "/v1/admin/api-keys", { app, scopes: ["read", "operations"], name: "workers of billing" }, creator.api_key);
@@ -247,8 +238,12 @@ test("API keys are called by their names, and one's own is in use", async () => 
   await page.getByText("API key on-call of the platform").waitFor();
   await page.goto(`${url}/#/operations/${id}?app=${app}`);
   await page.getByText("API key workers of billing").waitFor();
-  await confirm(page, "It succeeded…", { "How do you know?": "looked" }, "Record the success");
+  await confirm(page, "It succeeded…", { "How do you know?": "looked", Result: "{\"receipt\": 8}" }, "Record the success");
   await page.getByText("console, API key on-call of the platform: looked").waitFor();
+  await page.getByText("\"receipt\": 8").waitFor();
+  assert.equal(await page.getByRole("button", { name: "It succeeded…" }).count(), 0);
+  const shown = await ok("GET", `/v1/operations/${id}`, undefined, key);
+  assert.deepEqual([shown.state, shown.result, shown.resolved.reason], ["succeeded", { receipt: 8 }, "looked"]);
   await page.setViewportSize({ width: 1600, height: 900 });
   await page.goto(`${url}/#/access?app=${app}`);
   await page.getByRole("row", { name: "workers of billing" }).getByText("on-call of the platform").waitFor();
@@ -282,16 +277,6 @@ test("an operator sets after what time a held lock of an app is a notice", async
   await set("", "none");
 });
 
-test("nodes have their addresses", async () => {
-  const { nodes: [{ address }] } = await ok("GET", "/v1/admin/engines");
-  assert.match(address, /:\d+$/);
-  const page = await visit(operatorKey);
-  for (const path of ["", "engines"]) {
-    await page.goto(`${url}/#/${path}`);
-    await page.getByRole("region", { name: "Nodes" }).getByText(address).waitFor();
-  }
-});
-
 test("an operator closes a key for a while, and opens it for the client that waits", async () => {
   const page = await visit(operatorKey, lockPage(`${OWN}prod`));
   await confirm(page, "Close…", { Reason: "release <b>weekend</b>", "For how long, in hours": "48" }, "Close");
@@ -308,6 +293,10 @@ test("an operator closes a key for a while, and opens it for the client that wai
 test("a person takes a lock for trying out, by keyboard, and releases it", async () => {
   const page = await visit(operatorKey);
   await page.locator("main").focus();
+  await page.keyboard.press("?");
+  const help = page.getByRole("dialog", { name: "Keyboard" }).getByRole("button");
+  await help.click();
+  await help.waitFor({ state: "detached" });
   await page.keyboard.press("g");
   await page.keyboard.press("l");
   await page.getByRole("heading", { name: "Locks" }).waitFor();
@@ -364,18 +353,6 @@ test("a team with a small quota of requests sees which operations it must decide
   await page.getByText("ann must decide").waitFor();
   // Each list has answered in the end.
   for (const none of ["No request waits.", "No lease holds a lock.", "No key is closed."]) await page.getByText(none).waitFor();
-});
-
-test("a person resolves an operation whose outcome is unknown", async () => {
-  const id = await undecided({ operation: "charge", contents: `unknown ${Date.now()}` });
-  const page = await visit(operatorKey);
-  await page.evaluate((hash) => { location.hash = hash; }, `#/operations/${id}`);
-  await confirm(page, "It succeeded…", { "How do you know?": "the bank has it", Result: "{\"receipt\": 8}" }, "Record the success");
-  await page.getByText("\"receipt\": 8").waitFor();
-  await page.getByText("the bank has it").waitFor();
-  assert.equal(await page.getByRole("button", { name: "It succeeded…" }).count(), 0);
-  const shown = await ok("GET", `/v1/operations/${id}`);
-  assert.deepEqual([shown.state, shown.result, shown.resolved.reason], ["succeeded", { receipt: 8 }, "the bank has it"]);
 });
 
 test("the button that deletes the record of an operation that may have run works only after a person has said so", async () => {
@@ -439,6 +416,8 @@ test("the overview names what needs attention, and leads there", async () => {
   await ok("PUT", `${lockPath(`${OWN}attention/closed`)}/closed`, { reason: "audit" });
   const page = await visit(operatorKey);
   const list = (name) => page.getByRole("region", { name });
+  const { nodes: [{ address }] } = await ok("GET", "/v1/admin/engines");
+  await list("Nodes").getByText(address).waitFor();
   await list("Most contended keys").getByRole("link", { name: held }).waitFor();
   await list("Leases held longest").getByRole("link").first().waitFor();
   await list("Closed keys").getByRole("link", { name: `${OWN}attention/closed` }).waitFor();
@@ -456,6 +435,8 @@ test("the overview names what needs attention, and leads there", async () => {
   assert.equal(await page.getByLabel("Sort by").inputValue(), "waiters");
   await ok("DELETE", `${lockPath(held)}?reason=test`);
   assert.equal((await granted).key, held);
+  await page.goto(`${url}/#/engines`);
+  await list("Nodes").getByText(address).waitFor();
 });
 
 test("a person sorts a list, closes several keys at once, and finds them by an address", async () => {
@@ -600,17 +581,6 @@ test("what fails of several stays selected, and the dialog says why", async () =
   for (const key of keys) assert.equal((await ok("GET", lockPath(key))).holders[0].revocation.by.startsWith("console"), true);
 });
 
-test("the help about keys has one button", async () => {
-  const page = await visit(operatorKey);
-  await page.locator("main").focus();
-  await page.keyboard.press("?");
-  const dialog = page.getByRole("dialog", { name: "Keyboard" });
-  await dialog.waitFor();
-  assert.deepEqual(await dialog.getByRole("button").allTextContents(), ["Close"]);
-  await dialog.getByRole("button").click();
-  await dialog.waitFor({ state: "detached" });
-});
-
 test("on a phone, every page, the theme and signing out are in the menu", async () => {
   const page = await visit(operatorKey, undefined, { viewport: { width: 390, height: 844 } });
   const menu = page.getByRole("button", { name: "Menu" });
@@ -644,6 +614,7 @@ test("an API key without admin sees no button that it may not press", async () =
   const id = await undecided({ operation: "charge", contents: `undecided ${OWN}` });
   const page = await visit(key);
   const links = page.getByRole("navigation", { name: "Pages", exact: true }).getByRole("link");
+  await links.first().waitFor();
   assert.deepEqual(await links.allTextContents(), ["Overview", "Locks", "Operations", "Events"]);
   await page.goto(`${url}/#/locks/other`);
   await page.getByText(`limited to locks whose keys begin with ${OWN}`).waitFor();

@@ -22,11 +22,11 @@ class Raw:
         self._reading = asyncio.create_task(self._read())
 
     @classmethod
-    async def start(cls, command: list[str], name: str = "raw", lists: bool = True) -> Raw:
+    async def start(cls, command: list[str], lists: bool = True) -> Raw:
         command = ["setpriv", "--pdeathsig", "KILL", "--", *command]
         pipes: Any = {"stdin": asyncio.subprocess.PIPE, "stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.DEVNULL}
         raw = cls(await asyncio.create_subprocess_exec(*command, limit=1 << 20, **pipes))
-        info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": name, "version": "1"}}
+        info = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
         await raw.ask("initialize", info)
         raw.send({"method": "notifications/initialized"})
         if lists:
@@ -77,11 +77,6 @@ class Raw:
         result = (await self.ask("tools/call", {"name": tool, "arguments": arguments}))["result"]
         assert isinstance(result, dict)
         return result
-
-    async def kill(self) -> None:
-        if not self.ended.is_set():
-            self.process.kill()
-        await self._reading
 
     async def close(self) -> None:
         assert self.process.stdin is not None
