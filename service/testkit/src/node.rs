@@ -2,37 +2,26 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::process::Command;
 
 use nix::sys::signal::Signal;
-use tempfile::TempDir;
 
-use crate::ports::free_port;
-use crate::process::{Server, answers, tail};
+pub use crate::process::NotReady;
+use crate::process::{Program, Server, directory};
+use crate::tier::ask::is_ok;
 
 /// Names the binary that [`binary`] returns.
-pub const BINARY_ENV: &str = "LATCHGATE_BIN";
+const BINARY_ENV: &str = "LATCHGATE_BIN";
 
-const READY_WITHIN: Duration = Duration::from_secs(20);
-const START_TRIES: usize = 5;
-
-/// One node: `latchgate serve --listen 127.0.0.1:PORT …` in a directory of its own, removed with it.
+/// One node: `latchgate serve --listen 127.0.0.1:PORT …`. Its directory is its working directory: a relative `sqlite:` path lies there.
 ///
-/// It gets none of the test's `LATCHGATE_…` variables nor its `DATABASE_URL`. When a test panics, the end of its log
-/// follows the panic.
-pub struct Node {
-    server: Server,
-    world: World,
-}
+/// It gets none of the test's `LATCHGATE_…` variables nor its `DATABASE_URL`.
+pub type Node = Server<NodeServer>;
 
-/// Why a node did not get ready.
-#[derive(Debug)]
-pub struct NotReady {
-    /// How it ended; `None` if it ran on without being ready.
-    pub status: Option<ExitStatus>,
-    /// The end of its output.
-    pub log: String,
+pub struct NodeServer {
+    bin: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
 }
 
 impl Node {
@@ -40,109 +29,64 @@ impl Node {
     ///
     /// # Panics
     ///
-    /// When it ends or is not ready within 20 s.
+    /// When it ends or does not get ready.
     pub async fn start(bin: impl AsRef<Path>, args: &[&str]) -> Self {
         Self::start_with(bin, args, &[]).await
     }
 
     /// As [`start`](Self::start), with more environment variables.
     pub async fn start_with(bin: impl AsRef<Path>, args: &[&str], env: &[(&str, &str)]) -> Self {
-        match Self::try_start(bin, args, env).await {
-            Ok(node) => node,
-            Err(NotReady { status, log }) => panic!("the node did not get ready ({status:?}):\n{log}"),
-        }
+        Self::launch(NodeServer::new(bin.as_ref(), args, env), directory("node")).await
     }
 
     /// As [`start_with`](Self::start_with), for a node that is expected to refuse its configuration.
     pub async fn try_start(bin: impl AsRef<Path>, args: &[&str], env: &[(&str, &str)]) -> Result<Self, NotReady> {
-        // Without a provider, a test's `reqwest::Client::new()` panics: the features of reqwest that the clients need are on.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut world = World::create(bin.as_ref(), args, env);
-        let mut tries = START_TRIES;
-        loop {
-            world.port = free_port();
-            let mut server = world.spawn();
-            if world.becomes_ready(&mut server).await {
-                return Ok(Self { server, world });
-            }
-            tries -= 1;
-            let log = tail(&world.log());
-            // Another process may have taken the free port meanwhile.
-            if tries == 0 || !log.contains("already listens there") {
-                return Err(NotReady { status: server.exited(), log });
-            }
-            let _ = fs::remove_file(world.log());
-        }
+        Self::try_launch(NodeServer::new(bin.as_ref(), args, env), directory("node")).await
     }
 
     /// `http://127.0.0.1:PORT`, without a slash at the end.
     pub fn base_url(&self) -> String {
-        format!("http://127.0.0.1:{}", self.world.port)
-    }
-
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.world.port
-    }
-
-    /// The node's working directory, which outlives its restarts: a relative `sqlite:` path lies here.
-    pub fn dir(&self) -> &Path {
-        self.world.dir.path()
-    }
-
-    /// The output of the node so far, over all its restarts.
-    pub fn log(&self) -> String {
-        fs::read(self.world.log()).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
-    }
-
-    /// Kills the node; returns when it has ended.
-    pub fn kill9(&mut self) {
-        self.server.kill9();
+        format!("http://127.0.0.1:{}", self.port())
     }
 
     /// Sends SIGTERM to the node; returns at once.
     pub fn terminate(&mut self) {
-        self.server.signal(Signal::SIGTERM);
-    }
-
-    /// Waits for the end of the node; `None` if it still runs after `timeout`.
-    pub async fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
-        self.server.wait_exit(timeout).await
+        self.signal(Signal::SIGTERM);
     }
 
     /// Sends SIGHUP to the node; returns at once.
     pub fn hang_up(&mut self) {
-        self.server.signal(Signal::SIGHUP);
-    }
-
-    /// Stops the node (SIGSTOP): its connections stay open and it does not answer.
-    pub fn pause(&mut self) {
-        self.server.pause();
-    }
-
-    /// Ends a [`pause`](Self::pause).
-    pub fn resume(&mut self) {
-        self.server.resume();
-    }
-
-    /// Starts a node that has ended, with the same arguments, port and directory; returns when it is ready.
-    ///
-    /// # Panics
-    ///
-    /// When it still runs, or is not ready within 20 s.
-    pub async fn start_again(&mut self) {
-        assert!(self.server.exited().is_some(), "start_again: the node still runs");
-        self.server = self.world.spawn();
-        let ready = self.world.becomes_ready(&mut self.server).await;
-        assert!(ready, "the node did not get ready again:\n{}", tail(&self.world.log()));
+        self.signal(Signal::SIGHUP);
     }
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- log of the node on port {}:\n{}\n---", self.world.port, tail(&self.world.log()));
+impl NodeServer {
+    fn new(bin: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
+        // Without a provider, a test's `reqwest::Client::new()` panics: the features of reqwest that the clients need are on.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        // The node runs in its own directory, where a relative path would mean something else.
+        let bin = fs::canonicalize(bin).unwrap_or_else(|error| panic!("{}: {error}", bin.display()));
+        let args = args.iter().map(ToString::to_string).collect();
+        let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        Self { bin, args, env }
+    }
+}
+
+impl Program for NodeServer {
+    const NAME: &'static str = "node";
+
+    fn command(&self, _: &Path, port: u16) -> Command {
+        let mut node = command(&self.bin);
+        node.args(["serve", "--listen", &format!("127.0.0.1:{port}")]).args(&self.args);
+        node.envs(self.env.iter().map(|(name, value)| (name, value)));
+        node
+    }
+
+    async fn is_ready(node: &Node) -> bool {
+        if node.program.args.iter().any(|arg| arg == "--tls-cert") {
+            return node.new_log().contains("listens on https://");
         }
+        is_ok(&node.base_url(), "/readyz").await
     }
 }
 
@@ -175,52 +119,4 @@ pub fn binary() -> PathBuf {
     found.unwrap_or_else(|| {
         panic!("no `latchgate` binary near {}: build it, or name it in {BINARY_ENV}", test.display())
     })
-}
-
-/// The part of a node that outlives its processes.
-struct World {
-    dir: TempDir,
-    port: u16,
-    bin: PathBuf,
-    args: Vec<String>,
-    env: Vec<(String, String)>,
-    /// Where in the log the running process has begun.
-    log_start: usize,
-}
-
-impl World {
-    fn create(bin: &Path, args: &[&str], env: &[(&str, &str)]) -> Self {
-        let dir = tempfile::Builder::new().prefix("latchgate-node-").tempdir().expect("a temporary directory");
-        // The node runs in its own directory, where a relative path would mean something else.
-        let bin = fs::canonicalize(bin).unwrap_or_else(|error| panic!("{}: {error}", bin.display()));
-        let args = args.iter().map(ToString::to_string).collect();
-        let env = env.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        Self { dir, port: 0, bin, args, env, log_start: 0 }
-    }
-
-    fn spawn(&mut self) -> Server {
-        self.log_start = fs::read(self.log()).map_or(0, |log| log.len());
-        let mut node = command(&self.bin);
-        node.args(["serve", "--listen", &format!("127.0.0.1:{}", self.port)]).args(&self.args);
-        node.envs(self.env.iter().map(|(name, value)| (name, value)));
-        Server::spawn(node, self.dir.path(), &self.log()).expect("the latchgate binary can be run")
-    }
-
-    async fn becomes_ready(&self, server: &mut Server) -> bool {
-        server.becomes_ready(READY_WITHIN, || self.is_ready()).await
-    }
-
-    async fn is_ready(&self) -> bool {
-        if self.args.iter().any(|arg| arg == "--tls-cert") {
-            let log = fs::read(self.log()).unwrap_or_default();
-            return String::from_utf8_lossy(log.get(self.log_start..).unwrap_or_default())
-                .contains("listens on https://");
-        }
-        let request = "GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-        answers(self.port, request, "HTTP/1.1 200").await
-    }
-
-    fn log(&self) -> PathBuf {
-        self.dir.path().join("node.log")
-    }
 }

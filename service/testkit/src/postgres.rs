@@ -9,28 +9,26 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
-use tempfile::TempDir;
 use tokio::sync::OnceCell;
 
-use crate::ports::free_port;
-use crate::process::{Server, find_program, tail};
+use crate::process::{Program, Server, directory, find_program};
+use crate::tier::ask;
 use crate::wait::eventually;
 
 /// Names the shared server: the URL of its `postgres` database.
-pub const SHARED_ENV: &str = "LATCHGATE_TEST_POSTGRES";
+const SHARED_ENV: &str = "LATCHGATE_TEST_POSTGRES";
 
-const READY_WITHIN: Duration = Duration::from_secs(60);
+const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);
 const STOP_WITHIN: Duration = Duration::from_secs(30);
-const START_TRIES: usize = 5;
 
-/// A private Postgres on a loopback port, with a data directory that is removed with it.
+/// A private Postgres.
 ///
 /// It trusts every client from 127.0.0.1, has the user `postgres`, the C locale, UTF-8, and 200 connections; otherwise the
 /// defaults, with `fsync` and `synchronous_commit` on. As root it runs as the system user `postgres`, since Postgres refuses to run as root.
-pub struct Postgres {
-    server: Server,
-    world: World,
-}
+pub type Postgres = Server<PostgresServer>;
+
+/// Its settings, as in postgresql.conf.
+pub struct PostgresServer(Vec<(String, String)>);
 
 impl Postgres {
     /// Starts a server with the default settings.
@@ -38,17 +36,12 @@ impl Postgres {
         Self::start_with(&[]).await
     }
 
-    /// Starts a server with more settings, as in postgresql.conf: `&[("fsync", "off")]`. They win over the defaults.
+    /// Starts a server with more settings: `&[("fsync", "off")]`. They win over the defaults.
     pub async fn start_with(settings: &[(&str, &str)]) -> Self {
-        let mut world = World::create(settings);
-        for _ in 0..START_TRIES {
-            world.port = free_port();
-            let mut server = world.spawn();
-            if world.becomes_ready(&mut server).await {
-                return Self { server, world };
-            }
-        }
-        panic!("Postgres did not start:\n{}", tail(&world.log()));
+        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
+        let dir = directory("postgres");
+        init(dir.path());
+        Self::launch(PostgresServer(settings), dir).await
     }
 
     /// A streaming standby of this server, reached through `port`: its own, or that of a proxy that can be cut. Returns when
@@ -58,23 +51,16 @@ impl Postgres {
     ///
     /// When `pg_basebackup` fails, or the standby does not start.
     pub async fn standby(&self, port: u16) -> Self {
-        let mut world = World::empty(&[]);
-        let mut backup = world.command("pg_basebackup");
-        backup.args([
-            "--checkpoint=fast",
-            "--no-sync",
-            "--write-recovery-conf",
-            "--host=127.0.0.1",
-            "--username=postgres",
-        ]);
-        backup.arg(format!("--port={port}")).arg("-D").arg(world.data()).current_dir(world.dir.path());
+        let dir = directory("postgres");
+        let mut backup = command_as_postgres(find_program("pg_basebackup", &binaries()), dir.path());
+        backup.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--host=127.0.0.1"]);
+        backup
+            .args(["--username=postgres", &format!("--port={port}"), "-D"])
+            .arg(dir.path().join("data"))
+            .current_dir(dir.path());
         // Blocking would stop a proxy that runs in this test's thread.
-        let output = tokio::process::Command::from(backup).output().await.expect("pg_basebackup can be run");
-        assert!(output.status.success(), "pg_basebackup failed: {}", String::from_utf8_lossy(&output.stderr));
-        world.port = free_port();
-        let mut server = world.spawn();
-        assert!(world.becomes_ready(&mut server).await, "the standby did not start:\n{}", tail(&world.log()));
-        Self { server, world }
+        ask::run(&mut tokio::process::Command::from(backup)).await.expect("a copy of the data");
+        Self::launch(PostgresServer(Vec::new()), dir).await
     }
 
     /// Makes a standby the primary; returns when it is one.
@@ -91,7 +77,7 @@ impl Postgres {
         let written = self.query("postgres", "select pg_current_wal_flush_lsn()").await;
         let query = format!("select pg_last_wal_replay_lsn() >= '{written}'");
         let is_there = || async { standby.query("postgres", &query).await == "t" };
-        assert!(eventually(READY_WITHIN, is_there).await, "the standby does not follow:\n{}", standby.log());
+        assert!(eventually(CAUGHT_UP_WITHIN, is_there).await, "the standby does not follow:\n{}", standby.log());
     }
 
     /// The result of `statement`, as text.
@@ -105,7 +91,7 @@ impl Postgres {
 
     /// The URL of `database` in this server.
     pub fn url(&self, database: &str) -> String {
-        format!("postgres://postgres@127.0.0.1:{}/{database}", self.world.port)
+        format!("postgres://postgres@127.0.0.1:{}/{database}", self.port())
     }
 
     /// Creates a database with a fresh name; returns its URL.
@@ -126,66 +112,61 @@ impl Postgres {
             dump.display(),
             load.display()
         );
-        let output =
-            tokio::process::Command::new("bash").args(["-c", &command]).output().await.expect("bash can be run");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        ask::output("bash", ["-c", &command]).await.expect("the database is restored");
         restored
-    }
-
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.world.port
-    }
-
-    /// The server's log so far.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.world.log()).unwrap_or_default()
     }
 
     /// Shuts down in order, cutting connections off (`pg_ctl stop -m fast`); returns when it has ended.
     pub async fn stop_fast(&mut self) {
-        self.server.signal(Signal::SIGINT);
-        let ended = self.server.wait_exit(STOP_WITHIN).await.is_some();
-        assert!(ended, "Postgres did not stop within {STOP_WITHIN:?}:\n{}", tail(&self.world.log()));
-    }
-
-    /// Kills the postmaster and all its backends at once; returns when they have ended. Flushed data remains.
-    pub fn kill9(&mut self) {
-        self.server.kill9();
-    }
-
-    /// Starts a server that was stopped or killed, on the same port and data; returns when it takes connections.
-    pub async fn start_again(&mut self) {
-        assert!(self.server.exited().is_some(), "start_again: Postgres still runs");
-        self.server = self.world.spawn();
-        let ready = self.world.becomes_ready(&mut self.server).await;
-        assert!(ready, "Postgres did not start again:\n{}", tail(&self.world.log()));
+        self.signal(Signal::SIGINT);
+        assert!(self.wait_exit(STOP_WITHIN).await.is_some(), "Postgres did not stop within {STOP_WITHIN:?}");
     }
 
     /// Copies the data directory of a server that was stopped or killed, for [`put_back`](Self::put_back).
     pub fn copy(&mut self) {
-        self.replace_directory(&self.world.data(), &self.world.copy());
+        self.replace("copy", "data");
     }
 
     /// Replaces the data directory of a server that was stopped or killed by the copy, as a snapshot of its disk would.
     pub fn put_back(&mut self) {
-        self.replace_directory(&self.world.copy(), &self.world.data());
+        self.replace("data", "copy");
     }
 
-    fn replace_directory(&mut self, from: &Path, to: &Path) {
-        assert!(self.server.exited().is_some(), "Postgres still runs");
-        let _ = fs::remove_dir_all(to);
-        copy_directory(from, to);
+    fn replace(&mut self, directory: &str, by: &str) {
+        assert!(self.exited().is_some(), "Postgres still runs");
+        let _ = fs::remove_dir_all(self.file(directory));
+        copy_directory(&self.file(by), &self.file(directory));
+    }
+}
+
+impl Program for PostgresServer {
+    const NAME: &'static str = "postgres";
+
+    fn command(&self, dir: &Path, port: u16) -> Command {
+        let mut postgres = command_as_postgres(find_program("postgres", &binaries()), dir);
+        postgres.arg("-D").arg(dir.join("data"));
+        let (port, socket) = (port.to_string(), dir.display().to_string());
+        let defaults = [
+            ("port", port.as_str()),
+            ("listen_addresses", "127.0.0.1"),
+            ("unix_socket_directories", &socket),
+            ("max_connections", "200"),
+            // In the data directory: a killed server would leave its segments in /dev/shm.
+            ("dynamic_shared_memory_type", "mmap"),
+        ];
+        let extra = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        for (name, value) in defaults.into_iter().chain(extra) {
+            postgres.arg("-c").arg(format!("{name}={value}"));
+        }
+        postgres
     }
 
-    /// Stops all its processes (SIGSTOP): its connections stay open and it does not answer.
-    pub fn pause(&mut self) {
-        self.server.pause();
-    }
-
-    /// Ends a [`pause`](Self::pause).
-    pub fn resume(&mut self) {
-        self.server.resume();
+    /// The lock file has the process id in line 1 and the state in line 8. Unlike a connection, it cannot belong to another server
+    /// on the port; and the process id distinguishes it from the file of a killed server.
+    async fn is_ready(postgres: &Postgres) -> bool {
+        let text = fs::read_to_string(postgres.file("data/postmaster.pid")).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().map(str::trim).collect();
+        lines.first() == Some(&&*postgres.id().to_string()) && lines.get(7) == Some(&"ready")
     }
 }
 
@@ -215,112 +196,24 @@ async fn drop_left_databases(server: &str) {
     }
 }
 
+/// With a name that is unique in a server that several test binaries share.
 async fn create_database(server: &str) -> String {
-    let name = fresh_name();
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let name = format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     psql(server, &format!("create database {name}")).await;
-    with_database(server, &name)
+    let (server, _) = server.rsplit_once('/').expect("a database's URL");
+    format!("{server}/{name}")
 }
 
 async fn psql(url: &str, statement: &str) -> String {
-    let output = tokio::process::Command::new(find_program("psql", &binaries()))
-        .args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--dbname", url, "--command", statement])
-        .kill_on_drop(true)
-        .output()
-        .await
-        .expect("psql can be run");
-    assert!(output.status.success(), "{statement}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
-/// Unique in a server that several test binaries share.
-fn fresh_name() -> String {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    format!("test_{}_{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
-}
-
-/// `postgres://host:port/old?options` with another database.
-fn with_database(url: &str, database: &str) -> String {
-    let (url, options) = url.split_once('?').map_or((url, None), |(url, options)| (url, Some(options)));
-    let authority = url.find("://").map_or(0, |scheme| scheme + 3);
-    let end = url[authority..].find('/').map_or(url.len(), |slash| authority + slash);
-    let options = options.map(|options| format!("?{options}")).unwrap_or_default();
-    format!("{}/{database}{options}", &url[..end])
+    let mut psql = tokio::process::Command::new(find_program("psql", &binaries()));
+    psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--dbname", url, "--command", statement]);
+    ask::run(&mut psql).await.unwrap_or_else(|error| panic!("{error:#}"))
 }
 
 /// As root, gives a file to the system user `postgres`, so that servers of this module can read it.
 pub fn give_to_postgres(path: &Path) {
     drop(command_as_postgres(PathBuf::new(), path));
-}
-
-/// The part of a server that outlives its processes.
-struct World {
-    dir: TempDir,
-    port: u16,
-    settings: Vec<(String, String)>,
-}
-
-impl World {
-    fn create(settings: &[(&str, &str)]) -> Self {
-        let world = Self::empty(settings);
-        init(world.dir.path());
-        world
-    }
-
-    /// A server without data.
-    fn empty(settings: &[(&str, &str)]) -> Self {
-        let dir = tempfile::Builder::new().prefix("latchgate-postgres-").tempdir().expect("a temporary directory");
-        let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        Self { dir, port: 0, settings }
-    }
-
-    fn spawn(&self) -> Server {
-        let mut postgres = self.command("postgres");
-        postgres.arg("-D").arg(self.data());
-        let port = self.port.to_string();
-        let dir = self.dir.path().display().to_string();
-        let defaults = [
-            ("port", port.as_str()),
-            ("listen_addresses", "127.0.0.1"),
-            ("unix_socket_directories", &dir),
-            ("max_connections", "200"),
-            // In the data directory: a killed server would leave its segments in /dev/shm.
-            ("dynamic_shared_memory_type", "mmap"),
-        ];
-        let extra = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in defaults.into_iter().chain(extra) {
-            postgres.arg("-c").arg(format!("{name}={value}"));
-        }
-        Server::spawn(postgres, self.dir.path(), &self.log()).expect("postgres can be run")
-    }
-
-    async fn becomes_ready(&self, server: &mut Server) -> bool {
-        let id = server.id().to_string();
-        server.becomes_ready(READY_WITHIN, || std::future::ready(self.says_ready(&id))).await
-    }
-
-    /// The lock file has the process id in line 1 and the state in line 8. Unlike a connection, it cannot belong to another server
-    /// on the port; and the process id distinguishes it from the file of a killed server.
-    fn says_ready(&self, id: &str) -> bool {
-        let text = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
-        let lines: Vec<&str> = text.lines().map(str::trim).collect();
-        lines.first() == Some(&id) && lines.get(7) == Some(&"ready")
-    }
-
-    fn command(&self, program: &str) -> Command {
-        command_as_postgres(find_program(program, &binaries()), self.dir.path())
-    }
-
-    fn data(&self) -> PathBuf {
-        self.dir.path().join("data")
-    }
-
-    fn copy(&self) -> PathBuf {
-        self.dir.path().join("copy")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.dir.path().join("postgres.log")
-    }
 }
 
 /// Names a directory with a new server's data, which is copied: initdb takes a second. So all servers have one system identifier.
@@ -375,16 +268,4 @@ pub(crate) fn binaries() -> Vec<PathBuf> {
 
 fn version_of(path: &Path) -> u32 {
     path.file_name().and_then(|name| name.to_str()?.parse().ok()).unwrap_or(0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::with_database;
-
-    #[test]
-    fn only_the_database_of_a_url_is_replaced() {
-        assert_eq!(with_database("postgres://u@h:1/postgres", "x"), "postgres://u@h:1/x");
-        assert_eq!(with_database("postgres://u@h:1", "x"), "postgres://u@h:1/x");
-        assert_eq!(with_database("postgres://u@h/a?sslmode=disable", "x"), "postgres://u@h/x?sslmode=disable");
-    }
 }

@@ -1,3 +1,5 @@
+//! Programs that tests start: in a directory of their own, on a port of 127.0.0.1. They can be stopped, killed and started again.
+
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -7,35 +9,146 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tempfile::TempDir;
+use tokio::time::{sleep, timeout};
 
+use crate::ports::free_port;
 use crate::wait::eventually;
 
 const SETTLE: Duration = Duration::from_secs(10);
+const READY_WITHIN: Duration = Duration::from_secs(60);
+const POLL_EVERY: Duration = Duration::from_millis(10);
+const START_TRIES: usize = 5;
 
-/// A server's main process with its children. They do not outlive the test.
-pub(crate) struct Server {
+/// A program that serves on a port.
+pub trait Program: Sized + Send + Sync + 'static {
+    /// What it is called in messages and in the names of directories.
+    const NAME: &'static str;
+
+    /// Starts it with its files in `dir`.
+    fn command(&self, dir: &Path, port: u16) -> Command;
+
+    /// Whether the server answers.
+    fn is_ready(server: &Server<Self>) -> impl Future<Output = bool> + Send;
+}
+
+/// A server's main process with its children, its port, and its directory. The processes do not outlive the test. When a test panics, the
+/// end of the server's log follows the panic.
+pub struct Server<P: Program> {
+    pub(crate) program: P,
+    dir: TempDir,
+    port: u16,
+    /// Where in the log the running process has begun.
+    log_start: usize,
     child: Child,
     warden: Child,
     status: Option<ExitStatus>,
 }
 
-impl Server {
-    /// Starts `command` with its output appended to `log`. If this process dies without dropping the value, a second process kills
-    /// the server and removes `dir`.
-    pub(crate) fn spawn(mut command: Command, dir: &Path, log: &Path) -> io::Result<Self> {
-        let output = File::options().create(true).append(true).open(log)?;
-        // In a process group of its own: Ctrl-C in the terminal ends the test, which then ends its servers.
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .current_dir(dir)
-            .process_group(0)
-            .spawn()?;
-        let warden = warden(child.id(), dir)?;
-        Ok(Self { child, warden, status: None })
+/// Why a server did not get ready.
+#[derive(Debug)]
+pub struct NotReady {
+    /// How it ended; `None` if it ran on without being ready.
+    pub status: Option<ExitStatus>,
+    /// The end of its output.
+    pub log: String,
+}
+
+/// A directory for a server.
+pub(crate) fn directory(name: &str) -> TempDir {
+    tempfile::Builder::new().prefix(&format!("latchgate-{name}-")).tempdir().expect("a temporary directory")
+}
+
+impl<P: Program> Server<P> {
+    /// Starts a program; returns when it is ready.
+    ///
+    /// # Panics
+    ///
+    /// When it does not get ready.
+    pub(crate) async fn launch(program: P, dir: TempDir) -> Self {
+        let launched = Self::try_launch(program, dir).await;
+        launched.unwrap_or_else(|NotReady { status, log }| panic!("{} is not ready ({status:?}):\n{log}", P::NAME))
+    }
+
+    pub(crate) async fn try_launch(program: P, dir: TempDir) -> Result<Self, NotReady> {
+        let port = free_port();
+        let (child, warden) = spawn(&program, dir.path(), port);
+        let mut server = Self { program, dir, port, log_start: 0, child, warden, status: None };
+        let mut tries = START_TRIES;
+        while !server.becomes_ready().await {
+            tries -= 1;
+            let log = server.tail();
+            // Another process may have taken the free port meanwhile.
+            let is_clash = ["already listens there", "Address already in use"].iter().any(|text| log.contains(text));
+            if tries == 0 || !is_clash {
+                return Err(NotReady { status: server.exited(), log });
+            }
+            server.kill9();
+            let _ = fs::remove_file(server.file("log"));
+            server.port = free_port();
+            server.spawn_again();
+        }
+        Ok(server)
+    }
+
+    /// Starts a server that has ended, with the same port and directory; returns when it is ready.
+    ///
+    /// # Panics
+    ///
+    /// When it still runs, or does not get ready.
+    pub async fn start_again(&mut self) {
+        assert!(self.exited().is_some(), "start_again: {} still runs", P::NAME);
+        self.log_start = fs::read(self.file("log")).map_or(0, |log| log.len());
+        self.spawn_again();
+        assert!(self.becomes_ready().await, "{} is not ready again:\n{}", P::NAME, self.tail());
+    }
+
+    fn spawn_again(&mut self) {
+        (self.child, self.warden) = spawn(&self.program, self.dir.path(), self.port);
+        self.status = None;
+    }
+
+    /// Whether it answers in time. Returns `false` if it has ended, for example because its port is taken.
+    async fn becomes_ready(&mut self) -> bool {
+        let polling = async {
+            while self.exited().is_none() {
+                if P::is_ready(self).await {
+                    return true;
+                }
+                sleep(POLL_EVERY).await;
+            }
+            false
+        };
+        timeout(READY_WITHIN, polling).await.unwrap_or(false)
+    }
+
+    /// The port on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The server's directory, which outlives its restarts.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// The server's output so far, over all its restarts.
+    pub fn log(&self) -> String {
+        fs::read(self.file("log")).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+    }
+
+    /// The output of the running process.
+    pub(crate) fn new_log(&self) -> String {
+        let log = fs::read(self.file("log")).unwrap_or_default();
+        String::from_utf8_lossy(log.get(self.log_start..).unwrap_or_default()).into_owned()
+    }
+
+    fn tail(&self) -> String {
+        tail(&self.file("log"))
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -54,58 +167,38 @@ impl Server {
         self.status
     }
 
-    pub(crate) async fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
-        let mut status = None;
-        let _ = eventually(timeout, || {
-            status = self.exited();
-            std::future::ready(status.is_some())
-        })
-        .await;
-        status
+    /// Waits for the end of the server; `None` if it still runs after `timeout`.
+    pub async fn wait_exit(&mut self, timeout: Duration) -> Option<ExitStatus> {
+        let _ = eventually(timeout, || std::future::ready(self.exited().is_some())).await;
+        self.exited()
     }
 
-    /// Whether it answers in time. Returns `false` if it has ended, for example because its port is taken.
-    pub(crate) async fn becomes_ready<F>(&mut self, within: Duration, answers: impl Fn() -> F) -> bool
-    where
-        F: Future<Output = bool>,
-    {
-        let is_ready = || {
-            let (ended, answers) = (self.exited().is_some(), answers());
-            async move { ended || answers.await }
-        };
-        eventually(within, is_ready).await && self.exited().is_none()
-    }
-
-    pub(crate) fn signal(&mut self, signal: Signal) {
+    /// Sends a signal to the main process; returns at once.
+    pub fn signal(&mut self, signal: Signal) {
         if self.exited().is_none() {
             send(self.id(), signal);
         }
     }
 
-    /// Stops every process of the server; returns when none of them runs.
-    pub(crate) fn pause(&mut self) {
+    /// Stops every process of the server (SIGSTOP); returns when none of them runs. Its connections stay open and it does not answer.
+    pub fn pause(&mut self) {
         if self.exited().is_some() {
             return;
         }
         // The parent first: a stopped parent has no new children.
         stop(self.id());
-        for child in children_of(self.id()) {
-            stop(child);
-        }
+        children_of(self.id()).into_iter().for_each(stop);
     }
 
-    pub(crate) fn resume(&mut self) {
-        if self.exited().is_some() {
-            return;
+    /// Ends a [`pause`](Self::pause).
+    pub fn resume(&mut self) {
+        if self.exited().is_none() {
+            children_of(self.id()).into_iter().chain([self.id()]).for_each(|process| send(process, Signal::SIGCONT));
         }
-        for child in children_of(self.id()) {
-            send(child, Signal::SIGCONT);
-        }
-        send(self.id(), Signal::SIGCONT);
     }
 
     /// Kills every process of the server at once, as a power cut would; returns when all have ended.
-    pub(crate) fn kill9(&mut self) {
+    pub fn kill9(&mut self) {
         if self.exited().is_some() {
             return;
         }
@@ -113,10 +206,7 @@ impl Server {
         stop(self.id());
         let children = children_of(self.id());
         self.dismiss_warden();
-        for child in &children {
-            send(*child, Signal::SIGKILL);
-        }
-        send(self.id(), Signal::SIGKILL);
+        children.iter().copied().chain([self.id()]).for_each(|process| send(process, Signal::SIGKILL));
         self.status = self.child.wait().ok();
         settle(|| children.iter().all(|child| matches!(state_of(*child), None | Some('Z' | 'X'))));
     }
@@ -127,23 +217,29 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl<P: Program> Drop for Server<P> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- log of {} on port {}:\n{}\n---", P::NAME, self.port, self.tail());
+        }
         self.kill9();
         self.dismiss_warden();
     }
 }
 
-/// Whether the server at this port of 127.0.0.1 begins its answer to a request like this.
-pub(crate) async fn answers(port: u16, request: &str, expected: &str) -> bool {
-    let asking = async {
-        let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
-        stream.write_all(request.as_bytes()).await?;
-        let mut answer = vec![0; expected.len()];
-        stream.read_exact(&mut answer).await?;
-        io::Result::Ok(answer == expected.as_bytes())
+/// Starts a program with its output appended to its log. If this process dies without dropping the server, the second process kills it and
+/// removes its directory.
+fn spawn(program: &impl Program, dir: &Path, port: u16) -> (Child, Child) {
+    let spawn = || {
+        let output = File::options().create(true).append(true).open(dir.join("log"))?;
+        let mut command = program.command(dir, port);
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).current_dir(dir);
+        // In a process group of its own: Ctrl-C in the terminal ends the test, which then ends its servers.
+        let child = command.process_group(0).spawn()?;
+        let warden = warden(child.id(), dir)?;
+        io::Result::Ok((child, warden))
     };
-    asking.await.unwrap_or(false)
+    spawn().expect("the program can be run")
 }
 
 /// The end of a log, for a panic's message.

@@ -1,27 +1,22 @@
 //! Redis: a private server per test, or the shared one.
 
-use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use tempfile::TempDir;
-
-use crate::ports::free_port;
-use crate::process::{Server, answers, find_program, tail};
+use crate::process::{Program, Server, directory, find_program};
 use crate::wait::eventually;
 
 /// Names the shared server by its URL.
-pub const SHARED_ENV: &str = "LATCHGATE_TEST_REDIS";
+const SHARED_ENV: &str = "LATCHGATE_TEST_REDIS";
 
-const READY_WITHIN: Duration = Duration::from_secs(30);
-const START_TRIES: usize = 5;
+const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
 
-/// A private Redis on a loopback port, with a directory that is removed with it.
-pub struct Redis {
-    server: Server,
-    world: World,
-}
+/// A private Redis.
+pub type Redis = Server<RedisServer>;
+
+/// Its settings, as in redis.conf.
+pub struct RedisServer(Vec<(String, String)>);
 
 impl Redis {
     /// Starts a server that appends every write to a synced file, so that [`kill9`](Self::kill9) loses no acknowledged write, and
@@ -30,34 +25,20 @@ impl Redis {
         Self::start_with(&[]).await
     }
 
-    /// Starts a server with more settings, as in redis.conf: `&[("appendonly", "no")]`. They win over the defaults.
+    /// Starts a server with more settings: `&[("appendonly", "no")]`. They win over the defaults.
     pub async fn start_with(settings: &[(&str, &str)]) -> Self {
-        let dir = tempfile::Builder::new().prefix("latchgate-redis-").tempdir().expect("a temporary directory");
         let settings = settings.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect();
-        let mut world = World { dir, port: 0, settings };
-        for _ in 0..START_TRIES {
-            world.port = free_port();
-            let mut server = world.spawn();
-            if world.becomes_ready(&mut server).await {
-                return Self { server, world };
-            }
-        }
-        panic!("Redis did not start:\n{}", tail(&world.log()));
+        Self::launch(RedisServer(settings), directory("redis")).await
     }
 
     /// `redis://127.0.0.1:PORT`
     pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.world.port)
-    }
-
-    /// The port on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.world.port
+        format!("redis://127.0.0.1:{}", self.port())
     }
 
     /// The server's answer to a command, as `redis-cli` prints it.
     pub fn ask(&self, command: &[&str]) -> String {
-        ask(self.world.port, command)
+        ask(&self.url(), command)
     }
 
     /// Returns when a replica has acknowledged all that this server has written by now. `WAIT` would say so only on the connection that has
@@ -74,35 +55,26 @@ impl Redis {
         let info = || self.ask(&["info", "replication"]);
         let written = number(&info(), "master_repl_offset:");
         let is_acknowledged = || async { number(&info(), "state=online,offset=") >= written };
-        assert!(written.is_some() && eventually(READY_WITHIN, is_acknowledged).await, "{}", info());
+        assert!(written.is_some() && eventually(REPLICATED_WITHIN, is_acknowledged).await, "{}", info());
+    }
+}
+
+impl Program for RedisServer {
+    const NAME: &'static str = "redis";
+
+    fn command(&self, dir: &Path, port: u16) -> Command {
+        let mut redis = Command::new(find_program("redis-server", &[]));
+        redis.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"]).arg(dir);
+        redis.args(["--save", "", "--appendonly", "yes", "--appendfsync", "always"]);
+        for (name, value) in &self.0 {
+            redis.arg(format!("--{name}")).arg(value);
+        }
+        redis
     }
 
-    /// The server's log so far.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.world.log()).unwrap_or_default()
-    }
-
-    /// Kills the server; returns when it has ended.
-    pub fn kill9(&mut self) {
-        self.server.kill9();
-    }
-
-    /// Starts a server that was killed, on the same port and directory; returns when it has loaded its data.
-    pub async fn start_again(&mut self) {
-        assert!(self.server.exited().is_some(), "start_again: Redis still runs");
-        self.server = self.world.spawn();
-        let ready = self.world.becomes_ready(&mut self.server).await;
-        assert!(ready, "Redis did not start again:\n{}", tail(&self.world.log()));
-    }
-
-    /// Stops the server (SIGSTOP): its connections stay open and it does not answer.
-    pub fn pause(&mut self) {
-        self.server.pause();
-    }
-
-    /// Ends a [`pause`](Self::pause).
-    pub fn resume(&mut self) {
-        self.server.resume();
+    /// While the server loads its data, it answers `LOADING`.
+    async fn is_ready(redis: &Redis) -> bool {
+        redis.ask(&["ping"]).trim() == "PONG"
     }
 }
 
@@ -117,46 +89,13 @@ pub fn shared_url() -> String {
     })
 }
 
-/// The answer of the server at this port of 127.0.0.1 to a command; empty if there is no server.
-pub(crate) fn ask(port: u16, command: &[&str]) -> String {
+/// What the server with this URL answers to a command, as `redis-cli` prints it; nothing if there is no server.
+///
+/// # Panics
+///
+/// When there is no `redis-cli`.
+pub fn ask(url: &str, command: &[&str]) -> String {
     let mut asking = Command::new(find_program("redis-cli", &[]));
-    let answer = asking.args(["-p", &port.to_string()]).args(command).output().expect("redis-cli can be run");
+    let answer = asking.args(["-u", url]).args(command).output().expect("redis-cli can be run");
     String::from_utf8_lossy(&answer.stdout).into_owned()
-}
-
-/// The part of a server that outlives its processes.
-struct World {
-    dir: TempDir,
-    port: u16,
-    settings: Vec<(String, String)>,
-}
-
-impl World {
-    fn spawn(&self) -> Server {
-        let mut redis = Command::new(find_program("redis-server", &[]));
-        let port = self.port.to_string();
-        let dir = self.dir.path().display().to_string();
-        let defaults = [
-            ("port", port.as_str()),
-            ("bind", "127.0.0.1"),
-            ("dir", &dir),
-            ("save", ""),
-            ("appendonly", "yes"),
-            ("appendfsync", "always"),
-        ];
-        let extra = self.settings.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        for (name, value) in defaults.into_iter().chain(extra) {
-            redis.arg(format!("--{name}")).arg(value);
-        }
-        Server::spawn(redis, self.dir.path(), &self.log()).expect("redis-server can be run")
-    }
-
-    /// While the server loads its data, it answers `-LOADING`.
-    async fn becomes_ready(&self, server: &mut Server) -> bool {
-        server.becomes_ready(READY_WITHIN, || answers(self.port, "PING\r\n", "+PONG")).await
-    }
-
-    fn log(&self) -> PathBuf {
-        self.dir.path().join("redis.log")
-    }
 }
