@@ -14,7 +14,6 @@ use tokio::sync::{OwnedMutexGuard, mpsc};
 
 use latchgate_node::store::documents::{DocumentStore, StoredDocument};
 use latchgate_node::store::engine_record::{EngineRecord, EngineState, Reading};
-use latchgate_node::store::operation_rows::Bounds;
 use latchgate_node::store::{
     Change, Collected, CommitResult, Committed, CopiedState, DumpPage, Epoch, EventCursor, EventQuery, Listing, Loaded,
     LockedStates, LoggedEvent, OperationPage, Page, RecordStore, RowState, Rows, Rule, Store, StoreError, Stored,
@@ -25,18 +24,16 @@ use tokio::time::Instant;
 /// What a store had at some time.
 pub struct Saved(Tables);
 
-/// Clones share their states, as nodes share a database.
+/// Its clock follows tokio's, so that tests can pause it. Clones share their states, as nodes share a database.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    clock: Clock,
+    started_at: Timestamp,
+    started: Instant,
+    stepped_ms: Arc<AtomicI64>,
     /// Held while states are locked. Every commit takes it.
     exclusive: Arc<tokio::sync::Mutex<()>>,
-    tables: Mutex<Tables>,
-    listeners: Mutex<HashMap<NodeId, Vec<mpsc::Sender<WakeUp>>>>,
+    tables: Arc<Mutex<Tables>>,
+    listeners: Arc<Mutex<HashMap<NodeId, Vec<mpsc::Sender<WakeUp>>>>>,
 }
 
 #[derive(Clone, Default)]
@@ -57,45 +54,6 @@ impl Tables {
         let logged = LoggedEvent { cursor, address: address.clone(), event: event.clone() };
         self.events.insert(self.last_event, logged);
     }
-
-    /// Deletes the oldest of the selected events, up to the first that is younger than `bound`.
-    fn delete_oldest(&mut self, bound: Timestamp, limit: usize) -> u64 {
-        let oldest: Vec<&LoggedEvent> = self.events.values().take(limit).collect();
-        let count = oldest.iter().rposition(|logged| logged.event.at < bound).map_or(0, |last| last + 1);
-        let older: Vec<u64> = oldest[..count].iter().map(|logged| logged.cursor.number).collect();
-        for number in &older {
-            self.events.remove(number);
-        }
-        older.len() as u64
-    }
-}
-
-/// Follows tokio's, so that tests can pause it.
-pub(crate) struct Clock {
-    started_at: Timestamp,
-    started: Instant,
-    stepped_ms: AtomicI64,
-}
-
-impl Clock {
-    #[allow(clippy::disallowed_methods, reason = "it is the clock of a store")]
-    pub(crate) fn start() -> Self {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self::start_at(Timestamp::from_ms(ms(since_epoch)))
-    }
-
-    fn start_at(started_at: Timestamp) -> Self {
-        Self { started_at, started: Instant::now(), stepped_ms: AtomicI64::new(0) }
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        let now = self.started_at.plus_ms(ms(self.started.elapsed()));
-        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.stepped_ms.load(Ordering::Relaxed)))
-    }
-}
-
-fn ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// An engine record in memory.
@@ -121,10 +79,6 @@ impl MemoryRecord {
             self.reading = Reading { record, revision, ..Reading::default() };
         }
         is_unchanged
-    }
-
-    pub(super) fn count(&mut self, copied: u64) {
-        self.reading.copied = self.reading.copied.max(copied);
     }
 
     pub(super) fn is_in_force(&self, state: EngineState, epoch: Epoch) -> bool {
@@ -166,30 +120,37 @@ pub struct Row<S> {
 }
 
 impl Default for MemoryStore {
+    #[allow(clippy::disallowed_methods, reason = "it is the clock of a store")]
     fn default() -> Self {
-        Self::with_clock(Clock::start())
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::starting_at(Timestamp::from_ms(ms(since_epoch)))
     }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl MemoryStore {
     /// An empty store whose clock shows `now`, for simulations with a clock of their own.
     pub fn starting_at(now: Timestamp) -> Self {
-        Self::with_clock(Clock::start_at(now))
+        let (stepped_ms, exclusive, tables, listeners) = Default::default();
+        Self { started_at: now, started: Instant::now(), stepped_ms, exclusive, tables, listeners }
     }
 
     /// Loses all states, events and the engine record, as a store does whose data was deleted.
     pub fn forget(&self) {
-        *self.shared.tables() = Tables::default();
+        *self.tables() = Tables::default();
     }
 
     /// All that it has now.
     pub fn save(&self) -> Saved {
-        Saved(self.shared.tables().clone())
+        Saved(self.tables().clone())
     }
 
     /// Another server takes over, or this one restarts: with what was saved.
     pub fn fail_over(&self, saved: Saved) {
-        let mut tables = self.shared.tables();
+        let mut tables = self.tables();
         let server = tables.engine.server + 1;
         *tables = saved.0;
         tables.engine.server = server;
@@ -197,37 +158,27 @@ impl MemoryStore {
 
     /// Sets its clock, ahead or back.
     pub fn step_clock(&self, by_ms: i64) {
-        self.shared.clock.stepped_ms.fetch_add(by_ms, Ordering::Relaxed);
+        self.stepped_ms.fetch_add(by_ms, Ordering::Relaxed);
     }
 
-    fn with_clock(clock: Clock) -> Self {
-        let shared = Shared { clock, exclusive: Arc::default(), tables: Mutex::default(), listeners: Mutex::default() };
-        Self { shared: Arc::new(shared) }
+    fn now(&self) -> Timestamp {
+        let now = self.started_at.plus_ms(ms(self.started.elapsed()));
+        Timestamp::from_ms(now.as_ms().saturating_add_signed(self.stepped_ms.load(Ordering::Relaxed)))
     }
-}
 
-impl Shared {
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn load<S: InMemory>(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
+    /// The tables, if the store is active in this epoch.
+    fn active(&self, epoch: Epoch) -> Result<MutexGuard<'_, Tables>, StoreError> {
         let tables = self.tables();
-        if !tables.engine.is_in_force(EngineState::Active, epoch) {
-            return Err(StoreError::EpochOver);
-        }
-        let rows = S::rows(&tables);
-        let state = |address| rows.get(address).map_or_else(Stored::default, |row| row.stored.clone());
-        Ok(Loaded { states: addresses.iter().map(state).collect(), now: self.clock.now() })
+        if tables.engine.is_in_force(EngineState::Active, epoch) { Ok(tables) } else { Err(StoreError::EpochOver) }
     }
 
-    fn commit<S: InMemory>(&self, now: Timestamp, changes: &[Change<S>], rule: Rule) -> Result<Committed, StoreError> {
-        let mut tables = self.tables();
-        let store_now = self.clock.now();
-        let epoch = changes.first().map(|change| change.epoch).unwrap_or_default();
-        if !tables.engine.is_in_force(EngineState::Active, epoch) {
-            return Err(StoreError::EpochOver);
-        }
+    fn write<S: InMemory>(&self, now: Timestamp, changes: &[Change<S>], rule: Rule) -> Result<Committed, StoreError> {
+        let mut tables = self.active(changes.first().map(|change| change.epoch).unwrap_or_default())?;
+        let store_now = self.now();
         if store_now.ms_apart(now) > CLOCK_BOUND_MS {
             return Ok(Committed { now: store_now, result: CommitResult::ClockOff, busy: Vec::new() });
         }
@@ -263,19 +214,19 @@ impl RecordStore for MemoryStore {
     }
 
     async fn read_record(&self) -> Result<Reading, StoreError> {
-        Ok(self.shared.tables().engine.read(self.shared.clock.now()))
+        Ok(self.tables().engine.read(self.now()))
     }
 
     async fn write_record(&self, read: &Reading, next: &EngineRecord) -> Result<bool, StoreError> {
-        let _turn = self.shared.exclusive.lock().await;
-        Ok(self.shared.tables().engine.write(read, next))
+        let _turn = self.exclusive.lock().await;
+        Ok(self.tables().engine.write(read, next))
     }
 }
 
 #[async_trait]
 impl DocumentStore for MemoryStore {
     async fn read_document(&self, name: &str, known: u64) -> Result<StoredDocument, StoreError> {
-        let (version, text) = self.shared.tables().documents.get(name).cloned().unzip();
+        let (version, text) = self.tables().documents.get(name).cloned().unzip();
         let version = version.unwrap_or_default();
         Ok(StoredDocument { version, text: text.filter(|_| version != known) })
     }
@@ -287,7 +238,7 @@ impl DocumentStore for MemoryStore {
         (version, text): (u64, &str),
         fence: Option<(EngineState, Epoch)>,
     ) -> Result<bool, StoreError> {
-        let mut tables = self.shared.tables();
+        let mut tables = self.tables();
         if fence.is_some_and(|(state, epoch)| !tables.engine.is_in_force(state, epoch)) {
             return Err(StoreError::EpochOver);
         }
@@ -299,22 +250,33 @@ impl DocumentStore for MemoryStore {
     }
 }
 
-/// Where a page begins.
-fn after(from: Option<&str>) -> Result<Bound<Address>, StoreError> {
+/// The rows of a page: from a position on.
+type Range = (Bound<Address>, Bound<Address>);
+
+fn after(from: Option<&str>) -> Result<Range, StoreError> {
     let (app, key) = read_position(from)?;
     let address = || Some(Address { app: App::parse(&app).ok()?, key: Key::parse(&key).ok()? });
-    Ok(address().map_or(Bound::Unbounded, Bound::Excluded))
+    Ok((address().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded))
+}
+
+/// The position of the next page, if this one is full.
+fn next_of<T>(page: &[(Address, T)], limit: usize) -> Option<String> {
+    let (last, _) = page.last().filter(|_| page.len() == limit)?;
+    Some(position_after(last.app.as_str(), last.key.as_str()))
 }
 
 #[async_trait]
 impl<S: InMemory> Rows<S> for MemoryStore {
     async fn load(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
-        self.shared.load(epoch, addresses)
+        let tables = self.active(epoch)?;
+        let rows = S::rows(&tables);
+        let state = |address| rows.get(address).map_or_else(Stored::default, |row| row.stored.clone());
+        Ok(Loaded { states: addresses.iter().map(state).collect(), now: self.now() })
     }
 
     async fn commit(&self, now: Timestamp, changes: &[Change<S>]) -> Result<Committed, StoreError> {
-        let _turn = self.shared.exclusive.lock().await;
-        self.shared.commit(now, changes, Rule::Each)
+        let _turn = self.exclusive.lock().await;
+        self.write(now, changes, Rule::Each)
     }
 
     async fn lock(
@@ -322,46 +284,36 @@ impl<S: InMemory> Rows<S> for MemoryStore {
         epoch: Epoch,
         addresses: &[Address],
     ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
-        let turn = Arc::clone(&self.shared.exclusive).lock_owned().await;
-        let loaded = self.shared.load(epoch, addresses)?;
-        Ok((loaded, Box::new(Locked { shared: Arc::clone(&self.shared), _turn: turn })))
+        let turn = Arc::clone(&self.exclusive).lock_owned().await;
+        let loaded = Rows::<S>::load(self, epoch, addresses).await?;
+        Ok((loaded, Box::new(Locked { store: self.clone(), _turn: turn })))
     }
 
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
-        let mut tables = self.shared.tables();
-        if !tables.engine.is_in_force(EngineState::Active, epoch) {
-            return Err(StoreError::EpochOver);
-        }
-        let rows = S::rows_mut(&mut tables);
-        let now = self.shared.clock.now();
-        let page: Vec<(&Address, &Row<S>)> = rows.range((after(from)?, Bound::Unbounded)).take(limit).collect();
-        let addresses = |is_selected: fn(&Row<S>, Timestamp) -> bool| -> Vec<Address> {
-            page.iter().filter(|(_, row)| is_selected(row, now)).map(|(address, _)| (*address).clone()).collect()
-        };
-        let due = addresses(|row, now| row.notice_at.is_some_and(|at| at < now));
-        let idle = addresses(|row, now| row.keep_until < now && row.notice_at.is_none());
-        let next = if page.len() == limit {
-            page.last().map(|(address, _)| position_after(address.app.as_str(), address.key.as_str()))
-        } else {
-            None
-        };
-        let mut collected = Collected { due, next, ..Collected::default() };
-        for address in idle {
-            match rows[&address].stored.state.token() {
-                token if token < epoch.token_min() => {
+        let mut tables = self.active(epoch)?;
+        let (rows, now) = (S::rows_mut(&mut tables), self.now());
+        let page = rows.range(after(from)?).take(limit).map(|(address, row)| (address.clone(), row.clone()));
+        let page: Vec<(Address, Row<S>)> = page.collect();
+        let mut collected = Collected { next: next_of(&page, limit), ..Collected::default() };
+        for (address, row) in page {
+            let token = row.stored.state.token();
+            match row.notice_at {
+                Some(at) if at < now => collected.due.push(address),
+                None if row.keep_until < now && token < epoch.token_min() => {
                     rows.remove(&address);
                     collected.removed += 1;
                 }
-                token => collected.token_kept = collected.token_kept.max(Some(token)),
+                None if row.keep_until < now => collected.token_kept = collected.token_kept.max(Some(token)),
+                _ => {}
             }
         }
         Ok(collected)
     }
 
     async fn dump(&self, from: Option<&str>, limit: usize) -> Result<DumpPage<CopiedState<S>>, StoreError> {
-        let tables = self.shared.tables();
+        let tables = self.tables();
         let rows = S::rows(&tables);
-        let page = rows.range((after(from)?, Bound::Unbounded)).take(limit);
+        let page = rows.range(after(from)?).take(limit);
         let copied = |(address, row): (&Address, &Row<S>)| CopiedState {
             address: address.clone(),
             state: row.stored.state.clone(),
@@ -372,17 +324,17 @@ impl<S: InMemory> Rows<S> for MemoryStore {
     }
 
     async fn fill(&self, epoch: Epoch, states: &[CopiedState<S>], copied: u64) -> Result<bool, StoreError> {
-        let mut tables = self.shared.tables();
+        let mut tables = self.tables();
         if !tables.engine.is_in_force(EngineState::Filling, epoch) {
             return Ok(false);
         }
-        let version = Version::ABSENT.next(self.shared.clock.now());
+        let version = Version::ABSENT.next(self.now());
         for CopiedState { address, state, notice_at, keep_until } in states {
             let stored = Stored { version, state: state.clone() };
             let row = Row { stored, notice_at: *notice_at, keep_until: *keep_until };
             S::rows_mut(&mut tables).insert(address.clone(), row);
         }
-        tables.engine.count(copied);
+        tables.engine.reading.copied = tables.engine.reading.copied.max(copied);
         Ok(true)
     }
 }
@@ -390,38 +342,24 @@ impl<S: InMemory> Rows<S> for MemoryStore {
 #[async_trait]
 impl Store for MemoryStore {
     async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Result<Page, StoreError> {
-        let tables = self.shared.tables();
-        let listed =
-            |(address, row): (&Address, &Row<LockState>)| (address.key.clone(), Some(row.stored.state.clone()));
-        let of_app =
-            tables.locks.iter().filter(|(address, _)| address.app == *app && address.key.as_str().starts_with(prefix));
-        Ok(of_app
-            .filter(|(address, _)| after.is_none_or(|after| address.key > *after))
-            .map(listed)
-            .take(limit)
-            .collect())
+        let tables = self.tables();
+        let rows = tables.locks.iter().filter(|(at, _)| at.app == *app && at.key.as_str().starts_with(prefix));
+        let rows = rows.filter(|(at, _)| after.is_none_or(|after| at.key > *after));
+        Ok(rows.map(|(at, row)| (at.key.clone(), Some(row.stored.state.clone()))).take(limit).collect())
     }
 
     async fn list_operations(&self, listing: &Listing) -> Result<OperationPage, StoreError> {
-        let Bounds { app, key, last_app } = listing.bounds()?;
-        let (tables, now) = (self.shared.tables(), self.shared.clock.now());
-        let mut page = OperationPage::default();
-        for (address, row) in &tables.operations {
-            let place = (address.app.as_str(), address.key.as_str());
-            if place <= (app.as_str(), key.as_str()) || address.app.as_str() > last_app.as_str() {
-                continue;
-            }
-            let Some(record) = &row.stored.state else { continue };
-            if !listing.filter.admits(record, now) {
-                continue;
-            }
-            page.records.push((address.clone(), Some(record.without_payload())));
-            if page.records.len() == listing.limit {
-                page.next = Some(position_after(place.0, place.1));
-                break;
-            }
-        }
-        Ok(page)
+        listing.bounds()?;
+        let (tables, now) = (self.tables(), self.now());
+        let rows = tables.operations.range(after(listing.cursor.as_deref())?);
+        let of_app = rows.filter(|(address, _)| listing.app.as_ref().is_none_or(|app| address.app == *app));
+        let records = of_app.filter_map(|(address, row)| {
+            let record = row.stored.state.as_ref().filter(|record| listing.filter.admits(record, now))?;
+            Some((address.clone(), Some(record.without_payload())))
+        });
+        let records: Vec<_> = records.take(listing.limit).collect();
+        let next = next_of(&records, listing.limit);
+        Ok(OperationPage { records, next })
     }
 
     /// It has no record that cannot be decoded.
@@ -430,16 +368,13 @@ impl Store for MemoryStore {
     }
 
     async fn app_after(&self, after: &str) -> Result<Option<String>, StoreError> {
-        let tables = self.shared.tables();
+        let tables = self.tables();
         let mut apps = tables.locks.keys().map(|address| address.app.as_str());
         Ok(apps.find(|app| *app > after).map(str::to_owned))
     }
 
     async fn log(&self, epoch: Epoch, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let mut tables = self.shared.tables();
-        if !tables.engine.is_in_force(EngineState::Active, epoch) {
-            return Err(StoreError::EpochOver);
-        }
+        let mut tables = self.active(epoch)?;
         for (address, event) in events {
             tables.log(address, event);
         }
@@ -450,7 +385,7 @@ impl Store for MemoryStore {
         &self,
         EventQuery { app, watched, after, limit }: EventQuery<'_>,
     ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
-        let tables = self.shared.tables();
+        let tables = self.tables();
         let page = tables.events.range((Bound::Excluded(after.number), Bound::Unbounded)).take(limit);
         let page: Vec<&LoggedEvent> = page.map(|(_, logged)| logged).collect();
         let last = page.last().map_or(after, |logged| logged.cursor);
@@ -459,23 +394,26 @@ impl Store for MemoryStore {
     }
 
     async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        Ok(EventCursor::from_number(self.shared.tables().last_event))
+        Ok(EventCursor::from_number(self.tables().last_event))
     }
 
     async fn history(&self, key: &Address, before: EventCursor, limit: usize) -> Result<Vec<LoggedEvent>, StoreError> {
-        let tables = self.shared.tables();
-        let before = before.number;
-        let of_key = tables.events.range(..before).rev().map(|(_, logged)| logged);
+        let tables = self.tables();
+        let of_key = tables.events.range(..before.number).rev().map(|(_, logged)| logged);
         let of_key = of_key.filter(|logged| logged.address == *key);
         Ok(of_key.take(limit).cloned().collect())
     }
 
     async fn trim(&self, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
-        Ok(self.shared.tables().delete_oldest(older_than, limit))
+        let mut tables = self.tables();
+        let older = tables.events.iter().take(limit).rfind(|(_, logged)| logged.event.at < older_than);
+        let Some(last) = older.map(|(number, _)| *number) else { return Ok(0) };
+        let left = tables.events.split_off(&(last + 1));
+        Ok(std::mem::replace(&mut tables.events, left).len() as u64)
     }
 
     async fn wake(&self, wake_ups: &[(NodeId, Address)]) -> Result<(), StoreError> {
-        let listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         for (node, address) in wake_ups {
             for listener in listeners.get(node).into_iter().flatten() {
                 // If the channel is full, the wake-up is lost. The node still finds the key when it refreshes its turn.
@@ -487,7 +425,7 @@ impl Store for MemoryStore {
 
     async fn wake_ups(&self, node: &NodeId) -> Result<mpsc::Receiver<WakeUp>, StoreError> {
         let (sender, receiver) = mpsc::channel(WAKE_UPS_MAX);
-        let mut listeners = self.shared.listeners.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner);
         let of_node = listeners.entry(node.clone()).or_default();
         of_node.retain(|listener| !listener.is_closed());
         of_node.push(sender);
@@ -495,7 +433,7 @@ impl Store for MemoryStore {
     }
 
     async fn clear(&self, epoch: Epoch) -> Result<bool, StoreError> {
-        let mut tables = self.shared.tables();
+        let mut tables = self.tables();
         let is_filling = tables.engine.is_in_force(EngineState::Filling, epoch) && tables.engine.reading.copied == 0;
         if is_filling {
             tables.locks.clear();
@@ -511,7 +449,7 @@ impl Store for MemoryStore {
 }
 
 struct Locked {
-    shared: Arc<Shared>,
+    store: MemoryStore,
     _turn: OwnedMutexGuard<()>,
 }
 
@@ -523,7 +461,7 @@ impl<S: InMemory> LockedStates<S> for Locked {
         changes: &[Change<S>],
         rule: Rule,
     ) -> Result<Committed, StoreError> {
-        self.shared.commit(now, changes, rule)
+        self.store.write(now, changes, rule)
     }
 
     async fn give_up(self: Box<Self>) -> Result<(), StoreError> {
