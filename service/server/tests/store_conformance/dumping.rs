@@ -1,65 +1,74 @@
-use std::collections::HashMap;
-
 use latchgate_core::Address;
 use latchgate_core::lock::{EventKind, LockState};
 use latchgate_node::store::engine_record::{EngineState, Epoch};
-use latchgate_node::store::{Change, CopiedState, StoreError, Version};
+use latchgate_node::store::{Change, CopiedState, RowState, Rows, StoreError, Version};
 
-use crate::worlds::{EPOCH, FOREVER, World, at, event, is_over, new, of_app, pages, state};
+use crate::operations;
+use crate::worlds::{EPOCH, FOREVER, World, at, copied, event, is_over, new, of_app, pages, state, state_with};
 
-impl World {
-    /// All pages of a dump.
-    pub async fn dump(&self, limit: usize) -> Vec<Vec<CopiedState>> {
-        pages(async |from| {
-            let page = self.locks().dump(from, limit).await.unwrap();
-            (page.items, page.next)
-        })
-        .await
-    }
+/// The copy of all rows of a kind, so many at a time, in the order of their addresses.
+pub async fn dumped<S: RowState>(rows: &dyn Rows<S>, limit: usize) -> Vec<CopiedState<S>> {
+    let pages = pages(async |from| {
+        let page = rows.dump(from, limit).await.unwrap();
+        assert!(page.items.len() <= limit && page.unreadable.is_empty());
+        (page.items, page.next)
+    });
+    let mut copied = pages.await.concat();
+    copied.sort_by(|a, b| a.address.cmp(&b.address));
+    copied
 }
 
 /// States of their own under names that a faulty encoding would confuse.
-async fn write_awkward(world: &World) -> HashMap<Address, LockState> {
+async fn write_awkward(world: &World) -> Vec<CopiedState<LockState>> {
     let names = [
-        "a",
-        "ab",
-        "b",
-        "a\",\"b",
-        "a,b",
-        "[\"a\"]",
-        "a\\",
-        "\\\"",
-        "{a}",
-        "{a}b",
-        "A",
-        "é",
-        "🔒",
-        "null",
-        " ",
-        "\u{10ffff}",
+        "a", "ab", "a\",\"b", "a,b", "[\"a\"]", "a\\", "\\\"", "{a}", "{a}b", "A", "a/b//c/", "%2F", "_", "it's", "é",
+        "e\u{301}", "🔒", "null", " ", "\u{fffd}",
     ];
     let mut addresses: Vec<Address> =
         names.into_iter().flat_map(|app| names.into_iter().map(move |key| of_app(app, key))).collect();
-    addresses.push(at(&"🔒".repeat(128)));
-    let changes: Vec<Change> = addresses.iter().zip(1..).map(|(at, number)| new(at, state(number))).collect();
+    addresses.extend(["k".repeat(512), "🔒".repeat(128)].iter().map(|key| at(key)));
+    addresses.sort();
+    let metadata = |key: &str| {
+        serde_json::json!({ "a key": key, "null": null, "number": 1.50, "text": "\u{1}\"\\/\u{7f}\u{2028}🔒" })
+            .to_string()
+    };
+    let state = |address: &Address, number| state_with(number, Some(&metadata(address.key.as_str())));
+    let changes: Vec<Change> = addresses.iter().zip(1..).map(|(at, number)| new(at, state(at, number))).collect();
     assert!(world.commit(&changes).await.iter().all(Option::is_some));
-    changes.into_iter().map(|change| (change.address, change.state)).collect()
+    changes.into_iter().map(copied).collect()
 }
 
 /// Each is loaded as it was written, too: one key in two apps is two states.
-pub async fn a_dump_has_every_state_of_every_app_once_and_as_it_is_loaded(world: &World) {
-    let expected = write_awkward(world).await;
-    for (address, state) in &expected {
-        assert_eq!(world.load(address).await.state, *state, "{address:?}");
+pub async fn a_copy_has_every_row_of_every_app_once_and_as_it_is_loaded(world: &World) {
+    let (states, records) = (write_awkward(world).await, operations::write_awkward(world).await);
+    for copied in &states {
+        assert_eq!(world.load(&copied.address).await.state, copied.state, "{:?}", copied.address);
     }
-    for limit in [1, 7, 256, 257, 258, 1_000] {
-        let pages = world.dump(limit).await;
-        assert!(pages.iter().all(|page| page.len() <= limit));
-        assert_eq!(pages.iter().map(Vec::len).sum::<usize>(), expected.len(), "{limit} at a time");
-        let copied = pages.concat().into_iter();
-        let dumped: HashMap<Address, _> = copied.map(|copied| (copied.address, copied.state)).collect();
-        assert!(dumped == expected, "the dumped states differ from the loaded ones, {limit} at a time");
+    for limit in [1, 7, states.len() - 1, states.len(), 1_000] {
+        let is_as_loaded = dumped(world.locks(), limit).await == states;
+        assert!(is_as_loaded, "the dumped states differ from the loaded ones, {limit} at a time");
+        assert!(dumped(world.operations(), limit).await == records, "{limit} at a time");
     }
+    let later = Epoch::from_number(EPOCH.number() + 1);
+    world.turn(EngineState::Filling, later).await;
+    assert!(world.store.clear(later).await.unwrap());
+    assert_eq!(dumped(world.locks(), 10).await, []);
+    assert_eq!(dumped(world.operations(), 10).await, []);
+    // Each is written twice, as by two copiers, and records are moved to the clock of this store.
+    let moved: Vec<_> = records.into_iter().map(|copied| copied.moved(5_000)).collect();
+    let (half, all) = (states.len() as u64, (states.len() + moved.len()) as u64);
+    for _ in 0..2 {
+        assert!(world.store.fill(later, &states, half).await.unwrap());
+        assert!(world.store.fill(later, &moved, all).await.unwrap());
+    }
+    assert_eq!(world.store.read_record().await.unwrap().copied, all);
+    // As by a request that is carried out twice.
+    assert!(!world.store.clear(later).await.unwrap());
+    world.turn(EngineState::Active, later).await;
+    assert!(dumped(world.locks(), 100).await == states && dumped(world.operations(), 7).await == moved);
+    let loaded = world.locks().load(later, &[states[0].address.clone()]).await.unwrap().states.remove(0);
+    assert!(loaded.version != Version::ABSENT && loaded.state == states[0].state);
+    assert_eq!(world.list_operations(None, &Default::default(), 7).await.len(), moved.len());
 }
 
 pub async fn a_dump_from_an_invalid_position_is_refused(world: &World) {
@@ -68,30 +77,6 @@ pub async fn a_dump_from_an_invalid_position_is_refused(world: &World) {
         let dumped = world.locks().dump(Some(position), 10).await;
         assert!(matches!(dumped, Err(StoreError::Unavailable(_))), "{position}: {dumped:?}");
     }
-}
-
-pub async fn a_copied_state_is_loaded_as_it_was_dumped(world: &World) {
-    write_awkward(world).await;
-    let copied = world.dump(1_000).await.concat();
-    let later = Epoch::from_number(7);
-    world.turn(EngineState::Filling, later).await;
-    assert!(world.store.clear(later).await.unwrap());
-    assert_eq!(world.dump(1_000).await.concat(), []);
-    // The states are written twice, as by two copiers.
-    for _ in 0..2 {
-        assert!(world.store.fill(later, &copied, copied.len() as u64).await.unwrap());
-    }
-    assert_eq!(world.store.read_record().await.unwrap().copied, copied.len() as u64);
-    // As by a request that is carried out twice.
-    assert!(!world.store.clear(later).await.unwrap());
-    world.turn(EngineState::Active, later).await;
-    let mut again = world.dump(1_000).await.concat();
-    let mut expected = copied;
-    again.sort_by(|a, b| a.address.cmp(&b.address));
-    expected.sort_by(|a, b| a.address.cmp(&b.address));
-    assert!(again == expected, "the dumped states differ from the loaded ones");
-    let loaded = world.locks().load(later, &[expected[0].address.clone()]).await.unwrap().states.remove(0);
-    assert!(loaded.version != Version::ABSENT && loaded.state == expected[0].state);
 }
 
 pub async fn only_a_store_that_fills_for_this_epoch_is_emptied_or_filled(world: &World) {
@@ -107,8 +92,8 @@ pub async fn only_a_store_that_fills_for_this_epoch_is_emptied_or_filled(world: 
         assert!(!world.store.clear(own).await.unwrap(), "{engine_state:?}");
         assert!(!world.store.fill(own, std::slice::from_ref(&copied), 1).await.unwrap(), "{engine_state:?}");
     }
-    let dumped = world.dump(10).await.concat();
-    assert_eq!(dumped.into_iter().map(|copied| copied.address).collect::<Vec<_>>(), [key]);
+    let left = dumped(world.locks(), 10).await;
+    assert_eq!(left.into_iter().map(|copied| copied.address).collect::<Vec<_>>(), [key]);
 }
 
 pub async fn a_commit_in_another_epoch_writes_nothing(world: &World) {
@@ -135,7 +120,7 @@ pub async fn a_commit_in_another_epoch_writes_nothing(world: &World) {
 pub async fn exactly_one_of_racing_changes_of_the_record_wins(world: &World) {
     let reading = world.store.read_record().await.unwrap();
     let turn = |epoch: u64| {
-        let (world, reading) = (world.again(), reading.clone());
+        let (world, reading) = (world.clone(), reading.clone());
         let record = reading.record.clone().unwrap().turned(EngineState::Active, Epoch::from_number(epoch));
         async move { world.store.write_record(&reading, &record).await.unwrap() }
     };

@@ -4,83 +4,67 @@ use std::time::{Duration, Instant};
 
 use latchgate_core::lock::NodeId;
 use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
-use latchgate_node::store::{Change, CommitResult, RecordStore, Rule, StoreError, Stored, Version, WakeUp};
-use latchgate_testkit::eventually;
+use latchgate_node::store::{Change, CommitResult, RecordStore as _, Rule, StoreError, Stored, WakeUp};
+use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::proxy::Proxy;
+use latchgate_testkit::stores::{self, Place};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::waking::next;
 use crate::worlds::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listener_reports_lost_wake_ups_after_its_connection_was_cut() {
-    let world = postgres().await;
-    let node = NodeId::new("node");
-    let mut receiver = world.store.wake_ups(&node).await.unwrap();
-    cut_off(&world, "and query ilike 'listen%'").await;
-    assert_eq!(next(&mut receiver).await, WakeUp::All);
-    // The listener has reconnected.
-    world.store.wake(&[(node, at("key"))]).await.unwrap();
-    assert_eq!(next(&mut receiver).await, WakeUp::Key(at("key")));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_were_cut_off_are_replaced() {
-    let world = postgres().await;
-    let version = world.write(&at("key"), state(1), FOREVER).await;
-    cut_off(&world, "").await;
-    let key = at("key");
-    let answers = || async { world.locks().load(EPOCH, std::slice::from_ref(&key)).await.is_ok() };
-    assert!(eventually(PATIENCE, answers).await);
-    assert_eq!(world.load(&key).await.version, version);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_start_together_all_find_the_schema() {
-    let config = postgres_config().await;
+async fn a_database_without_a_schema_is_refused_until_nodes_that_start_make_it() {
+    let config = stores::postgres_config(shared_database().await);
+    let Err(error) = PostgresStore::open(&config).await else { panic!("opened without a schema") };
+    assert!(error.to_string().contains("latchgate migrate"), "{error}");
     let start = || async {
         PostgresStore::migrate(&config).await?;
         PostgresStore::open(&config).await
     };
-    let stores = futures::future::join_all([start(), start(), start()]).await;
-    for store in stores {
+    for store in futures::future::join_all([start(), start(), start()]).await {
         store.unwrap().ping().await.unwrap();
     }
 }
 
-#[tokio::test]
-async fn a_database_without_a_schema_is_refused_with_advice() {
-    let config = postgres_config().await;
-    let Err(error) = PostgresStore::open(&config).await else { panic!("opened without a schema") };
-    assert!(error.to_string().contains("latchgate migrate"), "{error}");
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commit_all_makes_no_change_if_another_commit_inserts_one_of_its_rows() {
-    let world = postgres().await;
     // A row that does not exist cannot be locked.
-    let there = at("there");
-    let version = world.write(&there, state(1), FOREVER).await;
-    let attempt = async |round| {
-        let fresh = at(&format!("fresh-{round}"));
-        let (loaded, locked) = world.locks().lock(EPOCH, &[there.clone(), fresh.clone()]).await.unwrap();
-        let inserted = world.write(&fresh, state(2), FOREVER).await;
-        let changes = [change(&there, version, state(3)), new(&fresh, state(3))];
-        let committed = locked.commit(loaded.now, &changes, Rule::AllOrNone).await.unwrap();
-        assert_eq!(world.load(&there).await, Stored { version, state: state(1) });
-        assert_eq!(world.load(&fresh).await, Stored { version: inserted, state: state(2) });
-        let is_in_time = committed.result != CommitResult::ClockOff;
-        assert!(!is_in_time || committed.result == CommitResult::Checked(vec![None, None]), "{:?}", committed.result);
-        is_in_time
-    };
-    until_in_time(attempt).await;
+    let world = postgres().await;
+    // The other commit is made, or waits for a row that the locker has locked.
+    for is_waiting in [false, true] {
+        let attempt = async |round| {
+            let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{is_waiting}-{key}")));
+            let version = world.write(&there, state(1), FOREVER).await;
+            let changes = |number| vec![new(&fresh, state(number)), change(&there, version, state(number))];
+            let (_, locked) = world.locks().lock(EPOCH, &[fresh.clone(), there.clone()]).await.unwrap();
+            let other = tokio::spawn({
+                let (world, mut changes) = (world.clone(), changes(2));
+                changes.truncate(if is_waiting { 2 } else { 1 });
+                async move { world.store.commit(world.now().await, &changes).await }
+            });
+            let has_waited = until_waiting(&world, 1, &other).await;
+            let committed = locked.commit(world.now().await, &changes(3), Rule::AllOrNone).await.unwrap();
+            let other = other.await.unwrap().unwrap();
+            let results = [&committed.result, &other.result];
+            let is_in_time = has_waited == is_waiting && !results.contains(&&CommitResult::ClockOff);
+            if is_in_time {
+                assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
+                assert!(matches!(other.result, CommitResult::Checked(made) if made.iter().all(Option::is_some)));
+                assert_eq!(world.load(&fresh).await.state, state(2));
+                assert_eq!(world.load(&there).await.state, state(if is_waiting { 2 } else { 1 }));
+            }
+            is_in_time
+        };
+        until_in_time(attempt).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batches_that_insert_and_update_the_same_rows_do_not_deadlock() {
     let world = postgres().await;
     let commit = |changes: Vec<Change>| {
-        let world = world.again();
+        let world = world.clone();
         tokio::spawn(async move { world.store.commit(world.now().await, &changes).await })
     };
     let mut blocker = world.session().await;
@@ -115,33 +99,6 @@ async fn batches_that_insert_and_update_the_same_rows_do_not_deadlock() {
     until_in_time(attempt).await;
 }
 
-/// The commit waits for a row that the locker has locked.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_locker_that_inserts_a_row_does_not_deadlock_with_a_waiting_commit() {
-    let world = postgres().await;
-    let attempt = async |round| {
-        let [fresh, there] = ["a", "b"].map(|key| at(&format!("{round}-{key}")));
-        let version = world.write(&there, state(1), FOREVER).await;
-        let changes = |number| vec![new(&fresh, state(number)), change(&there, version, state(number))];
-        let (_, locked) = world.locks().lock(EPOCH, &[fresh.clone(), there.clone()]).await.unwrap();
-        let other = tokio::spawn({
-            let (world, changes) = (world.again(), changes(2));
-            async move { world.store.commit(world.now().await, &changes).await }
-        });
-        let waits = until_waiting(&world, 1, &other).await;
-        let committed = locked.commit(world.now().await, &changes(3), Rule::AllOrNone).await.unwrap();
-        let other = other.await.unwrap().unwrap();
-        let is_in_time = waits && committed.result != CommitResult::ClockOff;
-        if is_in_time {
-            assert_eq!(committed.result, CommitResult::Checked(vec![None, None]));
-            assert!(matches!(other.result, CommitResult::Checked(versions) if versions.iter().all(Option::is_some)));
-            assert_eq!(world.load(&fresh).await.state, state(2));
-        }
-        is_in_time
-    };
-    until_in_time(attempt).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_inserted_while_locking_waits_is_locked_too() {
     let world = postgres().await;
@@ -150,7 +107,7 @@ async fn a_row_inserted_while_locking_waits_is_locked_too() {
     let mut blocker = world.session().await;
     run(&mut blocker, "begin; select from latchgate.locks where key = 'b' for update").await;
     let locking = tokio::spawn({
-        let (world, addresses) = (world.again(), [fresh.clone(), there.clone()]);
+        let (world, addresses) = (world.clone(), [fresh.clone(), there.clone()]);
         async move { world.locks().lock(EPOCH, &addresses).await }
     });
     assert!(until_waiting(&world, 1, &locking).await);
@@ -159,40 +116,12 @@ async fn a_row_inserted_while_locking_waits_is_locked_too() {
     let (loaded, locked) = locking.await.unwrap().unwrap();
     assert_eq!(loaded.states[0], Stored { version, state: state(2) });
     let other = tokio::spawn({
-        let (world, change) = (world.again(), change(&fresh, version, state(3)));
+        let (world, change) = (world.clone(), change(&fresh, version, state(3)));
         async move { world.commit(&[change]).await }
     });
     assert!(until_waiting(&world, 1, &other).await, "a row that was loaded is not locked");
     locked.give_up().await.unwrap();
     assert!(other.await.unwrap()[0].is_some());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_row_that_another_session_locks_holds_up_only_its_own_change() {
-    let world = postgres_with(|config| config.row_wait = Duration::from_millis(50)).await;
-    let [slow, other] = ["slow", "other"].map(at);
-    let slow_version = world.write(&slow, state(1), FOREVER).await;
-    let mut blocker = world.session().await;
-    run(&mut blocker, "begin; select from latchgate.locks where key = 'slow' for update").await;
-    let before = backends(&mut blocker).await;
-    let attempt = async |round| {
-        let other_version = world.write(&other, state(1), FOREVER).await;
-        let fresh = at(&format!("fresh-{round}"));
-        let changes =
-            [change(&other, other_version, state(2)), change(&slow, slow_version, state(2)), new(&fresh, state(2))];
-        let committed = world.store.commit(world.now().await, &changes).await.unwrap();
-        assert_eq!(committed.busy, [1]);
-        // On a slow machine the clock is off by the time of the second attempt.
-        let CommitResult::Checked(versions) = committed.result else {
-            assert_eq!(world.load(&fresh).await.version, Version::ABSENT);
-            return false;
-        };
-        assert_eq!(versions.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true]);
-        assert_eq!((world.load(&slow).await.state, world.load(&other).await.state), (state(1), state(2)));
-        assert_eq!(backends(&mut blocker).await, before, "a connection was replaced");
-        true
-    };
-    until_in_time(attempt).await;
 }
 
 /// The store also keeps its connection.
@@ -228,16 +157,16 @@ async fn run(session: &mut PgConnection, statements: &str) {
     sqlx::raw_sql(AssertSqlSafe(statements)).execute(session).await.unwrap();
 }
 
-async fn count(session: &mut PgConnection, query: &'static str) -> i64 {
-    sqlx::query_scalar(query).fetch_one(session).await.unwrap()
+/// How many sessions of the store's database are so.
+async fn count(observer: &mut PgConnection, condition: &str) -> i64 {
+    let count = format!("select count(*) from pg_stat_activity where datname = current_database() and {condition}");
+    sqlx::query_scalar(AssertSqlSafe(count)).fetch_one(observer).await.unwrap()
 }
 
 /// Waits until `sessions` of them wait for a lock. Returns `false` if `done` has finished before.
-async fn until_waiting<T>(world: &World, sessions: i64, done: &tokio::task::JoinHandle<T>) -> bool {
+pub async fn until_waiting<T>(world: &World, sessions: i64, done: &tokio::task::JoinHandle<T>) -> bool {
     let mut watch = world.session().await;
-    let waiting =
-        "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
-    while count(&mut watch, waiting).await != sessions {
+    while count(&mut watch, "wait_event_type = 'Lock'").await != sessions {
         if done.is_finished() {
             return false;
         }
@@ -245,30 +174,11 @@ async fn until_waiting<T>(world: &World, sessions: i64, done: &tokio::task::Join
     true
 }
 
-/// Ends the store's connections that match the condition. At least one must match.
-async fn cut_off(world: &World, condition: &str) {
-    let terminate = format!(
-        "select pg_terminate_backend(pid) from pg_stat_activity
-         where datname = current_database() and pid <> pg_backend_pid() {condition}"
-    );
-    let ended = sqlx::raw_sql(AssertSqlSafe(terminate)).fetch_all(&mut world.session().await).await.unwrap();
-    assert!(!ended.is_empty());
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn rows_that_name_no_lock_stop_neither_the_collection_nor_a_copy() {
-    let world = postgres().await;
-    let mut server = world.session().await;
-    for (app, key) in [("", "key"), ("default", "a\nb"), ("default", "p\u{85}")] {
-        let insert = sqlx::query("insert into latchgate.locks values ($1, $2, 1, 0, 1, 1, '{}')");
-        insert.bind(app).bind(key).execute(&mut server).await.unwrap();
-    }
-    crate::collecting::rows_that_name_no_lock_are_passed_over(&world, 3).await;
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_that_the_server_refuses_fails_no_other_change_of_its_batch() {
-    let world = postgres_with(|config| config.row_wait = Duration::from_millis(100)).await;
+    let Place::Postgres(config) = Place::postgres().await else { unreachable!() };
+    let config = PostgresConfig { row_wait: Duration::from_millis(100), ..config };
+    let world = World::on(Place::Postgres(config)).await;
     let refuse = "alter table latchgate.locks add constraint none_is_bad check (key not like 'bad%')";
     run(&mut world.session().await, refuse).await;
     let is_bad = |number: &usize| number % 7 == 3;
@@ -300,18 +210,13 @@ async fn a_value_that_the_server_refuses_fails_no_other_change_of_its_batch() {
     assert!(matches!(&alone, Err(StoreError::Unavailable(why)) if why.contains("none_is_bad")), "{alone:?}");
 }
 
-/// Waits until all sessions of the store have been idle for longer than those that are used without asking.
-async fn until_rested(watch: &mut PgConnection) {
-    let working = "select count(*) filter (where state <> 'idle' or state_change > now() - interval '200 ms')
-        from pg_stat_activity where datname = current_database() and application_name = 'latchgate'";
-    while count(watch, working).await > 0 {}
+/// Waits until no session of the store is so.
+async fn until_none(watch: &mut PgConnection, condition: &str) {
+    while count(watch, &format!("application_name = 'latchgate' and {condition}")).await > 0 {}
 }
 
-async fn until_closed(watch: &mut PgConnection) {
-    let open =
-        "select count(*) from pg_stat_activity where datname = current_database() and application_name = 'latchgate'";
-    while count(watch, open).await > 0 {}
-}
+/// Sessions that have been idle for longer than those that are used without asking are rested.
+const WORKING: &str = "(state <> 'idle' or state_change > now() - interval '200 ms')";
 
 /// A burst of everything: writing, reading and locked states.
 async fn burst(world: &World, round: u64) {
@@ -328,43 +233,48 @@ async fn burst(world: &World, round: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_were_closed_while_idle_cost_no_call() {
-    let config = migrated(postgres_config().await).await;
+    let Place::Postgres(config) = Place::postgres().await else { unreachable!() };
     let mut watch = PgConnection::connect(&config.url).await.unwrap();
     let (port, database) = config.url.rsplit_once(':').unwrap().1.split_once('/').unwrap();
     let (port, database) = (port.parse().unwrap(), database.split('?').next().unwrap());
     let link = Proxy::start(port).await;
     let url = format!("postgres://postgres@127.0.0.1:{}/{database}", link.port());
-    let world = World::of(PostgresStore::open(&PostgresConfig { url, ..config }).await.unwrap()).await;
+    let world = World::on(Place::Postgres(PostgresConfig { url, ..config })).await;
     burst(&world, 0).await;
-    until_rested(&mut watch).await;
+    until_none(&mut watch, WORKING).await;
     let terminate = "select count(pg_terminate_backend(pid)) from pg_stat_activity
         where datname = current_database() and application_name = 'latchgate'";
     run(&mut watch, terminate).await;
-    until_closed(&mut watch).await;
+    until_none(&mut watch, "true").await;
     burst(&world, 1).await;
-    until_rested(&mut watch).await;
+    until_none(&mut watch, WORKING).await;
     // As a firewall that has forgotten them.
     link.cut();
-    until_closed(&mut watch).await;
+    until_none(&mut watch, "true").await;
     link.point_at(port);
     burst(&world, 2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sessions_that_a_server_does_not_keep_idle_cost_no_call() {
-    let config = migrated(postgres_config().await).await;
+    let Place::Postgres(config) = Place::postgres().await else { unreachable!() };
     let mut watch = PgConnection::connect(&config.url).await.unwrap();
     let name = config.url.rsplit_once('/').unwrap().1.split('?').next().unwrap();
     run(&mut watch, &format!("alter database {name} set idle_session_timeout = '400ms'")).await;
-    let world = World::of(PostgresStore::open(&config).await.unwrap()).await;
-    let mut receiver = world.store.wake_ups(&NodeId::new("node")).await.unwrap();
+    let reset = format!("alter database {name} reset idle_session_timeout");
+    let world = World::on(Place::Postgres(config)).await;
+    let node = NodeId::new("node");
+    let mut receiver = world.store.wake_ups(&node).await.unwrap();
     for round in 0..2 {
         burst(&world, round).await;
         // The listener, too, was closed and has come back.
         assert_eq!(next(&mut receiver).await, WakeUp::All);
-        let others = "select count(*) from pg_stat_activity
-            where datname = current_database() and application_name = 'latchgate' and query not ilike 'listen%'";
-        while count(&mut watch, others).await > 0 {}
+        until_none(&mut watch, "query not ilike 'listen%'").await;
     }
+    run(&mut watch, &reset).await;
     burst(&world, 2).await;
+    // Once more; then a wake-up reaches it.
+    assert_eq!(next(&mut receiver).await, WakeUp::All);
+    world.store.wake(&[(node, at("key"))]).await.unwrap();
+    assert_eq!(next(&mut receiver).await, WakeUp::Key(at("key")));
 }

@@ -1,13 +1,11 @@
 //! Promises to watchers while several transactions of a Postgres are open at once.
 
-use latchgate_core::Timestamp;
 use latchgate_core::lock::EventKind;
-use latchgate_node::store::{Change, CommitResult, EventCursor, Rule};
-use latchgate_testkit::eventually;
-use latchgate_testkit::stores::Place;
+use latchgate_node::store::{Change, CommitResult, Rule};
 
+use crate::only_postgres::until_waiting;
 use crate::watching::ALL;
-use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, postgres, state, tokens, until_in_time};
+use crate::worlds::{EPOCH, FOREVER, at, change, event, postgres, state, tokens, until_in_time};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_commits_after_later_ones_is_not_missed() {
@@ -22,7 +20,7 @@ async fn an_event_that_commits_after_later_ones_is_not_missed() {
         world.write_events(&quick, &[event(EventKind::Granted, number + 2)]).await;
         let newest = world.history(&quick, None, 1).await;
         assert_eq!(tokens(&newest), [number + 2], "a history does not wait for open transactions");
-        let (read, next) = world.events(ALL, after, 100).await;
+        let (read, next) = world.events(None, ALL, after, 100).await;
         assert_eq!(read, [], "an older transaction is still open");
         let events = vec![event(EventKind::Granted, number + 1)];
         let late = Change { events, ..change(&slow, version, state(2)) };
@@ -44,14 +42,14 @@ async fn events_of_a_commit_that_waited_for_a_row_come_after_earlier_commits() {
     let world = postgres().await;
     let (a, b, c) = (at("a"), at("b"), at("c"));
     world.write_all(&[a.clone(), b.clone(), c.clone()]).await;
-    let (mut blocker, mut watcher) = (world.session().await, world.session().await);
+    let mut blocker = world.session().await;
     let attempt = async |round| {
         let number = 10 * round;
         let block = "begin; select 1 from latchgate.locks where key = 'b' for update";
         sqlx::raw_sql(block).execute(&mut blocker).await.unwrap();
         // Its transaction has locked a, and so has its number, when it waits for b.
         let locking = {
-            let (world, keys) = (world.again(), [a.clone(), b.clone(), c.clone()]);
+            let (world, keys) = (world.clone(), [a.clone(), b.clone(), c.clone()]);
             tokio::spawn(async move {
                 let (loaded, locked) = world.locks().lock(EPOCH, &keys).await.unwrap();
                 let events = vec![event(EventKind::Granted, number + 2)];
@@ -59,11 +57,7 @@ async fn events_of_a_commit_that_waited_for_a_row_come_after_earlier_commits() {
                 locked.commit(loaded.now, &[last], Rule::Each).await.unwrap().result
             })
         };
-        let waits = "select 1 from pg_stat_activity
-            where datname = current_database() and wait_event_type = 'Lock' and query like '%for update%'";
-        while sqlx::query(waits).fetch_optional(&mut watcher).await.unwrap().is_none() {
-            assert!(!locking.is_finished());
-        }
+        assert!(until_waiting(&world, 1, &locking).await);
         world.write_events(&c, &[event(EventKind::Granted, number + 1)]).await;
         sqlx::query("rollback").execute(&mut blocker).await.unwrap();
         let is_in_time = locking.await.unwrap() != CommitResult::ClockOff;
@@ -75,30 +69,6 @@ async fn events_of_a_commit_that_waited_for_a_row_come_after_earlier_commits() {
         is_in_time
     };
     until_in_time(attempt).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nodes_that_delete_old_events_together_delete_each_once() {
-    const EVENTS: u64 = 3_000;
-    let place = Place::postgres().await;
-    let (one, other) = (World::on(place.clone()).await, World::on(place).await);
-    let events: Vec<_> = (1..=EVENTS).map(|number| (at("key"), event(EventKind::Granted, number))).collect();
-    one.store.log(EPOCH, &events).await.unwrap();
-    one.all_events().await;
-    let bound = Timestamp::from_ms(EVENTS + 1);
-    let work = async |world: &World| {
-        let mut deleted = 0;
-        for _ in 0..EVENTS / 100 + 1 {
-            deleted += world.store.trim(bound, 100).await.unwrap();
-        }
-        deleted
-    };
-    let (here, there) = tokio::join!(work(&one), work(&other));
-    assert_eq!(here + there, EVENTS);
-    let is_empty = || async { one.history(&at("key"), None, 1).await.is_empty() };
-    assert!(eventually(PATIENCE, is_empty).await);
-    let (left, _) = other.events(ALL, EventCursor::START, 100).await;
-    assert_eq!(left.len(), 1, "only the marker event is left");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -119,24 +89,5 @@ async fn a_history_goes_back_over_any_number_of_transactions() {
     }
     for limit in [100, 1] {
         assert_eq!(world.history_by(&at("key"), limit).await, [6, 5, 4, 3, 2, 1], "{limit} at a time");
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_cannot_be_decoded_hides_no_other() {
-    let world = postgres().await;
-    let mut server = world.session().await;
-    for damaged in ["'of_a_later_version 1 {}'", "'damaged'", "null"] {
-        let damage = format!(
-            "update latchgate.lock_events
-            set events = array(select case when starts_with(e, 'held_too_long') then {damaged} else e end from unnest(events) e)"
-        );
-        let server = tokio::sync::Mutex::new(&mut server);
-        let write_damaged = async |key: &_| {
-            world.write_events(key, &[event(EventKind::HeldTooLong, 9)]).await;
-            sqlx::query(sqlx::AssertSqlSafe(damage.as_str())).execute(&mut **server.lock().await).await.unwrap();
-        };
-        crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(&world, write_damaged).await;
-        world.trim(FOREVER, 4).await;
     }
 }

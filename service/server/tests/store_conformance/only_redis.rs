@@ -3,29 +3,23 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{EventKind, NodeId};
-use latchgate_core::{Address, App, Timestamp};
+use latchgate_core::{Address, Timestamp};
 use latchgate_node::store::redis::{RedisConfig, RedisStore};
-use latchgate_node::store::{Change, EngineState, EventCursor, StoreError, Stored, WakeUp};
+use latchgate_node::store::{Change, EngineState, EventCursor, StoreError, WakeUp};
 use latchgate_testkit::eventually;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::redis_group::WatchedRedis;
+use latchgate_testkit::stores::Place;
 use tokio::time::timeout;
 
+use crate::dumping::dumped;
 use crate::worlds::{EPOCH, FOREVER, PATIENCE, World, at, change, event, is_over, new, redis_config, state, tokens};
 
 const SOON: Duration = Duration::from_millis(800);
 
-/// A store on this server.
-async fn on(config: &RedisConfig) -> World {
-    World::of(RedisStore::open(config).await.unwrap()).await
-}
-
-/// A server of its own, and a store there.
-async fn private() -> (Redis, RedisConfig, World) {
-    let redis = Redis::start().await;
-    let config = redis_config(redis.url());
-    let world = on(&config).await;
-    (redis, config, world)
+/// A store on a server of its own.
+async fn on(redis: &Redis) -> World {
+    World::on(Place::Redis(redis_config(redis.url()))).await
 }
 
 async fn refusal(config: &RedisConfig) -> String {
@@ -33,86 +27,28 @@ async fn refusal(config: &RedisConfig) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_a_redis_has_lost_its_data_commits_from_old_versions_are_refused() {
+async fn a_redis_that_was_started_again_without_its_data_refuses_old_versions() {
     let mut redis = Redis::start_with(&[("appendonly", "no")]).await;
-    let world = on(&redis_config(redis.url())).await;
-    let (key, other) = (at("key"), at("other"));
-    let known = world.write(&key, state(1), FOREVER).await;
-    world.write(&other, state(1), FOREVER).await;
-    redis.kill9();
-    redis.start_again().await;
-    assert!(eventually(PATIENCE, || async { world.store.ping().await.is_ok() }).await);
-    // The engine record is lost with the states, so the next commit is refused.
-    is_over(world.store.commit(world.now().await, &[change(&key, known, state(2))]).await);
-    crate::worlds::activate(&*world.store).await;
-    assert_eq!(world.commit(&[change(&key, known, state(2))]).await, [None]);
-    assert_eq!(world.load(&key).await, Stored::default());
-    let fresh = world.write(&key, state(3), FOREVER).await;
-    assert!(fresh > known);
-    assert_eq!(world.commit(&[change(&key, known, state(4))]).await, [None]);
-    assert_eq!(world.keys("").await, ["key"]);
-}
-
-/// As after a fail-over to a replica that lags: the key has an earlier state again, and further commits follow.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_state_is_never_mistaken_for_a_later_one() {
-    let (redis, config, world) = private().await;
+    let (world, node) = (on(&redis).await, NodeId::new("node"));
+    let mut receiver = world.store.wake_ups(&node).await.unwrap();
     let key = at("key");
-    let name = format!("{}:l:7:default:key", config.prefix);
-    let early = world.write(&key, state(1), FOREVER).await;
-    let value = redis.ask(&["get", &name]);
-    let lost = world.write(&key, state(2), FOREVER).await;
-    redis.ask(&["set", &name, value.trim_end_matches('\n')]);
-    assert_eq!(world.load(&key).await, Stored { version: early, state: state(1) });
-    for number in 3..10 {
-        let version = world.write(&key, state(number), FOREVER).await;
-        assert_ne!(version, lost);
-        assert_eq!(world.commit(&[change(&key, lost, state(99))]).await, [None]);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn states_have_no_expiry_of_their_own() {
-    let (redis, config, world) = private().await;
-    let (idle, due, kept) = (at("idle"), at("due"), at("kept"));
-    let soon = world.now().await.plus_ms(1);
-    world.write(&idle, state(1), soon).await;
-    world.write(&kept, state(1), FOREVER).await;
-    let noticed = Change { notice_at: Some(soon), keep_until: soon, ..new(&due, state(1)) };
-    assert!(world.commit(&[noticed]).await[0].is_some());
-    let left_ms = |key: &str| -> i64 {
-        let name = format!("{}:l:7:default:{key}", config.prefix);
-        redis.ask(&["pttl", &name]).trim().parse().unwrap()
-    };
-    // Only the collection removes a state, because it knows of tokens.
-    assert_eq!(["idle", "due", "kept"].map(left_ms), [-1; 3]);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_listing_skips_entries_of_expired_states() {
-    let (redis, config, world) = private().await;
-    let addresses: Vec<Address> = (0..30).map(|number| at(&format!("{number:02}"))).collect();
-    world.write_all(&addresses).await;
-    for number in (0..30).filter(|number| number % 10 != 9) {
-        redis.ask(&["del", &format!("{}:l:7:default:{number:02}", config.prefix)]);
-    }
-    let page = world.store.list(&App::default(), "", None, 3).await.unwrap();
-    assert_eq!(page.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), ["09", "19", "29"]);
-    assert_eq!(world.collect(100).await.removed, 27);
-    assert_eq!(redis.ask(&["zcard", &format!("{}:index", config.prefix)]).trim(), "3");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interruption_of_wake_ups_is_reported() {
-    let (mut redis, _, world) = private().await;
-    let mut receiver = world.store.wake_ups(&NodeId::new("node")).await.unwrap();
+    let known = world.write(&key, state(1), FOREVER).await;
+    world.write(&at("other"), state(1), FOREVER).await;
     redis.kill9();
     redis.start_again().await;
     assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::All));
-    // The first call finds that the server is another one, and the subscription begins once more.
+    assert!(eventually(PATIENCE, || async { world.store.ping().await.is_ok() }).await);
+    // The engine record is lost with the states, so the next commit is refused. The scripts are lost, too.
+    is_over(world.store.commit(world.now().await, &[change(&key, known, state(2))]).await);
+    crate::worlds::activate(&*world.store).await;
+    assert_eq!(world.commit(&[change(&key, known, state(2))]).await, [None]);
+    assert!(world.write(&key, state(3), FOREVER).await > known);
+    assert_eq!(world.commit(&[change(&key, known, state(4))]).await, [None]);
+    assert_eq!(world.keys("").await, ["key"]);
+    // The subscription has begun once more.
     let key = async {
         loop {
-            let _ = world.store.wake(&[(NodeId::new("node"), at("key"))]).await;
+            let _ = world.store.wake(&[(node.clone(), at("key"))]).await;
             match timeout(SOON, receiver.recv()).await {
                 Ok(Some(WakeUp::All)) | Err(_) => {}
                 Ok(other) => return other,
@@ -126,7 +62,7 @@ async fn an_interruption_of_wake_ups_is_reported() {
 async fn a_dead_redis_is_unavailable_and_a_hung_one_leaves_the_outcome_unknown() {
     let mut redis = Redis::start().await;
     let config = RedisConfig { timeout: SOON, ..redis_config(redis.url()) };
-    let world = on(&config).await;
+    let world = World::on(Place::Redis(config)).await;
     let now = world.now().await;
     let changes = [new(&at("key"), state(1))];
     redis.pause();
@@ -141,23 +77,14 @@ async fn a_dead_redis_is_unavailable_and_a_hung_one_leaves_the_outcome_unknown()
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listings_and_events_are_read_on_a_connection_of_their_own() {
-    let (redis, _, world) = private().await;
+    let redis = Redis::start().await;
+    let world = on(&redis).await;
     world.write(&at("key"), state(1), FOREVER).await;
     let connections = || redis.ask(&["client", "list"]).lines().count();
     let before = connections();
     assert_eq!(world.keys("").await, ["key"]);
     assert!(world.store.history(&at("key"), EventCursor::END, 1).await.unwrap().is_empty());
     assert_eq!(connections(), before + 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scripts_are_loaded_again_after_a_server_has_lost_them() {
-    let (redis, _, world) = private().await;
-    for number in 1..4 {
-        world.write(&at("key"), state(number), FOREVER).await;
-        redis.ask(&["script", "flush"]);
-    }
-    assert_eq!(world.load(&at("key")).await.state, state(3));
 }
 
 #[tokio::test]
@@ -181,8 +108,8 @@ async fn a_redis_that_evicts_or_is_not_a_single_master_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_a_fail_over_the_store_uses_the_master_that_the_sentinels_name() {
     let mut redis = WatchedRedis::start().await;
-    let config = redis_config(redis.url());
-    let (one, other) = (on(&config).await, on(&config).await);
+    let place = Place::Redis(redis_config(redis.url()));
+    let (one, other) = (World::on(place.clone()).await, World::on(place).await);
     let mut receiver = one.store.wake_ups(&NodeId::new("node")).await.unwrap();
     let key = at("key");
     let version = one.write(&key, state(1), FOREVER).await;
@@ -205,54 +132,32 @@ async fn after_a_fail_over_the_store_uses_the_master_that_the_sentinels_name() {
     assert!(eventually(PATIENCE, writes).await, "{}", redis.log());
     assert_eq!(timeout(PATIENCE, receiver.recv()).await.unwrap(), Some(WakeUp::All));
     assert_eq!(one.load(&key).await.state, state(2));
-    assert_eq!(one.dump(10).await.concat()[0].state, one.load(&key).await.state);
+    assert_eq!(dumped(one.locks(), 10).await[0].state, state(2));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_event_that_cannot_be_decoded_hides_no_other() {
-    let (redis, config, world) = private().await;
-    for damaged in ["of_a_later_version 1 {}", "damaged"] {
-        let write_damaged = async |key: &Address| {
-            // In its place for an event; then an entry of another program.
-            let script = "
-                local function next() return string.format('%.0f', redis.call('INCR', KEYS[1])) end
-                local number = next()
-                local before = redis.call('SET', KEYS[3], number, 'GET') or '0'
-                local event = ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3]
-                redis.call('XADD', KEYS[2], number .. '-0', '0', before, number, event)
-                redis.call('XADD', KEYS[2], next() .. '-7', 'another', 'program')";
-            let keys = ["event", "events", "e:7:default:key"].map(|name| format!("{}:{name}", config.prefix));
-            let arguments = [key.app.as_str(), key.key.as_str(), damaged];
-            let command = ["eval", script, "3"].into_iter().chain(keys.iter().map(String::as_str)).chain(arguments);
-            let answer = redis.ask(&command.collect::<Vec<_>>());
-            assert!(!answer.contains("ERR"), "{answer}");
-        };
-        crate::remembering::an_event_that_cannot_be_decoded_hides_no_other(&world, write_damaged).await;
-        world.trim(FOREVER, 4).await;
-        redis.ask(&["del", &format!("{}:e:7:default:key", config.prefix)]);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
-    let (redis, config, world) = private().await;
+async fn states_last_and_a_history_outlives_its_state_for_a_time() {
+    let world = World::on(Place::redis().await).await;
     let (key, absent) = (at("key"), at("absent"));
-    let last_event = |key: &str| format!("{}:e:7:default:{key}", config.prefix);
-    let kept_for = |key: &str| redis.ask(&["pttl", &last_event(key)]).trim().parse::<i64>().unwrap();
+    let kept_for = |name: &str| world.redis(&["pttl"], name, &[]).parse::<i64>().unwrap();
     let (always, nothing) = (-1, -2);
 
+    let soon = world.now().await.plus_ms(1);
     let granted = Change { events: vec![event(EventKind::Granted, 1)], ..new(&key, state(1)) };
-    world.commit(&[Change { keep_until: Timestamp::from_ms(1), ..granted }]).await;
-    assert_eq!(kept_for("key"), always);
+    world.commit(&[Change { keep_until: soon, notice_at: Some(soon), ..granted }]).await;
+    // Only the collection removes a state, because it knows of tokens.
+    assert_eq!(["l:7:default:key", "e:7:default:key"].map(kept_for), [always; 2]);
+    world.write(&key, state(1), Timestamp::from_ms(1)).await;
+    assert_eq!(kept_for("l:7:default:key"), always);
     assert_eq!(world.collect(100).await.removed, 1);
-    assert!(kept_for("key") > 0);
+    assert!(kept_for("e:7:default:key") > 0);
     assert_eq!(tokens(&world.history(&key, None, 10).await), [1]);
 
     world.commit(&[Change { events: vec![event(EventKind::Granted, 2)], ..new(&key, state(2)) }]).await;
-    assert_eq!(kept_for("key"), always);
+    assert_eq!(kept_for("e:7:default:key"), always);
     let waited = [3, 4].map(|number| (absent.clone(), event(EventKind::Waited, number)));
     world.store.log(EPOCH, &waited).await.unwrap();
-    assert!(kept_for("absent") > 0, "there is no state with which it would be removed");
+    assert!(kept_for("e:7:default:absent") > 0, "there is no state with which it would be removed");
     assert_eq!(tokens(&world.history(&key, None, 10).await), [2, 1]);
     let of_absent = world.history(&absent, None, 10).await;
     assert_eq!(tokens(&of_absent), [4, 3]);
@@ -260,9 +165,11 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
     assert_eq!(world.history(&key, Some(of_absent[0].cursor), 10).await, []);
 
     // Something else than a number is there: the history begins anew.
-    for foreign in [["set", "a text of another program"], ["set", "99999999999999999999"], ["lpush", "element"]] {
-        redis.ask(&["del", &last_event("other")]);
-        redis.ask(&[foreign[0], &last_event("other"), foreign[1]]);
+    for (command, value) in
+        [("set", "a text of another program"), ("set", "99999999999999999999"), ("lpush", "element")]
+    {
+        world.redis(&["del"], "e:7:default:other", &[]);
+        world.redis(&[command], "e:7:default:other", &[value]);
         assert_eq!(world.history(&at("other"), None, 10).await, []);
         world.write_events(&at("other"), &[event(EventKind::Granted, 5), event(EventKind::Released, 6)]).await;
         assert_eq!(tokens(&world.history(&at("other"), None, 10).await), [6, 5]);
@@ -270,18 +177,20 @@ async fn a_history_outlives_its_state_for_a_time_and_is_removed_with_a_copy() {
 
     world.turn(EngineState::Filling, EPOCH).await;
     assert!(world.store.clear(EPOCH).await.unwrap());
-    assert_eq!((kept_for("key"), kept_for("other")), (nothing, nothing));
+    assert_eq!(["e:7:default:key", "e:7:default:other"].map(kept_for), [nothing; 2]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn index_entries_that_name_no_key_stop_neither_collection_nor_a_copy() {
-    let (redis, config, world) = private().await;
-    let index = format!("{}:index", config.prefix);
-    for entry in ["!1", "!2", "!3"] {
-        redis.ask(&["zadd", &index, "0", entry]);
+async fn entries_of_an_index_without_a_state_are_skipped_and_collected() {
+    let world = World::on(Place::redis().await).await;
+    let unnamed = world.write_unnamed().await;
+    let addresses: Vec<Address> = (0..30).map(|number| at(&format!("{number:02}"))).collect();
+    world.write_all(&addresses).await;
+    for number in (0..30).filter(|number| number % 10 != 9) {
+        world.redis(&["del"], &format!("l:7:default:{number:02}"), &[]);
     }
-    world.write(&at("over"), state(1), Timestamp::from_ms(1)).await;
-    crate::collecting::rows_that_name_no_lock_are_passed_over(&world, 3).await;
-    // A state may belong to such an entry, so it stays.
-    assert_eq!(redis.ask(&["zcard", &index]).trim(), "4");
+    assert_eq!(world.keys("").await, ["09", "19", "29"]);
+    assert_eq!(world.collect(100).await.removed, 27);
+    // A state may belong to an entry that names no key, so that stays.
+    assert_eq!(world.redis(&["zcard"], "index", &[]), (3 + unnamed).to_string());
 }

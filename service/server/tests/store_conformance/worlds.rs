@@ -9,36 +9,23 @@ use latchgate_core::lock::{
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_node::store::engine_record::{EngineRecord, EngineState, Epoch};
-use latchgate_node::store::postgres::PostgresConfig;
 use latchgate_node::store::{
-    Change, Collected, CommitResult, EventCursor, EventQuery, LoggedEvent, Rows, Rule, Store, StoreError, Stored,
-    Version, Watched,
+    Change, Collected, CommitResult, CopiedState, EventCursor, EventQuery, LoggedEvent, RowState, Rows, Rule, Store,
+    StoreError, Stored, Version, Watched,
 };
-use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::stores::{self, Place};
-pub use latchgate_testkit::stores::{PATIENCE, migrated, pages, redis_config};
-use sqlx::{Connection as _, PgConnection};
+use latchgate_testkit::stores::Place;
+pub use latchgate_testkit::stores::{PATIENCE, pages, redis_config};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use tokio::time::timeout;
 
+#[derive(Clone)]
 pub struct World {
     pub store: Arc<dyn Store>,
-    place: Option<Place>,
+    pub place: Place,
 }
 
 pub async fn postgres() -> World {
     World::on(Place::postgres().await).await
-}
-
-/// With a schema, and other settings.
-pub async fn postgres_with(change: impl FnOnce(&mut PostgresConfig)) -> World {
-    let mut config = migrated(postgres_config().await).await;
-    change(&mut config);
-    World::on(Place::Postgres(config)).await
-}
-
-/// Settings for a database without a schema.
-pub async fn postgres_config() -> PostgresConfig {
-    stores::postgres_config(shared_database().await)
 }
 
 /// The epoch in which the stores of these tests are active. States with lower numbers have lower tokens than new leases.
@@ -59,7 +46,7 @@ impl World {
     pub async fn on(place: Place) -> Self {
         let store = place.open().await.unwrap();
         activate(&*store).await;
-        Self { store, place: Some(place) }
+        Self { store, place }
     }
 
     pub fn locks(&self) -> &dyn Rows<LockState> {
@@ -73,25 +60,89 @@ impl World {
         assert!(self.store.write_record(&reading, &record).await.unwrap());
     }
 
-    pub async fn of(store: impl Store) -> Self {
-        activate(&store).await;
-        Self { store: Arc::new(store), place: None }
-    }
-
-    /// The same store, for another task.
-    pub fn again(&self) -> Self {
-        Self { store: Arc::clone(&self.store), place: self.place.clone() }
-    }
-
-    /// The URL of a world on Postgres.
-    pub fn url(&self) -> &str {
-        let Some(Place::Postgres(config)) = &self.place else { unreachable!("it has no URL") };
-        &config.url
-    }
-
-    /// A session of another program there.
+    /// A session of another program in Postgres.
     pub async fn session(&self) -> PgConnection {
-        PgConnection::connect(self.url()).await.unwrap()
+        let Place::Postgres(config) = &self.place else { unreachable!("it is not in Postgres") };
+        PgConnection::connect(&config.url).await.unwrap()
+    }
+
+    /// What Redis answers to a command of another program about a key of this store.
+    pub fn redis(&self, before: &[&str], key: &str, after: &[&str]) -> String {
+        let Place::Redis(config) = &self.place else { unreachable!("it is not in Redis") };
+        let key = format!("{}:{key}", config.prefix);
+        latchgate_testkit::redis::ask(&config.url, &[before, &[&*key], after].concat()).trim_end().to_owned()
+    }
+
+    /// Carries out a statement of another program, in a database. It gets the schema of the tables.
+    async fn execute(&self, statement: impl Fn(&str) -> String) {
+        if let Place::Sqlite(path, _) = &self.place {
+            rusqlite::Connection::open(path).unwrap().execute_batch(&statement("main")).unwrap();
+        } else {
+            let statement = AssertSqlSafe(statement("latchgate"));
+            sqlx::raw_sql(statement).execute(&mut self.session().await).await.unwrap();
+        }
+    }
+
+    /// Makes a commit of the lock `key`, and puts its row back: as after a fail-over to a server that lags.
+    pub async fn losing<T>(&self, commit: impl Future<Output = T>) -> T {
+        if let Place::Redis(_) = &self.place {
+            let row = self.redis(&["get"], "l:7:default:key", &[]);
+            let lost = commit.await;
+            self.redis(&["set"], "l:7:default:key", &[&row]);
+            return lost;
+        }
+        self.execute(|schema| format!("create table saved as select * from {schema}.locks")).await;
+        let lost = commit.await;
+        self.execute(|schema| format!("delete from {schema}.locks; insert into {schema}.locks select * from saved"))
+            .await;
+        lost
+    }
+
+    /// Writes rows that name no lock; returns how many.
+    pub async fn write_unnamed(&self) -> u64 {
+        for (app, key) in [("", "key"), ("default", "a\nb"), ("default", "p\u{85}")] {
+            if let Place::Redis(_) = &self.place {
+                self.redis(&["zadd"], "index", &["0", &format!("!{key}")]);
+                continue;
+            }
+            let insert = |schema: &str| {
+                format!(
+                    "insert into {schema}.locks (app, key, version, replaces, keep_until, notice_at, state)
+                     values ('{app}', '{key}', 1, 0, 1, 1, '{{}}')"
+                )
+            };
+            self.execute(insert).await;
+        }
+        3
+    }
+
+    /// Writes an event of the key that cannot be decoded: one of a later version, or one that is damaged.
+    pub async fn write_unreadable_event(&self, address: &Address, is_damaged: bool) {
+        if let Place::Redis(config) = &self.place {
+            // In its place for an event; then an entry of another program.
+            let script = "
+                local function next() return string.format('%.0f', redis.call('INCR', KEYS[2])) end
+                local number = next()
+                local before = redis.call('SET', KEYS[1], number, 'GET') or '0'
+                local event = ARGV[1] .. '\\0' .. ARGV[2] .. '\\0' .. ARGV[3]
+                redis.call('XADD', KEYS[3], number .. '-0', '0', before, number, event)
+                redis.call('XADD', KEYS[3], next() .. '-7', 'another', 'program')";
+            let (app, key) = (address.app.as_str(), address.key.as_str());
+            let [counter, tail] = ["event", "events"].map(|name| format!("{}:{name}", config.prefix));
+            let event = if is_damaged { "damaged" } else { "of_a_later_version 1 {}" };
+            let last_event = format!("e:{}:{app}:{key}", app.len());
+            let answer = self.redis(&["eval", script, "3"], &last_event, &[&counter, &tail, app, key, event]);
+            assert!(!answer.contains("ERR"), "{answer}");
+            return;
+        }
+        self.write_events(address, &[event(EventKind::HeldTooLong, 9)]).await;
+        let change = match (&self.place, is_damaged) {
+            (Place::Sqlite(..), true) => "replace(events, '\"held_too_long\",', '')",
+            (Place::Sqlite(..), false) => r#"replace(events, '"held_too_long"', '"of a later version"')"#,
+            (_, true) => "array[null::text] where events[1] like 'held_too_long%'",
+            (_, false) => "array['of_a_later_version 1 {}'] where events[1] like 'held_too_long%'",
+        };
+        self.execute(|schema| format!("update {schema}.lock_events set events = {change}")).await;
     }
 
     pub async fn now(&self) -> Timestamp {
@@ -103,21 +154,24 @@ impl World {
     }
 
     /// Commits with the right time. On a busy machine it may have to repeat the commit.
-    pub async fn commit(&self, changes: &[Change]) -> Vec<Option<Version>> {
+    pub async fn commit<S: RowState>(&self, changes: &[Change<S>]) -> Vec<Option<Version>>
+    where
+        dyn Store: Rows<S>,
+    {
         loop {
-            let committed = self.store.commit(self.now().await, changes).await.unwrap();
+            let committed = Rows::<S>::commit(&*self.store, self.now().await, changes).await.unwrap();
             if let CommitResult::Checked(versions) = committed.result {
                 return versions;
             }
         }
     }
 
-    /// As [`World::commit`], with the states locked: all changes or none.
-    pub async fn commit_all(&self, changes: &[Change]) -> Vec<Option<Version>> {
+    /// As [`World::commit`], with the states locked.
+    pub async fn commit_locked(&self, changes: &[Change], rule: Rule) -> Vec<Option<Version>> {
         let addresses: Vec<Address> = changes.iter().map(|change| change.address.clone()).collect();
         loop {
             let (loaded, locked) = self.locks().lock(EPOCH, &addresses).await.unwrap();
-            let committed = locked.commit(loaded.now, changes, Rule::AllOrNone).await.unwrap();
+            let committed = locked.commit(loaded.now, changes, rule).await.unwrap();
             if let CommitResult::Checked(versions) = committed.result {
                 return versions;
             }
@@ -155,13 +209,8 @@ impl World {
         assert!(versions.iter().all(Option::is_some), "{versions:?}");
     }
 
-    /// The next events of the default app.
-    pub async fn events(&self, watched: &Watched, after: EventCursor, limit: usize) -> (Vec<LoggedEvent>, EventCursor) {
-        self.events_of(Some("default"), watched, after, limit).await
-    }
-
     /// The next events of an app, or of all.
-    pub async fn events_of(
+    pub async fn events(
         &self,
         app: Option<&str>,
         watched: &Watched,
@@ -184,7 +233,7 @@ impl World {
         let mut after = after;
         let reading = async {
             while read.last().is_none_or(|last| last.event.token != token) {
-                let (page, next) = self.events(watched, after, limit).await;
+                let (page, next) = self.events(Some("default"), watched, after, limit).await;
                 assert!(page.len() <= limit && next >= after);
                 if next == after {
                     // Postgres returns no event while an older transaction is open, even one of another test.
@@ -238,9 +287,16 @@ impl World {
         deleted
     }
 
+    /// The keys that a listing has, over all of its pages.
     pub async fn keys(&self, prefix: &str) -> Vec<String> {
-        let page = self.store.list(&App::default(), prefix, None, 1_000).await.unwrap();
-        page.into_iter().map(|(key, _)| key.as_str().to_owned()).collect()
+        let (mut keys, mut after) = (Vec::new(), None);
+        loop {
+            let page = self.store.list(&App::default(), prefix, after.as_ref(), 5).await.unwrap();
+            assert!(page.len() <= 5 && page.iter().all(|(_, state)| state.is_some()));
+            let Some((last, _)) = page.last() else { return keys };
+            after = Some(last.clone());
+            keys.extend(page.into_iter().map(|(key, _)| key.as_str().to_owned()));
+        }
     }
 }
 
@@ -274,6 +330,11 @@ pub fn of_app(app: &str, key: &str) -> Address {
 pub fn change(address: &Address, expected: Version, state: LockState) -> Change {
     let address = address.clone();
     Change { address, expected, state, events: Vec::new(), notice_at: None, keep_until: FOREVER, epoch: EPOCH }
+}
+
+/// What a copy has of a row.
+pub fn copied<S>(Change { address, state, notice_at, keep_until, .. }: Change<S>) -> CopiedState<S> {
+    CopiedState { address, state, notice_at, keep_until }
 }
 
 pub fn new(address: &Address, state: LockState) -> Change {
