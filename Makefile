@@ -132,10 +132,9 @@ reproduce: ## Build the released binary of the last commit twice, in two directo
 	done; sha256sum $$scratch/one.built && cmp $$scratch/one.built $$scratch/another/place.built
 .PHONY: reproduce
 
-test-ha: $(testkit) ## Chaos in such a cluster, and fail-overs with asynchronous replication (about 15 minutes)
+test-ha: $(testkit) ## Chaos in such a cluster (about 10 minutes)
 	@$(lib) ensure_packages etcd haproxy patroni
 	$(testkit) chaos --on ha --minutes 9
-	$(testkit) cluster fail-over
 
 test-guard: ## Pause holders and kill workers whose transactions have a guard or a post, and count what is lost (MINUTES=10 for longer)
 	scripts/test-guard.sh $(MINUTES)

@@ -1,6 +1,5 @@
-//! A tier that runs until this command is ended, and two walks through one.
+//! A tier that runs until this command is ended, and a walk through one.
 
-mod fail_over;
 mod walk;
 
 use std::fs;
@@ -39,8 +38,6 @@ pub struct Args {
 enum Walk {
     /// Use a cluster through nginx, and kill parts of it
     Test,
-    /// Let Postgres fail over in a cluster with asynchronous replication: nothing is granted until the hold-off ends
-    FailOver,
 }
 
 pub async fn run(args: &Args) -> anyhow::Result<()> {
@@ -58,10 +55,6 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
             // nginx is on this machine.
             let trusted = vec![("LATCHGATE_TRUSTED_PROXIES", "127.0.0.0/8".to_owned())];
             walk::run(start(Kind::Cluster, trusted).await?).await
-        }
-        Some(Walk::FailOver) => {
-            let ttl_max = vec![("LATCHGATE_TTL_MAX", "60s".to_owned())];
-            fail_over::run(&start(Kind::HaAsynchronous, ttl_max).await?, &binary).await
         }
         None => {
             let ended = crate::caller::end(u64::from(u32::MAX))?;

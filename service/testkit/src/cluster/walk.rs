@@ -23,7 +23,6 @@ pub async fn run(tier: Tier) -> anyhow::Result<()> {
     a_client_does_not_choose_its_address_in_audit_records(&tier).await?;
     a_killed_node_is_not_missed(&tier).await?;
     without_nodes_nginx_answers_with_a_problem(&tier).await?;
-    grants_survive_restarts_of_all_servers(&tier).await?;
     let room = tier.parts.file("");
     drop(tier);
     let left = || writers(|log| log.starts_with(&room));
@@ -47,11 +46,6 @@ async fn acquire(tier: &Tier, key: &str) -> anyhow::Result<Value> {
 
 async fn refused(tier: &Tier, key: &str) -> anyhow::Result<Value> {
     call(tier, 423, "lock-held", "POST", &format!("/v1/locks/{key}/acquire"), "").await
-}
-
-async fn release(tier: &Tier, key: &str, grant: &Value) -> anyhow::Result<()> {
-    let body = json!({ "lease_id": grant["lease_id"] }).to_string();
-    call(tier, 200, "", "POST", &format!("/v1/locks/{key}/release"), &body).await.map(drop)
 }
 
 async fn keys_and_bodies_pass_as_they_are(tier: &Tier) -> anyhow::Result<()> {
@@ -90,7 +84,8 @@ async fn a_killed_node_is_not_missed(tier: &Tier) -> anyhow::Result<()> {
     }
     refused(tier, "kept").await?;
     until_ready(tier).await?;
-    release(tier, "kept", &kept).await
+    let body = json!({ "lease_id": kept["lease_id"] }).to_string();
+    call(tier, 200, "", "POST", "/v1/locks/kept/release", &body).await.map(drop)
 }
 
 async fn without_nodes_nginx_answers_with_a_problem(tier: &Tier) -> anyhow::Result<()> {
@@ -102,17 +97,4 @@ async fn without_nodes_nginx_answers_with_a_problem(tier: &Tier) -> anyhow::Resu
     tier.parts.end("nginx", Signal::SIGKILL).await;
     until_ready(tier).await?;
     acquire(tier, "unserved").await.map(drop)
-}
-
-async fn grants_survive_restarts_of_all_servers(tier: &Tier) -> anyhow::Result<()> {
-    let grant = acquire(tier, "outlives").await?;
-    let operation = r#"{"operation":"charge","contents":"outlives","ttl_ms":600000}"#;
-    call(tier, 201, "", "POST", "/v1/operations/pre", operation).await?;
-    for name in tier.parts.names() {
-        tier.parts.end(&name, Signal::SIGKILL).await;
-    }
-    until_ready(tier).await?;
-    refused(tier, "outlives").await?;
-    call(tier, 409, "operation-in-progress", "POST", "/v1/operations/pre", operation).await?;
-    release(tier, "outlives", &grant).await
 }

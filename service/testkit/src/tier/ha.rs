@@ -9,10 +9,10 @@ use anyhow::bail;
 use tokio::process::Command;
 use tokio::time::sleep;
 
+use super::Tier;
 use super::ask::{self, get, is_ok};
 use super::parts::Spec;
 use super::stores::{program, query, redis, render};
-use super::{Kind, Tier};
 use crate::postgres::give_to_postgres;
 
 /// Throw-away servers on loopback.
@@ -69,7 +69,7 @@ impl Tier {
                 ("HA_ETCD_HOSTS", self.addresses("etcd")),
                 ("HA_BIN", text(program("initdb").parent().unwrap_or(Path::new("")))),
                 ("HA_DATA", text(&self.data)),
-                ("HA_SYNCHRONOUS", (self.kind == Kind::Ha).to_string()),
+                ("HA_SYNCHRONOUS", "true".to_owned()),
             ];
             let dir = self.data.join(&name);
             fs::create_dir(&dir)?;
@@ -122,15 +122,14 @@ impl Tier {
         (locks, Some(format!("redis+sentinel://:{PASSWORD}@{}/latchgate", self.addresses("sentinel"))))
     }
 
-    /// Until a majority of the Sentinels knows the master, and its replicas follow it; and until the primary has two standbys that follow it, in
-    /// synchronous mode one of them synchronously. Patroni may first rewind a server that was the primary, after it has already reported it as
+    /// Until a majority of the Sentinels knows the master, and its replicas follow it; and until the primary has two standbys that follow it, one
+    /// of them synchronously. Patroni may first rewind a server that was the primary, after it has already reported it as
     /// running.
     pub async fn until_complete(&self) -> anyhow::Result<()> {
         let deadline = Instant::now() + FOLLOW_WITHIN;
-        let wanted = if self.kind == Kind::Ha { "2/1" } else { "2/0" };
         loop {
             let standbys = self.standbys().await;
-            if standbys.as_ref().is_ok_and(|standbys| standbys == wanted) && self.redis_is_complete().await {
+            if standbys.as_ref().is_ok_and(|standbys| standbys == "2/1") && self.redis_is_complete().await {
                 return Ok(());
             }
             if Instant::now() > deadline {

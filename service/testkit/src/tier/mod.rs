@@ -35,8 +35,6 @@ pub enum Kind {
     Pair,
     /// As `cluster`, with three servers of Postgres under Patroni with etcd and HAProxy, and three of Redis with Sentinels
     Ha,
-    /// The same, with asynchronous replication of Postgres
-    HaAsynchronous,
 }
 
 /// How a tier is started.
@@ -80,7 +78,7 @@ impl Tier {
         make_dir(data)?;
         let (nodes, stores): (&[&str], &[&str]) = match plan.kind {
             Kind::Sqlite => (&NODES[..1], &[]),
-            Kind::Ha | Kind::HaAsynchronous => (&NODES, &[]),
+            Kind::Ha => (&NODES, &[]),
             Kind::Cluster | Kind::Pair => (&NODES, &["postgres", "redis"]),
         };
         let (kind, is_breakable) = (plan.kind, plan.is_breakable);
@@ -90,7 +88,7 @@ impl Tier {
         if is_breakable {
             tier.make_clocks().await?;
         }
-        if matches!(kind, Kind::Ha | Kind::HaAsynchronous) {
+        if kind == Kind::Ha {
             tier.start_ha().await?;
         }
         if !stores.is_empty() {
@@ -131,7 +129,7 @@ impl Tier {
         };
         match self.kind {
             Kind::Sqlite => (format!("sqlite:{}", self.data.join("latchgate.db").display()), None),
-            Kind::Ha | Kind::HaAsynchronous => self.urls_of_ha(node),
+            Kind::Ha => self.urls_of_ha(node),
             Kind::Pair => {
                 let postgres = format!("postgres://postgres@{}/postgres", address("postgres"));
                 (format!("postgres={postgres} redis=redis://{}", address("redis")), None)
@@ -146,11 +144,6 @@ impl Tier {
                 (format!("{postgres}/postgres"), Some(gate))
             }
         }
-    }
-
-    /// `--locks` that find Postgres, or its primary, without links.
-    pub fn locks_url(&self) -> String {
-        self.urls_of_stores("node-3").0
     }
 
     /// At a store that was put back, while no node runs. `of` is `locks` or `gate`.
@@ -225,7 +218,7 @@ impl Tier {
     /// Of Postgres, or of its primary.
     pub fn postgres_url(&self) -> String {
         match self.kind {
-            Kind::Ha | Kind::HaAsynchronous => self.superuser_url("latchgate"),
+            Kind::Ha => self.superuser_url("latchgate"),
             _ => format!("postgres://postgres@{}/postgres", self.parts.address("postgres")),
         }
     }
