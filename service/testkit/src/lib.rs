@@ -15,6 +15,7 @@
 //! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
 //! decide anything.
 
+pub mod ask;
 pub mod chaos;
 pub mod cluster;
 pub mod commits;

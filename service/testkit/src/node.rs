@@ -6,9 +6,9 @@ use std::process::Command;
 
 use nix::sys::signal::Signal;
 
+use crate::ask::is_ok;
 pub use crate::process::NotReady;
 use crate::process::{Program, Server, directory};
-use crate::tier::ask::is_ok;
 
 /// Names the binary that [`binary`] returns.
 const BINARY_ENV: &str = "LATCHGATE_BIN";

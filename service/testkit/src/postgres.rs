@@ -11,8 +11,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Uid, User};
 use tokio::sync::OnceCell;
 
+use crate::ask;
 use crate::process::{Program, Server, directory, find_program};
-use crate::tier::ask;
 use crate::wait::eventually;
 
 /// Names the shared server: the URL of its `postgres` database.

@@ -1,7 +1,6 @@
 //! A tier on this machine, of real processes: stores, nodes and nginx in front. For chaos, each part has a clock that can be set, and the links
 //! to the stores can break.
 
-pub mod ask;
 mod ha;
 pub mod parts;
 pub mod stores;
@@ -17,9 +16,10 @@ use serde_json::Value;
 use tokio::process::Command;
 use tokio::time::sleep;
 
-use self::ask::{Reply, is_ok, post};
 use self::parts::{Parts, Spec};
 use self::stores::{query, redis};
+pub use crate::ask;
+use crate::ask::{Reply, is_ok, post};
 
 pub const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// Longest recovery of a part.
