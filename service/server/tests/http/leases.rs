@@ -4,39 +4,36 @@ use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::json;
 
-use crate::client::{acquire, embedded, get, granted, inspect, many, owners, post, release, request, verb};
+use crate::client::{acquire, embedded, get, granted, inspect, many, owners, release, renew, request, verb};
 
 #[tokio::test]
 async fn a_held_lock_is_refused_with_its_holder_but_not_its_lease_id() {
     let node = embedded().await;
-    let grant = granted(&node, "k", json!({ "owner": "a", "metadata": { "job": 7 } })).await;
+    let terms = json!({ "owner": "a", "metadata": { "job": 7 }, "max_hold_ms": 60_000 });
+    let grant = granted(&node, "k", terms).await;
+    let note = json!({ "reason": "deploy", "by": "ops", "grace_ms": 3_000 });
+    let deadline = verb(&node, "k", "revoke", note).await.body["deadline"].clone();
     let refused = acquire(&node, "k", json!({ "owner": "b" })).await;
     refused.assert_problem(423, "lock-held");
     let holder = &refused.body["holders"][0];
-    let (token, ttl_ms) = (&grant.body["token"], &holder["ttl_ms"]);
-    assert!(ttl_ms.as_u64().unwrap() <= 30_000);
+    let [ttl_ms, hold_until, granted_at] = ["ttl_ms", "hold_until", "granted_at"].map(|field| &holder[field]);
+    let left_ms = &holder["revocation"]["deadline_ms"];
+    assert!(ttl_ms.as_u64() <= Some(30_000) && left_ms.as_u64() <= Some(3_000), "{holder}");
+    assert!(hold_until.as_str() > grant.body["expires_at"].as_str(), "{holder}");
     let expected = json!({
-        "owner": "a", "mode": "exclusive", "token": token, "ttl_ms": ttl_ms, "lease_ms": 30_000,
-        "expires_at": grant.body["expires_at"], "granted_at": holder["granted_at"], "metadata": { "job": 7 },
+        "owner": "a", "mode": "exclusive", "token": grant.body["token"], "ttl_ms": ttl_ms, "lease_ms": 30_000,
+        "expires_at": deadline, "granted_at": granted_at, "hold_until": hold_until,
+        "revocation": { "reason": "deploy", "by": "ops", "deadline": deadline, "deadline_ms": left_ms },
+        "metadata": { "job": 7 },
     });
     assert_eq!(*holder, expected, "without the lease id");
     assert_eq!((&refused.body["waiters"], &refused.body["position"]), (&json!(0), &json!(1)));
     assert!(refused.body["retry_after_ms"].as_u64().unwrap() > 0);
     assert_eq!(refused.headers["retry-after"], "1");
-}
-
-#[tokio::test]
-async fn the_example_of_the_api_description_does_not_grant_a_lock_twice() {
-    let node = embedded().await;
-    let api = get(&node, "/openapi.json").await.body;
-    for (path, body) in [("/v1/locks/{key}/acquire", "AcquireRequest"), ("/v1/multilocks/acquire", "MultilockRequest")]
-    {
-        let example = &api["components"]["schemas"][body]["example"];
-        assert!(example.is_object(), "{path}");
-        let url = format!("{}{}", node.base_url(), path.replace("{key}", "k"));
-        assert_eq!(post(url.clone(), example.to_string()).await.status, 200, "{path}");
-        post(url, example.to_string()).await.assert_problem(423, "lock-held");
-    }
+    granted(&node, "k", json!({ "wait_ms": 50_000 })).await;
+    let lost = renew(&node, "k", &grant.text("lease_id")).await;
+    lost.assert_problem(410, "lease-lost");
+    assert_eq!((&lost.body["why"], &lost.body["at"]), (&json!("revoked"), &deadline));
 }
 
 #[tokio::test]
@@ -78,6 +75,7 @@ async fn a_refusal_names_its_key() {
         assert_eq!((refused.code(), &refused.body["key"]), (code, &json!("a//b")), "{}", refused.body);
         // A holder that was paused would take the token of any answer for its own.
         assert_eq!(refused.body.get("token"), None);
+        assert!(code != "stale-token" || refused.body["current"] == held, "{}", refused.body);
     }
     let nested = json!({ "owner": "x", "reentrant": true });
     assert_eq!(granted(&node, "a%2F%2Fb", nested).await.token(), held);
@@ -101,10 +99,8 @@ async fn a_listing_filters_and_pages() {
     let closed = request(&node, Method::PUT, "/v1/locks/a%2F2/closed", json!({ "reason": "audit" })).await;
     assert_eq!(closed.status, 200);
     for (query, expected) in [
-        ("", &["a/1", "a/2", "a/3", "b/1"][..]),
-        ("prefix=a%2F", &["a/1", "a/2", "a/3"]),
-        ("prefix=a%2F&held=true", &["a/1", "a/2"]),
-        ("held=false", &["a/3"]),
+        ("prefix=a%2F", &["a/1", "a/2", "a/3"][..]),
+        ("held=true", &["a/1", "a/2", "b/1"]),
         ("owner=x", &["a/1", "b/1"]),
         ("closed=true", &["a/2"]),
         ("closed=false&held=false", &["a/3"]),
@@ -120,31 +116,19 @@ async fn a_listing_filters_and_pages() {
 }
 
 #[tokio::test]
-async fn all_holders_of_a_lock_are_shown_in_the_order_of_their_grants() {
+async fn a_lock_shows_all_holders_in_order_and_a_listing_shows_the_first() {
     let node = embedded().await;
-    for number in 0..5 {
-        granted(&node, "k", json!({ "owner": format!("o{number}"), "mode": "shared" })).await;
+    let mut expected: Vec<String> = (0..20).map(|number| format!("o{number}")).collect();
+    for owner in &expected {
+        granted(&node, "k", json!({ "owner": owner, "mode": "shared" })).await;
     }
     // A nested lease has the token of its owner's other lease.
     granted(&node, "k", json!({ "owner": "o1", "mode": "shared", "reentrant": true })).await;
-    let lock = get(&node, "/v1/locks/k").await.body;
-    let shown: Vec<_> = lock["holders"].as_array().unwrap().iter().map(|holder| &holder["owner"]).collect();
-    assert_eq!(json!(shown), json!(["o0", "o1", "o2", "o3", "o4", "o1"]));
-    assert_eq!(lock["holders_count"], 6);
+    expected.push("o1".to_owned());
+    assert_eq!(owners(&node, "k").await, expected);
+    let listed = get(&node, "/v1/locks").await.body["locks"][0].clone();
+    assert_eq!((listed["holders"].as_array().unwrap().len(), &listed["holders_count"]), (16, &json!(21)));
     acquire(&node, "k", json!({ "owner": "o1", "reentrant": true })).await.assert_problem(409, "upgrade-blocked");
-    let answer = get(&node, "/v1/locks/k?page=1").await;
-    answer.assert_names("page");
-}
-
-#[tokio::test]
-async fn a_listing_names_some_holders_and_counts_all() {
-    let node = embedded().await;
-    for _ in 0..20 {
-        granted(&node, "k", json!({ "mode": "shared" })).await;
-    }
-    let lock = get(&node, "/v1/locks").await.body["locks"][0].clone();
-    assert_eq!((lock["holders"].as_array().unwrap().len(), &lock["holders_count"]), (16, &json!(20)));
-    assert_eq!(inspect(&node, "k").await["holders"].as_array().unwrap().len(), 20);
 }
 
 #[tokio::test]
@@ -160,11 +144,6 @@ async fn a_key_without_space_for_another_lease_is_409() {
     full.assert_problem(409, "key-full");
     assert!(full.body["bytes"].as_u64() > full.body["bytes_max"].as_u64(), "{}", full.body);
     assert_eq!(full.body["bytes_max"], 65_536);
-    let both = json!({ "locks": [{ "key": "j" }, { "key": "k", "mode": "shared" }], "metadata": long["metadata"] });
-    let both = many(&node, "acquire", both).await;
-    both.assert_problem(409, "key-full");
-    assert_eq!(both.body["key"], "k");
     let reason = json!({ "reason": "r".repeat(512), "grace_ms": 60_000 });
     verb(&node, "k", "revoke", reason).await.assert_problem(409, "key-full");
-    assert_eq!(verb(&node, "k", "revoke", json!({ "grace_ms": 60_000 })).await.status, 200);
 }

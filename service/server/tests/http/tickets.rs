@@ -3,35 +3,7 @@
 use latchgate_testkit::node::Node;
 use serde_json::{Value, json};
 
-use crate::client::{acquire, embedded, granted, many, release};
-
-/// The ticket of a wait that has timed out.
-async fn ticket(node: &Node, key: &str, mut request: Value) -> String {
-    request["wait_ms"] = json!(100);
-    let refused = acquire(node, key, request).await;
-    refused.assert_problem(423, "wait-timeout");
-    refused.text("ticket")
-}
-
-#[tokio::test]
-async fn a_ticket_contains_the_terms_of_its_request() {
-    let node = embedded().await;
-    let holder = granted(&node, "k", json!({})).await.text("lease_id");
-    let request = json!({ "mode": "permits", "permits": 2, "limit": 5, "priority": 3, "group": "a" });
-    let ticket = ticket(&node, "k", request).await;
-    for group in [json!({ "group": "b" }), json!({})] {
-        let mut other = json!({ "ticket": ticket, "mode": "permits", "permits": 2, "limit": 5 });
-        other.as_object_mut().unwrap().extend(group.as_object().unwrap().clone());
-        acquire(&node, "k", other).await.assert_problem(400, "invalid-ticket");
-    }
-    release(&node, "k", &holder).await;
-    // The terms may be repeated in the request or not.
-    let repeated = json!({ "ticket": ticket, "permits": 2, "mode": "permits", "limit": 5, "group": "a" });
-    let grant = granted(&node, "k", repeated).await;
-    let again = granted(&node, "k", json!({ "ticket": ticket })).await;
-    let terms = ["permits", "limit", "group", "token"].map(|field| again.body[field].clone());
-    assert_eq!(json!(terms), json!([2, 5, "a", grant.token()]), "it is the same wait");
-}
+use crate::client::{BIN, acquire, begun, embedded, granted, many, pre};
 
 #[tokio::test]
 async fn a_ticket_of_another_request_is_refused() {
@@ -39,17 +11,16 @@ async fn a_ticket_of_another_request_is_refused() {
     for key in ["k", "other"] {
         granted(&node, key, json!({})).await;
     }
-    let mine = ticket(&node, "k", json!({ "lease_id": "mine", "mode": "shared" })).await;
+    let request = json!({ "lease_id": "mine", "mode": "shared", "wait_ms": 100 });
+    let mine = acquire(&node, "k", request).await.text("ticket");
     let locks = |locks: Value| json!({ "locks": locks, "wait_ms": 100 });
     let both = json!([{ "key": "k" }, { "key": "other" }]);
     let of_many = many(&node, "acquire", locks(both.clone())).await.text("ticket");
     for (key, request) in [
         ("other", json!({ "ticket": mine })),
-        ("k", json!({ "ticket": mine, "mode": "exclusive" })),
         ("k", json!({ "ticket": mine, "lease_id": "yours" })),
         ("k", json!({ "ticket": mine, "priority": 10 })),
         ("k", json!({ "ticket": of_many })),
-        ("k", json!({ "ticket": "t".repeat(2_000) })),
     ] {
         let refused = acquire(&node, key, request.clone()).await;
         refused.assert_problem(400, "invalid-ticket");
@@ -66,4 +37,25 @@ async fn a_ticket_of_another_request_is_refused() {
     }
     // The unchanged ticket is still valid.
     acquire(&node, "k", json!({ "ticket": mine, "mode": "shared" })).await.assert_problem(423, "lock-held");
+}
+
+#[tokio::test]
+async fn a_wait_that_is_longer_than_allowed_is_shortened_and_the_answer_says_so() {
+    let node = Node::start(BIN, &["--wait-max", "50ms"]).await;
+    granted(&node, "k", json!({})).await;
+    begun(&node, json!({ "operation": "o", "contents": 1 })).await;
+    for wait_ms in [51, 20_000, u64::MAX >> 12] {
+        let refused = acquire(&node, "k", json!({ "wait_ms": wait_ms })).await;
+        refused.assert_problem(423, "wait-timeout");
+        assert!(refused.body["ticket"].is_string());
+        let many = many(&node, "acquire", json!({ "locks": [{ "key": "k" }], "wait_ms": wait_ms })).await;
+        let pre = pre(&node, json!({ "operation": "o", "contents": 1, "wait_ms": wait_ms })).await;
+        pre.assert_problem(409, "operation-in-progress");
+        for answer in [&refused, &many, &pre] {
+            assert_eq!(answer.body["wait_ms_max"], 50, "{}", answer.body);
+        }
+    }
+    let short = acquire(&node, "k", json!({ "wait_ms": 1 })).await;
+    assert!(short.code() == "wait-timeout" && short.body.get("wait_ms_max").is_none(), "{}", short.body);
+    granted(&node, "free", json!({ "wait_ms": 20_000 })).await;
 }

@@ -3,22 +3,7 @@
 use latchgate_testkit::until;
 use serde_json::json;
 
-use crate::client::{acquire, embedded, get, granted, release, two_nodes, until_waiting, waiting};
-
-#[tokio::test]
-async fn the_first_waiter_of_a_killed_node_blocks_others_only_for_its_turn() {
-    let (one, mut other) = two_nodes().await;
-    let lease_id = granted(&one, "k", json!({})).await.text("lease_id");
-    let lost = waiting(&other, "k", json!({ "owner": "lost", "wait_ms": 50_000 }));
-    until_waiting(&one, "k", 1).await;
-    let next = waiting(&one, "k", json!({ "owner": "next", "wait_ms": 50_000 }));
-    until_waiting(&one, "k", 2).await;
-    other.kill9();
-    assert_eq!(release(&one, "k", &lease_id).await.status, 200);
-    acquire(&one, "k", json!({})).await.assert_problem(423, "lock-reserved");
-    assert_eq!(next.await.unwrap().body["owner"], "next");
-    assert!(lost.await.is_err(), "the lost waiter's connection was cut");
-}
+use crate::client::{embedded, get, granted, release, two_nodes, until_waiting, waiting};
 
 #[tokio::test]
 async fn a_waiter_lost_in_a_restart_does_not_block_the_embedded_lock() {
