@@ -1,7 +1,5 @@
 //! The trouble of one key, or of one operation, stays with it.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
@@ -12,31 +10,15 @@ use sqlx::{Connection, PgConnection};
 use crate::client::{BIN, acquire, embedded, get, granted, many, on_database, pre, release};
 use crate::raw::{Raw, posting};
 
-/// While callers ask for the key `bad` one after the other, other keys are taken and released. Returns what the callers were answered.
+/// While a caller asks for the key `bad`, other keys are taken and released. Returns what the caller was answered.
 async fn others_are_served(node: &Node) -> Vec<String> {
-    let (is_over, answers) = (AtomicBool::new(false), AtomicU32::new(0));
-    let calls = async {
-        let mut codes = Vec::new();
-        while !is_over.load(Ordering::SeqCst) {
-            let answer = acquire(node, "bad", json!({})).await;
-            codes.push(format!("{} {}", answer.status.as_u16(), answer.code()));
-            answers.fetch_add(1, Ordering::SeqCst);
-        }
-        codes
-    };
-    let others = async {
-        let mut rounds = 0;
-        // The callers get some answers while the others are served.
-        while rounds < 30 || answers.load(Ordering::SeqCst) < 4 {
-            for key in ["a", "b", "c"] {
-                written(node, key).await;
-            }
-            assert_eq!(get(node, "/readyz").await.status, 200);
-            rounds += 1;
-        }
-        is_over.store(true, Ordering::SeqCst);
-    };
-    let (codes, ()) = tokio::join!(calls, others);
+    let mut codes = Vec::new();
+    for _ in 0..30 {
+        let others = futures::future::join_all(["a", "b", "c"].map(|key| written(node, key)));
+        let (answer, _) = tokio::join!(acquire(node, "bad", json!({})), others);
+        codes.push(format!("{} {}", answer.status.as_u16(), answer.code()));
+        assert_eq!(get(node, "/readyz").await.status, 200);
+    }
     let log = node.log();
     assert!(!log.contains("the store is down"), "{log}");
     codes
@@ -97,19 +79,16 @@ async fn an_unreadable_state_in_redis_fails_only_its_own_key() {
     written(&node, "bad").await;
     redis.ask(&["set", "latchgate:l:7:default:bad", "7 9000000000000000 - 0: nonsense"]);
     an_unreadable_state_fails_only_its_own_key(&node).await;
-}
-
-#[tokio::test]
-async fn a_key_of_another_type_in_redis_fails_only_its_own_lock() {
-    let redis = Redis::start().await;
-    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
+    // So does a value of another type.
+    redis.ask(&["del", "latchgate:l:7:default:bad"]);
     redis.ask(&["lpush", "latchgate:l:7:default:bad", "nonsense"]);
     let codes = others_are_served(&node).await;
     assert!(codes.iter().all(|code| code.starts_with('5')), "{codes:?}");
 }
 
+/// `gate_conformance` shows it for a single pre.
 #[tokio::test]
-async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
+async fn a_batch_whose_client_has_gone_before_its_answer_is_given_back() {
     let database = shared_database().await;
     let node = Node::start(BIN, &["--locks", &database, "--store-timeout", "4s"]).await;
     let mut other = PgConnection::connect(&database).await.unwrap();
@@ -124,23 +103,17 @@ async fn a_claim_whose_client_has_gone_before_its_answer_is_given_back() {
         create trigger held_up before insert on latchgate.operations for each row execute function latchgate.held_up();
         insert into latchgate.holds_up default values";
     sqlx::raw_sql(held_up).execute(&mut other).await.unwrap();
-    let charge = |contents: u32| json!({ "operation": "charge", "contents": contents, "on_expiry": "block" });
-    let calls = [("/v1/operations/pre", charge(1)), ("/v1/operations/pre/batch", json!({ "operations": [charge(2)] }))];
-    for (contents, (path, call)) in (1..).zip(calls) {
-        let mut gone = Raw::connect(&node).await;
-        gone.send(posting(path, &call)).await;
-        until("the claim is in mid-commit", || async { !held_up_at(&database).await.is_empty() }).await;
-        let claim = held_up_at(&database).await;
-        drop(gone);
-        // What gives it back is held up, too.
-        until("the node has noticed", || async { held_up_at(&database).await.iter().any(|at| !claim.contains(at)) })
-            .await;
-        sqlx::query("delete from latchgate.holds_up").execute(&mut other).await.unwrap();
-        until("the operation may go", || async { pre(&node, charge(contents)).await.status == 201 }).await;
-        sqlx::query("insert into latchgate.holds_up default values").execute(&mut other).await.unwrap();
-    }
-    let operations = get(&node, "/v1/operations").await.body["operations"].as_array().unwrap().clone();
-    assert!(operations.iter().all(|record| record["attempt"] == 1), "{operations:?}");
+    let charge = json!({ "operation": "charge", "contents": 1, "on_expiry": "block" });
+    let mut gone = Raw::connect(&node).await;
+    gone.send(posting("/v1/operations/pre/batch", &json!({ "operations": [charge] }))).await;
+    until("the claim is in mid-commit", || async { !held_up_at(&database).await.is_empty() }).await;
+    let claim = held_up_at(&database).await;
+    drop(gone);
+    // What gives it back is held up, too.
+    until("the node has noticed", || async { held_up_at(&database).await.iter().any(|at| !claim.contains(at)) }).await;
+    sqlx::query("delete from latchgate.holds_up").execute(&mut other).await.unwrap();
+    until("the operation may go", || async { pre(&node, charge.clone()).await.status == 201 }).await;
+    assert_eq!(get(&node, "/v1/operations").await.body["operations"][0]["attempt"], 1);
 }
 
 /// The sessions of the database that the trigger holds up. Their ids do not rise for ever.

@@ -5,7 +5,6 @@ use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
 use reqwest::{Client, Method};
 use serde_json::{Value, json};
-use sqlx::Connection as _;
 
 use crate::access::world::{ADMIN, Caller, guarded, operated};
 use crate::client::{Answer, BIN, begun, embedded, get, inspect_operation, pre, report, request};
@@ -22,16 +21,6 @@ fn assert_described(shown: &Value) {
     assert_eq!((&shown["label"], &shown["metadata"]), (&said["label"], &said["metadata"]), "{shown}");
 }
 
-/// A durable operation of a node that keeps others in a Redis.
-fn durable() -> Value {
-    json!({ "operation": "charge", "contents": 1, "durability": "durable" })
-}
-
-/// A node on this database, with operations in a Redis.
-async fn beside_a_redis(redis: &Redis, database: &str) -> Node {
-    Node::start(BIN, &["--locks", database, "--gate", &redis.url()]).await
-}
-
 async fn outcome(node: &Node, go: &Answer, wait_ms: u64) -> Answer {
     get(node, &format!("/v1/operations/{}?wait_ms={wait_ms}", go.text("id"))).await
 }
@@ -43,7 +32,7 @@ async fn operations_and_refusals_show_how_the_attempt_described_itself() {
     let busy = pre(&node, described("x")).await;
     busy.assert_problem(409, "operation-in-progress");
     assert_described(&busy.body);
-    assert!(busy.body.get("contents").is_none() && busy.body.get("claimed_by").is_none(), "{}", busy.body);
+    assert!(busy.body.get("contents").is_none(), "{}", busy.body);
     report(&node, &go, json!({ "outcome": "unknown" })).await;
     let unknown = pre(&node, json!({ "operation": "charge", "contents": { "a": 1.0, "z": "x" } })).await;
     unknown.assert_problem(409, "operation-unknown");
@@ -102,7 +91,6 @@ async fn the_claiming_api_key_is_shown_without_its_secret_and_only_to_its_app() 
     busy.assert_problem(409, "operation-in-progress");
     assert_eq!(busy.body["claimed_by"], claimed_by);
     theirs.get(&path).await.assert_problem(404, "operation-not-found");
-    theirs.get(&format!("{path}?wait_ms=1000")).await.assert_problem(404, "operation-not-found");
     let log = node.log();
     assert!(!log.contains("invoice 42") && !log.contains("OPS-1"), "what may be secret is not logged: {log}");
 }
@@ -117,31 +105,11 @@ async fn without_an_outcome_a_wait_is_answered_as_a_pre_that_may_not_proceed() {
         assert!(busy.body["retry_after_ms"].is_u64() && busy.body["label"] == "worker", "{}", busy.body);
         assert!(busy.body["waited_ms"].as_u64().unwrap() >= wait_ms, "{}", busy.body);
     }
-    let absent = get(&node, "/v1/operations/00000000000000000000000000000000?wait_ms=50000").await;
-    absent.assert_problem(404, "operation-not-found");
-    get(&node, &format!("/v1/operations/{}?wait=1", go.text("id"))).await.assert_problem(400, "invalid-request");
-    // No attempt runs any more: there is nothing to wait for, and the wait does not take over.
-    let short =
-        begun(&node, json!({ "operation": "charge", "contents": 2, "ttl_ms": 1_000, "on_expiry": "retry" })).await;
+    // No attempt runs any more, so there is nothing to wait for.
+    let short = begun(&node, json!({ "operation": "charge", "contents": 2, "ttl_ms": 1_000 })).await;
     let passed = outcome(&node, &short, 50_000).await;
     passed.assert_problem(409, "operation-unknown");
-    assert_eq!((&passed.body["why"], &passed.body["attempt"]), (&json!("lease_passed"), &json!(1)));
-    assert_eq!(inspect_operation(&node, &short.text("id")).await.body["attempt"], 1);
-}
-
-#[tokio::test]
-async fn a_wait_for_a_durable_operation_beside_a_redis_ends_with_it() {
-    let (redis, database) = (Redis::start().await, shared_database().await);
-    let node = beside_a_redis(&redis, &database).await;
-    let go = begun(&node, durable()).await;
-    let mut connection = sqlx::PgConnection::connect(&database).await.unwrap();
-    let says_so = "select state::jsonb ? 'awaited_until' from latchgate.operations where key = $1";
-    let ends = async {
-        while !sqlx::query_scalar::<_, bool>(says_so).bind(go.text("id")).fetch_one(&mut connection).await.unwrap() {}
-        report(&node, &go, json!({ "outcome": "success", "result": 1 })).await;
-    };
-    let (answer, ()) = tokio::join!(outcome(&node, &go, 50_000), ends);
-    assert_eq!((answer.status.as_u16(), &answer.body["result"]), (200, &json!(1)), "{}", answer.body);
+    assert_eq!(passed.body["why"], "lease_passed");
 }
 
 #[tokio::test]
@@ -164,37 +132,32 @@ async fn an_operator_resolves_unknown_outcomes_and_the_record_says_who_and_why()
     ] {
         operator.post(&resolve, body).await.assert_names(field);
     }
-    operator.post(&resolve, json!({ "outcome": "success" })).await.assert_problem(400, "invalid-request");
-
-    let done = operator.ok(Method::POST, &resolve, found_out.clone()).await;
-    assert_eq!((&done.body["outcome"], &done.body["attempt"]), (&json!("success"), &json!(1)), "{}", done.body);
-    assert!(done.body["ttl_ms"].as_u64() > Some(86_000_000), "{}", done.body);
+    operator.ok(Method::POST, &resolve, found_out.clone()).await;
     assert_eq!(operator.ok(Method::POST, &resolve, found_out).await.body["replayed"], true);
     let resolved = json!({ "reason": "the bank has it", "by": "ann", "api_key": operator.id() });
-    let shown = worker.get(&path).await.body;
-    assert_eq!((&shown["resolved"], &shown["result"]), (&resolved, &json!({ "receipt": 8 })), "{shown}");
-    assert_described(&shown);
     let duplicate = worker.post("/v1/operations/pre", described("x")).await;
     duplicate.assert_problem(409, "operation-duplicate");
-    assert_eq!((&duplicate.body["resolved"], &duplicate.body["result"]), (&resolved, &json!({ "receipt": 8 })));
+    for shown in [worker.get(&path).await.body, duplicate.body] {
+        assert_eq!((&shown["resolved"], &shown["result"]), (&resolved, &json!({ "receipt": 8 })), "{shown}");
+        assert_described(&shown);
+    }
     let failed = operator.post(&resolve, json!({ "outcome": "failure", "reason": "no" })).await;
     failed.assert_problem(409, "outcome-conflict");
-    let absent = "/v1/operations/00000000000000000000000000000000/resolve";
-    let reason = json!({ "outcome": "failure", "reason": "no" });
-    operator.post(absent, reason).await.assert_problem(404, "operation-not-found");
     assert!(node.log().contains("resolve-operation") && node.log().contains("the bank has it"), "{}", node.log());
 }
 
 #[tokio::test]
 async fn a_durable_operation_beside_a_redis_is_resolved_for_all_callers() {
     let redis = Redis::start().await;
-    let node = beside_a_redis(&redis, &shared_database().await).await;
-    let go = begun(&node, durable()).await;
+    let node = Node::start(BIN, &["--locks", &shared_database().await, "--gate", &redis.url()]).await;
+    let durable = json!({ "operation": "charge", "contents": 1, "durability": "durable" });
+    let go = begun(&node, durable.clone()).await;
+    assert_eq!(go.body.get("durability"), None, "it is not volatile");
     report(&node, &go, json!({ "outcome": "unknown" })).await;
     let path = format!("/v1/operations/{}/resolve", go.text("id"));
     let found_out = json!({ "outcome": "success", "reason": "seen" });
     let done = request(&node, Method::POST, &path, found_out).await;
     assert_eq!(done.status, 200, "{}", done.body);
-    pre(&node, durable()).await.assert_problem(409, "operation-duplicate");
+    pre(&node, durable).await.assert_problem(409, "operation-duplicate");
     assert_eq!(inspect_operation(&node, &go.text("id")).await.body["resolved"]["reason"], "seen");
 }
