@@ -41,7 +41,6 @@ mod recorded;
 mod redis_lost;
 mod reserve;
 mod several_hosts;
-mod small_server;
 mod start;
 mod three_nodes;
 mod tickets;

@@ -1,7 +1,6 @@
 //! Which answers are stored, and how they are replayed.
 
 use latchgate_testkit::until;
-use reqwest::redirect::Policy;
 use serde_json::Value;
 
 use super::world::{exchange, posting, proxied};
@@ -24,20 +23,6 @@ async fn an_answer_that_only_holds_for_now_is_not_stored() {
     }
 }
 
-#[tokio::test]
-async fn a_replayed_answer_has_its_headers_byte_for_byte_but_sets_no_cookies() {
-    let (service, _node, proxy) = proxied(&[]).await;
-    let client = reqwest::Client::builder().redirect(Policy::none()).build().unwrap();
-    for cookies in [2, 0] {
-        let request = client.post(format!("{}/moved", proxy.url)).header("idempotency-key", "k");
-        let response = request.send().await.unwrap();
-        assert_eq!(response.status(), 303);
-        assert_eq!(response.headers()["location"].as_bytes(), "/köln/7".as_bytes());
-        assert_eq!(response.headers().get_all("set-cookie").iter().count(), cookies);
-    }
-    assert_eq!(service.calls("k"), 1);
-}
-
 /// Of a length and chunks, the chunks count. There are hundreds of headers, and an answer of HTTP 1.0.
 #[tokio::test]
 async fn unusual_answers_are_passed_and_replayed_in_http_1_1() {
@@ -55,15 +40,6 @@ async fn unusual_answers_are_passed_and_replayed_in_http_1_1() {
         }
         assert_eq!(service.calls(path), 1);
     }
-}
-
-#[tokio::test]
-async fn a_switch_of_protocols_is_neither_passed_nor_stored() {
-    let (_, _node, proxy) = proxied(&[]).await;
-    assert_eq!(proxy.said("/switches", "k", "").await, "502 upstream-failed");
-    assert_eq!(proxy.said("/switches", "k", "").await, "409 operation-unknown");
-    let passed = reqwest::Client::new().post(format!("{}/switches", proxy.url)).send().await.unwrap();
-    assert_eq!(passed.status(), 502);
 }
 
 #[tokio::test]

@@ -13,7 +13,6 @@ use tokio::process::Child;
 use tokio::sync::Notify;
 
 use crate::client::{BIN, embedded};
-use crate::small_server::{Request, read_request};
 
 pub const LARGE: usize = 300_000;
 
@@ -41,20 +40,19 @@ impl Service {
     }
 
     async fn serve(&self, mut stream: TcpStream) {
-        let Some(request) = read_request(&mut stream).await else { return };
-        let key = request.header("idempotency-key").unwrap_or_default();
+        let Some((head, length)) = read_request(&mut stream).await else { return };
+        let (path, key) = (head.split(' ').nth(1).unwrap(), header(&head, "idempotency-key"));
         let call = {
             let mut calls = self.calls.lock().unwrap();
-            let count = calls.entry(key.clone()).or_default();
+            let count = calls.entry(key.to_owned()).or_default();
             *count += 1;
             *count
         };
-        let Request { path, body, .. } = &request;
         if let Some(answer) = raw_answer(path, call) {
             let _ = stream.write_all(&answer).await;
             return;
         }
-        let body = match path.as_str() {
+        let body = match path {
             "/slow" => {
                 self.go_on.notified().await;
                 b"slow".to_vec()
@@ -64,10 +62,9 @@ impl Service {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf").await;
                 return;
             }
-            "/host" => request.header("host").unwrap_or_default().into_bytes(),
+            "/host" => header(&head, "host").as_bytes().to_vec(),
             "/large" => vec![b'a'; LARGE],
-            "/chaos" if fastrand(&key) => return,
-            _ => format!("call {call} of {key}, {} bytes", body.len()).into_bytes(),
+            _ => format!("call {call} of {key}, {length} bytes").into_bytes(),
         };
         let head = "HTTP/1.1 201 Created\r\nx-service: yes\r\nconnection: close\r\n";
         let head = format!("{head}content-length: {}\r\n\r\n", body.len());
@@ -86,9 +83,6 @@ fn raw_answer(path: &str, call: u32) -> Option<Vec<u8>> {
             "HTTP/1.1 201 Created\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"
         }
         "/switches" => "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n",
-        "/moved" => {
-            "HTTP/1.1 303 See Other\r\nlocation: /köln/7\r\nset-cookie: session=1\r\nset-cookie: b=2\r\ncontent-length: 0\r\n\r\n"
-        }
         // An old service, which ends the answer with the connection.
         "/old" => "HTTP/1.0 201 Created\r\n\r\nold",
         "/many-headers" => {
@@ -105,9 +99,27 @@ fn raw_answer(path: &str, call: u32) -> Option<Vec<u8>> {
     Some(head.as_bytes().to_vec())
 }
 
-/// A third of the keys.
-fn fastrand(key: &str) -> bool {
-    key.bytes().map(u32::from).sum::<u32>() % 3 == 0
+/// The head of a request, and the length of its body; `None` if the connection ends before.
+async fn read_request(stream: &mut TcpStream) -> Option<(String, usize)> {
+    let mut bytes = Vec::new();
+    loop {
+        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
+            let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
+            let length = header(&head, "content-length").parse().unwrap_or(0);
+            if bytes.len() >= end + 4 + length {
+                return Some((head, length));
+            }
+        }
+        if stream.read_buf(&mut bytes).await.ok()? == 0 {
+            return None;
+        }
+    }
+}
+
+/// The value of a header; empty if it is absent.
+fn header<'head>(head: &'head str, name: &str) -> &'head str {
+    let mut headers = head.lines().filter_map(|line| line.split_once(':'));
+    headers.find(|(known, _)| known.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value.trim())
 }
 
 pub struct Proxy {
