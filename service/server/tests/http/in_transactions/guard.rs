@@ -2,19 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
-use latchgate_testkit::postgres::shared_database;
-use reqwest::Method;
 use serde_json::json;
 
 use super::world::{Caller, code_of};
-use crate::client::{
-    acquire, granted, on_database, on_postgres, release, renew, request, until_waiting, verb, waiting,
-};
-
-/// Without a guard, the lock has another holder long before.
-const GUARDED: Duration = Duration::from_secs(1);
+use crate::client::{acquire, granted, on_database, on_postgres, release, renew, until_waiting, waiting};
+use crate::lost::hold_off;
 
 #[tokio::test]
 async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
@@ -44,20 +37,10 @@ async fn a_guard_passes_for_a_live_lease_and_says_why_another_one_has_ended() {
 
     let short = granted(&node, "k", json!({ "ttl_ms": 1_000 })).await.text("lease_id");
     caller.until_expired("k").await;
-    assert_eq!(caller.guard("k", &short).await.unwrap_err(), "LG001 expired");
+    assert_eq!(caller.guard("k", &short).await.unwrap_err(), "LG001 expired", "no node has ended it yet");
 
-    let forced = granted(&node, "f", json!({})).await.text("lease_id");
-    assert_eq!(request(&node, Method::DELETE, "/v1/locks/f", json!(null)).await.status, 200);
-    assert_eq!(caller.guard("f", &forced).await.unwrap_err(), "LG001 forced");
-
-    let revoked = granted(&node, "r", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
-    verb(&node, "r", "revoke", json!({ "grace_ms": 150 })).await;
-    caller.guard("r", &revoked).await.unwrap();
-    caller.until_expired("r").await;
-    assert_eq!(caller.guard("r", &revoked).await.unwrap_err(), "LG001 revoked");
-
-    caller.run("update latchgate.locks set state = replace(state, '\"v\":1', '\"v\":2') where key = 'r'").await;
-    assert_eq!(code_of(caller.guard("r", &revoked).await), "LG003", "a state of a later version");
+    caller.run("update latchgate.locks set state = replace(state, '\"v\":1', '\"v\":2') where key = 'k'").await;
+    assert_eq!(code_of(caller.guard("k", &short).await), "LG003", "a state of a later version");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -72,9 +55,9 @@ async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock() {
     until_waiting(&node, "k", 2).await;
     caller.begin_guarded("k", &held).await;
     caller.until_expired("k").await;
-    // The nodes end a lease 200 ms after its expiry at the latest.
+    // Without a guard, the lock has another holder long before: nodes end a lease 200 ms after its expiry at the latest.
     let began = Instant::now();
-    while began.elapsed() < GUARDED {
+    while began.elapsed() < Duration::from_secs(1) {
         for node in [&node, &other_node] {
             let lease_id = granted(node, "other", json!({ "wait_ms": 5_000 })).await.text("lease_id");
             assert_eq!(renew(node, "other", &lease_id).await.status, 200);
@@ -119,7 +102,7 @@ async fn under_one_snapshot_a_guard_fails_after_a_change_of_lock_or_record() {
         caller.run(&begin).await;
         caller.guard("k", &held).await.unwrap();
         // The guard leaves no lock on the record behind, for which every other change of it would wait.
-        hold_off(&node, 0).await;
+        hold_off(&node, json!({ "for_ms": 0 })).await;
         caller.run("commit").await;
 
         caller.run(&begin).await;
@@ -128,77 +111,39 @@ async fn under_one_snapshot_a_guard_fails_after_a_change_of_lock_or_record() {
         caller.run("rollback").await;
 
         caller.run(&begin).await;
-        hold_off(&node, 10).await;
+        hold_off(&node, json!({ "for_ms": 10 })).await;
         assert_eq!(code_of(caller.guard("k", &held).await), "40001");
         caller.run("rollback").await;
     }
-}
-
-#[tokio::test]
-async fn during_a_hold_off_a_live_lease_is_guarded_as_it_is_renewed() {
-    let (database, node) = on_database().await;
-    let mut caller = Caller::connect(&database).await;
-    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
-    hold_off(&node, 60_000).await;
+    // During a hold-off, a live lease is guarded as it is renewed.
+    hold_off(&node, json!({ "for_ms": 60_000 })).await;
     assert_eq!(acquire(&node, "free", json!({})).await.code(), "lock-delayed");
     assert_eq!(renew(&node, "k", &held).await.status, 200);
     caller.guard("k", &held).await.unwrap();
 }
 
 #[tokio::test]
-async fn leases_that_share_a_lock_are_guarded_together() {
-    let (database, node) = on_database().await;
-    let body = json!({ "mode": "permits", "permits": 1, "limit": 3, "ttl_ms": 60_000 });
-    let (one, two) = (granted(&node, "k", body.clone()).await, granted(&node, "k", body).await);
-    let mut callers = [Caller::connect(&database).await, Caller::connect(&database).await];
-    for (caller, held) in callers.iter_mut().zip([&one, &two]) {
-        caller.begin_guarded("k", &held.text("lease_id")).await;
-    }
-    for caller in &mut callers {
-        caller.run("commit").await;
-    }
-    let shown = "select sum(permits) from latchgate.held where key = 'k' and mode = 'permits'";
-    assert_eq!(callers[0].number(shown).await, Ok(2));
-    assert_eq!(release(&node, "k", &one.text("lease_id")).await.status, 200);
-    assert_eq!(callers[0].number(shown).await, Ok(1));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_pgbouncer_a_guard_lasts_until_its_transaction_ends() {
+async fn leases_that_share_a_lock_are_guarded_together_also_through_a_pgbouncer() {
     // The PgBouncer is in transaction mode.
     let (database, node) = on_database().await;
     let port = database.rsplit_once('/').unwrap().0.rsplit_once(':').unwrap().1.parse().unwrap();
     let pgbouncer = PgBouncer::start(port).await;
-    let mut caller = Caller::connect(&pgbouncer.in_front_of(&database)).await;
+    let body = json!({ "mode": "permits", "permits": 1, "limit": 3, "ttl_ms": 60_000 });
+    let (one, two) = (granted(&node, "k", body.clone()).await, granted(&node, "k", body).await);
+    let mut callers = [Caller::connect(&database).await, Caller::connect(&pgbouncer.in_front_of(&database)).await];
     let mut observer = Caller::connect(&database).await;
-    let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
-    caller.run("begin").await;
-    caller.run(&format!("select latchgate.guard('k', '{held}')")).await;
+    for (caller, held) in callers.iter_mut().zip([&one, &two]) {
+        caller.run("begin").await;
+        caller.run(&format!("select latchgate.guard('k', '{}')", held.text("lease_id"))).await;
+    }
     let lock = "select from latchgate.locks where key = 'k' for update nowait";
-    assert_eq!(code_of(observer.try_run(lock).await), "55P03");
-    caller.run("commit").await;
+    for caller in &mut callers {
+        assert_eq!(code_of(observer.try_run(lock).await), "55P03");
+        caller.run("commit").await;
+    }
     observer.run(lock).await;
-}
-
-async fn hold_off(node: &Node, for_ms: u64) {
-    let ordered = request(node, Method::POST, "/v1/admin/hold-off", json!({ "for_ms": for_ms })).await;
-    assert_eq!(ordered.status, 200, "{}", ordered.body);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leases_of_a_frozen_node_are_guarded_until_they_expire_and_no_longer() {
-    let database = shared_database().await;
-    let mut frozen = on_postgres(&database).await;
-    let node = on_postgres(&database).await;
-    let mut caller = Caller::connect(&database).await;
-    let held = granted(&frozen, "k", json!({ "ttl_ms": 1_500 })).await.text("lease_id");
-    frozen.pause();
-    caller.guard("k", &held).await.unwrap();
-    caller.until_expired("k").await;
-    assert_eq!(caller.guard("k", &held).await.unwrap_err(), "LG001 expired", "no node has ended it yet");
-    let next = granted(&node, "k", json!({ "wait_ms": 20_000, "ttl_ms": 60_000 })).await.text("lease_id");
-    frozen.resume();
-    assert_eq!(caller.guard("k", &held).await.unwrap_err(), "LG001 expired");
-    renew(&frozen, "k", &held).await.assert_problem(410, "lease-lost");
-    caller.guard("k", &next).await.unwrap();
+    let shown = "select sum(permits) from latchgate.held where key = 'k' and mode = 'permits'";
+    assert_eq!(callers[0].number(shown).await, Ok(2));
+    assert_eq!(release(&node, "k", &one.text("lease_id")).await.status, 200);
+    assert_eq!(callers[0].number(shown).await, Ok(1));
 }

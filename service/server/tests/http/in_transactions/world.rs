@@ -54,11 +54,6 @@ impl Caller {
         self.number("select count(*) from done").await.unwrap()
     }
 
-    /// Whether the connection has ended, and its transaction with it.
-    pub async fn is_cut_off(&mut self) -> bool {
-        self.0.ping().await.is_err()
-    }
-
     /// Waits until the database's clock is past the expiry of the last lease of the key.
     pub async fn until_expired(&mut self, key: &str) {
         let left = format!(
@@ -68,22 +63,11 @@ impl Caller {
         while self.number(&left).await.unwrap() >= 0 {}
     }
 
-    /// Waits until a session waits for a row or a transaction.
+    /// Waits until a session waits for a row, a transaction or an advisory lock.
     pub async fn until_blocked(&mut self) {
-        while self.waiting("'tuple', 'transactionid'").await == 0 {}
-    }
-
-    /// Waits until a session waits for an advisory lock.
-    pub async fn until_blocked_by_record(&mut self) {
-        while self.waiting("'advisory'").await == 0 {}
-    }
-
-    async fn waiting(&mut self, events: &str) -> i64 {
-        let waiting = format!(
-            "select count(*) from pg_stat_activity
-            where datname = current_database() and wait_event_type = 'Lock' and wait_event in ({events})"
-        );
-        self.number(&waiting).await.unwrap()
+        let waiting =
+            "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'";
+        while self.number(waiting).await == Ok(0) {}
     }
 }
 
