@@ -12,36 +12,42 @@ use crate::lost::{charge, nothing_is_granted_while_a_lost_lease_may_live};
 /// So long that leases survive two starts of Postgres on a busy machine. No test waits for their end.
 const TTL: &str = "10m";
 
-fn was_held_off(node: &Node) -> bool {
-    node.log().contains("HOLD-OFF")
-}
-
-/// The key `kept` was locked before the copy of the data directory. After the copy `lost` was locked and an operation begun.
-async fn no_held_lock_is_granted_twice(is_proxied: bool, args: &[&str]) {
+/// The key `kept` was locked before the copy of the data directory. After the copy `lost` was locked and an operation begun. One node uses a
+/// PgBouncer. Both trust promotions: this is none.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_postgres_that_is_put_back_grants_no_held_lock_twice() {
     let mut postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let pgbouncer = PgBouncer::start(postgres.port()).await;
     let proxied = pgbouncer.in_front_of(&database);
-    let locks: &[&str] =
-        if is_proxied { &["--locks", &proxied, "--locks-direct", &database] } else { &["--locks", &database] };
-    let all = [locks, &["--ttl-max", TTL, "--ttl-default", TTL], args].concat();
-    let nodes = [Node::start(BIN, &all).await, Node::start(BIN, &all).await];
+    let start = async |locks: &[&str]| {
+        Node::start(BIN, &[locks, &["--ttl-max", TTL, "--ttl-default", TTL, "--trust-promotion"]].concat()).await
+    };
+    let direct = start(&["--locks", &database]).await;
+    let nodes = [direct, start(&["--locks", &proxied, "--locks-direct", &database]).await];
     let kept = granted(&nodes[0], "kept", json!({ "owner": "alice" })).await;
 
-    postgres.kill9();
-    postgres.copy();
-    postgres.start_again().await;
-    for node in &nodes {
-        until("the lease is renewed", || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 })
-            .await;
+    for is_orderly in [true, false] {
+        if is_orderly {
+            postgres.stop_fast().await;
+        } else {
+            postgres.kill9();
+            postgres.copy();
+        }
+        postgres.start_again().await;
+        for node in &nodes {
+            until("the lease is renewed", || async { renew(node, "kept", &kept.text("lease_id")).await.status == 200 })
+                .await;
+        }
     }
-    // After a crash nothing is missing, and nothing is held off.
+    // After a restart or a crash nothing is missing, and nothing is held off.
     let lost = granted(&nodes[0], "lost", json!({ "owner": "alice" })).await;
     for (node, contents) in nodes.iter().zip(["lost", "other"]) {
         until("the operation is begun", || async { pre(node, charge(contents, "alice")).await.status.is_success() })
             .await;
     }
-    assert!(!nodes.iter().any(was_held_off), "{}{}", nodes[0].log(), nodes[1].log());
+    let logs = nodes[0].log() + &nodes[1].log();
+    assert!(!logs.contains("HOLD-OFF") && !logs.contains("the engine record was changed"), "{logs}");
     // Each node has counted since the copy, for the locks and for the gate.
     let name = database.rsplit_once('/').unwrap().1;
     let counters = async || {
@@ -62,21 +68,6 @@ async fn no_held_lock_is_granted_twice(is_proxied: bool, args: &[&str]) {
     nothing_is_granted_while_a_lost_lease_may_live(&nodes, &kept, &lost, true).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_that_is_put_back_grants_no_held_lock_twice() {
-    no_held_lock_is_granted_twice(false, &[]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_put_back_behind_a_pgbouncer_grants_no_held_lock_twice() {
-    no_held_lock_is_granted_twice(true, &[]).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_postgres_put_back_with_trusted_promotions_grants_no_held_lock_twice() {
-    no_held_lock_is_granted_twice(false, &["--trust-promotion"]).await;
-}
-
 #[tokio::test]
 async fn a_dump_loaded_beside_the_original_repeats_no_grant_and_no_operation() {
     let postgres = Postgres::start().await;
@@ -94,19 +85,4 @@ async fn a_dump_loaded_beside_the_original_repeats_no_grant_and_no_operation() {
         let refused = pre(&node, charge("lost", "bob")).await;
         assert_eq!(refused.body["why"], "record_may_be_lost", "{}", refused.body);
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_orderly_restart_of_postgres_begins_no_hold_off() {
-    let mut postgres = Postgres::start().await;
-    let database = postgres.create_database().await;
-    let node = Node::start(BIN, &["--locks", &database]).await;
-    let kept = granted(&node, "kept", json!({ "ttl_ms": 300_000 })).await;
-    for _ in 0..3 {
-        postgres.stop_fast().await;
-        postgres.start_again().await;
-        until("the lease is renewed", || async { renew(&node, "kept", &kept.text("lease_id")).await.status == 200 })
-            .await;
-    }
-    assert!(!was_held_off(&node) && !node.log().contains("the engine record was changed"), "{}", node.log());
 }

@@ -1,13 +1,12 @@
 //! `/readyz` says whether a lock can be granted, and why not.
 
 use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use crate::client::{BIN, acquire, embedded, get, granted, on_database, on_postgres};
+use crate::client::{BIN, acquire, embedded, get, granted, on_database};
 
 async fn until_not_ready(node: &Node, why: &str) {
     until(format!("the node is not ready: {why}"), || async {
@@ -22,58 +21,35 @@ async fn until_ready(node: &Node) {
     until("the node is ready", || async { get(node, "/readyz").await.status == 200 }).await;
 }
 
-/// A node without callers finds out by itself, and calls are refused without a doubt about what was done.
-async fn is_out_of_service(node: &Node, why: &str) {
-    until_not_ready(node, why).await;
-    for _ in 0..10 {
-        acquire(node, "next", json!({})).await.assert_problem(503, "store-unavailable");
-    }
-    assert_eq!(get(node, "/healthz").await.status, 200);
-    assert_metric(node, "latchgate_ready 0").await;
-}
-
-async fn is_back(node: &Node) {
-    until_ready(node).await;
-    granted(node, "next", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
-    // The node was down once.
-    let log = node.log();
-    let lines = |text: &str| log.lines().filter(|line| line.contains(text)).count();
-    assert_eq!((lines("the store is down"), lines("the store is up")), (1, 1), "{log}");
-}
-
-#[tokio::test]
-async fn a_node_whose_tables_are_gone_is_not_ready() {
-    let database = shared_database().await;
-    let mut other = PgConnection::connect(&database).await.unwrap();
-    for table in ["lock_events", "locks"] {
-        let node = on_postgres(&database).await;
-        let mut rename = async |from: &str, to: &str| {
-            let rename = format!("alter table latchgate.{from} rename to {to}");
-            sqlx::query(AssertSqlSafe(rename)).execute(&mut other).await.unwrap();
-        };
-        rename(table, "away").await;
-        is_out_of_service(&node, table).await;
-        rename("away", table).await;
-        is_back(&node).await;
-    }
-}
-
-/// A node serves unless something is done to its store, which `run` does.
+/// A node serves unless something is done to its store, which `run` does. Without callers, it finds that out by itself. Calls are refused
+/// without a doubt about what was done.
 async fn is_not_ready_while(node: &Node, cases: &[(&str, &str, &str)], run: impl AsyncFn(&str)) {
     for (breaks, why, mends) in cases {
         run(breaks).await;
         until_not_ready(node, why).await;
-        assert_eq!(acquire(node, "k", json!({ "ttl_ms": 100 })).await.status, 503, "{breaks}");
+        acquire(node, "k", json!({ "ttl_ms": 100 })).await.assert_problem(503, "store-unavailable");
+        assert_eq!(get(node, "/healthz").await.status, 200);
+        assert_metric(node, "latchgate_ready 0").await;
         run(mends).await;
         until_ready(node).await;
         granted(node, "k", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
     }
+    let log = node.log();
+    let times = ["the store is down", "the store is up"].map(|text| log.matches(text).count());
+    assert_eq!(times, [cases.len(); 2], "{log}");
 }
 
 #[tokio::test]
 async fn a_node_whose_postgres_refuses_what_a_grant_writes_is_not_ready() {
     let (database, node) = on_database().await;
-    let url = format!("{database}?options[search_path]=latchgate");
+    let url = format!("{database}?options[search_path]=latchgate&options[default_transaction_read_only]=off");
+    let name = database.rsplit_once('/').unwrap().1;
+    let read_only = |value: &str| {
+        format!(
+            "begin; alter database {name} set default_transaction_read_only = {value}; commit;
+            select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}' and pid <> pg_backend_pid()"
+        )
+    };
     let raises = |event: &str, what: &str| {
         format!(
             "create function f() returns trigger language plpgsql as $$ begin {what}; end $$;
@@ -86,6 +62,9 @@ async fn a_node_whose_postgres_refuses_what_a_grant_writes_is_not_ready() {
     // An index is made of the rows that are there, too.
     let index = |of: &str| format!("truncate locks, lock_events; create index wrong on {of}");
     let cases = [
+        (&*read_only("on"), "default_transaction_read_only is on", &*read_only("off")),
+        ("alter table locks rename to away", "locks", "alter table away rename to locks"),
+        ("alter table lock_events rename to away", "lock_events", "alter table away rename to lock_events"),
         (
             "select setval('lock_event_numbers', 9223372036854775807)",
             "maximum value",
@@ -105,38 +84,11 @@ async fn a_node_whose_postgres_refuses_what_a_grant_writes_is_not_ready() {
 }
 
 #[tokio::test]
-async fn a_node_whose_postgres_is_read_only_is_not_ready() {
-    let (database, node) = on_database().await;
-    let (server, name) = database.rsplit_once('/').unwrap();
-    let mut other = PgConnection::connect(&format!("{server}/postgres")).await.unwrap();
-    for (value, is_read_only) in [("on", true), ("off", false)] {
-        let set = format!("alter database {name} set default_transaction_read_only = {value}");
-        sqlx::query(AssertSqlSafe(set)).execute(&mut other).await.unwrap();
-        let cut = format!("select pg_terminate_backend(pid) from pg_stat_activity where datname = '{name}'");
-        sqlx::query(AssertSqlSafe(cut)).execute(&mut other).await.unwrap();
-        if is_read_only {
-            is_out_of_service(&node, "default_transaction_read_only is on").await;
-        } else {
-            is_back(&node).await;
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_node_whose_file_another_program_locks_is_not_ready() {
-    let node = embedded().await;
-    let other = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
-    other.execute_batch("begin immediate").unwrap();
-    is_out_of_service(&node, "another program has the file locked").await;
-    other.execute_batch("rollback").unwrap();
-    is_back(&node).await;
-}
-
-#[tokio::test]
 async fn a_node_whose_file_refuses_what_a_grant_writes_is_not_ready() {
     let node = embedded().await;
     let other = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
     let cases = [
+        ("begin immediate", "another program has the file locked", "rollback"),
         (
             "create trigger t before insert on locks begin select raise(abort, 'no grants today'); end",
             "no grants today",
@@ -147,20 +99,10 @@ async fn a_node_whose_file_refuses_what_a_grant_writes_is_not_ready() {
         (
             "update lock_event_numbers set last = 9223372036854775807",
             "lock_event_numbers",
-            "update lock_event_numbers set last = 9",
+            "update lock_event_numbers set last = 1000",
         ),
     ];
     is_not_ready_while(&node, &cases, async |statements: &str| other.execute_batch(statements).unwrap()).await;
-}
-
-#[tokio::test]
-async fn a_node_whose_redis_has_no_memory_left_is_not_ready() {
-    let redis = Redis::start().await;
-    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
-    redis.ask(&["config", "set", "maxmemory", "1"]);
-    is_out_of_service(&node, "OOM").await;
-    redis.ask(&["config", "set", "maxmemory", "0"]);
-    is_back(&node).await;
 }
 
 #[tokio::test]
@@ -170,6 +112,7 @@ async fn a_node_whose_redis_refuses_what_a_grant_writes_is_not_ready() {
     granted(&node, "first", json!({ "ttl_ms": 100 })).await;
     let event = "rename kept latchgate:event";
     let cases = [
+        ("config set maxmemory 1", "OOM", "config set maxmemory 0"),
         ("rename latchgate:event kept;set latchgate:event 18446744073709551615", "ID", event),
         ("rename latchgate:event kept;set latchgate:event x", "number", event),
         ("rename latchgate:event kept;lpush latchgate:event x", "WRONGTYPE", event),
@@ -211,16 +154,15 @@ pub async fn assert_metric(node: &Node, line: &str) {
 
 #[tokio::test]
 async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_allowed() {
-    let (locks, gate, other) = (Redis::start().await, Redis::start().await, Redis::start().await);
-    let on_locks = Node::start(BIN, &["--locks", &locks.url(), "--gate", "sqlite:gate.db"]).await;
-    let on_gate = Node::start(BIN, &["--gate", &gate.url()]).await;
+    let (redis, other) = (Redis::start().await, Redis::start().await);
+    let on_locks = Node::start(BIN, &["--locks", &redis.url(), "--gate", "sqlite:gate.db"]).await;
+    let on_gate = Node::start(BIN, &["--gate", &redis.url()]).await;
     let args = ["--locks", &other.url(), "--allow-eviction"];
     let allowed = Node::start(BIN, &args).await;
-    let nodes = [&on_locks, &on_gate];
-    for redis in [&locks, &gate, &other] {
+    for redis in [&redis, &other] {
         redis.ask(&["config", "set", "maxmemory-policy", "allkeys-lru"]);
     }
-    for node in nodes {
+    for node in [&on_locks, &on_gate] {
         until_not_ready(node, "maxmemory-policy allkeys-lru").await;
         assert_metric(node, "latchgate_may_forget 1").await;
         assert!(node.log().contains("maxmemory-policy allkeys-lru"), "{}", node.log());
@@ -231,10 +173,8 @@ async fn a_redis_that_begins_to_evict_makes_a_node_not_ready_unless_allowed() {
     let begun = Node::start(BIN, &[&args[..], &["--new"]].concat()).await;
     let warnings = begun.log().lines().filter(|line| line.contains("allkeys-lru")).count();
     assert_eq!(warnings, 1, "a start says a warning once: {}", begun.log());
-    for redis in [&locks, &gate] {
-        redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]);
-    }
-    for node in nodes {
+    redis.ask(&["config", "set", "maxmemory-policy", "noeviction"]);
+    for node in [&on_locks, &on_gate] {
         until_ready(node).await;
         assert_metric(node, "latchgate_may_forget 0").await;
     }

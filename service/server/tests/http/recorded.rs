@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
-use latchgate_testkit::postgres::shared_database;
+use latchgate_testkit::pgbouncer::PgBouncer;
+use latchgate_testkit::postgres::{Postgres, shared_database};
 use latchgate_testkit::recorded::{self, Call, Options, Report, judge, read_file};
 use latchgate_testkit::recorder::{self, Workload};
 use serde_json::json;
@@ -14,8 +15,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::client::{granted, on_postgres, release};
-use crate::three_nodes::three_nodes;
+use crate::client::{BIN, get, granted, on_postgres, release};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -74,40 +74,26 @@ impl Recording {
     }
 }
 
-/// Records while each of three nodes goes in turn and comes back.
-async fn recorded_while(nodes: &mut [Node], goes: impl AsyncFn(&mut Node)) -> Report {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rolling_restart_under_load_breaks_no_promise() {
+    let database = shared_database().await;
+    let nodes = tokio::join!(on_postgres(&database), on_postgres(&database), on_postgres(&database));
+    let mut nodes: [Node; 3] = nodes.into();
+    let kept = granted(&nodes[0], "kept", json!({ "ttl_ms": 300_000 })).await;
     // Of an abandoned lease, the next client waits for the end.
     let (mix, readers) = (Workload::value_variants().to_vec(), 1);
     let choose = |args| recorder::Args { mix, readers, keys: 4, ttl_ms: 1_000, abandon_one_in: 20, ..args };
-    let recording = Recording::start(&*nodes, choose);
-    for node in nodes {
+    let recording = Recording::start(&nodes, choose);
+    for node in &mut nodes {
         recording.goes_on(50).await;
-        goes(node).await;
+        node.terminate();
+        let status = node.wait_exit(Duration::from_secs(10)).await;
+        assert!(status.is_some_and(|status| status.success()), "it did not drain within 10 s: {}", node.log());
         recording.goes_on(10).await;
         node.start_again().await;
     }
     let (_, report) = recording.checked(&Options::default()).await;
     assert!(report.handovers > 100, "{report:?}");
-    report
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn while_each_node_is_killed_in_turn_no_promise_is_broken() {
-    let mut nodes = three_nodes(&shared_database().await).await;
-    let report = recorded_while(&mut nodes, async |node: &mut Node| node.kill9()).await;
-    assert!(report.unknown_outcomes > 0, "{report:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rolling_restart_under_load_breaks_no_promise() {
-    let mut nodes = three_nodes(&shared_database().await).await;
-    let kept = granted(&nodes[0], "kept", json!({ "ttl_ms": 300_000 })).await;
-    let drains = async |node: &mut Node| {
-        node.terminate();
-        let status = node.wait_exit(Duration::from_secs(10)).await;
-        assert!(status.is_some_and(|status| status.success()), "it did not drain within 10 s: {}", node.log());
-    };
-    recorded_while(&mut nodes, drains).await;
     // This lease was not used during the restarts.
     assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
 }
@@ -120,4 +106,23 @@ async fn an_independent_judge_finds_an_order_for_a_small_history() {
     recording.until("locks are granted", |report| report.grants > 20).await;
     let (calls, _) = recording.checked(&Options::default()).await;
     assert!(judge(&calls), "{calls:#?}");
+}
+
+#[tokio::test]
+async fn behind_a_pgbouncer_two_nodes_are_one_service_for_all_clients() {
+    // It is in transaction mode, and there is a direct route to Postgres.
+    let postgres = Postgres::start().await;
+    let direct = postgres.create_database().await;
+    let pgbouncer = PgBouncer::start(postgres.port()).await;
+    let proxied = pgbouncer.in_front_of(&direct);
+    let args = ["--locks", proxied.as_str(), "--locks-direct", direct.as_str()];
+    let (one, other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
+    let choose = |args| recorder::Args { mix: Workload::value_variants().to_vec(), readers: 1, keys: 3, ..args };
+    let load = Recording::start([&one, &other], choose);
+    load.goes_on(300).await;
+    for path in ["/v1/locks?held=true", "/v1/locks/k/history", "/v1/operations"] {
+        assert_eq!(get(&other, path).await.status, 200, "{path}");
+    }
+    let (_, report) = load.checked(&Options::default()).await;
+    assert!(report.handovers > 20 && report.attempts > 0 && report.events > 0, "{report:?}");
 }
