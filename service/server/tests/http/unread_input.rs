@@ -44,26 +44,17 @@ async fn a_body_that_an_endpoint_does_not_take_is_refused() {
 async fn paths_and_queries_that_are_not_percent_encoded_utf_8_are_refused() {
     let node = embedded().await;
     for key in ["a%", "%ff", "a%ZZ/b"] {
-        for (method, path) in [
-            (Method::POST, format!("/v1/locks/{key}/acquire")),
-            (Method::GET, format!("/v1/locks/{key}")),
-            (Method::DELETE, format!("/v1/locks/{key}")),
-        ] {
-            sent(&node, method, &path, "").await.assert_problem(400, "invalid-key");
-        }
+        get(&node, &format!("/v1/locks/{key}")).await.assert_problem(400, "invalid-key");
+        sent(&node, Method::POST, &format!("/v1/locks/{key}/acquire"), "").await.assert_problem(400, "invalid-key");
         for (path, field) in [
             ("/v1/operations/", "path"),
             ("/errors/", "path"),
             ("/nowhere/", "path"),
             ("/v1/locks?limit=1&prefix=b", "prefix"),
             ("/v1/operations?operation=", "operation"),
-            ("/v1/locks/k/acquire?ttl_ms=", "ttl_ms"),
         ] {
             get(&node, &format!("{path}{key}")).await.assert_names(field);
         }
-    }
-    for prefix in ["a%2Fb", "a+b", "%F0%9F%94%92", "ü"] {
-        assert_eq!(get(&node, &format!("/v1/locks?prefix={prefix}")).await.status, 200, "{prefix}");
     }
 }
 
