@@ -38,15 +38,7 @@ async fn the_second_begins_when_the_first_has_ended_and_with_a_higher_token() {
     let token = |word: &str| world.logged(word)[0].parse::<u64>().unwrap();
     assert!(token("second") > token("first"));
     assert_eq!(std::fs::read_to_string(world.path("found")).unwrap(), "what the first has found\n");
-}
-
-#[tokio::test]
-async fn a_result_is_taken_once_and_only_by_a_higher_token() {
-    let world = World::new().await;
-    world_of_two(&world);
-    world.touch("go");
-    world.run("a", "hand-over-first", &["k", "result", "./first"]).succeeds().await;
-    world.run("b", "hand-over-second", &["k", "result", "./second"]).succeeds().await;
+    // A result is taken once, and only by a higher token.
     assert_eq!(world.run("b", "hand-over-second", &["k", "result", "./second"]).code().await, Some(75));
     let highest = (1_u64 << 53) - 1;
     std::fs::write(world.path("result"), format!("{highest}\nof another lock\n")).unwrap();
@@ -85,6 +77,10 @@ async fn a_lease_is_passed_on_with_its_token_and_the_lock_is_never_free() {
     assert!(next > token);
     let again = world.run("c", "take-over", &["lease", "./second"]).code().await;
     assert_eq!(again, Some(75), "a lease is taken over once");
+    world.run("a", "pass-on", &["forced", "lease", "./first"]).succeeds().await;
+    world.force("forced").await;
+    assert_eq!(world.run("b", "take-over", &["lease", "./second"]).code().await, Some(75));
+    assert_eq!(world.logged("second").len(), 1, "{:?}", world.log());
 }
 
 #[tokio::test]
@@ -97,15 +93,4 @@ async fn where_an_api_key_is_needed_a_script_sends_the_one_in_its_environment() 
     let mut refused = world.run("b", "hand-over-first", &args);
     assert_eq!(refused.code().await, Some(75));
     assert!(refused.errors().contains("401"), "{}", refused.errors());
-}
-
-#[tokio::test]
-async fn a_lease_that_was_taken_away_is_not_taken_over() {
-    let world = World::new().await;
-    world_of_two(&world);
-    world.touch("go");
-    world.run("a", "pass-on", &["k", "lease", "./first"]).succeeds().await;
-    world.force("k").await;
-    assert_eq!(world.run("b", "take-over", &["lease", "./second"]).code().await, Some(75));
-    assert_eq!(world.logged("second"), [""; 0]);
 }

@@ -70,10 +70,12 @@ fn every_path_in_documents_clients_and_the_console_is_one_of_an_endpoint() {
     for folder in ["docs", "web", "service/clients", "service/server/src/cli", "service/proxy", "service/mcp"] {
         texts(&top.join(folder), &mut files);
     }
-    let mut wrong = Vec::new();
+    let (mut wrong, mut count) = (Vec::new(), 0);
     for file in files {
         for (line, number) in fs::read_to_string(&file).unwrap_or_default().lines().zip(1..) {
-            let named = paths(line).into_iter().filter(|(method, path)| {
+            let named = paths(line);
+            count += named.len();
+            let named = named.into_iter().filter(|(method, path)| {
                 !endpoints.iter().any(|(endpoint, methods)| {
                     let is_there = method.is_none_or(|method| methods.get(method.to_lowercase()).is_some());
                     is_there && is_of(path, endpoint, method.is_some())
@@ -84,7 +86,7 @@ fn every_path_in_documents_clients_and_the_console_is_one_of_an_endpoint() {
                 .extend(named.map(|(method, path)| format!("{place}:{number}: {} {path}", method.unwrap_or_default())));
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(wrong.is_empty() && count > 200, "{wrong:#?} of {count}");
 }
 
 /// The files below a folder, without those of tests.
@@ -144,17 +146,4 @@ fn is_of(path: &str, endpoint: &str, is_whole: bool) -> bool {
     named.len() <= described.len()
         && (named.len() == described.len() || open || !is_whole)
         && named.iter().zip(&described).all(is_same)
-}
-
-#[test]
-fn a_path_that_is_gone_is_noticed() {
-    let line =
-        r#"`POST /v1/leases/revoke`, call("GET", `/v1/locks/${encode({})}/closed`), apis/policy/v1/x, /v1/locks/"+key"#;
-    let found = paths(line);
-    assert_eq!(found[0], (Some("POST"), "/v1/leases/revoke".to_owned()));
-    assert_eq!(found[1], (Some("GET"), "/v1/locks/{}/closed".to_owned()));
-    assert_eq!(found[2], (None, "/v1/locks/".to_owned()));
-    assert_eq!(found.len(), 3);
-    assert!(!is_of(&found[0].1, "/v1/leases/renew", true) && !is_of("/v1/owners/x", "/v1/locks/{key}", false));
-    assert!(is_of(&found[2].1, "/v1/locks/{key}/acquire", true) && !is_of("/v1/locks", "/v1/locks/{key}", true));
 }

@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -153,10 +153,6 @@ impl Terminal {
     }
 
     fn read(&self, index: usize, kind: &str) -> String {
-        read(&self.file(index, kind))
+        fs::read_to_string(self.file(index, kind)).unwrap_or_default()
     }
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use latchgate_testkit::eventually;
@@ -34,7 +34,7 @@ impl World {
     pub async fn with(args: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("log"), "").unwrap();
-        let world = Self { node: node(args).await, dir };
+        let world = Self { node: Node::start(BIN, args).await, dir };
         for (name, script) in scripts() {
             world.put(&name, &script);
         }
@@ -92,15 +92,9 @@ impl World {
     /// Takes the lock for a while; returns the token.
     pub async fn hold(&self, key: &str, lease_id: &str, wait_ms: u64) -> u64 {
         let body = json!({ "lease_id": lease_id, "ttl_ms": 300_000, "wait_ms": wait_ms });
-        self.post(key, "acquire", &body).await["token"].as_u64().unwrap()
-    }
-
-    /// Posts to a lock; fails unless the answer is 200.
-    pub async fn post(&self, key: &str, verb: &str, body: &Value) -> Value {
-        let request = Client::new().post(format!("{}/{verb}", self.lock(key))).body(body.to_string());
-        let answer = request.send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-        serde_json::from_str(&answer.text().await.unwrap()).unwrap()
+        let request = Client::new().post(format!("{}/acquire", self.lock(key))).body(body.to_string());
+        let answer: Value = serde_json::from_str(&request.send().await.unwrap().text().await.unwrap()).unwrap();
+        answer["token"].as_u64().unwrap()
     }
 
     pub async fn force(&self, key: &str) {
@@ -141,10 +135,6 @@ impl World {
     }
 }
 
-pub async fn node(args: &[&str]) -> Node {
-    Node::start(BIN, args).await
-}
-
 /// A running script.
 pub struct Running {
     child: Child,
@@ -170,7 +160,7 @@ impl Running {
     }
 
     pub fn errors(&self) -> String {
-        read(&self.errors)
+        fs::read_to_string(&self.errors).unwrap_or_default()
     }
 }
 
@@ -181,8 +171,4 @@ impl Drop for Running {
             self.signal(Signal::SIGTERM);
         }
     }
-}
-
-fn read(path: &Path) -> String {
-    fs::read_to_string(path).unwrap_or_default()
 }
