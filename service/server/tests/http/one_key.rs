@@ -79,14 +79,14 @@ async fn an_unreadable_state_in_redis_fails_only_its_own_key() {
     written(&node, "bad").await;
     redis.ask(&["set", "latchgate:l:7:default:bad", "7 9000000000000000 - 0: nonsense"]);
     an_unreadable_state_fails_only_its_own_key(&node).await;
-    // So does a value of another type.
+    // A value of another type fails only its own key, too.
     redis.ask(&["del", "latchgate:l:7:default:bad"]);
     redis.ask(&["lpush", "latchgate:l:7:default:bad", "nonsense"]);
     let codes = others_are_served(&node).await;
     assert!(codes.iter().all(|code| code.starts_with('5')), "{codes:?}");
 }
 
-/// `gate_conformance` shows it for a single pre.
+/// The same promise for a single pre is in `gate_conformance`.
 #[tokio::test]
 async fn a_batch_whose_client_has_gone_before_its_answer_is_given_back() {
     let database = shared_database().await;

@@ -13,7 +13,7 @@ use crate::lost::{charge, nothing_is_granted_while_a_lost_lease_may_live};
 const TTL: &str = "10m";
 
 /// The key `kept` was locked before the copy of the data directory. After the copy `lost` was locked and an operation begun. One node uses a
-/// PgBouncer. Both trust promotions: this is none.
+/// PgBouncer. Both nodes trust promotions, and this is no promotion.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_postgres_that_is_put_back_grants_no_held_lock_twice() {
     let mut postgres = Postgres::start().await;

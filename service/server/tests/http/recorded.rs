@@ -110,7 +110,7 @@ async fn an_independent_judge_finds_an_order_for_a_small_history() {
 
 #[tokio::test]
 async fn behind_a_pgbouncer_two_nodes_are_one_service_for_all_clients() {
-    // It is in transaction mode, and there is a direct route to Postgres.
+    // The PgBouncer is in transaction mode, and the nodes have a direct route to Postgres, too.
     let postgres = Postgres::start().await;
     let direct = postgres.create_database().await;
     let pgbouncer = PgBouncer::start(postgres.port()).await;
