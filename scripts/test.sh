@@ -55,12 +55,14 @@ unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_POSTGRES_TEMPLATE LATCHGATE_TEST_RE
 if (($# == 0)); then
     for tool in chromium curl go java javac jdbc jq node npm openssl prometheus python3 python3-venv; do (ensure_packages "$tool") || true; done
 fi
-for suite in "${suites[@]}"; do "scripts/test-$suite.sh" &>"$log.$suite" & done
+declare -A running=()
 for suite in "${suites[@]}"; do
-    wait -n || code=1
+    "scripts/test-$suite.sh" &>"$log.$suite" &
+    running[$suite]=$!
 done
 for suite in "${suites[@]}"; do
     say "scripts/test-$suite.sh"
+    wait "${running[$suite]}" || code=1
     cat "$log.$suite"
     read -r ran bad left_out < <(tail -n 1 "$log.$suite" | sed -nE 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' | grep . || echo 0 1 0)
     ((passed += ran, failed += bad, skipped += left_out)) || true
