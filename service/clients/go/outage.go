@@ -42,7 +42,7 @@ func (u *unclaimed) end() {
 // it may not.
 func (c *call) isOutage(err error) bool {
 	var e *Error
-	return !c.answered && errors.As(err, &e) && (e.Status == 0 || e.Code == "store-unavailable" || e.Code == "outcome-unknown")
+	return !c.answered && errors.As(err, &e) && (e.Status == 0 || e.Code == "store-unavailable")
 }
 
 // enterRun reports a run without a claim that has succeeded. The report is repeated until a node answers, for as long as the process lives.

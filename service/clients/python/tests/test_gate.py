@@ -243,9 +243,7 @@ class Proceed(Scenario):
         self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
 
     def test_40_the_work_does_not_run_for_another_reason(self) -> None:
-        # The clients of Go and Java proceed at this one.
-        unknown = [(503, "outcome-unknown")] if KIND not in ("go", "java") else []
-        for status, code in (*unknown, (503, "overloaded"), (503, "shutting-down"), (429, "rate-limited")):
+        for status, code in ((503, "outcome-unknown"), (503, "overloaded"), (503, "shutting-down"), (429, "rate-limited")):
             self.away(code, status)
             with self.subTest(code=code), self.assertRaises(Unavailable):
                 self.once()

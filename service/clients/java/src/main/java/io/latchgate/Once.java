@@ -165,7 +165,7 @@ public final class Once {
         }
     }
 
-    private static boolean isAway(LatchgateException error) { return error.status == 0 || List.of("store-unavailable", "outcome-unknown").contains(error.code); }
+    private static boolean isAway(LatchgateException error) { return error.status == 0 || error.code.equals("store-unavailable"); }
 
     /** Null if the work may run without a claim. */
     private Answer pre() throws InterruptedException {
