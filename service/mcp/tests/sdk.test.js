@@ -29,14 +29,15 @@ async function session(name, args, env = {}) {
   const client = new Client({ name, version: "1.0" });
   const transport = new StdioClientTransport({ command: process.env.CLIENT_BINARY, args, env, cwd: directory });
   await client.connect(transport);
-  return { client, call: (tool, args = {}, options) => client.callTool({ name: tool, arguments: args }, undefined, options) };
+  return { client, transport, call: (tool, args = {}, options) => client.callTool({ name: tool, arguments: args }, undefined, options) };
 }
 
 const locks = (name) => session(name, ["mcp", "--ttl", "2s"], { LATCHGATE_URL: node.url });
-const shop = (...args) =>
-  session("shop", ["mcp-gate", "--url", node.url, "--name", "shop", ...args, "--", "node", join(here, "shop.mjs"), join(directory, "effects")], {
+const shop = (effects, ...args) =>
+  session("shop", ["mcp-gate", "--url", node.url, "--name", `shop-${effects}`, ...args, "--", "node", join(here, "shop.mjs"), join(directory, effects)], {
     MCP_NODE_MODULES: process.env.MCP_NODE_MODULES,
   });
+const effects = async (name) => (await readFile(join(directory, name), "utf8").catch(() => "")).split("\n").filter(Boolean);
 
 async function until(holds) {
   const deadline = Date.now() + 60_000;
@@ -46,33 +47,52 @@ async function until(holds) {
   }
 }
 
-test("sessions of this SDK take turns, and a cancelled call leaves the queue", async () => {
+test("two sessions take turns, a cancelled one leaves the queue, and a killed one leaves nothing", async () => {
   const [first, second] = await Promise.all([locks("first"), locks("second")]);
   assert.equal((await first.client.listTools()).tools.length, 6);
   assert.equal((await first.call("acquire", { keys: ["ts"], note: "tests" })).structuredContent.acquired, true);
+  const refused = await second.call("acquire", { keys: ["ts"] });
+  assert.equal(refused.isError, true);
+  assert.equal(refused.structuredContent.holders[0].metadata.note, "tests");
   const cancel = new AbortController();
   const waiting = second.call("acquire", { keys: ["ts"], wait_s: 40 }, { signal: cancel.signal });
   await until(async () => (await node.lock("ts")).waiters === 1);
   cancel.abort();
   await assert.rejects(waiting);
   await until(async () => (await node.lock("ts")).waiters === 0);
-  const refused = await second.call("acquire", { keys: ["ts"] });
-  assert.deepEqual([refused.isError, refused.structuredContent.holders[0].metadata.note], [true, "tests"]);
-  await first.client.close();
+  process.kill(first.transport.pid, "SIGKILL");
+  await until(async () => !(await node.lock("ts")).held);
+  assert.equal((await second.call("acquire", { keys: ["ts"] })).structuredContent.acquired, true);
+  await second.client.close();
   await until(async () => !(await node.lock("ts")).held);
 });
 
-test("a tool call of a server of this SDK runs once, and a time-out does not repeat it", async () => {
-  const agent = await shop("--call-timeout", "4s");
-  const [pay] = (await agent.client.listTools()).tools;
-  assert.ok(pay.inputSchema.properties.idempotency_key);
-  const [first, again] = [await agent.call("pay", { amount: 7, idempotency_key: "a" }), await agent.call("pay", { amount: 7, idempotency_key: "a" })];
+test("a tool call runs once, and a time-out does not repeat it", async () => {
+  const agent = await shop("once", "--call-timeout", "4s");
+  const tool = (await agent.client.listTools()).tools.find((tool) => tool.name === "pay");
+  assert.ok(tool.inputSchema.properties.idempotency_key);
+  const first = await agent.call("pay", { amount: 7, idempotency_key: "a" });
+  const again = await agent.call("pay", { amount: 7, idempotency_key: "a" });
   assert.deepEqual(again.structuredContent, first.structuredContent);
   assert.ok(again._meta["latchgate/duplicate"]);
+  assert.deepEqual(await effects("once"), ["pay 7"]);
   await assert.rejects(agent.call("slow", { ms: 1_500, idempotency_key: "b" }, { timeout: 300 }));
   // The server stops answering a cancelled call: nothing says whether it was done.
   const late = await agent.call("slow", { ms: 1_500, idempotency_key: "b" });
   assert.equal(late._meta["latchgate/refusal"].code, "operation-unknown");
-  assert.deepEqual((await readFile(join(directory, "effects"), "utf8")).split("\n"), ["pay 7", "slow", ""]);
+  assert.deepEqual(await effects("once"), ["pay 7", "slow"]);
   await agent.client.close();
+});
+
+test("two sessions of one scope do it once, and a killed server leaves it unknown", async () => {
+  const [one, two] = await Promise.all([shop("two", "--scope", "c"), shop("two", "--scope", "c")]);
+  const both = await Promise.all([one, two].map((agent) => agent.call("slow", { ms: 300, idempotency_key: "a" })));
+  assert.deepEqual(both.map((result) => result.content[0].text), ["slept", "slept"]);
+  const crashed = await one.call("crash", { idempotency_key: "b" });
+  assert.equal(crashed._meta["latchgate/refusal"].code, "operation-unknown");
+  assert.match(crashed.content[0].text, /UNKNOWN/);
+  const again = await two.call("crash", { idempotency_key: "b" });
+  assert.equal(again._meta["latchgate/refusal"].operation, crashed._meta["latchgate/refusal"].operation);
+  assert.deepEqual(await effects("two"), ["slow", "crash"]);
+  await two.client.close();
 });
