@@ -1,7 +1,7 @@
 //! A node: its stores, locks and operations, and the HTTP that it answers. ARCHITECTURE.md says which module does what.
 //!
-//! What starts a node returns boxed futures. A crate compiles each async function that it awaits, and the one that awaits these, the binary's, is
-//! compiled without optimization.
+//! What starts a node returns boxed futures: a crate compiles each async function that it awaits, and the crate of the binary, which awaits these,
+//! is compiled without optimization.
 
 #![cfg_attr(not(feature = "openapi"), allow(unused_imports, reason = "annotations name types"))]
 

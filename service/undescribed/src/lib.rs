@@ -1,5 +1,5 @@
 //! The names of utoipa's macros, which do nothing. A node answers with `openapi/openapi.json` as it is in the repository; only tests and
-//! `make openapi` make it from the annotations, because utoipa and what it makes take a tenth of the time to build.
+//! `make openapi` make it from the annotations, because a build with utoipa and what it needs takes a twentieth longer.
 
 use proc_macro::TokenStream;
 
