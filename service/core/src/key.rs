@@ -47,11 +47,11 @@ impl Key {
     }
 
     /// For rows whose key cannot be decoded, or that have none. No lock has this key.
-    pub fn of_no_lock() -> Self {
+    pub fn placeholder() -> Self {
         Self(OF_NO_LOCK.into())
     }
 
-    pub fn is_of_no_lock(&self) -> bool {
+    pub fn is_placeholder(&self) -> bool {
         &*self.0 == OF_NO_LOCK
     }
 

@@ -8,8 +8,8 @@ mod names;
 mod records;
 mod states;
 
-use latchgate_node::http::hostile;
-use latchgate_node::store::redis::hostile as redis;
+use latchgate_node::http::fuzz_targets;
+use latchgate_node::store::redis::fuzz_targets as redis;
 
 /// A name, what takes the bytes, and a valid input that mutations begin with.
 pub type Target = (&'static str, fn(&[u8]), &'static str);
@@ -25,9 +25,9 @@ pub const TARGETS: [Target; 9] = [
     ("record", records::record, RECORD),
     ("redis-state", redis::redis_state, "7 1700000060000 1700000030000 0: {\"token\":5,\"v\":1}"),
     ("redis-url", redis::redis_url, "redis+sentinel://user:correct-horse@[::1]:1,b:2/service/3"),
-    ("request", hostile::request, "/v1/locks/a%2Fb/acquire?app=x&wait_ms=5\n{\"ttl_ms\":1000,\"metadata\":{}}"),
-    ("ticket", hostile::ticket, "eyJhIjoiIn0.AAAA"),
-    ("cursor", hostile::cursor, "1700000000000.12"),
+    ("request", fuzz_targets::request, "/v1/locks/a%2Fb/acquire?app=x&wait_ms=5\n{\"ttl_ms\":1000,\"metadata\":{}}"),
+    ("ticket", fuzz_targets::ticket, "eyJhIjoiIn0.AAAA"),
+    ("cursor", fuzz_targets::cursor, "1700000000000.12"),
 ];
 
 const STATE: &str = concat!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     Acquire, Close, Command, Force, LeaseId, LeaseTerms, LockState, Mode, NodeId, Note, Outcome, Owner, Position,
-    Precedence, Release, Renew, Revoke, Terms, step,
+    QueuePosition, Release, Renew, Revoke, Terms, step,
 };
 
 use crate::bytes::Bytes;
@@ -77,6 +77,7 @@ fn acquire(bytes: &mut Bytes<'_>) -> Acquire {
         arrival: Timestamp::from_ms(bytes.number()),
         serial: u64::from(bytes.byte()),
     };
-    let precedence = [Precedence::ByTurns, Precedence::First, Precedence::Behind][usize::from(bytes.byte() % 3)];
-    Acquire { lease, node: NodeId::new(if bytes.chance() { "n" } else { "m" }), position, precedence }
+    let queue_position =
+        [QueuePosition::Unknown, QueuePosition::First, QueuePosition::NotFirst][usize::from(bytes.byte() % 3)];
+    Acquire { lease, node: NodeId::new(if bytes.chance() { "n" } else { "m" }), position, queue_position }
 }

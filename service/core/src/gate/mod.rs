@@ -34,9 +34,9 @@ mod payload;
 mod post;
 mod pre;
 mod record;
+mod reenter;
 mod resolve;
 mod step;
-mod take_over;
 
 pub use claim::{Claim, Command, HoldOff, Post, Report, Resolve};
 pub use contents::{Canonical, ContentsError, NUMBER_BOUND, check_result, says_nothing};

@@ -1,7 +1,7 @@
 //! Requests to run an attempt.
 
 use super::go::go;
-use super::take_over::take_over;
+use super::reenter::reenter;
 use super::{
     Claim, Duplicate, Go, HoldOff, OnExpiry, OperationRecord, Outcome, Phase, Replaced, Started, State, Step,
     Succeeded, UnknownCause,
@@ -81,7 +81,7 @@ fn on_started(record: OperationRecord, running: &Started, claim: Claim, now: Tim
     if running.has_passed(now) {
         return match record.on_expiry {
             OnExpiry::Retry if claim.is_behind => in_progress(record, running, claim.waits_until, now),
-            OnExpiry::Retry => take_over(record, running, claim, now),
+            OnExpiry::Retry => reenter(record, running, claim, now),
             OnExpiry::Block => {
                 let cause = UnknownCause::LeasePassed { at: running.lease_until };
                 let attempt = record.attempt;

@@ -1,6 +1,6 @@
 //! Granting.
 
-use super::command::{Acquire, Precedence, Terms};
+use super::command::{Acquire, QueuePosition, Terms};
 use super::compatibility::Access;
 use super::event::{Event, EventKind};
 use super::lease::{Lease, Mode, Owner, Revocation};
@@ -70,10 +70,10 @@ impl LockState {
         if let Some(until) = self.delayed_until(now) {
             return Some(Refusal::Delayed(until));
         }
-        let is_behind = match request.precedence {
-            Precedence::First => false,
-            Precedence::Behind => true,
-            Precedence::ByTurns => self.is_behind_turns(request),
+        let is_behind = match request.queue_position {
+            QueuePosition::First => false,
+            QueuePosition::NotFirst => true,
+            QueuePosition::Unknown => self.is_behind_turns(request),
         };
         (is_behind && !request.lease.barge).then_some(Refusal::Reserved)
     }
@@ -148,7 +148,7 @@ fn grant(
         acknowledged: matches!(access, Access::Nested(_)),
         metadata: terms.metadata.clone(),
     };
-    lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
+    lease.expires_at = lease.latest_expiry().map_or(counted, |at_most| at_most.min(counted));
     state.holders.push(lease.clone());
     lease
 }

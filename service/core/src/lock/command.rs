@@ -105,20 +105,20 @@ pub struct Acquire {
     pub lease: LeaseTerms,
     pub node: NodeId,
     pub position: Position,
-    pub precedence: Precedence,
+    pub queue_position: QueuePosition,
 }
 
 /// How a request stands to the other waiters of the key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Precedence {
+pub enum QueuePosition {
     /// It comes first at its node. The turns of other nodes decide whether it comes first.
     #[default]
-    ByTurns,
+    Unknown,
     /// It comes first: its node has compared it with the waiters of all groups, its own and those of the turns.
     First,
     /// Another waiter comes first. The request is refused a free lock, but can nest, and gets an earlier grant of its lease id
     /// again.
-    Behind,
+    NotFirst,
 }
 
 /// On what terms the server grants new leases.

@@ -57,7 +57,7 @@ impl LockState {
 
     /// What the kept permits mean for a request that the leases let pass, and that leaves space for so many kept permits.
     fn free_of_kept(&self, permits: u32) -> Access {
-        self.kept_beyond_until(permits).map_or(Access::Free, Access::Kept)
+        self.when_kept_permits_drop_to(permits).map_or(Access::Free, Access::Kept)
     }
 
     /// The limit that permits are granted under; `limit` is what the request says. `None` for other modes.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::command::{Acquire, Command, Precedence, Terms};
+use super::command::{Acquire, Command, QueuePosition, Terms};
 use super::event::Event;
 use super::group::Group;
 use super::lanes::{Lanes, blocks};
@@ -120,8 +120,8 @@ where
         self.queue.len() == self.evaluation.answered.len()
     }
 
-    fn request(&self, waiter: &Waiter<R, I>, precedence: Precedence) -> Acquire {
-        Acquire { precedence, ..waiter.request.clone() }
+    fn request(&self, waiter: &Waiter<R, I>, queue_position: QueuePosition) -> Acquire {
+        Acquire { queue_position, ..waiter.request.clone() }
     }
 
     /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
@@ -146,8 +146,8 @@ where
         }
         for (rank, waiter) in self.queue.iter().filter(|(rank, waiter)| is_open(*rank, waiter)) {
             let is_behind = self.is_behind_reserved(rank, waiter);
-            let precedence = if is_behind { Precedence::Behind } else { Precedence::ByTurns };
-            let is_refused = self.serve(rank, waiter, precedence).is_some();
+            let queue_position = if is_behind { QueuePosition::NotFirst } else { QueuePosition::Unknown };
+            let is_refused = self.serve(rank, waiter, queue_position).is_some();
             // A request that does not wait blocks no waiter: it leaves with the reply.
             if waiter.is_probe || is_refused && waiter.deadline.is_some() {
                 return;
@@ -167,7 +167,7 @@ where
         // If a turn of another node or a reserved position comes first, it is not for this batch to serve it.
         while let Some((lane, Some(rank))) = lanes.pop() {
             let Some(waiter) = self.queue.get(rank) else { continue };
-            let refusal = self.serve(rank, waiter, Precedence::First);
+            let refusal = self.serve(rank, waiter, QueuePosition::First);
             if refusal == Some(Refusal::GroupAtLimit) && waiter.deadline.is_some() {
                 continue;
             }
@@ -187,8 +187,8 @@ where
     }
 
     /// Answers a waiter, or notifies a probe, unless the request is refused for now. Returns why it is.
-    fn serve(&mut self, rank: Rank, waiter: &Waiter<R, I>, precedence: Precedence) -> Option<Refusal> {
-        let request = self.request(waiter, precedence);
+    fn serve(&mut self, rank: Rank, waiter: &Waiter<R, I>, queue_position: QueuePosition) -> Option<Refusal> {
+        let request = self.request(waiter, queue_position);
         if waiter.is_probe {
             return self.notify(rank, request);
         }
@@ -240,7 +240,7 @@ where
         let answered: HashSet<Rank> = evaluation.answered.iter().map(|(rank, _)| *rank).collect();
         for rank in ranks.into_iter().filter(|rank| !answered.contains(rank)) {
             let Some(waiter) = queue.get(rank) else { continue };
-            let refusal = self.serve(rank, waiter, Precedence::Behind);
+            let refusal = self.serve(rank, waiter, QueuePosition::NotFirst);
             if let Some(refusal) = refusal.filter(|_| !waiter.is_probe) {
                 self.evaluation.refusals.insert(rank, refusal);
             }
@@ -320,7 +320,7 @@ where
         };
         if !is_complete {
             let more = queue.waiting().saturating_sub(leaving.len()).saturating_sub(published);
-            (last.waiting, last.stands_for_more) = (last.waiting.saturating_add(count(more)), true);
+            (last.waiting, last.hides_groups) = (last.waiting.saturating_add(count(more)), true);
         }
         if evaluation.changed || !state.are_published(node, &turns, self.now) {
             self.step(&Command::Publish(node.clone(), turns));

@@ -244,7 +244,7 @@ impl Lease {
     }
 
     /// The latest expiry that a renewal can set.
-    pub(super) fn expires_at_most(&self) -> Option<Timestamp> {
+    pub(super) fn latest_expiry(&self) -> Option<Timestamp> {
         let deadline = self.revocation.as_ref().map(|revocation| revocation.deadline);
         self.hold_until.into_iter().chain(deadline).min()
     }

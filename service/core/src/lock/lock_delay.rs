@@ -13,7 +13,7 @@ impl Lease {
 
     /// The end of the lock-delay that begins if the lease is released before. It ends early for no node, either. Permits are kept
     /// instead: see [`Lease::kept_until`].
-    pub(super) fn taken_until(&self) -> Option<Timestamp> {
+    pub(super) fn min_hold_until(&self) -> Option<Timestamp> {
         (self.min_hold_ms > 0 && self.mode.permits() == 0)
             .then(|| self.granted_at.plus_ms(self.min_hold_ms).plus_ms(CLOCK_BOUND_MS))
     }

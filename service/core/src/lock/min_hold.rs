@@ -50,7 +50,7 @@ impl LockState {
     }
 
     /// When no more than `permits` of the kept permits are left.
-    pub(super) fn kept_beyond_until(&self, permits: u32) -> Option<Timestamp> {
+    pub(super) fn when_kept_permits_drop_to(&self, permits: u32) -> Option<Timestamp> {
         let mut kept: Vec<&Kept> = self.kept.iter().collect();
         kept.sort_unstable_by_key(|kept| kept.until);
         let (mut left, mut until) = (self.permits_kept(), None);

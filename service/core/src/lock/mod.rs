@@ -42,7 +42,7 @@ mod upgrade;
 
 pub use closing::Closing;
 pub use command::{
-    Acquire, Close, Command, Demand, Force, GiveBack, LeaseTerms, Precedence, Release, Renew, Revoke, Terms,
+    Acquire, Close, Command, Demand, Force, GiveBack, LeaseTerms, QueuePosition, Release, Renew, Revoke, Terms,
 };
 pub use evaluate::{Batch, Evaluation, can_only_wait, evaluate, evaluate_with};
 pub use event::{Event, EventKind};

@@ -70,8 +70,8 @@ pub struct Turn {
     /// How many waiters of the group the node has, as of its last commit.
     pub waiting: u32,
     /// The node has waiters of groups without a turn, because a node publishes few. They are counted here.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub stands_for_more: bool,
+    #[serde(default, rename = "stands_for_more", skip_serializing_if = "std::ops::Not::not")]
+    pub hides_groups: bool,
     pub until: Timestamp,
 }
 

@@ -15,7 +15,7 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> S
         return Step::unchanged(Outcome::LeaseLost(state.lost(&request.lease_id)));
     };
     let lease = &mut state.holders[index];
-    if lease.expires_at_most().is_some_and(|at_most| at_most <= now) {
+    if lease.latest_expiry().is_some_and(|at_most| at_most <= now) {
         let (lost, event) = state.end_expired(index, now);
         return Step::changed(Outcome::LeaseLost(lost)).with(event);
     }
@@ -25,7 +25,7 @@ pub(super) fn renew(state: &mut LockState, request: &Renew, now: Timestamp) -> S
     let counted = now.plus_ms(lease.ttl_ms);
     // The holder relies on the expiry in its last answer, which a node with a faster clock may have given.
     let counted = if is_shorter { counted } else { counted.max(lease.expires_at) };
-    lease.expires_at = lease.expires_at_most().map_or(counted, |at_most| at_most.min(counted));
+    lease.expires_at = lease.latest_expiry().map_or(counted, |at_most| at_most.min(counted));
     if request.metadata.is_some() {
         lease.metadata.clone_from(&request.metadata);
     }

@@ -96,7 +96,7 @@ impl LeaseTerms {
 impl Turn {
     pub(super) fn bytes(&self) -> usize {
         let share = |share: &Share| SHARE_BYTES + group_bytes(Some(&share.group));
-        let options = usize::from(self.served > Timestamp::default()) + usize::from(self.stands_for_more);
+        let options = usize::from(self.served > Timestamp::default()) + usize::from(self.hides_groups);
         let options = options + usize::from(self.since.is_some());
         TURN_BYTES + options * OPTION_BYTES + self.share.as_ref().map_or(0, share)
     }

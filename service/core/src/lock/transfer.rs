@@ -41,7 +41,7 @@ impl LockState {
 #[cfg(test)]
 mod tests {
     use super::super::{
-        Acquire, Command, LeaseId, LeaseTerms, NodeId, Outcome, Position, Precedence, Release, Revoke, Terms, step,
+        Acquire, Command, LeaseId, LeaseTerms, NodeId, Outcome, Position, QueuePosition, Release, Revoke, Terms, step,
     };
     use super::*;
 
@@ -62,7 +62,7 @@ mod tests {
             },
             node: NodeId::new("n"),
             position: Position { priority: 1, arrival: NOW, serial: 0 },
-            precedence: Precedence::ByTurns,
+            queue_position: QueuePosition::Unknown,
         };
         assert!(matches!(step(&mut state, &Command::Acquire(acquire), NOW, Terms::FREE).outcome, Outcome::Granted(_)));
         state

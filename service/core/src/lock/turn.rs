@@ -21,7 +21,7 @@ impl Turn {
             since: None,
             served: Timestamp::default(),
             waiting,
-            stands_for_more: false,
+            hides_groups: false,
             until,
         }
     }
@@ -47,7 +47,7 @@ impl LockState {
     /// As [`LockState::is_published`], of the turns of several groups.
     pub(super) fn are_published(&self, node: &NodeId, turns: &[Turn], now: Timestamp) -> bool {
         let own = || self.turns.iter().filter(|turn| turn.node == *node);
-        let request = |turn: &Turn| (turn.position, turn.since, turn.stands_for_more);
+        let request = |turn: &Turn| (turn.position, turn.since, turn.hides_groups);
         let is_one = |own: &Turn| {
             let is_alike =
                 |turn: &&Turn| turn.share == own.share && request(turn) == request(own) && turn.served <= own.served;
@@ -136,7 +136,7 @@ impl LockState {
     /// must be notified.
     pub fn may_admit_more(&self, now: Timestamp) -> bool {
         let has_permits = || self.limit_in_force().is_some_and(|limit| self.permits_held() < limit);
-        self.turns.iter().any(|turn| turn.stands_for_more)
+        self.turns.iter().any(|turn| turn.hides_groups)
             && self.closing(now).is_none()
             && self.delayed_until(now).is_none()
             && has_permits()
@@ -149,7 +149,7 @@ impl LockState {
         let is_before = |turn: &&Turn| is_grouped || turn.position.rank() < position.rank();
         let lapses = self.turns_of_others(node).filter(is_before).map(|turn| turn.until);
         // Those of live leases, too: another node may have ended such a lease by then.
-        let shortest = self.holders.iter().flat_map(|lease| [lease.kept_until(), lease.taken_until()]).flatten();
+        let shortest = self.holders.iter().flat_map(|lease| [lease.kept_until(), lease.min_hold_until()]).flatten();
         let kept = self.kept.iter().map(|kept| kept.until).chain(shortest).filter(|until| *until > now);
         let opens = self.closed.as_ref().and_then(Closing::ends_at);
         expiries.chain(lapses).chain(self.delayed_until(now)).chain(kept).chain(opens).min()
@@ -159,7 +159,7 @@ impl LockState {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::{Acquire, LeaseId, LeaseTerms, Precedence};
+    use crate::lock::{Acquire, LeaseId, LeaseTerms, QueuePosition};
 
     #[test]
     fn a_turn_is_published_again_when_the_number_of_waiters_is_another_one() {
@@ -170,7 +170,7 @@ mod tests {
                 lease: LeaseTerms::new(LeaseId::parse("one").unwrap(), 1),
                 node: node.clone(),
                 position,
-                precedence: Precedence::ByTurns,
+                queue_position: QueuePosition::Unknown,
             };
             let turn = Turn::of(&request, published, until);
             let mut state = LockState::default();

@@ -1,10 +1,10 @@
 //! The apps and API keys as this node knows them. The document is in the store of the locks; the node keeps all of it in memory and
 //! looks for a change twice a second, so a request costs no call to a store, and known API keys are accepted while the store is away.
 
-pub mod answers;
 mod caller;
 mod change;
 mod fixed_key;
+pub mod json;
 pub mod operator;
 pub mod quota;
 mod refresh;

@@ -12,7 +12,7 @@ use latchgate_core::{App, Timestamp};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::answers::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
+use super::json::{AppAnswer, AppsAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use super::{Access, Caller, ChangeFailure};
 use crate::audit::Entry;
 use crate::format::{lasting, requests};

@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::copying::{Copying, Own};
-use super::pair::{Inner, Looks};
+use super::pair::{Inner, Poll};
 use super::rows::{copy_documents, dump_page, write_page};
 use super::slot::no_answer;
 use crate::store::StoreError;
@@ -26,18 +26,18 @@ const PAGE_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Inner {
     /// Takes note of the progress of a copy. One that has ended is aborted here.
-    pub(super) fn follow_copy(looks: &mut Looks, readings: &[Result<Reading, StoreError>]) {
+    pub(super) fn follow_copy(poll: &mut Poll, readings: &[Result<Reading, StoreError>]) {
         let moving = readings.iter().position(|reading| reading.as_ref().is_ok_and(|it| it.is(EngineState::Moving)));
         let epoch = moving.and_then(|index| Some(readings[index].as_ref().ok()?.epoch()));
         let Some((index, epoch)) = moving.zip(epoch) else {
             // While an engine does not answer, this node cannot tell whether the copy has ended.
             if readings.iter().all(Result::is_ok) {
-                looks.copying = None;
+                poll.copying = None;
             }
             return;
         };
-        let copying = looks.copying.take().filter(|copying| copying.epoch == epoch);
-        let copying = looks.copying.insert(copying.unwrap_or_else(|| Copying::new(epoch, false)));
+        let copying = poll.copying.take().filter(|copying| copying.epoch == epoch);
+        let copying = poll.copying.insert(copying.unwrap_or_else(|| Copying::new(epoch, false)));
         let target = readings.get(1 - index).and_then(|reading| reading.as_ref().ok());
         if let Some(target) = target.filter(|target| target.epoch() == epoch) {
             copying.follow(target.copied);
@@ -45,8 +45,8 @@ impl Inner {
     }
 
     /// Copies if this node is to, in a task of its own.
-    pub(super) fn copy(self: &Arc<Self>, looks: &mut Looks, from: usize, to: usize, source: &Reading) {
-        let Some(copying) = &mut looks.copying else { return };
+    pub(super) fn copy(self: &Arc<Self>, poll: &mut Poll, from: usize, to: usize, source: &Reading) {
+        let Some(copying) = &mut poll.copying else { return };
         if copying.task.as_ref().is_some_and(|task| !task.is_finished()) {
             return;
         }
@@ -79,7 +79,7 @@ impl Inner {
     /// The deciding compare-and-set: from here on the copy is what counts.
     async fn retire(&self, index: usize, source: &Reading, copied: u64, unreadable: u64) {
         let Some(record) = &source.record else { return };
-        let retired = EngineRecord { copied, unreadable, ..record.turned(EngineState::Retired, record.epoch) };
+        let retired = EngineRecord { copied, unreadable, ..record.with_state(EngineState::Retired, record.epoch) };
         let write = async {
             // The copy may have taken long, and a store refuses what was read long ago.
             let read = self.slots[index].read(self.patience).await?;

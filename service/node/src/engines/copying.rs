@@ -11,12 +11,12 @@ use crate::store::engine_record::Epoch;
 /// A copy whose count has not risen for so long is given up.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// A copy that is under way, as a node follows it from look to look.
+/// A copy that is under way, as a node follows it from poll to poll.
 pub(super) struct Copying {
     pub epoch: Epoch,
     /// What the target counts, which is that of the node that is furthest.
     pub copied: u64,
-    /// How many this node has copied at most since it took over, and how many it had at the last look.
+    /// How many this node has copied at most since it took over, and how many it had at the last poll.
     pub own: Arc<Own>,
     pub own_before: u64,
     pub progressed: Instant,

@@ -26,7 +26,7 @@ pub struct Candidate<'a> {
 
 /// What a node knows besides the records.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Known {
+pub struct NodeMemory {
     /// The highest epoch in which it has used an engine.
     pub epoch: Epoch,
     /// The longest lease that this process grants, in ms; 0 if it is no node.
@@ -41,7 +41,7 @@ pub struct Known {
     pub is_stalled: bool,
 }
 
-impl Known {
+impl NodeMemory {
     /// The longest lease that may be live, as far as this node knows, in ms.
     pub(super) fn lease_ms_max(self) -> u64 {
         self.ttl_ms_max.max(self.ttl_ms_seen)
@@ -115,7 +115,7 @@ enum Found<'a> {
 }
 
 /// Evaluates the records of one engine, or of a pair. `pair` has the names of both engines in alphabetical order.
-pub fn next(engines: &[Candidate<'_>], pair: &[String], known: Known) -> Next {
+pub fn next(engines: &[Candidate<'_>], pair: &[String], known: NodeMemory) -> Next {
     match engines {
         [engine] => alone(*engine, known),
         [first, second] => of_pair([*first, *second], pair, known),
@@ -123,7 +123,7 @@ pub fn next(engines: &[Candidate<'_>], pair: &[String], known: Known) -> Next {
     }
 }
 
-fn alone(named: Candidate<'_>, known: Known) -> Next {
+fn alone(named: Candidate<'_>, known: NodeMemory) -> Next {
     let Some(reading) = named.reading else { return wait(format!("{} does not answer", named.name)) };
     let engine = Engine { index: 0, named, reading };
     let Some(record) = &reading.record else { return founded(engine, &[], known) };
@@ -141,13 +141,13 @@ fn alone(named: Candidate<'_>, known: Known) -> Next {
     }
 }
 
-fn of_pair(engines: [Candidate<'_>; 2], pair: &[String], known: Known) -> Next {
+fn of_pair(engines: [Candidate<'_>; 2], pair: &[String], known: NodeMemory) -> Next {
     let records = || engines.iter().filter_map(|engine| Some((engine.name, engine.reading?.record.as_ref()?)));
     if let Some((name, record)) = records().find(|(_, record)| !record.pair.is_empty() && record.pair != pair) {
         return wait(format!("{name} is one of the pair {}", record.pair.join(", ")));
     }
     let longest = records().map(|(_, record)| record.ttl_ms_max).max();
-    let known = Known { ttl_ms_seen: known.ttl_ms_seen.max(longest.unwrap_or(0)), ..known };
+    let known = NodeMemory { ttl_ms_seen: known.ttl_ms_seen.max(longest.unwrap_or(0)), ..known };
     let [first, second] = [0, 1].map(|index| {
         let named = engines[index];
         let Some(reading) = named.reading else { return Found::Silence(named) };
@@ -166,7 +166,7 @@ fn of_pair(engines: [Candidate<'_>; 2], pair: &[String], known: Known) -> Next {
 
 /// One row of the table: what is to be done if this was found at one engine, and that at the other. `None` if only the other order may have a
 /// row.
-fn row(one: Found<'_>, other: Found<'_>, pair: &[String], known: Known) -> Option<Next> {
+fn row(one: Found<'_>, other: Found<'_>, pair: &[String], known: NodeMemory) -> Option<Next> {
     use Found::{Alone, NoRecord, Paired, Silence};
     Some(match (one, other) {
         (Silence(one), Silence(other)) => wait(format!("neither {} nor {} answers", one.name, other.name)),
@@ -185,12 +185,12 @@ fn row(one: Found<'_>, other: Found<'_>, pair: &[String], known: Known) -> Optio
         // Its record comes first. So a store without one, whose engine is named by the other as one of the pair, has lost it.
         (Alone(Active, one), NoRecord(other)) => {
             let record = known.first_record(Standby, one.record.epoch, pair);
-            beside(active(one, known), Change { engine: other.index, record, why: NEW_TO_PAIR })
+            with_chore(active(one, known), Change { engine: other.index, record, why: NEW_TO_PAIR })
         }
         (Paired(Active, one), NoRecord(other)) => {
             let record = known.first_record(Standby, one.record.epoch, pair);
             let chore = Change { engine: other.index, record, why: "the engine has lost its record" };
-            beside(unless_left(one, other, known), chore)
+            with_chore(unless_left(one, other, known), chore)
         }
         (Alone(Moving, one) | Paired(Moving, one), NoRecord(_)) => {
             give_up(one, known, "the engine to copy to has lost its record")
@@ -239,7 +239,7 @@ fn row(one: Found<'_>, other: Found<'_>, pair: &[String], known: Known) -> Optio
         }
         (Paired(Moving, one), Paired(..)) => give_up(one, known, "the other engine is not to be copied to"),
         (Paired(Retired, one), Paired(Filling, other)) if one.record.epoch == other.record.epoch => {
-            write(other.engine.index, take_over(one, other, known), "all states are copied")
+            write(other.engine.index, activate_copy(one, other, known), "all states are copied")
         }
         // An engine that was retired for a later epoch knows that this one has lost its record of that.
         (Paired(Active, one), Paired(Standby | Retired, other)) if was_left_for(one, other, known) => {
@@ -259,7 +259,7 @@ fn write(engine: usize, record: EngineRecord, why: &'static str) -> Next {
 }
 
 /// The same with a chore, if an engine serves.
-fn beside(next: Next, chore: Change) -> Next {
+fn with_chore(next: Next, chore: Change) -> Next {
     match next {
         Next::Serve { engine, .. } => Next::Serve { engine, chore: Some(chore) },
         other => other,
@@ -278,16 +278,16 @@ pub(super) const EXPECTED: [&str; 6] = [NEW, NEW_PAIR, NEW_TO_PAIR, ONE_OF_PAIR,
 
 /// The last epoch in which the other engine was active, as the record of an engine says.
 pub(super) fn last_of(record: &EngineRecord) -> Epoch {
-    record.epoch.max(record.beside)
+    record.epoch.max(record.peer_epoch)
 }
 
 /// Whether the idle engine has been active since, as its record says: the active one has lost that.
-fn was_left_for(active: Recorded<'_>, idle: Recorded<'_>, known: Known) -> bool {
+fn was_left_for(active: Recorded<'_>, idle: Recorded<'_>, known: NodeMemory) -> bool {
     last_of(idle.record) > active.record.epoch.max(known.epoch)
 }
 
 /// The engine has no record. It becomes active.
-fn founded(engine: Engine<'_>, pair: &[String], known: Known) -> Next {
+fn founded(engine: Engine<'_>, pair: &[String], known: NodeMemory) -> Next {
     let Engine { index, named, reading } = engine;
     if known.epoch > Epoch::NONE {
         return write(index, after_loss(engine, pair, Epoch::NONE, known), LOST);
@@ -306,10 +306,10 @@ fn founded(engine: Engine<'_>, pair: &[String], known: Known) -> Next {
 }
 
 /// The engine is active, and nothing else is in its way.
-fn active(recorded: Recorded<'_>, known: Known) -> Next {
+fn active(recorded: Recorded<'_>, known: NodeMemory) -> Next {
     let Recorded { engine, record } = recorded;
     let Engine { index, named, reading } = engine;
-    let fresh = record.turned(Active, record.epoch.max(known.epoch).next(reading.now));
+    let fresh = record.with_state(Active, record.epoch.max(known.epoch).next(reading.now));
     if reading.has_gone_back {
         // No promotion is to be trusted.
         let fresh = after_loss(engine, &record.pair, record.epoch, known);
@@ -347,7 +347,7 @@ fn active(recorded: Recorded<'_>, known: Known) -> Next {
     if let Some(held) = record.held_by_elapsed_time(reading.now) {
         return write(
             index,
-            held.turned(Active, fresh.epoch),
+            held.with_state(Active, fresh.epoch),
             "the store's clock was set back: the hold-off counts from now",
         );
     }
@@ -356,7 +356,7 @@ fn active(recorded: Recorded<'_>, known: Known) -> Next {
 
 /// A record in place of one that is lost, or is older than what is known. `left` is the epoch in which the engine was last used at
 /// least.
-fn after_loss(engine: Engine<'_>, pair: &[String], left: Epoch, known: Known) -> EngineRecord {
+fn after_loss(engine: Engine<'_>, pair: &[String], left: Epoch, known: NodeMemory) -> EngineRecord {
     let Engine { named, reading, .. } = engine;
     // While an epoch is ahead of the clock, tokens rise above it with each grant. Those that are lost are not known.
     let epoch = known.epoch.max(left).max(reading.epoch()).ahead_of(reading.now);
@@ -386,12 +386,12 @@ fn after_loss(engine: Engine<'_>, pair: &[String], left: Epoch, known: Known) ->
 }
 
 /// The engine has lost the record that the other one knows of.
-fn lost(engine: Engine<'_>, other: Recorded<'_>, pair: &[String], known: Known) -> Next {
+fn lost(engine: Engine<'_>, other: Recorded<'_>, pair: &[String], known: NodeMemory) -> Next {
     write(engine.index, after_loss(engine, pair, last_of(other.record), known), LOST)
 }
 
 /// The other engine does not answer.
-fn beside_silence(state: EngineState, one: Recorded<'_>, other: Candidate<'_>, known: Known) -> Next {
+fn beside_silence(state: EngineState, one: Recorded<'_>, other: Candidate<'_>, known: NodeMemory) -> Next {
     let Engine { named, reading, .. } = one.engine;
     match state {
         Active if (reading.is_after_fail_over || one.record.epoch < known.epoch) && !other.is_left_out => {
@@ -420,37 +420,37 @@ fn beside_silence(state: EngineState, one: Recorded<'_>, other: Candidate<'_>, k
 
 /// Whether the copy of an engine may be given up without a word from the other one. This node has used an engine before the copy began,
 /// and none since. An operator who leaves a stopped engine vouches that it stays so until every node uses the other one.
-pub(super) fn may_be_given_up(moving: &EngineRecord, known: Known) -> bool {
+pub(super) fn may_be_given_up(moving: &EngineRecord, known: NodeMemory) -> bool {
     known.epoch > Epoch::NONE && known.epoch < moving.epoch
 }
 
 /// The frozen engine is active again.
-fn give_up(frozen: Recorded<'_>, known: Known, why: &'static str) -> Next {
+fn give_up(frozen: Recorded<'_>, known: NodeMemory, why: &'static str) -> Next {
     let Recorded { engine, record } = frozen;
     write(engine.index, given_up(engine.reading, record, known), why)
 }
 
 /// The record of a frozen engine that is active again, always with a hold-off, and as after a loss.
-pub(super) fn given_up(reading: &Reading, record: &EngineRecord, known: Known) -> EngineRecord {
+pub(super) fn given_up(reading: &Reading, record: &EngineRecord, known: NodeMemory) -> EngineRecord {
     let epoch = record.epoch.max(known.epoch).next(reading.now);
-    known.held_off(&record.turned(Active, epoch).with_loss(), reading.now)
+    known.held_off(&record.with_state(Active, epoch).with_loss(), reading.now)
 }
 
 /// The engine is active, and the other one of the pair has lost what it had. The lost engine may have been active in a later epoch. A node that
 /// has used this engine in its epoch knows that it was not; any other node begins a hold-off. The node writes what it did into this record,
 /// so that it happens once.
-fn unless_left(one: Recorded<'_>, other: Engine<'_>, known: Known) -> Next {
+fn unless_left(one: Recorded<'_>, other: Engine<'_>, known: NodeMemory) -> Next {
     let Recorded { engine: Engine { index, reading, .. }, record } = one;
     let next = active(one, known);
-    if record.lost_beside || !matches!(next, Next::Serve { .. }) {
+    if record.peer_lost_data || !matches!(next, Next::Serve { .. }) {
         return next;
     }
     if known.epoch >= record.epoch && !known.has_slept {
-        let record = EngineRecord { lost_beside: true, ..record.clone() };
+        let record = EngineRecord { peer_lost_data: true, ..record.clone() };
         return write(index, record, "the other engine of the pair has lost what it had: this one was not left for it");
     }
-    let epoch = record.epoch.max(record.beside).ahead_of(reading.now);
-    let fresh = EngineRecord { lost_beside: true, ..record.turned(Active, epoch) }.with_loss();
+    let epoch = record.epoch.max(record.peer_epoch).ahead_of(reading.now);
+    let fresh = EngineRecord { peer_lost_data: true, ..record.with_state(Active, epoch) }.with_loss();
     if other.named.is_trusted && (other.named.may_forget || other.reading.record.is_some()) {
         return write(index, fresh, LEFT);
     }
@@ -458,11 +458,11 @@ fn unless_left(one: Recorded<'_>, other: Engine<'_>, known: Known) -> Next {
 }
 
 /// The one engine is active, and was not left for the other one.
-fn beside_idle(one: Recorded<'_>, other: Recorded<'_>, known: Known) -> Next {
+fn beside_idle(one: Recorded<'_>, other: Recorded<'_>, known: NodeMemory) -> Next {
     let has_lost = other.engine.reading.is_after_fail_over;
     let next = if has_lost { unless_left(one, other.engine, known) } else { active(one, known) };
-    if one.record.lost_beside && !has_lost && matches!(next, Next::Serve { .. }) {
-        let record = EngineRecord { lost_beside: false, ..one.record.clone() };
+    if one.record.peer_lost_data && !has_lost && matches!(next, Next::Serve { .. }) {
+        let record = EngineRecord { peer_lost_data: false, ..one.record.clone() };
         return write(one.engine.index, record, "the other engine of the pair is in order again");
     }
     // One that is being filled has a record of the switch. A write of it would lose the count of what was copied.
@@ -473,23 +473,23 @@ fn beside_idle(one: Recorded<'_>, other: Recorded<'_>, known: Known) -> Next {
     let state = if has_lost { Standby } else { other.record.state };
     // A process that leaves the active engine for this one learns from this record how high the tokens are, and how long the leases.
     let EngineRecord { epoch, ttl_ms_max, operations_more_ms, .. } = *one.record;
-    let record = EngineRecord { state, beside: epoch, ttl_ms_max, operations_more_ms, ..other.record.clone() };
+    let record = EngineRecord { state, peer_epoch: epoch, ttl_ms_max, operations_more_ms, ..other.record.clone() };
     if record == *other.record && !has_lost {
         return next;
     }
-    beside(next, Change { engine: other.engine.index, record, why: KNOWS })
+    with_chore(next, Change { engine: other.engine.index, record, why: KNOWS })
 }
 
 /// The other engine is active, and this one was left for it.
-fn left(one: Recorded<'_>, other: Recorded<'_>, pair: &[String], known: Known) -> Next {
+fn left(one: Recorded<'_>, other: Recorded<'_>, pair: &[String], known: NodeMemory) -> Next {
     let record =
-        EngineRecord { copied: u64::MAX, pair: pair.to_vec(), ..one.record.turned(Retired, other.record.epoch) };
+        EngineRecord { copied: u64::MAX, pair: pair.to_vec(), ..one.record.with_state(Retired, other.record.epoch) };
     let chore = Change { engine: one.engine.index, record, why: "the other engine is active in a later epoch" };
-    beside(active(other, known), chore)
+    with_chore(active(other, known), chore)
 }
 
 /// The one engine is frozen, and the other one fills in the same epoch.
-fn copied(frozen: Recorded<'_>, filling: Engine<'_>, known: Known) -> Next {
+fn copied(frozen: Recorded<'_>, filling: Engine<'_>, known: NodeMemory) -> Next {
     let is_after_fail_over = frozen.engine.reading.is_after_fail_over || filling.reading.is_after_fail_over;
     // A node that has used an engine in the epoch of the copy knows that both have lost their last records.
     if is_after_fail_over || known.epoch >= frozen.record.epoch {
@@ -503,8 +503,8 @@ fn copied(frozen: Recorded<'_>, filling: Engine<'_>, known: Known) -> Next {
 
 /// The record of an engine that was emptied and that nothing is copied to. Nothing is known of the leases of the engine that it
 /// replaces but what this node knows.
-pub(super) fn emptied(filling: &EngineRecord, now: Timestamp, known: Known) -> EngineRecord {
-    known.held_off(&EngineRecord { since: filling.epoch, ..filling.turned(Active, filling.epoch) }, now)
+pub(super) fn emptied(filling: &EngineRecord, now: Timestamp, known: NodeMemory) -> EngineRecord {
+    known.held_off(&EngineRecord { since: filling.epoch, ..filling.with_state(Active, filling.epoch) }, now)
 }
 
 /// The two records are read at the same time, each within the time that a node gives an engine to answer, in ms: as much later,
@@ -513,7 +513,7 @@ const READINGS_APART_MS: u64 = 2_000;
 
 /// The record of the engine that all states were copied to. If a node has used it in its epoch, it has lost what came after the copy; with
 /// fewer states than were copied, also a part of that.
-fn take_over(retired: Recorded<'_>, filled: Recorded<'_>, known: Known) -> EngineRecord {
+fn activate_copy(retired: Recorded<'_>, filled: Recorded<'_>, known: NodeMemory) -> EngineRecord {
     let (from, old) = (retired.engine.reading, retired.record);
     let (to, filling) = (filled.engine.reading, filled.record);
     let by_ms = to.now.as_ms().cast_signed() - from.now.as_ms().cast_signed();
@@ -534,7 +534,7 @@ fn take_over(retired: Recorded<'_>, filled: Recorded<'_>, known: Known) -> Engin
         operations_more_ms: old.operations_more_ms,
         operations_extra_ms: old.operations_extra_ms,
         since: filling.epoch,
-        ..filling.turned(Active, filling.epoch).held_until(moved(old.hold_off_until), to.now)
+        ..filling.with_state(Active, filling.epoch).held_until(moved(old.hold_off_until), to.now)
     };
     if to.is_after_fail_over || known.epoch >= filling.epoch || to.copied < old.copied {
         let epoch = filling.epoch.max(known.epoch).next(to.now);

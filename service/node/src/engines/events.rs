@@ -100,7 +100,7 @@ impl EngineSet {
         if era <= used.era {
             return Ok(used);
         }
-        self.inner.look(&mut *self.inner.looking.lock().await).await;
+        self.inner.poll_records(&mut *self.inner.poll_lock.lock().await).await;
         let used = self.used()?;
         let have_all_answered = self.view().engines.iter().all(|engine| engine.reading.is_ok());
         if era <= used.era || have_all_answered { Ok(used) } else { Err(self.unavailable()) }
@@ -140,7 +140,7 @@ impl EngineSet {
     /// The other engine of the pair, if it was left by a planned switch and has had every event since.
     ///
     /// # Errors
-    /// `Unavailable` if it does not answer now and did at the last look.
+    /// `Unavailable` if it does not answer now and did at the last poll.
     async fn frozen(&self, used: &UsedStore) -> Result<Option<(Arc<dyn Store>, EngineRecord)>, StoreError> {
         let other = 1 - used.index;
         let Some(store) = self.inner.slots.get(other).and_then(Slot::if_open) else { return Ok(None) };

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::copy::bounded;
 use super::copying::Copying;
 use super::decide::{emptied, given_up, last_of, may_be_given_up};
-use super::pair::{CALLERS, EngineSet, Inner, LOOK_SOON, Looks};
+use super::pair::{CALLERS, EngineSet, Inner, POLL_SOON, Poll};
 use crate::store::StoreError;
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading};
 use crate::store::store_clock::{JUMP_MS_MIN, Jump};
@@ -96,10 +96,10 @@ impl EngineSet {
         let Some(to) = to else { return Ok(()) };
         let until = Instant::now() + patience;
         loop {
-            let mut looks = inner.looking.lock().await;
-            inner.look(&mut looks).await;
-            let given_up = looks.given_up;
-            drop(looks);
+            let mut poll = inner.poll_lock.lock().await;
+            inner.poll_records(&mut poll).await;
+            let given_up = poll.given_up;
+            drop(poll);
             let standing = self.standing();
             match standing {
                 Some(standing) if standing.index == to && standing.epoch >= epoch => return Ok(()),
@@ -113,7 +113,7 @@ impl EngineSet {
                     let trouble = self.view().trouble.unwrap_or_default();
                     return Err(OrderFailure::GivenUp(format!("the switch is not complete yet: {trouble}")));
                 }
-                _ => sleep(LOOK_SOON).await,
+                _ => sleep(POLL_SOON).await,
             }
         }
     }
@@ -133,7 +133,7 @@ impl EngineSet {
             if Instant::now() > until {
                 return Err(OrderFailure::GivenUp(format!("nothing was changed: {CALLERS}")));
             }
-            sleep(LOOK_SOON).await;
+            sleep(POLL_SOON).await;
         }
         Ok(())
     }
@@ -226,9 +226,9 @@ impl Inner {
             None => None,
         };
         for _ in 0..TRIES {
-            let mut looks = self.looking.lock().await;
-            let readings = self.read_all(&mut looks).await;
-            let active = Self::active(&looks, &readings);
+            let mut poll = self.poll_lock.lock().await;
+            let readings = self.read_all(&mut poll).await;
+            let active = Self::active(&poll, &readings);
             let to = match ordered {
                 Some(to) => to,
                 None => self.other_one(active, &readings)?,
@@ -239,17 +239,17 @@ impl Inner {
             if active == Some(to) && !Self::is_in_doubt(to, &readings) {
                 let epoch = target.epoch();
                 if order.force {
-                    drop(looks);
+                    drop(poll);
                     self.change_active(|record, _| record.forced()).await?;
                 }
                 return Ok((None, epoch));
             }
-            if let Some(epoch) = self.begin_order(&mut looks, order, active, to, &readings).await? {
+            if let Some(epoch) = self.begin_order(&mut poll, order, active, to, &readings).await? {
                 return Ok((Some(to), epoch));
             }
-            self.look(&mut looks).await;
-            drop(looks);
-            sleep(LOOK_SOON).await;
+            self.poll_records(&mut poll).await;
+            drop(poll);
+            sleep(POLL_SOON).await;
         }
         Err(OrderFailure::Contended)
     }
@@ -277,7 +277,7 @@ impl Inner {
     /// Makes the change with which the switch to an engine begins. Returns its epoch; `None` if the records have to be looked at first.
     async fn begin_order(
         &self,
-        looks: &mut Looks,
+        poll: &mut Poll,
         order: &SwitchOrder,
         active: Option<usize>,
         to: usize,
@@ -288,15 +288,15 @@ impl Inner {
         if let Some(record) = target.record.as_ref().filter(|_| target.is(EngineState::Moving) && active.is_none()) {
             // If it is not sure that the copy was not left for the other engine, an operator must say that this is stopped. What was
             // copied may be out of date then, and is not used.
-            if readings[from].is_ok() || may_be_given_up(record, self.known(looks)) {
-                return self.give_up(looks, to, target, record).await;
+            if readings[from].is_ok() || may_be_given_up(record, self.known(poll)) {
+                return self.give_up(poll, to, target, record).await;
             }
         }
         let is_copied = |retired: &Reading, filling: &Reading| {
             retired.is(EngineState::Retired) && filling.is(EngineState::Filling) && retired.epoch() == filling.epoch()
         };
         match &readings[from] {
-            // One of the engines becomes active first, or this one is to be retired first: the next look settles it.
+            // One of the engines becomes active first, or this one is to be retired first: the next poll settles it.
             Ok(source) if is_copied(source, target) || is_copied(target, source) => Ok(None),
             Ok(source)
                 if target.is(EngineState::Moving)
@@ -305,25 +305,25 @@ impl Inner {
                 Ok(None)
             }
             Ok(_) if order.is_stopped => Err(OrderFailure::NotStopped(self.name(from))),
-            // It is to be one of the pair first: the next looks see to it.
+            // It is to be one of the pair first: the next polls see to it.
             Ok(source) if source.record.as_ref().is_some_and(|record| record.pair.is_empty()) => Ok(None),
             Ok(source) if source.is(EngineState::Moving) => Ok(Some(source.epoch())),
-            Ok(source) => self.begin(looks, (from, source), (to, target)).await,
+            Ok(source) => self.begin(poll, (from, source), (to, target)).await,
             Err(_) if !order.is_stopped => Err(OrderFailure::InDoubt(self.name(from))),
-            Err(_) if active == Some(to) => self.go_on(looks, (to, target), order.force).await,
-            Err(_) => self.abandon(looks, (to, target), order.force).await,
+            Err(_) if active == Some(to) => self.go_on(poll, (to, target), order.force).await,
+            Err(_) => self.abandon(poll, (to, target), order.force).await,
         }
     }
 
     /// Empties the target, then freezes the source: from there on any node goes on. `None`: another node was faster.
     async fn begin(
         &self,
-        looks: &mut Looks,
+        poll: &mut Poll,
         (from, source): (usize, &Reading),
         (to, target): (usize, &Reading),
     ) -> Result<Option<Epoch>, OrderFailure> {
         // One that was left for an engine that has lost its data since is not copied: leases are missing there.
-        let is_active = source.is(EngineState::Active) && source.epoch() >= looks.epoch;
+        let is_active = source.is(EngineState::Active) && source.epoch() >= poll.epoch;
         // Another order has begun the same switch. To begin again with the target could empty it after it has got all states.
         let is_begun = is_active && target.is(EngineState::Filling) && target.epoch() > source.epoch();
         // It has got states already, so the source was frozen: what was read of that is old, or it has lost its last record.
@@ -337,37 +337,38 @@ impl Inner {
         let epoch = if is_begun && !target.is_after_fail_over {
             target.epoch()
         } else {
-            looks.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now))
+            poll.epoch.max(source.epoch()).max(target.epoch()).next(source.now.max(target.now))
         };
         let known_ms = source.record.as_ref().map_or(0, |record| record.ttl_ms_max);
-        if !self.fill(looks, (to, target), epoch, known_ms).await? {
+        if !self.fill(poll, (to, target), epoch, known_ms).await? {
             return Ok(None);
         }
         let Some(record) = source.record.as_ref().filter(|_| is_active) else {
             // Neither engine is active: nothing is copied. From here on the other one cannot become active any more.
-            let none = self.known(looks).first_record(EngineState::Standby, epoch, &self.pair);
-            let standby = source.record.as_ref().map_or(none, |record| record.turned(EngineState::Standby, epoch));
+            let none = self.known(poll).first_record(EngineState::Standby, epoch, &self.pair);
+            let standby = source.record.as_ref().map_or(none, |record| record.with_state(EngineState::Standby, epoch));
             let is_written = self.slots[from].write(self.patience, source, &standby).await;
             if !is_written.map_err(|error| self.failed(from, &error))? {
                 return Ok(None);
             }
-            return self.activate(looks, to, epoch, false).await;
+            return self.activate(poll, to, epoch, false).await;
         };
-        looks.copying = Some(Copying::new(epoch, true));
-        looks.given_up = "";
-        let frozen = self.slots[from].change(self.patience, source, &record.turned(EngineState::Moving, epoch)).await;
+        poll.copying = Some(Copying::new(epoch, true));
+        poll.given_up = "";
+        let frozen =
+            self.slots[from].change(self.patience, source, &record.with_state(EngineState::Moving, epoch)).await;
         Ok(frozen.map_err(|error| self.failed(from, &error))?.then_some(epoch))
     }
 
     /// The engine is being copied, and it is to stay active. `None`: another node was faster.
     async fn give_up(
         &self,
-        looks: &Looks,
+        poll: &Poll,
         to: usize,
         target: &Reading,
         record: &EngineRecord,
     ) -> Result<Option<Epoch>, OrderFailure> {
-        let next = given_up(target, record, self.known(looks));
+        let next = given_up(target, record, self.known(poll));
         let written = self.slots[to].change(self.patience, target, &next).await;
         Ok(written.map_err(|error| self.failed(to, &error))?.then_some(next.epoch))
     }
@@ -382,19 +383,19 @@ impl Inner {
     /// The other engine is stopped, and this one goes on after its fail-over. `None`: another node was faster.
     async fn go_on(
         &self,
-        looks: &mut Looks,
+        poll: &mut Poll,
         (to, target): (usize, &Reading),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let Some(record) = &target.record else { return Ok(None) };
         // The other engine's clock may be ahead, and its epoch with it. So this epoch is as far ahead as that of an engine that is emptied.
-        let epoch = record.epoch.max(looks.epoch).ahead_of(target.now);
-        let held = EngineRecord { epoch, ..given_up(target, record, self.known(looks)) }.with_loss();
+        let epoch = record.epoch.max(poll.epoch).ahead_of(target.now);
+        let held = EngineRecord { epoch, ..given_up(target, record, self.known(poll)) }.with_loss();
         let next = if force { held.forced() } else { held };
         let is_written = self.slots[to].write(self.patience, target, &next).await;
         let is_written = is_written.map_err(|error| self.failed(to, &error))?;
         if is_written {
-            looks.epoch = next.epoch;
+            poll.epoch = next.epoch;
         }
         Ok(is_written.then_some(next.epoch))
     }
@@ -402,32 +403,32 @@ impl Inner {
     /// The other engine is stopped: what this one held when it was left does not count.
     async fn abandon(
         &self,
-        looks: &mut Looks,
+        poll: &mut Poll,
         (to, target): (usize, &Reading),
         force: bool,
     ) -> Result<Option<Epoch>, OrderFailure> {
         let left = target.record.as_ref().map_or(Epoch::NONE, last_of);
-        let epoch = looks.epoch.max(left).ahead_of(target.now);
-        if !self.fill(looks, (to, target), epoch, 0).await? {
+        let epoch = poll.epoch.max(left).ahead_of(target.now);
+        if !self.fill(poll, (to, target), epoch, 0).await? {
             return Ok(None);
         }
-        self.activate(looks, to, epoch, force).await
+        self.activate(poll, to, epoch, force).await
     }
 
     /// Empties an engine for an epoch, in which it may be filling already.
     async fn fill(
         &self,
-        looks: &Looks,
+        poll: &Poll,
         (to, target): (usize, &Reading),
         epoch: Epoch,
         known_ms: u64,
     ) -> Result<bool, OrderFailure> {
         let failed = |error: StoreError| self.failed(to, &error);
         let before_ms = target.record.as_ref().map_or(0, |record| record.ttl_ms_max);
-        let ttl_ms_max = before_ms.max(known_ms).max(self.known(looks).lease_ms_max());
+        let ttl_ms_max = before_ms.max(known_ms).max(self.known(poll).lease_ms_max());
         let before_ms = target.record.as_ref().map_or(0, |record| record.operations_more_ms);
         let filling = EngineRecord {
-            operations_more_ms: before_ms.max(self.known(looks).operations_more_ms),
+            operations_more_ms: before_ms.max(self.known(poll).operations_more_ms),
             ..EngineRecord::new(EngineState::Filling, epoch, &self.pair, ttl_ms_max)
         };
         let is_filling = target.is(EngineState::Filling) && target.epoch() == epoch;
@@ -441,7 +442,7 @@ impl Inner {
     /// Makes an emptied engine active, with a hold-off.
     async fn activate(
         &self,
-        looks: &mut Looks,
+        poll: &mut Poll,
         to: usize,
         epoch: Epoch,
         force: bool,
@@ -449,12 +450,12 @@ impl Inner {
         let failed = |error: StoreError| self.failed(to, &error);
         let reading = self.slots[to].read(self.patience).await.map_err(failed)?;
         let Some(record) = reading.record.as_ref().filter(|_| reading.epoch() == epoch) else { return Ok(None) };
-        let held = emptied(record, reading.now, self.known(looks));
+        let held = emptied(record, reading.now, self.known(poll));
         let record = if force { held.forced() } else { held };
         let is_written = self.slots[to].write(self.patience, &reading, &record).await.map_err(failed)?;
         if is_written {
             // The operator has vouched for it to this node, so it need not read the engine that was left.
-            looks.epoch = epoch;
+            poll.epoch = epoch;
         }
         Ok(is_written.then_some(epoch))
     }
@@ -465,9 +466,9 @@ impl Inner {
         change: impl Fn(&EngineRecord, Timestamp) -> EngineRecord,
     ) -> Result<(EngineRecord, Timestamp), OrderFailure> {
         for _ in 0..TRIES {
-            let mut looks = self.looking.lock().await;
-            let readings = self.read_all(&mut looks).await;
-            let active = Self::active(&looks, &readings);
+            let mut poll = self.poll_lock.lock().await;
+            let readings = self.read_all(&mut poll).await;
+            let active = Self::active(&poll, &readings);
             let Some((index, Ok(reading))) = active.map(|index| (index, &readings[index])) else {
                 return Err(self.no_answer(0));
             };
@@ -476,10 +477,10 @@ impl Inner {
             if next == *record {
                 return Ok((next, reading.now));
             }
-            let next = next.turned(EngineState::Active, next.epoch.next(reading.now));
+            let next = next.with_state(EngineState::Active, next.epoch.next(reading.now));
             let written = self.slots[index].change(self.patience, reading, &next).await;
             let is_written = written.map_err(|error| self.failed(index, &error))?;
-            self.look(&mut looks).await;
+            self.poll_records(&mut poll).await;
             if is_written {
                 return Ok((next, reading.now));
             }
@@ -488,10 +489,10 @@ impl Inner {
     }
 
     /// The active engine. An engine that was left while it was stopped may be back, and not be retired yet.
-    fn active(looks: &Looks, readings: &[Result<Reading, StoreError>]) -> Option<usize> {
+    fn active(poll: &Poll, readings: &[Result<Reading, StoreError>]) -> Option<usize> {
         let epoch = |reading: &Result<Reading, StoreError>| {
             let reading = reading.as_ref().ok().filter(|reading| reading.is(EngineState::Active))?;
-            Some(reading.epoch()).filter(|epoch| *epoch >= looks.epoch)
+            Some(reading.epoch()).filter(|epoch| *epoch >= poll.epoch)
         };
         let active = readings.iter().enumerate().filter_map(|(index, reading)| Some((epoch(reading)?, index)));
         active.max().map(|(_, index)| index)

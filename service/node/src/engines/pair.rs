@@ -12,18 +12,18 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::copying::Copying;
-use super::decide::{self, Candidate, Change, Known, Next};
+use super::decide::{self, Candidate, Change, Next, NodeMemory};
 use super::slot::{EngineSpec, Slot, no_answer};
 use crate::store::engine_record::{EngineRecord, EngineState, Epoch, Reading, Risk};
 use crate::store::store_clock::suspended_ms;
 use crate::store::{Store, StoreError};
 
 /// How often a node reads the records while one engine serves, and while none does.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-pub(super) const LOOK_SOON: Duration = Duration::from_millis(25);
+const POLL_EVERY: Duration = Duration::from_secs(1);
+pub(super) const POLL_SOON: Duration = Duration::from_millis(25);
 pub(super) const CALLERS: &str =
     "a transaction of a caller that has used latchgate.guard or latchgate.post is still open";
-/// Changes that one look makes at most.
+/// Changes that one poll makes at most.
 const ROUNDS_MAX: usize = 16;
 /// A node that was stopped for longer may have missed that the other engine was used.
 const SLEPT_MIN: Duration = Duration::from_secs(3);
@@ -105,7 +105,7 @@ pub struct View {
 /// One store, or a pair of which one is active. Clones share it.
 pub struct EngineSet {
     pub(super) inner: Arc<Inner>,
-    /// Ends the looks with the last handle.
+    /// Ends the polls with the last handle.
     _running: Arc<DropGuard>,
 }
 
@@ -127,24 +127,24 @@ pub(super) struct Inner {
     operations_more_ms: u64,
     standing: watch::Sender<Option<Arc<Standing>>>,
     view: watch::Sender<View>,
-    /// One look at a time.
-    pub(super) looking: tokio::sync::Mutex<Looks>,
-    /// Something has happened that the next look is to see at once.
+    /// One poll at a time.
+    pub(super) poll_lock: tokio::sync::Mutex<Poll>,
+    /// Something has happened that the next poll is to see at once.
     pub(super) changed: Notify,
 }
 
-/// What a node remembers between looks.
+/// What a node remembers between poll.
 #[derive(Default)]
-pub(super) struct Looks {
+pub(super) struct Poll {
     /// The highest epoch in which it has used an engine.
     pub(super) epoch: Epoch,
-    /// See [`Known::ttl_ms_seen`].
+    /// See [`NodeMemory::ttl_ms_seen`].
     ttl_ms_seen: u64,
     /// As the record in use said, see [`EngineRecord::operations_more_ms`].
     operations_more_seen: u64,
-    /// When the last look began, and [`suspended_ms`] then.
+    /// When the last poll began, and [`suspended_ms`] then.
     began: Option<(Instant, f64)>,
-    /// Since this node last used an engine it was stopped for some time: see [`Known::has_slept`].
+    /// Since this node last used an engine it was stopped for some time: see [`NodeMemory::has_slept`].
     has_slept: bool,
     /// Which engines have answered since the node started.
     has_answered: [bool; 2],
@@ -157,7 +157,7 @@ pub(super) struct Looks {
 }
 
 impl EngineSet {
-    /// Finds out which engine is active, and keeps looking. `patience` is the longest time for an engine's answer.
+    /// Finds out which engine is active, and keeps poll_lock. `patience` is the longest time for an engine's answer.
     ///
     /// # Errors
     /// Says why no engine can be used. An engine that cannot be opened at all fails here too, unless the other one serves.
@@ -181,9 +181,9 @@ impl EngineSet {
     ) -> BoxFuture<'static, anyhow::Result<Self>> {
         async move {
             let operations_more_ms = operation_ttl_ms_max.saturating_sub(ttl_ms_max);
-            let engines = Self::new(specs, patience, (ttl_ms_max, operations_more_ms), Looks::default());
+            let engines = Self::new(specs, patience, (ttl_ms_max, operations_more_ms), Poll::default());
             if let [only] = &engines.inner.slots[..] {
-                // A look does not wait until it is open, and does not keep the reason if that fails.
+                // A poll does not wait until it is open, and does not keep the reason if that fails.
                 only.store().await.map_err(|error| anyhow::anyhow!(error.reason()))?;
             }
             let mut failure = String::new();
@@ -205,7 +205,7 @@ impl EngineSet {
                 }
                 failure = trouble;
                 let mut standing = engines.inner.standing.subscribe();
-                let _ = timeout(LOOK_SOON * 4, standing.wait_for(Option::is_some)).await;
+                let _ = timeout(POLL_SOON * 4, standing.wait_for(Option::is_some)).await;
             }
             Ok(engines)
         }
@@ -215,14 +215,14 @@ impl EngineSet {
     /// As [`EngineSet::start`], for a process that grants no leases, without waiting for an engine to serve. Unless the records say how long
     /// leases are, `ttl_ms_max` is the longest.
     pub fn join(specs: Vec<EngineSpec>, patience: Duration, ttl_ms_max: u64) -> Self {
-        Self::new(specs, patience, (0, 0), Looks { ttl_ms_seen: ttl_ms_max, ..Looks::default() })
+        Self::new(specs, patience, (0, 0), Poll { ttl_ms_seen: ttl_ms_max, ..Poll::default() })
     }
 
     fn new(
         specs: Vec<EngineSpec>,
         patience: Duration,
         (ttl_ms_max, operations_more_ms): (u64, u64),
-        looks: Looks,
+        poll: Poll,
     ) -> Self {
         let mut pair: Vec<String> = specs.iter().map(|spec| spec.name.clone()).collect();
         pair.sort();
@@ -234,16 +234,16 @@ impl EngineSet {
             operations_more_ms,
             standing: watch::Sender::new(None),
             view: watch::Sender::default(),
-            looking: tokio::sync::Mutex::new(looks),
+            poll_lock: tokio::sync::Mutex::new(poll),
             changed: Notify::new(),
         });
         let running = CancellationToken::new();
-        let looks = Arc::clone(&inner);
+        let poll = Arc::clone(&inner);
         tokio::spawn(running.clone().run_until_cancelled_owned(async move {
             loop {
-                looks.look(&mut *looks.looking.lock().await).await;
-                let pause = if looks.standing.borrow().is_some() { LOOK_EVERY } else { LOOK_SOON };
-                let _ = timeout(pause, looks.changed.notified()).await;
+                poll.poll_records(&mut *poll.poll_lock.lock().await).await;
+                let pause = if poll.standing.borrow().is_some() { POLL_EVERY } else { POLL_SOON };
+                let _ = timeout(pause, poll.changed.notified()).await;
             }
         }));
         Self { inner, _running: Arc::new(running.drop_guard()) }
@@ -278,7 +278,7 @@ impl EngineSet {
 
     /// Reads the records again, because a store has refused the epoch of `stale`.
     pub async fn refresh(&self, stale: Epoch) {
-        let Ok(mut looks) = self.inner.looking.try_lock() else {
+        let Ok(mut poll) = self.inner.poll_lock.try_lock() else {
             // Another task is at it.
             let mut standing = self.inner.standing.subscribe();
             let is_fresh =
@@ -287,7 +287,7 @@ impl EngineSet {
             return;
         };
         if self.standing().is_some_and(|standing| standing.epoch == stale) {
-            self.inner.look(&mut looks).await;
+            self.inner.poll_records(&mut poll).await;
         }
     }
 
@@ -332,27 +332,27 @@ impl EngineSet {
 
 impl Inner {
     /// Reads the records and does what they ask for, until an engine serves or nothing more can be done.
-    pub(super) fn look<'a>(self: &'a Arc<Self>, looks: &'a mut Looks) -> BoxFuture<'a, ()> {
+    pub(super) fn poll_records<'a>(self: &'a Arc<Self>, poll: &'a mut Poll) -> BoxFuture<'a, ()> {
         // Boxed: the compiler cannot tell otherwise that callers' futures can move between threads.
-        Box::pin(self.look_until_settled(looks))
+        Box::pin(self.poll_until_settled(poll))
     }
 
-    async fn look_until_settled(self: &Arc<Self>, looks: &mut Looks) {
+    async fn poll_until_settled(self: &Arc<Self>, poll: &mut Poll) {
         for _ in 0..ROUNDS_MAX {
-            let readings = self.read_all(looks).await;
-            match decide::next(&self.candidates(looks, &readings), &self.pair, self.known(looks)) {
+            let readings = self.read_all(poll).await;
+            match decide::next(&self.candidates(poll, &readings), &self.pair, self.known(poll)) {
                 Next::Serve { engine, chore } => {
-                    self.serve(looks, engine, &readings);
-                    return self.do_beside(looks, chore, &readings);
+                    self.serve(poll, engine, &readings);
+                    return self.update_peer(poll, chore, &readings);
                 }
                 Next::Wait(trouble) => return self.wait(readings, trouble),
                 Next::Write(mut change) => {
                     let Ok(read) = &readings[change.engine] else { return };
                     if read.is(EngineState::Moving) && change.record.state == EngineState::Active {
-                        if looks.copying.as_ref().is_some_and(Copying::awaits_callers) {
+                        if poll.copying.as_ref().is_some_and(Copying::awaits_callers) {
                             change.why = CALLERS;
                         }
-                        looks.given_up = change.why;
+                        poll.given_up = change.why;
                     }
                     if let Err(error) = self.write(&change, read).await {
                         let name = &self.slots[change.engine].spec.name;
@@ -361,9 +361,9 @@ impl Inner {
                 }
                 Next::Copy { from, to } => {
                     if let Ok(source) = &readings[from] {
-                        self.copy(looks, from, to, source);
+                        self.copy(poll, from, to, source);
                     }
-                    let awaits_callers = looks.copying.as_ref().is_some_and(Copying::awaits_callers);
+                    let awaits_callers = poll.copying.as_ref().is_some_and(Copying::awaits_callers);
                     let is_filled = format!("{} is being filled", self.slots[to].spec.name);
                     return self.wait(readings, if awaits_callers { CALLERS.to_owned() } else { is_filled });
                 }
@@ -390,15 +390,15 @@ impl Inner {
     }
 
     /// Changes the record of an engine that does not serve. It may refuse or never answer: nothing waits for it.
-    fn do_beside(self: &Arc<Self>, looks: &mut Looks, chore: Option<Change>, readings: &[Result<Reading, StoreError>]) {
+    fn update_peer(self: &Arc<Self>, poll: &mut Poll, chore: Option<Change>, readings: &[Result<Reading, StoreError>]) {
         let Some(change) = chore else { return };
         let Ok(read) = readings[change.engine].clone() else { return };
-        let before = looks.chore.take();
+        let before = poll.chore.take();
         if before.as_ref().is_some_and(|(_, task)| !task.is_finished()) {
-            looks.chore = before;
+            poll.chore = before;
             return;
         }
-        // It is tried at every look, and reported once.
+        // It is tried at every poll, and reported once.
         let is_reported = before.is_some_and(|(before, _)| before == change);
         let (inner, record) = (Arc::clone(self), change.clone());
         let task = tokio::spawn(async move {
@@ -411,15 +411,15 @@ impl Inner {
                 Err(_) => {}
             }
         });
-        looks.chore = Some((change, AbortOnDropHandle::new(task)));
+        poll.chore = Some((change, AbortOnDropHandle::new(task)));
     }
 
-    pub(super) async fn read_all(&self, looks: &mut Looks) -> Vec<Result<Reading, StoreError>> {
-        let before = looks.began.replace((Instant::now(), suspended_ms()));
+    pub(super) async fn read_all(&self, poll: &mut Poll) -> Vec<Result<Reading, StoreError>> {
+        let before = poll.began.replace((Instant::now(), suspended_ms()));
         let mut readings = join_all(self.slots.iter().map(|slot| slot.read(self.patience))).await;
         if let Some((at, before_ms)) = before {
             let passed_ms = at.elapsed().as_secs_f64() * 1_000.0 + suspended_ms() - before_ms;
-            looks.has_slept |= passed_ms > SLEPT_MIN.as_secs_f64() * 1_000.0;
+            poll.has_slept |= passed_ms > SLEPT_MIN.as_secs_f64() * 1_000.0;
         }
         // An engine is frozen after the other one has begun to fill, and retired after that has all states: only a later reading of that
         // one shows whether it still fills, and how many states it has.
@@ -434,21 +434,21 @@ impl Inner {
         if let Some(to) = (0..2).find(is_copied_to).map(|from| 1 - from).filter(|_| self.slots.len() > 1) {
             readings[to] = self.slots[to].read(self.patience).await;
         }
-        for (has_answered, reading) in looks.has_answered.iter_mut().zip(&readings) {
+        for (has_answered, reading) in poll.has_answered.iter_mut().zip(&readings) {
             *has_answered |= reading.is_ok();
         }
-        Self::follow_copy(looks, &readings);
+        Self::follow_copy(poll, &readings);
         readings
     }
 
-    fn candidates<'a>(&'a self, looks: &Looks, readings: &'a [Result<Reading, StoreError>]) -> Vec<Candidate<'a>> {
+    fn candidates<'a>(&'a self, poll: &Poll, readings: &'a [Result<Reading, StoreError>]) -> Vec<Candidate<'a>> {
         let candidate = |(index, reading): (usize, &'a Result<Reading, StoreError>)| {
             let Slot { spec, .. } = &self.slots[index];
             Candidate {
                 name: &spec.name,
                 reading: reading.as_ref().ok(),
                 // An engine of a pair that is back is no longer left out: it may become active, and then be out of reach.
-                is_left_out: spec.is_left_out && (self.pair.is_empty() || !looks.has_answered[index]),
+                is_left_out: spec.is_left_out && (self.pair.is_empty() || !poll.has_answered[index]),
                 may_forget: self.slots[index].may_forget(),
                 is_trusted: spec.is_trusted,
                 is_new: spec.is_new,
@@ -457,23 +457,23 @@ impl Inner {
         readings.iter().enumerate().map(candidate).collect()
     }
 
-    pub(super) fn known(&self, looks: &Looks) -> Known {
-        Known {
-            epoch: looks.epoch,
+    pub(super) fn known(&self, poll: &Poll) -> NodeMemory {
+        NodeMemory {
+            epoch: poll.epoch,
             ttl_ms_max: self.ttl_ms_max,
-            operations_more_ms: self.operations_more_ms.max(looks.operations_more_seen),
-            ttl_ms_seen: looks.ttl_ms_seen,
-            has_slept: looks.has_slept,
-            is_stalled: looks.copying.as_ref().is_some_and(Copying::is_stalled),
+            operations_more_ms: self.operations_more_ms.max(poll.operations_more_seen),
+            ttl_ms_seen: poll.ttl_ms_seen,
+            has_slept: poll.has_slept,
+            is_stalled: poll.copying.as_ref().is_some_and(Copying::is_stalled),
         }
     }
 
-    fn serve(&self, looks: &mut Looks, index: usize, readings: &[Result<Reading, StoreError>]) {
+    fn serve(&self, poll: &mut Poll, index: usize, readings: &[Result<Reading, StoreError>]) {
         let (Some(Ok(reading)), Some(store)) = (readings.get(index), self.slots[index].if_open()) else { return };
         let Some(record) = &reading.record else { return };
-        looks.epoch = looks.epoch.max(record.epoch);
-        looks.has_slept = false;
-        (looks.ttl_ms_seen, looks.operations_more_seen) = (record.ttl_ms_max, record.operations_more_ms);
+        poll.epoch = poll.epoch.max(record.epoch);
+        poll.has_slept = false;
+        (poll.ttl_ms_seen, poll.operations_more_seen) = (record.ttl_ms_max, record.operations_more_ms);
         let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
         if before != Some((index, record.epoch)) {
             self.report(before, index, record, reading.now);

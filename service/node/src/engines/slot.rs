@@ -108,7 +108,7 @@ impl Slot {
         timeout(patience, read).await.unwrap_or_else(|_| Err(no_answer()))
     }
 
-    /// As [`Slot::write`], of a record that is in force. A fail-over is for the next look to deal with: nothing is written, for the
+    /// As [`Slot::write`], of a record that is in force. A fail-over is for the next poll to deal with: nothing is written, for the
     /// record would name the new server, and no node would begin a hold-off.
     pub(super) async fn change(
         &self,

@@ -6,7 +6,7 @@ use latchgate_core::App;
 use latchgate_core::gate::Outcome;
 use tokio::time::Instant;
 
-use super::give_back::Unanswered;
+use super::give_back::GiveBackOnDrop;
 use super::{BatchReply, Operations, PreCall, Reply, ms};
 use crate::failure::{Answer, Failure};
 
@@ -19,20 +19,20 @@ impl Operations {
     /// Each claim is made by itself, and is given back if another one is refused. Until then other callers find it in progress.
     pub async fn pre_all(&self, app: &App, calls: &[PreCall], all_or_nothing: bool) -> BatchReply {
         let claims = calls.iter().map(|call| async move {
-            let unanswered = Unanswered::new(&self.inner, app, call);
-            let item = self.pre_with(app, call, unanswered.claim.clone()).await;
-            (unanswered, (item, Instant::now()))
+            let give_back = GiveBackOnDrop::new(&self.inner, app, call);
+            let item = self.pre_with(app, call, give_back.claim.clone()).await;
+            (give_back, (item, Instant::now()))
         });
         let claims: Vec<_> = claims.collect();
-        let (unanswered, items): (Vec<_>, Vec<_>) = stream::iter(claims).buffered(AT_ONCE).unzip().await;
+        let (give_back, items): (Vec<_>, Vec<_>) = stream::iter(claims).buffered(AT_ONCE).unzip().await;
         let items: Vec<_> = items.into_iter().map(left).collect();
         let may_go = |item: &_| matches!(item, Ok(Reply { outcome: Outcome::Go(_), .. }));
         let all_may_go = items.iter().all(may_go);
         if all_may_go || !all_or_nothing {
-            unanswered.into_iter().for_each(Unanswered::answered);
+            give_back.into_iter().for_each(GiveBackOnDrop::answered);
             return BatchReply { items, all_may_go };
         }
-        let given_back = unanswered.into_iter().zip(items).map(|(claim, item)| claim.give_back(item));
+        let given_back = give_back.into_iter().zip(items).map(|(claim, item)| claim.give_back(item));
         BatchReply { items: join_all(given_back).await, all_may_go }
     }
 }

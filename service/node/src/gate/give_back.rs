@@ -16,7 +16,7 @@ use crate::failure::{Answer, Failure};
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// A claim whose caller has no answer yet. Dropped before the answer, because the client has gone, it is given back.
-pub(super) struct Unanswered {
+pub(super) struct GiveBackOnDrop {
     inner: Arc<Inner>,
     address: OperationAddress,
     pub claim: Claim,
@@ -25,7 +25,7 @@ pub(super) struct Unanswered {
     is_open: bool,
 }
 
-impl Unanswered {
+impl GiveBackOnDrop {
     pub(super) fn new(inner: &Arc<Inner>, app: &App, call: &PreCall) -> Self {
         let is_open = inner.home_of_new(call).is_ok();
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
@@ -53,7 +53,7 @@ impl Unanswered {
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for GiveBackOnDrop {
     fn drop(&mut self) {
         let (true, Ok(runtime)) = (self.is_open, Handle::try_current()) else { return };
         let Ok(permit) = Arc::clone(&self.inner.in_background).try_acquire_owned() else {

@@ -6,7 +6,7 @@ use latchgate_core::App;
 use latchgate_core::gate::{Claim, Command, HoldOff, OperationAddress, Outcome};
 use tokio::time::Instant;
 
-use super::give_back::Unanswered;
+use super::give_back::GiveBackOnDrop;
 use super::machine::{Machine, fresh_stamp, row_of};
 use super::post::outcome_of;
 use super::waits::Waiting;
@@ -39,9 +39,9 @@ impl Operations {
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
     pub async fn pre(&self, app: &App, call: PreCall) -> Answer<Reply> {
-        let unanswered = Unanswered::new(&self.inner, app, &call);
-        let reply = self.pre_with(app, &call, unanswered.claim.clone()).await;
-        unanswered.answered();
+        let give_back = GiveBackOnDrop::new(&self.inner, app, &call);
+        let reply = self.pre_with(app, &call, give_back.claim.clone()).await;
+        give_back.answered();
         reply
     }
 

@@ -66,7 +66,7 @@ pub fn count(exchange: &Exchange, count: usize) -> Result<(), Problem> {
     }
     let caller = exchange.caller.get().ok_or_else(Problem::defect)?;
     let more = u32::try_from(count).unwrap_or(u32::MAX);
-    Ok(caller.app_use.request(endpoint.is_of_holder, exchange.count(more), more)?)
+    Ok(caller.app_use.request(endpoint.has_holders_quota, exchange.count(more), more)?)
 }
 
 /// The answer to a caller without the scope, or of another app than `default`, if that must be its own.
@@ -86,7 +86,7 @@ fn count_failure(context: &Context, exchange: &Exchange, presented: Option<&str>
     let key_id = presented.and_then(|text| text.parse::<ApiKey>().ok()).map(|key| key.id());
     let (app, why) = match denied {
         Denied::NotYetKnown => return,
-        Denied::NoKey if exchange.endpoint().may_lack_key => return,
+        Denied::NoKey if exchange.endpoint().anonymous_ok => return,
         Denied::NoKey => (None, "no-api-key"),
         Denied::Refused(Refusal::Unknown) => (None, "unknown-api-key"),
         // Only a client that has the secret gets here.

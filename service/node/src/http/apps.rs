@@ -10,7 +10,7 @@ use super::call::{Answered, Call};
 use super::path::PathText;
 use super::problem::{Code, Problem};
 use super::query::Query;
-use crate::access::answers::{AppAnswer, AppsAnswer, DeletedAppAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
+use crate::access::json::{AppAnswer, AppsAnswer, DeletedAppAnswer, KeysAnswer, NewKeyAnswer, RevokedAnswer};
 use crate::access::operator::{AppChangeRequest, KeyRequest};
 use crate::format::{answers, queries, requests};
 

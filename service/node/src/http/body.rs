@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
 
 use super::access;
-use super::endpoint::Served;
+use super::endpoint::RequestContext;
 use super::problem::{Code, Problem};
 
 /// A request counts once more for each of these.
@@ -21,11 +21,11 @@ const COUNTED_BYTES: usize = 1_024;
 /// The body of a request as JSON. An absent body is an empty object.
 pub struct Json<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequest<Served> for Json<T> {
+impl<T: DeserializeOwned> FromRequest<RequestContext> for Json<T> {
     type Rejection = Problem;
 
-    async fn from_request(request: Request, served: &Served) -> Result<Self, Problem> {
-        let Served { context, exchange } = served;
+    async fn from_request(request: Request, served: &RequestContext) -> Result<Self, Problem> {
+        let RequestContext { context, exchange } = served;
         let bytes_max = exchange.endpoint().body.bytes(&context.limits);
         check_encoding(request.headers())?;
         let body = read(request.into_body(), bytes_max, context.limits.body_timeout).await?;

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::access::{self, lacks};
 use super::audit;
 use super::context::Shared;
-use super::endpoint::{Exchange, Served};
+use super::endpoint::{Exchange, RequestContext};
 use super::problem::{Code, Problem};
 use crate::access::Caller;
 use crate::access::operator::Order;
@@ -37,11 +37,11 @@ pub struct Call {
     pub exchange: Arc<Exchange>,
 }
 
-impl FromRequestParts<Served> for Call {
+impl FromRequestParts<RequestContext> for Call {
     type Rejection = Problem;
 
-    async fn from_request_parts(_: &mut Parts, served: &Served) -> Result<Self, Problem> {
-        let Served { context, exchange } = served.clone();
+    async fn from_request_parts(_: &mut Parts, served: &RequestContext) -> Result<Self, Problem> {
+        let RequestContext { context, exchange } = served.clone();
         let caller = Arc::clone(exchange.caller.get().ok_or_else(Problem::defect)?);
         Ok(Self { context, caller, exchange })
     }

@@ -32,10 +32,10 @@ pub struct Endpoint {
     pub id: &'static str,
     pub needs: Needs,
     /// A client finds out here whether it needs an API key, as the console does: a request without one is no failed authentication.
-    pub may_lack_key: bool,
+    pub anonymous_ok: bool,
     pub wait: Wait,
     /// The request only keeps or ends what its client has begun: it passes when the quota refuses other requests.
-    pub is_of_holder: bool,
+    pub has_holders_quota: bool,
     pub body: BodyLimit,
     /// Which apps an operator may name by the query parameter `app`, which the handler never sees.
     pub named_apps: NamedApps,
@@ -45,16 +45,16 @@ pub struct Endpoint {
     pub metric: &'static str,
     /// Requests leave an audit record.
     pub action: Option<&'static str>,
-    pub handler: Answering,
+    pub handler: HandlerFn,
 }
 
 /// Calls a handler.
-pub type Answering = fn(Request, Served) -> BoxFuture<'static, Response>;
+pub type HandlerFn = fn(Request, RequestContext) -> BoxFuture<'static, Response>;
 
 /// The answer of a handler of axum.
-pub fn answering<H, T>(handler: H, request: Request, served: Served) -> BoxFuture<'static, Response>
+pub fn call_handler<H, T>(handler: H, request: Request, served: RequestContext) -> BoxFuture<'static, Response>
 where
-    H: Handler<T, Served, Future = BoxFuture<'static, Response>>,
+    H: Handler<T, RequestContext, Future = BoxFuture<'static, Response>>,
 {
     handler.call(request, served)
 }
@@ -136,16 +136,16 @@ pub const fn row(
     id: &'static str,
     needs: Needs,
     metric: &'static str,
-    handler: Answering,
+    handler: HandlerFn,
 ) -> Endpoint {
     Endpoint {
         method,
         path,
         id,
         needs,
-        may_lack_key: false,
+        anonymous_ok: false,
         wait: Wait::No,
-        is_of_holder: false,
+        has_holders_quota: false,
         body: if matches!(method.as_bytes(), b"GET" | b"DELETE") { BodyLimit::NoBody } else { BodyLimit::Small },
         named_apps: NamedApps::None,
         has_query: false,
@@ -168,24 +168,24 @@ impl Endpoint {
         Self { has_query: true, ..self }
     }
 
-    pub const fn of_any_app(self) -> Self {
+    pub const fn app_parameter(self) -> Self {
         Self { named_apps: NamedApps::One, ..self }
     }
 
-    pub const fn of_all_apps(self) -> Self {
+    pub const fn app_parameter_or_all(self) -> Self {
         Self { named_apps: NamedApps::OneOrAll, ..self }
     }
 
-    pub const fn of_holder(self) -> Self {
-        Self { is_of_holder: true, ..self }
+    pub const fn holders_quota(self) -> Self {
+        Self { has_holders_quota: true, ..self }
     }
 
     pub const fn audit(self, action: &'static str) -> Self {
         Self { action: Some(action), ..self }
     }
 
-    pub const fn may_lack_key(self) -> Self {
-        Self { may_lack_key: true, ..self }
+    pub const fn anonymous_ok(self) -> Self {
+        Self { anonymous_ok: true, ..self }
     }
 
     /// The parameter of a path; empty if the endpoint has none.
@@ -249,13 +249,13 @@ impl Exchange {
 
 /// What handlers and extractors have beside the request.
 #[derive(Clone)]
-pub struct Served {
+pub struct RequestContext {
     pub context: Shared,
     pub exchange: Arc<Exchange>,
 }
 
-impl FromRef<Served> for Shared {
-    fn from_ref(served: &Served) -> Self {
+impl FromRef<RequestContext> for Shared {
+    fn from_ref(served: &RequestContext) -> Self {
         Arc::clone(&served.context)
     }
 }

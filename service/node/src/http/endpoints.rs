@@ -12,7 +12,7 @@ use latchgate_core::access::Scope;
 use super::endpoint::BodyLimit::{Leases, Operations, Results};
 use super::endpoint::Needs::{ApiKey, Metrics, Nothing, Operator};
 use super::endpoint::Wait::{Poll, Stream};
-use super::endpoint::{Endpoint, Found, Needs, answering, row};
+use super::endpoint::{Endpoint, Found, Needs, call_handler, row};
 use super::locks::{acquire, closing, history, interventions, leases as lock, reading};
 use super::problem::{Code, Problem};
 use super::{admin, apps, console, leases, metrics, multilocks, operations, pages, path, status, swagger_ui};
@@ -33,7 +33,7 @@ macro_rules! endpoints {
         others { $($other:expr,)+ }
     ) => {
         pub static ENDPOINTS: &[Endpoint] = &[
-            $(row($($what,)+ |request, context| answering($($handler)::+, request, context)) $(.$with($($value)?))*,)+
+            $(row($($what,)+ |request, context| call_handler($($handler)::+, request, context)) $(.$with($($value)?))*,)+
             $($other,)+
         ];
 
@@ -50,33 +50,33 @@ macro_rules! endpoints {
 endpoints! {
     described {
         row("POST", "/v1/locks/{key}/acquire", "acquireLock", LOCKS, "acquire"; acquire::acquire).wait(Poll),
-        row("POST", "/v1/locks/{key}/renew", "renewLock", LOCKS, "renew"; lock::renew).of_holder(),
+        row("POST", "/v1/locks/{key}/renew", "renewLock", LOCKS, "renew"; lock::renew).holders_quota(),
         row("POST", "/v1/locks/{key}/fence", "checkLockToken", LOCKS, "fence"; interventions::fence),
-        row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke"; interventions::revoke).audit("revoke").of_any_app(),
-        row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release"; lock::release).of_holder(),
-        row("PUT", "/v1/locks/{key}/limit", "setLockLimit", ADMIN, "limit"; interventions::set_limit).audit("set-limit").of_any_app(),
-        row("PUT", "/v1/locks/{key}/closed", "closeLock", ADMIN, "close"; closing::close).audit("close").of_any_app(),
-        row("DELETE", "/v1/locks/{key}/closed", "openLock", ADMIN, "open"; closing::open).audit("open").of_any_app(),
-        row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).of_any_app(),
-        row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit("force").of_any_app(),
-        row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query().of_all_apps(),
-        row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query().of_any_app(),
-        row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream).of_any_app(),
-        row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream).of_all_apps(),
+        row("POST", "/v1/locks/{key}/revoke", "revokeLock", LOCKS, "revoke"; interventions::revoke).audit("revoke").app_parameter(),
+        row("POST", "/v1/locks/{key}/release", "releaseLock", LOCKS, "release"; lock::release).holders_quota(),
+        row("PUT", "/v1/locks/{key}/limit", "setLockLimit", ADMIN, "limit"; interventions::set_limit).audit("set-limit").app_parameter(),
+        row("PUT", "/v1/locks/{key}/closed", "closeLock", ADMIN, "close"; closing::close).audit("close").app_parameter(),
+        row("DELETE", "/v1/locks/{key}/closed", "openLock", ADMIN, "open"; closing::open).audit("open").app_parameter(),
+        row("GET", "/v1/locks/{key}", "getLock", READ, "inspect"; reading::inspect).app_parameter(),
+        row("DELETE", "/v1/locks/{key}", "forceLock", ADMIN, "force"; interventions::force).query().audit("force").app_parameter(),
+        row("GET", "/v1/locks", "listLocks", READ, "list"; reading::list).query().app_parameter_or_all(),
+        row("GET", "/v1/locks/{key}/history", "getLockHistory", READ, "history"; history::history).query().app_parameter(),
+        row("GET", "/v1/locks/{key}/events", "watchLock", READ, "events"; history::events).query().wait(Stream).app_parameter(),
+        row("GET", "/v1/events", "watchLocks", READ, "events"; history::all_events).query().wait(Stream).app_parameter_or_all(),
         row("POST", "/v1/multilocks/acquire", "acquireMultilock", LOCKS, "multilock_acquire"; multilocks::acquire).wait(Poll),
-        row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew"; leases::renew).body(Leases).of_holder(),
-        row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release"; leases::release).body(Leases).of_holder(),
+        row("POST", "/v1/leases/renew", "renewLeases", LOCKS, "leases_renew"; leases::renew).body(Leases).holders_quota(),
+        row("POST", "/v1/leases/release", "releaseLeases", LOCKS, "leases_release"; leases::release).body(Leases).holders_quota(),
         row("POST", "/v1/operations/pre", "startOperation", GATE, "pre"; operations::pre).body(Operations).wait(Poll),
-        row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).of_holder(),
-        row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Results).of_holder(),
-        row("POST", "/v1/operations/enter", "enterOperation", GATE, "enter"; operations::enter).body(Results).of_holder(),
-        row("POST", "/v1/operations/{id}/resolve", "resolveOperation", ADMIN, "operation"; operations::resolve).body(Operations).audit("resolve-operation").of_any_app(),
-        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll).of_any_app(),
-        row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit("forget-operation").of_any_app(),
-        row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query().of_all_apps(),
+        row("POST", "/v1/operations/{id}/heartbeat", "heartbeatOperation", GATE, "heartbeat"; operations::heartbeat).body(Operations).holders_quota(),
+        row("POST", "/v1/operations/{id}/post", "finishOperation", GATE, "post"; operations::post).body(Results).holders_quota(),
+        row("POST", "/v1/operations/enter", "enterOperation", GATE, "enter"; operations::enter).body(Results).holders_quota(),
+        row("POST", "/v1/operations/{id}/resolve", "resolveOperation", ADMIN, "operation"; operations::resolve).body(Operations).audit("resolve-operation").app_parameter(),
+        row("GET", "/v1/operations/{id}", "getOperation", READ, "operation"; operations::inspect).query().wait(Poll).app_parameter(),
+        row("DELETE", "/v1/operations/{id}", "forgetOperation", GATE, "operation"; operations::forget).query().audit("forget-operation").app_parameter(),
+        row("GET", "/v1/operations", "listOperations", READ, "list"; operations::list).query().app_parameter_or_all(),
         row("POST", "/v1/operations/pre/batch", "startOperations", GATE, "pre_batch"; operations::pre_batch).body(Operations).wait(Poll),
-        row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview"; operations::preview).body(Operations).of_any_app(),
-        row("GET", "/v1/me", "getMe", ApiKey, "other"; apps::me).may_lack_key(),
+        row("POST", "/v1/operations/preview", "previewOperation", GATE, "preview"; operations::preview).body(Operations).app_parameter(),
+        row("GET", "/v1/me", "getMe", ApiKey, "other"; apps::me).anonymous_ok(),
         row("GET", "/v1/admin/engines", "listEngines", Operator, "admin"; admin::engines),
         row("POST", "/v1/admin/engines/{of}", "switchEngine", Operator, "admin"; admin::switch).audit("switch-engine"),
         row("POST", "/v1/admin/hold-off", "setHoldOff", Operator, "admin"; admin::hold_off).audit("hold-off"),
@@ -90,25 +90,25 @@ endpoints! {
         row("GET", "/healthz", "checkHealth", Nothing, "other"; status::healthz).query(),
         row("GET", "/readyz", "checkReadiness", Nothing, "other"; status::readyz).query(),
         row("GET", "/metrics", "getMetrics", Metrics, "other"; metrics::metrics),
-        row("GET", "/metrics/samples", "getSamples", READ, "other"; metrics::samples).of_all_apps(),
+        row("GET", "/metrics/samples", "getSamples", READ, "other"; metrics::samples).app_parameter_or_all(),
     }
     others {
-        row("GET", "/", "", Nothing, "other", |r, c| answering(console::index, r, c)).query(),
-        row("GET", "/console/{*path}", "", Nothing, "other", |r, c| answering(console::file, r, c)).query(),
-        row("GET", "/errors/{code}", "", Nothing, "other", |r, c| answering(pages::error, r, c)).query(),
-        row("GET", "/openapi.json", "", Nothing, "other", |r, c| answering(openapi_document, r, c)).query(),
-        row("GET", "/docs", "", Nothing, "other", |r, c| answering(swagger_ui::index, r, c)).query(),
-        row("GET", "/docs/", "", Nothing, "other", |r, c| answering(swagger_ui::file, r, c)).query(),
-        row("GET", "/docs/{*path}", "", Nothing, "other", |r, c| answering(swagger_ui::file, r, c)).query(),
+        row("GET", "/", "", Nothing, "other", |r, c| call_handler(console::index, r, c)).query(),
+        row("GET", "/console/{*path}", "", Nothing, "other", |r, c| call_handler(console::file, r, c)).query(),
+        row("GET", "/errors/{code}", "", Nothing, "other", |r, c| call_handler(pages::error, r, c)).query(),
+        row("GET", "/openapi.json", "", Nothing, "other", |r, c| call_handler(openapi_document, r, c)).query(),
+        row("GET", "/docs", "", Nothing, "other", |r, c| call_handler(swagger_ui::index, r, c)).query(),
+        row("GET", "/docs/", "", Nothing, "other", |r, c| call_handler(swagger_ui::file, r, c)).query(),
+        row("GET", "/docs/{*path}", "", Nothing, "other", |r, c| call_handler(swagger_ui::file, r, c)).query(),
     }
 }
 
 /// What is found for a request whose path no endpoint has.
 static NO_PATH: Endpoint =
-    row("GET", "", "", ApiKey, "other", |r, c| answering(no_path, r, c)).query().body(Operations);
+    row("GET", "", "", ApiKey, "other", |r, c| call_handler(no_path, r, c)).query().body(Operations);
 
 /// What is found for a request whose path has endpoints, but none with its method.
-static NO_METHOD: Endpoint = Endpoint { handler: |r, c| answering(no_method, r, c), ..NO_PATH };
+static NO_METHOD: Endpoint = Endpoint { handler: |r, c| call_handler(no_method, r, c), ..NO_PATH };
 
 /// The values of the label `route` in the metrics. The last stands for every request that has none of its own.
 static ROUTES: LazyLock<Vec<&'static str>> = LazyLock::new(|| {
@@ -273,7 +273,7 @@ mod tests {
         for endpoint in ENDPOINTS {
             let ends =
                 ["/renew", "/release", "/post", "/heartbeat", "/enter"].iter().any(|end| endpoint.path.ends_with(end));
-            assert_eq!(endpoint.is_of_holder, ends, "{} {}", endpoint.method, endpoint.path);
+            assert_eq!(endpoint.has_holders_quota, ends, "{} {}", endpoint.method, endpoint.path);
         }
     }
 }

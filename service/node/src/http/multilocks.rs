@@ -10,10 +10,10 @@ use super::call::{Answered, Call};
 use super::context::Context;
 use super::context::Volatility;
 use super::locks::acquire::not_acquired;
-use super::locks::answers::{left_ms, permits, unanswered};
 use super::locks::fields::{
     ModeFields, ModeName, acquire_body, check_no_api_key, check_unchanged, lease_id, parse_metadata, parse_owner,
 };
+use super::locks::json::{left_ms, permits, unanswered};
 use super::path::invalid_key;
 use super::problem::{Problem, within};
 use super::ticket::Resumed;

@@ -6,7 +6,7 @@ use axum::http::{Request, Uri};
 use latchgate_core::{Address, Key};
 
 use super::call::Call;
-use super::endpoint::Served;
+use super::endpoint::RequestContext;
 use super::problem::{Code, Problem};
 
 pub const LOCKS: &str = "/v1/locks/";
@@ -14,10 +14,10 @@ pub const LOCKS: &str = "/v1/locks/";
 /// The address of the lock that a path names, which the caller may use.
 pub struct PathAddress(pub Address);
 
-impl FromRequestParts<Served> for PathAddress {
+impl FromRequestParts<RequestContext> for PathAddress {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, served: &RequestContext) -> Result<Self, Problem> {
         let call = Call::from_request_parts(parts, served).await?;
         let key = call.exchange.parameter(&parts.uri);
         call.address(Key::parse(&key).map_err(|_| invalid_key(&key))?).map(Self)
@@ -27,10 +27,10 @@ impl FromRequestParts<Served> for PathAddress {
 /// The parameter of a path as text.
 pub struct PathText(pub String);
 
-impl FromRequestParts<Served> for PathText {
+impl FromRequestParts<RequestContext> for PathText {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, served: &RequestContext) -> Result<Self, Problem> {
         // `target` has refused what is not percent-encoded UTF-8.
         Ok(Self(served.exchange.parameter(&parts.uri).into_owned()))
     }

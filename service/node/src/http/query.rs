@@ -7,7 +7,7 @@ use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
 use super::endpoint::Exchange;
-use super::endpoint::Served;
+use super::endpoint::RequestContext;
 use super::problem::{Code, Problem, within};
 
 /// Parses a query.
@@ -61,10 +61,10 @@ pub fn none(exchange: &Exchange, uri: &Uri) -> Result<(), Problem> {
 /// The query parameters of a request.
 pub struct Query<T>(pub T);
 
-impl<T: DeserializeOwned> FromRequestParts<Served> for Query<T> {
+impl<T: DeserializeOwned> FromRequestParts<RequestContext> for Query<T> {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, served: &RequestContext) -> Result<Self, Problem> {
         parse(&without_app(&served.exchange, &parts.uri)).map(Self)
     }
 }

@@ -21,7 +21,7 @@ use super::endpoint::Needs;
 use super::observe::{self, Panic};
 use super::problem::Problem;
 use super::request_body::Arriving;
-use super::{cors, end, query, target};
+use super::{audit_and_body, cors, query, target};
 
 /// The handlers of all endpoints behind the layers.
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
@@ -51,7 +51,7 @@ pub fn stack(
             permit(&of_access, request).map_err(IntoResponse::into_response)
         }))
         // The limit of the body is where `Json` reads it.
-        .service(service_fn(move |request: Arriving| end::around(Arc::clone(&ended), request)))
+        .service(service_fn(move |request: Arriving| audit_and_body::layer(Arc::clone(&ended), request)))
 }
 
 /// tower-http's layer would put the body of each answer into a box of its own.
@@ -108,7 +108,7 @@ mod tests {
     use crate::gate::Operations;
     use crate::http::client::Client;
     use crate::http::context::{Context, RequestLimits};
-    use crate::http::endpoint::{Endpoint, Exchange, Found, answering, row};
+    use crate::http::endpoint::{Endpoint, Exchange, Found, call_handler, row};
     use crate::http::hosts::Hosts;
     use crate::http::request_body::RequestBody;
     use crate::http::requests;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     static PANICKING: Endpoint = row("GET", "/", "", Needs::Nothing, "other", |request, context| {
-        answering(async || -> &'static str { panic!("it is {}", "broken") }, request, context)
+        call_handler(async || -> &'static str { panic!("it is {}", "broken") }, request, context)
     });
 
     async fn context_on(file: PathBuf) -> Shared {

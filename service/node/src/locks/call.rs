@@ -132,7 +132,7 @@ impl Call {
     pub(super) fn refuse(self, failure: Failure, address: &Address, home: &mpsc::WeakSender<Envelope>) {
         match self {
             Self::Acquire(call) => {
-                let nothing = Undelivered::new(home.clone(), address.clone());
+                let nothing = GiveBackOnDrop::new(home.clone(), address.clone());
                 let _ = call.reply.send(Delivery::new(Err(failure), nothing));
             }
             Self::Command { reply, .. } => reply.fail(failure, address, home),
@@ -184,30 +184,30 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// back.
 pub(super) struct Delivery {
     answer: Option<Answer<Acquired>>,
-    undelivered: Undelivered,
+    give_back: GiveBackOnDrop,
 }
 
 impl Delivery {
-    pub(super) fn new(answer: Answer<Acquired>, undelivered: Undelivered) -> Self {
-        Self { answer: Some(answer), undelivered }
+    pub(super) fn new(answer: Answer<Acquired>, give_back: GiveBackOnDrop) -> Self {
+        Self { answer: Some(answer), give_back }
     }
 
     pub(super) fn accept(mut self) -> Answer<Acquired> {
-        self.undelivered.forget();
+        self.give_back.forget();
         self.answer.take().unwrap_or(Err(Failure::ShuttingDown))
     }
 }
 
 /// The grants that were made, or may have been made, for one request whose client does not know of them yet. They are given
 /// back when this is dropped.
-pub(super) struct Undelivered {
+pub(super) struct GiveBackOnDrop {
     home: mpsc::WeakSender<Envelope>,
     address: Address,
     /// With the time by which the lease has expired.
     grants: Vec<(GiveBack, Instant)>,
 }
 
-impl Undelivered {
+impl GiveBackOnDrop {
     pub(super) fn new(home: mpsc::WeakSender<Envelope>, address: Address) -> Self {
         Self { home, address, grants: Vec::new() }
     }
@@ -232,7 +232,7 @@ impl Undelivered {
     }
 }
 
-impl Drop for Undelivered {
+impl Drop for GiveBackOnDrop {
     fn drop(&mut self) {
         let Some(calls) = self.home.upgrade() else { return };
         for (give_back, until) in self.grants.drain(..) {

@@ -33,7 +33,7 @@ impl EndedWaits {
     }
 
     /// The client has come back with its ticket.
-    pub(super) fn goes_on(&mut self, address: &Address, position: Position) {
+    pub(super) fn resumed(&mut self, address: &Address, position: Position) {
         if self.events.get(&position).is_some_and(|(_, ended, _)| ended == address) {
             self.events.remove(&position);
         }

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
-use super::answers::in_time;
 use super::call::{
     AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, Reply,
 };
 use super::committer::Committer;
 use super::history::{History, trim};
 use super::node::LockNode;
+use super::refusal::in_time;
 use crate::engines::EngineSet;
 use crate::node::{Limits, Node, collect, exit_if_it_panics, probe};
 use crate::observe::metrics::LockMetrics;

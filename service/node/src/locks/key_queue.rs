@@ -3,19 +3,19 @@
 use latchgate_core::lock::{self, GrantId, Rank};
 use tokio::time::Instant;
 
-use super::call::{AcquireReply, Acquired, Answer, Delivery, Undelivered};
+use super::call::{AcquireReply, Acquired, Answer, Delivery, GiveBackOnDrop};
 
 /// The way back to the caller of an acquire.
 pub(super) struct ReplyHandle {
     pub sender: AcquireReply,
     pub requested_at: Instant,
     /// The grants that the caller has no answer of. If it leaves the queue without an answer, they are given back.
-    pub undelivered: Undelivered,
+    pub give_back: GiveBackOnDrop,
 }
 
 impl ReplyHandle {
     pub(super) fn answer(self, answer: Answer<Acquired>) {
-        let _ = self.sender.send(Delivery::new(answer, self.undelivered));
+        let _ = self.sender.send(Delivery::new(answer, self.give_back));
     }
 }
 
@@ -38,6 +38,6 @@ pub(super) struct KeyQueue {
 impl KeyQueue {
     pub(super) fn uncertain_grants(&self) -> Vec<(Rank, GrantId)> {
         let waiters = self.uncertain.iter().filter_map(|rank| Some((*rank, self.queue.get(*rank)?)));
-        waiters.flat_map(|(rank, waiter)| waiter.reply.undelivered.grants().map(move |grant| (rank, grant))).collect()
+        waiters.flat_map(|(rank, waiter)| waiter.reply.give_back.grants().map(move |grant| (rank, grant))).collect()
     }
 }

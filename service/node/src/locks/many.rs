@@ -8,19 +8,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, Command, Demand, GiveBack, GrantId, Lease, LeaseTerms, LockState, NodeId, Outcome, Position, Precedence,
-    QueueNumbers, Refusal, Terms, WaiterId, step,
+    Acquire, Command, Demand, GiveBack, GrantId, Lease, LeaseTerms, LockState, NodeId, Outcome, Position, QueueNumbers,
+    QueuePosition, Refusal, Terms, WaiterId, step,
 };
 use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-use super::answers::{refused, too_late};
 use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused};
 use super::handle::{Locks, unanswered};
 use super::key_queue::WaitQueue;
-use super::together::{Decision, Undone};
+use super::multilock_commit::{Decision, Undone};
+use super::refusal::{refused, too_late};
 
 /// Keys that one multilock has at most.
 pub const MANY_MAX: usize = 64;
@@ -308,7 +308,7 @@ impl LockManyRequest {
     /// The request for one key.
     fn acquire(&self, index: usize, node: &NodeId, position: Position) -> Acquire {
         let (lease, node) = (self.lease_of(&self.locks[index]), node.clone());
-        Acquire { lease, node, position, precedence: Precedence::ByTurns }
+        Acquire { lease, node, position, queue_position: QueuePosition::Unknown }
     }
 
     /// The lease of one key.

@@ -3,22 +3,22 @@
 //! [`Locks`] sends each call to the committer (`committer.rs`), which serves the keys in batches (`node/batch.rs`), keeps
 //! their waiters (`key_queue.rs`), and replies (`answering.rs`).
 
-mod answering;
-mod answers;
 mod batch_input;
 mod call;
 mod committer;
 mod ended_waits;
+mod enqueue;
 mod feed;
 mod handle;
 mod history;
-mod joining;
 mod key_queue;
 mod kind;
 mod many;
+mod multilock_commit;
 mod node;
+mod refusal;
+mod reply;
 mod schedule;
-mod together;
 mod watch;
 
 pub use self::call::{Acquired, Answer, Failure, GroupHeld, Inspected, LockRequest, Refused, Waiting};

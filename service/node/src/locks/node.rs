@@ -61,8 +61,8 @@ impl LockNode {
         let Some(first) = state.admissible_turn(now) else {
             // The turns of a node are bounded: perhaps a waiter without one may be admitted.
             if state.may_admit_more(now) {
-                let stands_for_more = |turn: &&Turn| turn.stands_for_more && turn.node != self.id;
-                for turn in state.turns().iter().filter(stands_for_more) {
+                let hides_groups = |turn: &&Turn| turn.hides_groups && turn.node != self.id;
+                for turn in state.turns().iter().filter(hides_groups) {
                     self.waker.wake(turn.node.clone(), address.clone());
                 }
             }

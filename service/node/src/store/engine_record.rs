@@ -161,11 +161,11 @@ pub struct EngineRecord {
     #[serde(default)]
     pub founded: Epoch,
     /// The last epoch in which the other engine of the pair is known to have been active.
-    #[serde(default)]
-    pub beside: Epoch,
+    #[serde(default, rename = "beside")]
+    pub peer_epoch: Epoch,
     /// The other engine of the pair has lost what it had. Either a node knew that this one was not left for it, or a hold-off has begun.
-    #[serde(default)]
-    pub lost_beside: bool,
+    #[serde(default, rename = "lost_beside")]
+    pub peer_lost_data: bool,
 }
 
 fn unbounded() -> u64 {
@@ -182,7 +182,7 @@ impl EngineRecord {
 
     /// The same in another state and epoch.
     #[must_use]
-    pub fn turned(&self, state: EngineState, epoch: Epoch) -> Self {
+    pub fn with_state(&self, state: EngineState, epoch: Epoch) -> Self {
         Self { state, epoch, ..self.clone() }
     }
 

@@ -8,7 +8,7 @@ use latchgate_node::format::lasting;
 use serde_json::{Value, json};
 
 use super::node::client;
-use super::print::{complain, counted, list, not_printed, out, printed, said, text, when};
+use super::print::{complain, counted, list, not_printed, print_answer, printed, println_or_exit, text, when};
 use crate::config::{AppCommand, KeyCommand, KeyCreateArgs, NodeArgs, OperatorCommand};
 
 /// # Errors
@@ -18,19 +18,19 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
     match &args.command {
         AppCommand::Create { app } => {
             let answer = call(node, Method::POST, "/v1/admin/apps", Some(json!({ "app": app }))).await?;
-            said(is_json, &answer, || format!("The app {app:?} exists, and is enabled."));
+            print_answer(is_json, &answer, || format!("The app {app:?} exists, and is enabled."));
         }
         AppCommand::Disable { app } => {
             let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "disabled": true }))).await?;
-            said(is_json, &answer, || format!("The app {app:?} is disabled: its API keys are refused."));
+            print_answer(is_json, &answer, || format!("The app {app:?} is disabled: its API keys are refused."));
         }
         AppCommand::Delete { app } => {
             let answer = call(node, Method::DELETE, &app_path(app), None).await?;
-            said(is_json, &answer, || format!("The app {app:?} is deleted."));
+            print_answer(is_json, &answer, || format!("The app {app:?} is deleted."));
         }
         AppCommand::WarnAfter { app, after } => {
             let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "warn_after_ms": after }))).await?;
-            said(is_json, &answer, || match after {
+            print_answer(is_json, &answer, || match after {
                 Some(ms) => {
                     format!("A lock of the app {app:?} that is held for {} gets the event held_too_long.", lasting(*ms))
                 }
@@ -59,7 +59,7 @@ pub async fn app(args: &OperatorCommand<AppCommand>) -> anyhow::Result<()> {
         }
         AppCommand::Quota { app, quotas } => {
             let answer = call(node, Method::PATCH, &app_path(app), Some(json!({ "quotas": quotas }))).await?;
-            said(is_json, &answer, || format!("{app}\t{}", shown(&answer)));
+            print_answer(is_json, &answer, || format!("{app}\t{}", shown(&answer)));
         }
     }
     Ok(())
@@ -81,7 +81,7 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
         KeyCommand::Create(key) => create(args, key).await?,
         KeyCommand::Revoke { id } => {
             let answer = call(node, Method::DELETE, &key_path(&id.to_string()), None).await?;
-            said(is_json, &answer, || format!("The API key {id} is revoked."));
+            print_answer(is_json, &answer, || format!("The API key {id} is revoked."));
         }
         KeyCommand::List { app } => {
             let of_app = app.as_ref().map(|app| format!("?app={}", encode(app))).unwrap_or_default();
@@ -100,7 +100,7 @@ pub async fn key(args: &OperatorCommand<KeyCommand>) -> anyhow::Result<()> {
                 vec![id, app, all("scopes"), prefixes, state, expires_at, used_at, name, created_by]
             });
         }
-        KeyCommand::Generate => out(ApiKey::of_random(rand::random(), rand::random()).as_str()),
+        KeyCommand::Generate => println_or_exit(ApiKey::of_random(rand::random(), rand::random()).as_str()),
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use latchgate_node::observe::logs::{self, LogFormat};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::progress::shown;
+use super::progress::with_progress;
 use crate::config::BesideArgs;
 use crate::serve;
 
@@ -63,7 +63,7 @@ async fn switch_engines(engines: &EngineSet, order: &SwitchOrder) -> anyhow::Res
         let copied = readings.map(|reading| reading.copied).max().filter(|copied| *copied > 0)?;
         Some(format!("{copied} states copied"))
     };
-    shown(engines.switch(order, SWITCH_MAX), "switching", copied).await?;
+    with_progress(engines.switch(order, SWITCH_MAX), "switching", copied).await?;
     let used = engines.standing().and_then(|standing| engines.view().engines.into_iter().nth(standing.index));
     Ok(used.map_or_else(String::new, |engine| engine.name))
 }

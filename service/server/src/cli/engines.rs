@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::beside;
 use super::node::{ORDER_MAX, client};
-use super::print::{complain, list, one_line, out, rough, said, text, when};
-use super::progress::shown;
+use super::print::{complain, list, one_line, print_answer, println_or_exit, rough, text, when};
+use super::progress::with_progress;
 use crate::config::{EnginesCommand, NodeCommand};
 
 const ENGINES: [&str; 3] = ["locks", "gate", "durable"];
@@ -38,7 +38,7 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
             if beside.beside_store {
                 let order = SwitchOrder { to: engine.clone(), is_stopped: *stopped, force: *force };
                 let answer = beside::switch(beside, *of, &order).await?;
-                said(show.json, &answer, || format!("The nodes use {} from now on.", text(&answer["active"])));
+                print_answer(show.json, &answer, || format!("The nodes use {} from now on.", text(&answer["active"])));
                 return Ok(());
             }
             let (client, of) = (node()?, of.as_str());
@@ -49,7 +49,8 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
             let path = format!("/v1/admin/engines/{of}");
             let ordering = orders()?;
             let switching = ordering.call(Method::POST, &path, Some(&body));
-            let answer = shown(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
+            let answer =
+                with_progress(switching, &format!("switching the {of}"), async || copied(&client, of).await).await?;
             show_engines(show.json, &answer);
         }
         EnginesCommand::HoldOff { of, lasts, beside } => {
@@ -61,7 +62,7 @@ pub async fn engines(NodeCommand { command, app, show }: &NodeCommand<EnginesCom
                 let body = json!({ "of": of.as_str(), "for_ms": for_ms });
                 orders()?.call(Method::POST, "/v1/admin/hold-off", Some(&body)).await?
             };
-            said(show.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
+            print_answer(show.json, &answer, || hold_off(*of, answer["hold_off_ms"].as_u64().unwrap_or(0)));
         }
     }
     Ok(())
@@ -95,7 +96,7 @@ async fn copied(client: &Client, of: &str) -> Option<String> {
 
 pub fn show_engines(is_json: bool, answer: &Value) {
     if is_json {
-        out(answer);
+        println_or_exit(answer);
         return;
     }
     let mut rows = Vec::new();

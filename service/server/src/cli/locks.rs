@@ -14,7 +14,7 @@ use tokio::time::sleep;
 
 use super::listing::{PAGE, in_own_app, list_of, pages};
 use super::node::client;
-use super::print::{coloured, complain, counted, list, one_line, out, said, text, when};
+use super::print::{coloured, complain, counted, list, one_line, print_answer, println_or_exit, text, when};
 use crate::config::{EventsArgs, LocksCommand, LocksListArgs, LocksSort, NodeCommand, NoteArgs, ShowArgs};
 
 /// Between two lists with --watch.
@@ -55,7 +55,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             body.extend(token.map(|token| ("token".to_owned(), json!(token))));
             let answer = of_lock(Method::POST, key, "/revoke", Some(&Value::Object(body))).await?;
             let place = in_own_app(&client, app.as_deref(), show.json, answer["leases"] != 0).await;
-            said(show.json, &answer, || match &answer["leases"] {
+            print_answer(show.json, &answer, || match &answer["leases"] {
                 leases if leases == 0 => format!("{key} is free{place}: there is nothing to revoke."),
                 leases => {
                     format!("{} revoked: {key}. The end is at {}.", counted(leases, "lease"), text(&answer["deadline"]))
@@ -71,7 +71,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
             let query = format!("?{}", query.join("&"));
             let answer = of_lock(Method::DELETE, key, query.trim_end_matches('?'), None).await?;
             let place = in_own_app(&client, app.as_deref(), show.json, answer["ended"] != 0).await;
-            said(show.json, &answer, || match &answer["ended"] {
+            print_answer(show.json, &answer, || match &answer["ended"] {
                 ended if ended == 0 => format!("{key} is free{place}: there is nothing to end."),
                 ended => format!("{} ended: {key}.", counted(ended, "lease")),
             });
@@ -83,14 +83,14 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
                 body["until"] = json!(until);
             }
             let answer = of_lock(Method::PUT, key, "/closed", Some(&body)).await?;
-            said(show.json, &answer, || match &answer["closed"]["until"] {
+            print_answer(show.json, &answer, || match &answer["closed"]["until"] {
                 Value::String(until) => format!("{key} is closed until {until}."),
                 _ => format!("{key} is closed. `latchgate locks open` opens it."),
             });
         }
         LocksCommand::Open { key } => {
             let answer = of_lock(Method::DELETE, key, "/closed", None).await?;
-            said(show.json, &answer, || match answer["was_closed"] == true {
+            print_answer(show.json, &answer, || match answer["was_closed"] == true {
                 true => format!("{key} is open."),
                 false => format!("{key} was not closed."),
             });
@@ -98,7 +98,7 @@ pub async fn locks(NodeCommand { command, app, show }: &NodeCommand<LocksCommand
         LocksCommand::Limit { key, limit } => {
             let body = json!({ "limit": limit });
             let answer = of_lock(Method::PUT, key, "/limit", Some(&body)).await?;
-            said(show.json, &answer, || match limit {
+            print_answer(show.json, &answer, || match limit {
                 Some(limit) => {
                     let permits = counted(&json!(limit), "permit");
                     format!("{key} has {permits}; held: {}.", answer["permits_held"])
@@ -147,7 +147,7 @@ async fn list_locks(client: &Client, args: &LocksListArgs, app: Option<&str>, is
         }
         locks.truncate(args.limit.unwrap_or(usize::MAX));
         if args.watch && stdout().is_terminal() {
-            out("\x1b[H\x1b[2J");
+            println_or_exit("\x1b[H\x1b[2J");
         }
         let place = in_own_app(client, app, is_json, !locks.is_empty()).await;
         let columns = ["KEY", "MODE", "HOLDERS", "HELD FOR", "ENDS", "WAITERS", "TOKEN", "CLOSED"];
@@ -198,20 +198,20 @@ fn state_of(lock: &Value) -> &'static str {
 
 fn show_lock(is_json: bool, lock: &Value, place: &str) {
     if is_json {
-        return out(lock);
+        return println_or_exit(lock);
     }
     let (key, state) = (text(&lock["key"]), coloured("STATE", state_of(lock)));
-    out(format_args!("{key}: {state}{place}, {}", counted(&lock["waiters"], "waiter")));
+    println_or_exit(format_args!("{key}: {state}{place}, {}", counted(&lock["waiters"], "waiter")));
     for (name, what) in
         [("delayed_until", "lock-delay or min-hold until"), ("limit", "limit of permits"), ("fence", "fence")]
     {
         if !lock[name].is_null() {
-            out(format_args!("{what} {}", text(&lock[name])));
+            println_or_exit(format_args!("{what} {}", text(&lock[name])));
         }
     }
     if lock["closed"].is_object() {
         let until = lock["closed"]["until"].as_str().map(|until| format!(" until {until}")).unwrap_or_default();
-        out(format_args!("closed{until}: {}", text(&lock["closed"]["reason"])));
+        println_or_exit(format_args!("closed{until}: {}", text(&lock["closed"]["reason"])));
     }
     let holders = lock["holders"].as_array().cloned().unwrap_or_default();
     if !holders.is_empty() {
@@ -248,12 +248,16 @@ async fn watch(show: &ShowArgs, mut events: Events) -> anyhow::Result<()> {
     loop {
         let Event { data, .. } = events.next().await?;
         if show.json {
-            out(&data);
+            println_or_exit(&data);
         } else {
             let app = data["app"].is_string().then(|| one_line(&data["app"]));
             let cells = EVENT_COLUMNS.iter().zip(event_cells(&data)).map(|(column, cell)| coloured(column, &cell));
             let cells: Vec<String> = app.into_iter().chain(cells).collect();
-            out(if stdout().is_terminal() { cells.join("  ").trim_end().to_owned() } else { cells.join("\t") });
+            println_or_exit(if stdout().is_terminal() {
+                cells.join("  ").trim_end().to_owned()
+            } else {
+                cells.join("\t")
+            });
         }
     }
 }

@@ -26,7 +26,7 @@ use latchgate_node::http;
 use tokio::runtime::Builder;
 
 pub use self::print::complain;
-use self::print::out;
+use self::print::println_or_exit;
 use crate::config::{Cli, Command};
 use crate::serve;
 
@@ -79,8 +79,8 @@ async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Man(args) => manual::man(&args),
         Command::Serve(args) => serve::run(args).await,
         Command::Migrate(args) => {
-            progress::shown(serve::migrate(args), "bringing the schema up to date", async || None).await?;
-            out("The schema is up to date.");
+            progress::with_progress(serve::migrate(args), "bringing the schema up to date", async || None).await?;
+            println_or_exit("The schema is up to date.");
             Ok(())
         }
         Command::Health(args) => health::run(&args).await,
@@ -88,7 +88,7 @@ async fn carry_out(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::ApiKey(args) => access::key(&args).await,
         Command::Proxy(args) => proxy::run(args).await,
         Command::Openapi => {
-            out(http::OPENAPI.trim_end());
+            println_or_exit(http::OPENAPI.trim_end());
             Ok(())
         }
         Command::Warden => work::warden::run().await,

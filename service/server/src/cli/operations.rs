@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::listing::{PAGE, in_own_app, kept, list_of};
 use super::node::client;
-use super::print::{complain, one_line, said, text, when};
+use super::print::{complain, one_line, print_answer, text, when};
 use crate::config::{NodeCommand, OperationsCommand, ShowArgs};
 
 /// Digits of the id of an operation.
@@ -73,7 +73,7 @@ async fn carry_out(
         OperationsCommand::Show { id } => {
             let id = whole_id(client, id).await?;
             let answer = client.call(Method::GET, &format!("/v1/operations/{}", encode(&id)), None).await?;
-            said(show.json, &answer, || {
+            print_answer(show.json, &answer, || {
                 let mut fields = answer.as_object().cloned().unwrap_or_default();
                 fields.insert("state".to_owned(), json!(state_of(&answer)));
                 let first = ["operation", "state", "label", "created_at", "started_at", "ended_at", "detail"];
@@ -101,7 +101,7 @@ async fn carry_out(
             let id = whole_id(client, id).await?;
             let path = format!("/v1/operations/{}/resolve", encode(&id));
             let answer = client.call(Method::POST, &path, Some(&body)).await?;
-            said(show.json, &answer, || match answer["outcome"].as_str() {
+            print_answer(show.json, &answer, || match answer["outcome"].as_str() {
                 Some("success") => {
                     format!(
                         "The operation {id} has succeeded: no run begins as long as that is kept, a day unless configured otherwise."
@@ -114,7 +114,7 @@ async fn carry_out(
             let id = whole_id(client, id).await?;
             let path = format!("/v1/operations/{}?force={force}", encode(&id));
             let answer = client.call(Method::DELETE, &path, None).await?;
-            said(show.json, &answer, || {
+            print_answer(show.json, &answer, || {
                 format!("The operation {id} is forgotten. Its state was {}.", text(&answer["was"]))
             });
         }

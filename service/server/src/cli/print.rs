@@ -15,7 +15,7 @@ use time::format_description::well_known::Rfc3339;
 pub const NOT_PRINTED: u8 = 74;
 
 /// Writes a line to standard output. If that cannot be done, the process ends with the exit code for it.
-pub fn out(line: impl Display) {
+pub fn println_or_exit(line: impl Display) {
     if let Err(error) = printed(line) {
         not_printed(&error);
     }
@@ -41,7 +41,7 @@ pub fn not_printed(error: &io::Error) -> ! {
 pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells: impl Fn(&Value) -> Vec<String>) {
     if is_json {
         for item in items {
-            out(item);
+            println_or_exit(item);
         }
         return;
     }
@@ -51,7 +51,7 @@ pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells:
     }
     if !stdout().is_terminal() {
         for item in items {
-            out(cells(item).join("\t"));
+            println_or_exit(cells(item).join("\t"));
         }
         return;
     }
@@ -61,8 +61,8 @@ pub fn list(is_json: bool, what: &str, items: &[Value], columns: &[&str], cells:
         table.add_row(columns.iter().zip(cells(item)).map(|(column, cell)| coloured(column, &cell)));
     }
     let mut lines = table.lines();
-    lines.next().iter().for_each(|header| out(bold(header)));
-    lines.for_each(|line| out(line.trim_end()));
+    lines.next().iter().for_each(|header| println_or_exit(bold(header)));
+    lines.for_each(|line| println_or_exit(line.trim_end()));
 }
 
 /// On a terminal, unless NO_COLOR is set (<https://no-color.org>).
@@ -130,8 +130,8 @@ pub fn counted(count: &Value, what: &str) -> String {
 }
 
 /// One answer: in words, or as JSON if it is asked for.
-pub fn said(is_json: bool, answer: &Value, words: impl FnOnce() -> String) {
-    if is_json { out(answer) } else { out(plain(&words())) }
+pub fn print_answer(is_json: bool, answer: &Value, words: impl FnOnce() -> String) {
+    if is_json { println_or_exit(answer) } else { println_or_exit(plain(&words())) }
 }
 
 pub fn text(value: &Value) -> String {

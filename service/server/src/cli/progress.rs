@@ -45,7 +45,11 @@ impl Line {
 }
 
 /// Awaits `work`. If it takes a while, shows what it is, and what `news` says of it.
-pub async fn shown<T>(work: impl Future<Output = T>, what: &str, mut news: impl AsyncFnMut() -> Option<String>) -> T {
+pub async fn with_progress<T>(
+    work: impl Future<Output = T>,
+    what: &str,
+    mut news: impl AsyncFnMut() -> Option<String>,
+) -> T {
     let line = Line::default();
     let reporting = async {
         let mut look = interval(LOOK_EVERY);

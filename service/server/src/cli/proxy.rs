@@ -7,7 +7,7 @@ use latchgate_proxy::Proxy;
 use tokio_util::sync::CancellationToken;
 
 use super::node::client;
-use super::print::out;
+use super::print::println_or_exit;
 use crate::config::ProxyArgs;
 use crate::serve::stop_signal;
 
@@ -20,7 +20,7 @@ pub async fn run(args: ProxyArgs) -> anyhow::Result<()> {
     let bound = listen::bind(&args.listen.resolve().await?)?;
     let address = bound.address();
     let listener = bound.listen(args.client_timeout)?;
-    out(format_args!("Latchgate's proxy of {} listens on http://{address}", args.upstream));
+    println_or_exit(format_args!("Latchgate's proxy of {} listens on http://{address}", args.upstream));
     let stop = CancellationToken::new();
     let serving = tokio::spawn(proxy.serve(listener, stop.clone()));
     let signal = stop_signal().await?;

@@ -14,7 +14,7 @@ use time::format_description::well_known::Rfc3339;
 use super::engines::{show_engines, wrong_with};
 use super::node::client;
 use super::operations::{PAGES_MAX, UNDECIDED_STATES, in_states, is_undecided, since};
-use super::print::{counted, one_line, out, text, when};
+use super::print::{counted, one_line, println_or_exit, text, when};
 use crate::config::ShowArgs;
 
 const EXPIRES_SOON: Duration = Duration::from_secs(7 * 24 * 3_600);
@@ -57,7 +57,7 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
     // They need a scope that the API key may lack.
     let refused = refused_lately(&samples.unwrap_or_default());
     if show.json {
-        out(json!({
+        println_or_exit(json!({
             "wrong": wrong,
             "engines": engines,
             "undecided": undecided.as_ref().map(|(operations, _)| operations),
@@ -86,7 +86,7 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
         }
         let codes: Vec<String> = refused.iter().map(|(code, count)| format!("{code}: {count}")).collect();
         let codes = if codes.is_empty() { "none".to_owned() } else { codes.join(", ") };
-        out(format_args!("requests that this node has refused in the last minutes: {codes}"));
+        println_or_exit(format_args!("requests that this node has refused in the last minutes: {codes}"));
     }
     ensure!(wrong.is_empty(), "{}", wrong.join("; "));
     Ok(())
@@ -96,8 +96,8 @@ pub async fn status(show: &ShowArgs) -> anyhow::Result<()> {
 fn show_first(count: &str, items: &[Value], line: impl Fn(&Value) -> String) {
     let is_cut = items.len() > STATUS_LINES;
     let cut = if is_cut { format!(", {STATUS_LINES} of {} shown", items.len()) } else { String::new() };
-    out(format_args!("{count}{cut}"));
-    items.iter().take(STATUS_LINES).for_each(|item| out(format_args!("  {}", line(item))));
+    println_or_exit(format_args!("{count}{cut}"));
+    items.iter().take(STATUS_LINES).for_each(|item| println_or_exit(format_args!("  {}", line(item))));
 }
 
 /// An argument as a shell reads it.

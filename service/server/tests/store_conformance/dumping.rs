@@ -121,7 +121,7 @@ pub async fn exactly_one_of_racing_changes_of_the_record_wins(world: &World) {
     let reading = world.store.read_record().await.unwrap();
     let turn = |epoch: u64| {
         let (world, reading) = (world.clone(), reading.clone());
-        let record = reading.record.clone().unwrap().turned(EngineState::Active, Epoch::from_number(epoch));
+        let record = reading.record.clone().unwrap().with_state(EngineState::Active, Epoch::from_number(epoch));
         async move { world.store.write_record(&reading, &record).await.unwrap() }
     };
     let (one, other) = tokio::join!(turn(10), turn(11));

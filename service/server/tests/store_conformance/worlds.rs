@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use latchgate_core::lock::{
-    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position, Precedence,
-    Terms, step,
+    Acquire, Command, Event, EventKind, LeaseId, LeaseTerms, LockState, Metadata, Mode, NodeId, Position,
+    QueuePosition, Terms, step,
 };
 use latchgate_core::{Address, App, Key, Timestamp};
 use latchgate_node::store::engine_record::{EngineRecord, EngineState, Epoch};
@@ -369,7 +369,7 @@ pub fn state_with(number: u64, metadata: Option<&str>) -> LockState {
         },
         node: NodeId::new("node"),
         position: Position { priority: 1, arrival: now, serial: 0 },
-        precedence: Precedence::ByTurns,
+        queue_position: QueuePosition::Unknown,
     });
     let mut state = LockState::default();
     assert!(step(&mut state, &acquire, now, Terms::FREE).changed);

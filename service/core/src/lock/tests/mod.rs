@@ -54,7 +54,7 @@ impl World {
             },
             node: NodeId::new(owner),
             position: Position { priority: 1, arrival: self.now, serial: self.requests },
-            precedence: Precedence::ByTurns,
+            queue_position: QueuePosition::Unknown,
         }
     }
 

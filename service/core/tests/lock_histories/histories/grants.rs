@@ -2,7 +2,7 @@
 
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
-    Acquire, Command, Grant, Lease, LeaseId, LockState, Mode, Outcome, Precedence, Refusal, Renew, Terms, step,
+    Acquire, Command, Grant, Lease, LeaseId, LockState, Mode, Outcome, QueuePosition, Refusal, Renew, Terms, step,
 };
 
 use super::groups;
@@ -112,10 +112,10 @@ fn due(state: &LockState, request: &Acquire, now: Timestamp) -> Due {
             is_alike && limit.is_some_and(|limit| taken + permits <= limit)
         }
     };
-    let is_behind = match request.precedence {
-        Precedence::First => false,
-        Precedence::Behind => true,
-        Precedence::ByTurns => groups::is_behind_turns(state, request),
+    let is_behind = match request.queue_position {
+        QueuePosition::First => false,
+        QueuePosition::NotFirst => true,
+        QueuePosition::Unknown => groups::is_behind_turns(state, request),
     };
     let left = match request.lease.demand.mode {
         Mode::Permits(permits) => limit.unwrap_or_default().saturating_sub(taken + permits),

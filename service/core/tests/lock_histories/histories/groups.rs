@@ -1,7 +1,7 @@
 //! Fair shares, as a reader of the documentation would find them: without the indexes of the rules.
 
 use latchgate_core::lock::{
-    Acquire, Group, LeaseId, LockState, Mode, Outcome, Owner, Position, Precedence, Share, Turn, WaitQueue,
+    Acquire, Group, LeaseId, LockState, Mode, Outcome, Owner, Position, QueuePosition, Share, Turn, WaitQueue,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
@@ -133,7 +133,7 @@ pub fn check_first(
     // An owner that holds the lock nests whatever else waits.
     let holds = |owner: &Owner| state.holders().iter().any(|lease| lease.owner == *owner);
     let nests = request.lease.reentrant && request.lease.owner.as_ref().is_some_and(holds);
-    if taken.grant.is_none() || request.precedence != Precedence::First || request.lease.barge || nests {
+    if taken.grant.is_none() || request.queue_position != QueuePosition::First || request.lease.barge || nests {
         return;
     }
     let is_tried = |other: &Acquire, waits: bool| {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use latchgate_core::lock::{
     self, Acquire, Batch, Command, Demand, Evaluation, Event, GiveBack, Lease, LeaseId, LeaseTerms, LockState, Mode,
-    NodeId, Outcome, Position, Precedence, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
+    NodeId, Outcome, Position, QueuePosition, Rank, Refusal, Terms, WaiterId, evaluate_with, step,
 };
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 
@@ -214,7 +214,7 @@ fn check_next_turn(ledger: &mut Ledger, state: &LockState, now: Timestamp) {
         },
         node: first.node.clone(),
         position: Position { ..first.position },
-        precedence: Precedence::First,
+        queue_position: QueuePosition::First,
     };
     let outcome = step(&mut state.clone(), &Command::Acquire(request), now, Terms::FREE).outcome;
     let is_admitted = !matches!(outcome, Outcome::Refused(_));

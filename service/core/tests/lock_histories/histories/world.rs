@@ -3,7 +3,7 @@
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{
     Acquire, Close, Command, Demand, Force, GiveBack, Group, Lease, LeaseId, LeaseTerms, LockState, Metadata, Note,
-    Outcome, Owner, Position, Precedence, Refusal, Release, Renew, Revoke, Share, WaiterId,
+    Outcome, Owner, Position, QueuePosition, Refusal, Release, Renew, Revoke, Share, WaiterId,
 };
 
 use super::grants::Way;
@@ -215,7 +215,7 @@ impl World {
             },
             node: node.id.clone(),
             position: Position { priority: asking.priority, arrival: node.estimate(now), serial: self.waiters },
-            precedence: Precedence::ByTurns,
+            queue_position: QueuePosition::Unknown,
         };
         let id = self.waiters;
         node.queue.insert(Waiter {

@@ -4,7 +4,7 @@ use super::*;
 
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 
-const NOTHING: Known = Known {
+const NOTHING: NodeMemory = NodeMemory {
     epoch: Epoch::NONE,
     ttl_ms_max: 60_000,
     operations_more_ms: 0,
@@ -35,12 +35,12 @@ fn next_after(epoch: u64, one: Option<&Reading>, other: Option<&Reading>) -> Nex
     next_for(used(epoch), one, other)
 }
 
-fn next_for(known: Known, one: Option<&Reading>, other: Option<&Reading>) -> Next {
+fn next_for(known: NodeMemory, one: Option<&Reading>, other: Option<&Reading>) -> Next {
     next(&[engine("one", one), engine("other", other)], &pair(), known)
 }
 
 /// An engine without another.
-fn next_alone(known: Known, reading: &Reading) -> Next {
+fn next_alone(known: NodeMemory, reading: &Reading) -> Next {
     next(&[engine("one", Some(reading))], &[], known)
 }
 
@@ -50,8 +50,8 @@ fn empty() -> Reading {
 }
 
 /// A node that has used an engine in this epoch.
-fn used(epoch: u64) -> Known {
-    Known { epoch: Epoch::from_number(epoch), ..NOTHING }
+fn used(epoch: u64) -> NodeMemory {
+    NodeMemory { epoch: Epoch::from_number(epoch), ..NOTHING }
 }
 
 fn hold_off_of(next: &Next) -> u64 {
@@ -100,8 +100,8 @@ fn each_pair_of_records_that_a_loss_may_leave_has_one_way_to_go_on() {
     let failed_over = |state, epoch| Some(reading(state, epoch, &pair(), true));
     let alone = |epoch, is_after_fail_over| Some(reading(Active, epoch, &[], is_after_fail_over));
     let fresh = || Some(empty());
-    let stalled = |known| Known { is_stalled: true, ..known };
-    let slept = Known { has_slept: true, ..used(5) };
+    let stalled = |known| NodeMemory { is_stalled: true, ..known };
+    let slept = NodeMemory { has_slept: true, ..used(5) };
     for (known, one, other, expected) in [
         // An engine that fails over is held off, whatever its record says.
         (used(2), failed_over(Active, 3), of(Standby, 3), HoldsOff(0)),
@@ -182,7 +182,7 @@ fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_may_grant() {
     for left in [&lost, &reading(Active, 2, &pair(), false)] {
         let next = |known| next_for(known, Some(&retired), Some(left));
         assert!((60_000..61_000).contains(&hold_off_of(&next(NOTHING))));
-        for known in [Known { ttl_ms_max: 90_000, ..NOTHING }, Known { ttl_ms_seen: 90_000, ..used(3) }] {
+        for known in [NodeMemory { ttl_ms_max: 90_000, ..NOTHING }, NodeMemory { ttl_ms_seen: 90_000, ..used(3) }] {
             let Next::Write(Change { record, .. }) = next(known) else { panic!("no write") };
             assert!(record.hold_off_until.ms_since(NOW) >= 90_000 && record.ttl_ms_max == 90_000, "{known:?}");
         }
@@ -216,7 +216,7 @@ fn a_redis_without_a_record_is_held_off_unless_an_operator_says_it_is_new() {
     assert_eq!(hold_off_of(&next(&[new], &[], NOTHING)), 0);
     let older = Candidate { is_new: false, ..new };
     assert!(matches!(next(&[older], &[], NOTHING), Next::Serve { .. }));
-    let changed = Reading { record: Some(record.turned(Active, record.epoch.next(NOW))), ..lost.clone() };
+    let changed = Reading { record: Some(record.with_state(Active, record.epoch.next(NOW))), ..lost.clone() };
     assert!(matches!(next(&[Candidate { reading: Some(&changed), ..new }], &[], NOTHING), Next::Serve { .. }));
     // A node remembers it: then it is no new one.
     assert!(hold_off_of(&next(&[Candidate { is_new: true, ..redis }], &[], used(2))) >= 60_000);
@@ -233,7 +233,7 @@ fn a_redis_emptied_soon_after_a_forced_switch_begins_in_a_later_epoch() {
     let soon = NOW.plus_ms(5_000);
     let lost = Reading { now: soon, ..Reading::default() };
     let redis = Candidate { may_forget: true, is_trusted: true, ..engine("one", Some(&lost)) };
-    let known = Known { epoch: forced, ..NOTHING };
+    let known = NodeMemory { epoch: forced, ..NOTHING };
     for known in [NOTHING, known] {
         let Next::Write(Change { record, .. }) = next(&[redis], &[], known) else { panic!("founded") };
         assert!(record.epoch > forced, "{known:?}");
@@ -247,7 +247,7 @@ fn tokens_of_a_redis_lost_after_a_forced_switch_are_not_granted_again() {
     let last_token = forced.token_min() + 100_000;
     let lost = empty();
     let redis = Candidate { may_forget: true, ..engine("other", Some(&lost)) };
-    let known = Known { epoch: forced, ..NOTHING };
+    let known = NodeMemory { epoch: forced, ..NOTHING };
     // The clock of the engine that was left, when it is back.
     for at in NOW.as_ms() - 60_000..NOW.as_ms() + 60_000 {
         let back = Reading { now: Timestamp::from_ms(at), ..reading(Active, NOW.as_ms() - 1_000, &pair(), false) };
@@ -259,7 +259,7 @@ fn tokens_of_a_redis_lost_after_a_forced_switch_are_not_granted_again() {
 
 #[test]
 fn a_node_that_allows_longer_leases_raises_the_record_before_it_serves() {
-    let raised_by = |known: Known, hold_off_ms: u64| {
+    let raised_by = |known: NodeMemory, hold_off_ms: u64| {
         let mut active = reading(Active, 5, &[], false);
         active.record.as_mut().unwrap().hold_off_until = NOW.plus_ms(hold_off_ms);
         let Next::Write(Change { record, .. }) = next_alone(known, &active) else { panic!("it serves") };
@@ -268,14 +268,14 @@ fn a_node_that_allows_longer_leases_raises_the_record_before_it_serves() {
         assert!(matches!(next_alone(known, &raised), Next::Serve { .. }));
         record.hold_off_until.ms_since(NOW)
     };
-    let longer = |known| Known { ttl_ms_max: 600_000, ..known };
+    let longer = |known| NodeMemory { ttl_ms_max: 600_000, ..known };
     for known in [longer(NOTHING), longer(used(3))] {
         assert_eq!(raised_by(known, 0), 0);
         // The hold-off may be of a node that knew of shorter leases only.
         assert!(raised_by(known, 10_000) >= 600_000);
     }
     // An operator has lowered it, or this node has not raised it.
-    let seen = Known { ttl_ms_seen: 600_000, ..used(5) };
+    let seen = NodeMemory { ttl_ms_seen: 600_000, ..used(5) };
     assert!(matches!(next(&[engine("one", Some(&reading(Active, 5, &[], false)))], &[], seen), Next::Serve { .. }));
 }
 
@@ -352,7 +352,8 @@ fn a_starting_node_holds_off_an_engine_that_may_have_been_left() {
         };
         assert_eq!(standby.state, Standby);
         // So it does if an operator has ended the hold-off, in whatever epoch.
-        let forced = Reading { record: Some(record.forced().turned(Active, Epoch::from_number(7))), ..active.clone() };
+        let forced =
+            Reading { record: Some(record.forced().with_state(Active, Epoch::from_number(7))), ..active.clone() };
         assert!(matches!(next_of(&forced, other), Next::Serve { .. }));
         // A node that has used the active one knows that it was not left, and tells those that start.
         let Next::Write(Change { engine: 0, record, .. }) = next_after(5, Some(&active), Some(other)) else {
@@ -405,7 +406,7 @@ fn a_lost_engine_begins_above_the_last_epoch_that_the_idle_engine_knows() {
     let lost = empty();
     let mut idle = reading(Retired, 3, &pair(), false);
     let beside = Epoch::NONE.ahead_of(NOW).ahead_of(NOW);
-    idle.record.as_mut().unwrap().beside = beside;
+    idle.record.as_mut().unwrap().peer_epoch = beside;
     let next = next_after(8, Some(&lost), Some(&idle));
     assert!(hold_off_of(&next) >= 60_000);
     let Next::Write(Change { record, .. }) = next else { panic!("no write") };

@@ -6,8 +6,8 @@ use latchgate_core::lock::{Demand, Grant, LeaseId, LeaseTerms, Mode, Outcome, PR
 use latchgate_core::{Address, App};
 use serde_json::{Map, Value};
 
-use super::answers::{left_ms, permits, problem, refusal, unanswered};
 use super::fields::{ModeFields, ModeName, acquire_body, check_unchanged, lease_id, parse_metadata, parse_owner};
+use super::json::{left_ms, permits, problem, refusal, unanswered};
 use crate::format::{DateTime, answers, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;

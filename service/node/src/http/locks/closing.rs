@@ -3,9 +3,9 @@
 use latchgate_core::Timestamp;
 use latchgate_core::lock::{Close, Closing, Command, Outcome};
 
-use super::answers::problem;
 use super::fields::parse_note;
 use super::interventions::command;
+use super::json::problem;
 use crate::format::{DateTime, answers, parse_rfc3339, requests, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;

@@ -212,7 +212,7 @@ fn event_answer(logged: &LoggedEvent) -> EventAnswer {
         id: logged.cursor.to_string(),
         kind: event.kind,
         app: None,
-        key: Some(&logged.address.key).filter(|key| !key.is_of_no_lock()).map(|key| key.as_str().to_owned()),
+        key: Some(&logged.address.key).filter(|key| !key.is_placeholder()).map(|key| key.as_str().to_owned()),
         at: rfc3339(event.at),
         owner: event.owner.as_ref().map(|owner| owner.as_str().to_owned()),
         mode: is_of_lease.then(|| event.mode.as_str()),

@@ -3,8 +3,8 @@
 use latchgate_core::Address;
 use latchgate_core::lock::{Command, Force, Note, Outcome, Refusal, Revoke};
 
-use super::answers::problem;
 use super::fields::{LIMIT_MAX, check_token, parse_note};
+use super::json::problem;
 use crate::format::{DateTime, answers, queries, requests, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;

@@ -4,8 +4,8 @@ use latchgate_core::lock::{Lease, LeaseId, Metadata, Outcome};
 use latchgate_core::{Address, Timestamp};
 use serde_json::{Map, Value};
 
-use super::answers::{ReleaseAnswer, RevocationAnswer, left_ms, problem, unanswered};
 use super::fields::{ModeName, parse_lease_id, parse_metadata};
+use super::json::{ReleaseAnswer, RevocationAnswer, left_ms, problem, unanswered};
 use crate::format::{DateTime, answers, requests, rfc3339};
 use crate::http::answer;
 use crate::http::body::Json;

@@ -5,8 +5,8 @@ use latchgate_core::lock::{LockState, OWNER_MAX_BYTES};
 use latchgate_core::{Address, Timestamp};
 use serde::Deserialize;
 
-use super::answers::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::closing::ClosingAnswer;
+use super::json::{HOLDERS_SHOWN_MAX, Holder, holders};
 use super::search::{Found, Search};
 use crate::format::{DateTime, answers, queries, rfc3339};
 use crate::http::answer;

@@ -6,7 +6,7 @@ use utoipa::openapi::{ObjectBuilder, RefOr, Schema, Type};
 use utoipa::{PartialSchema, ToSchema};
 
 use crate::format::{DateTime, answers};
-use crate::http::locks::answers::Holder;
+use crate::http::locks::json::Holder;
 use crate::http::operations::records::{ClaimedBy, ResolutionAnswer};
 use crate::http::problem::Code;
 

@@ -22,7 +22,7 @@ use self::requests::{
 use super::answer::{json, ok};
 use super::body::Json;
 use super::call::{Answered, Call};
-use super::endpoint::Served;
+use super::endpoint::RequestContext;
 use super::problem::{Problem, within};
 use super::query::{PAGE_MAX, Query};
 use crate::gate::{ListFailure, Reply, Shown};
@@ -34,11 +34,11 @@ const WAIT_MS_MAX: u64 = 86_400_000;
 /// The operation of the caller's app whose id is in a path.
 pub struct PathId(OperationAddress);
 
-impl FromRequestParts<Served> for PathId {
+impl FromRequestParts<RequestContext> for PathId {
     type Rejection = Problem;
 
     /// A text that cannot be an id gets the same answer as an unknown id.
-    async fn from_request_parts(parts: &mut Parts, served: &Served) -> Result<Self, Problem> {
+    async fn from_request_parts(parts: &mut Parts, served: &RequestContext) -> Result<Self, Problem> {
         let call = Call::from_request_parts(parts, served).await?;
         let id = call.exchange.parameter(&parts.uri).parse().map_err(|_| refusals::not_found())?;
         Ok(Self(OperationAddress { app: call.app().clone(), id }))

@@ -194,7 +194,7 @@ fn read_logged(rows: &[PgRow]) -> Result<Vec<LoggedEvent>, sqlx::Error> {
     let read = |row: &PgRow| {
         let Ok(app) = App::parse(row.try_get(2)?) else { return Ok(None) };
         let (key, text): (&str, Option<&str>) = (row.try_get(3)?, row.try_get(4)?);
-        let key = Key::parse(key).unwrap_or_else(|_| Key::of_no_lock());
+        let key = Key::parse(key).unwrap_or_else(|_| Key::placeholder());
         let at = read_timestamp(row, 5)?;
         let event = text.and_then(event_of_text).unwrap_or_else(|| Event::unreadable(at));
         Ok(Some(LoggedEvent { cursor: read_cursor(row, 0)?, address: Address { app, key }, event }))

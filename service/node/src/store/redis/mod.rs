@@ -7,7 +7,7 @@ mod documents;
 mod dump;
 mod events;
 #[doc(hidden)]
-pub mod hostile;
+pub mod fuzz_targets;
 mod info;
 mod layout;
 pub(in crate::store) mod link;

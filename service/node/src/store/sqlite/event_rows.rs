@@ -104,7 +104,7 @@ impl Line<'_> {
     pub(super) fn decode(&self, app: Option<&App>, key: Option<&Key>) -> Option<LoggedEvent> {
         self.read().or_else(|| {
             let (named_app, named_key) = self.names();
-            let (app, key) = (app.cloned().or(named_app)?, key.cloned().or(named_key).unwrap_or_else(Key::of_no_lock));
+            let (app, key) = (app.cloned().or(named_app)?, key.cloned().or(named_key).unwrap_or_else(Key::placeholder));
             Some(LoggedEvent { cursor: self.cursor, address: Address { app, key }, event: Event::unreadable(self.at) })
         })
     }

@@ -183,7 +183,7 @@ fn write_all<S: RowState>(connection: &Connection, rows: &[StateRow]) -> rusqlit
 /// Writes what grants and renewals write, and removes it again, in the transaction that the connection has begun.
 pub(super) fn probe(connection: &Connection, now: Timestamp) -> Result<(), StoreError> {
     // It is no key of a lock.
-    let address = Address { app: App::default(), key: Key::of_no_lock() };
+    let address = Address { app: App::default(), key: Key::placeholder() };
     let change = Change {
         events: vec![Event::waited(None, Mode::Exclusive, 0, now)],
         address,

@@ -13,7 +13,7 @@ use super::super::*;
 const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 /// How many steps from the beginning; `SEARCH_DEPTH` is another one.
 const DEPTH: usize = 10;
-/// After so many looks in calm, an engine serves.
+/// After so many polls in calm, an engine serves.
 const LOOKS_MAX: usize = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl World {
             is_new: false,
         };
         let engines: Vec<Candidate<'_>> = ["one", "other"].into_iter().zip(&readings).map(candidate).collect();
-        let known = Known { epoch: self.nodes[node].epoch, is_stalled, ..Known::default() };
+        let known = NodeMemory { epoch: self.nodes[node].epoch, is_stalled, ..NodeMemory::default() };
         let next = next(&engines, &pair(), known);
         let mut note = |what: &str| *reached.entry(what.to_owned()).or_default() += 1;
         self.nodes[node].standing.take_if(|_| !matches!(next, Next::Serve { .. }));

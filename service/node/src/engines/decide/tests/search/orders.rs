@@ -35,7 +35,7 @@ impl World {
                 is_emptied
             }
             _ => {
-                let record = readings[from].record.as_ref().map(|record| record.turned(Moving, epoch));
+                let record = readings[from].record.as_ref().map(|record| record.with_state(Moving, epoch));
                 record.map(|record| self.stores[from].write(&readings[from], record));
                 false
             }
@@ -54,7 +54,7 @@ impl World {
         let copied = 1 + u64::from(grants.count_ones());
         (*there, reading.copied) = (*there | grants, reading.copied.max(copied));
         let retired =
-            read.record.as_ref().map(|record| EngineRecord { copied, ..record.turned(Retired, record.epoch) });
+            read.record.as_ref().map(|record| EngineRecord { copied, ..record.with_state(Retired, record.epoch) });
         retired.map(|retired| self.stores[from].write(&read, retired));
         true
     }

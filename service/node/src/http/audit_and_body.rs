@@ -11,7 +11,7 @@ use futures::future::BoxFuture;
 
 use super::context::Shared;
 use super::endpoint::Exchange;
-use super::endpoint::Served;
+use super::endpoint::RequestContext;
 use super::endpoint::{BodyLimit, Wait};
 use super::request_body::Arriving;
 use super::{access, audit, body};
@@ -19,13 +19,13 @@ use super::{access, audit, body};
 /// # Errors
 /// Never.
 // Not `async fn`: that would keep room for the request as long as it is answered.
-pub fn around(context: Shared, request: Arriving) -> impl Future<Output = Result<Response, Infallible>> + Send {
+pub fn layer(context: Shared, request: Arriving) -> impl Future<Output = Result<Response, Infallible>> + Send {
     let exchange = Arc::clone(&request.body().exchange);
-    let answering = answering(Served { context, exchange: Arc::clone(&exchange) }, request.map(Body::new));
+    let answering = answering(RequestContext { context, exchange: Arc::clone(&exchange) }, request.map(Body::new));
     ended(exchange, answering)
 }
 
-fn answering(served: Served, mut request: Request) -> BoxFuture<'static, Response> {
+fn answering(served: RequestContext, mut request: Request) -> BoxFuture<'static, Response> {
     let endpoint = served.exchange.endpoint();
     if endpoint.body == BodyLimit::NoBody && !request.body().is_end_stream() {
         let body = std::mem::take(request.body_mut());

@@ -9,12 +9,12 @@ use latchgate_core::{Address, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use super::answers::{in_time, refused};
 use super::batch_input::BatchInput;
 use super::call::{Acquired, Envelope, Failure, Inspected, Reply, Waiting, give_back_later};
 use super::committer::Committer;
 use super::key_queue::{KeyQueue, WaitQueue, Waiter};
 use super::kind::Locking;
+use super::refusal::{in_time, refused};
 use crate::node::{Done, Failed, Work};
 use crate::observe::metrics::LockMetrics;
 
@@ -109,7 +109,7 @@ fn answer_waiter(
     let answer = in_time(outcome, now);
     // A repeated grant is not given back: its first answer may have arrived.
     if let Ok(Outcome::Granted(Grant { lease, repeated: false, .. })) = &answer {
-        waiter.reply.undelivered.add(lease, false);
+        waiter.reply.give_back.add(lease, false);
         // Permits that were kept for their shortest hold were not free when their lease ended.
         if lease.mode.permits() == 0 || lease.min_hold_ms == 0 {
             count_hand_off(metrics, state, waiter.request.position.arrival, now, is_timed);
@@ -146,7 +146,7 @@ impl Committer {
         // The state has been written since, or loaded with what was written: nothing is uncertain any more.
         for rank in queue.uncertain.drain(..) {
             if let Some(reply) = queue.queue.reply_mut(rank) {
-                reply.undelivered.forget();
+                reply.give_back.forget();
             }
         }
         let queue = &mut queue.queue;
@@ -190,7 +190,7 @@ impl Committer {
         let Some(queue) = self.queues.get_mut(address) else { return };
         for (rank, lease) in &failed.unknown {
             if let Some(reply) = queue.queue.reply_mut(*rank) {
-                reply.undelivered.add(lease, true);
+                reply.give_back.add(lease, true);
             }
         }
         for rank in &input.arrived {

@@ -1,10 +1,10 @@
 //! How waiters join and leave the queues of the committer.
 
 use latchgate_core::Address;
-use latchgate_core::lock::{Acquire, Position, Precedence, WaiterId};
+use latchgate_core::lock::{Acquire, Position, QueuePosition, WaiterId};
 
 use super::batch_input::Inputs;
-use super::call::{AcquireCall, Delivery, Failure, Undelivered};
+use super::call::{AcquireCall, Delivery, Failure, GiveBackOnDrop};
 use super::committer::Committer;
 use super::key_queue::{KeyQueue, ReplyHandle, Waiter};
 
@@ -14,17 +14,17 @@ impl Committer {
         let limits = &self.node.limits;
         let waits = !request.wait.is_zero();
         let is_full = || self.queues.get(&address).is_some_and(|queue| queue.queue.len() >= limits.waiters_per_key);
-        let undelivered = Undelivered::new(self.home.clone(), address.clone());
+        let give_back = GiveBackOnDrop::new(self.home.clone(), address.clone());
         if waits && (self.waiters >= limits.waiters_max || is_full()) {
             let failure = Failure::Overloaded("too many callers wait already");
-            let _ = reply.send(Delivery::new(Err(failure), undelivered));
+            let _ = reply.send(Delivery::new(Err(failure), give_back));
             return;
         }
         // Without a clock the load fails too, and the arrival orders nothing.
         let arrival = self.node.clock.arrival(requested_at).unwrap_or_default();
         let position = Position { priority: request.priority, arrival, serial: id };
         if let Some(position) = request.position {
-            self.ended_waits.goes_on(&address, position);
+            self.ended_waits.resumed(&address, position);
         }
         let waiter = Waiter {
             id,
@@ -32,13 +32,13 @@ impl Committer {
                 lease: request.lease,
                 node: self.node.id.clone(),
                 position: request.position.unwrap_or(position),
-                precedence: Precedence::ByTurns,
+                queue_position: QueuePosition::Unknown,
             },
             deadline: waits.then(|| requested_at + request.wait),
             is_returning: request.position.is_some(),
             is_probe,
             may_be_granted: !request.is_new_lease,
-            reply: ReplyHandle { sender: reply, requested_at, undelivered },
+            reply: ReplyHandle { sender: reply, requested_at, give_back },
         };
         let rank = self.queues.entry(address.clone()).or_default().queue.insert(waiter);
         self.waiters += 1;

@@ -6,7 +6,7 @@ use crate::time::Timestamp;
 
 /// The lease has passed: a further attempt at the same run. What the first was checked by stays, so that a re-entry
 /// without `checked` does not remove the check.
-pub(super) fn take_over(mut record: OperationRecord, passed: &Started, claim: Claim, now: Timestamp) -> Step {
+pub(super) fn reenter(mut record: OperationRecord, passed: &Started, claim: Claim, now: Timestamp) -> Step {
     let replaced = Replaced::Attempt {
         started: Started { replaced: None, ..passed.clone() },
         on_expiry: record.on_expiry,
