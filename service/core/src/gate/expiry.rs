@@ -4,7 +4,7 @@ use super::record::RETENTION_MS_DEFAULT;
 use super::{Ending, OnExpiry, OperationRecord, Phase, Stamp, Started};
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
-/// How long "forgotten" is remembered for repeated and late posts, in ms.
+/// How long a vacant record is kept to answer repeated and late posts, in ms.
 const VACANT_MS: u64 = 10 * 60 * 1000;
 /// How long a started record outlives its lease, in ms. Until then a late post gets a true answer.
 const STARTED_KEEP_MS: u64 = RETENTION_MS_DEFAULT;

@@ -56,15 +56,15 @@ pub struct OperationRecord {
 pub enum Phase {
     Started(Started),
     Succeeded(Succeeded),
-    /// The owner said that it does not know. Blocked until its stamp reports an outcome, or an operator resolves or forgets it.
+    /// The attempt said that it does not know. Blocked until its stamp reports an outcome, or an operator resolves or forgets it.
     Unknown {
         stamp: Stamp,
         at: Timestamp,
-        /// What the owner said for a person who must decide.
+        /// What the attempt said for a person who must decide.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         detail: Option<Arc<str>>,
     },
-    /// Forgotten: the next pre may go at once. Kept until `until` only to answer the posts of `earlier` attempts.
+    /// Free: the last attempt failed, was given back or was forgotten. Kept until `until` only to answer the posts of `earlier` attempts.
     Vacant {
         until: Timestamp,
     },
@@ -291,7 +291,7 @@ impl OperationRecord {
         self.earlier.iter().find(|earlier| earlier.stamp == stamp).copied()
     }
 
-    /// Remembers how the attempt that holds the record ends, before it loses it.
+    /// Remembers how the attempt with this stamp ended.
     pub(super) fn remember(&mut self, stamp: Stamp, ending: Ending) {
         if self.earlier.len() == EARLIER_MAX {
             self.earlier.remove(0);

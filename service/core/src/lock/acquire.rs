@@ -41,7 +41,7 @@ pub(super) fn acquire(state: &mut LockState, request: &Acquire, now: Timestamp, 
             return Step::unchanged(Outcome::Refused(Refusal::Delayed(until)));
         }
         Access::UpgradeBlocked => return Step::unchanged(Outcome::UpgradeBlocked),
-        // The holder of the lease that expired may still be using the lock.
+        // A lock-delay runs, and an upgrade cannot wait for its end.
         Access::Upgrade if state.delayed_until(now).is_some() => return Step::unchanged(Outcome::UpgradeBlocked),
         // An owner that holds the lock does not queue for it: the waiters before it wait for its own leases to end.
         Access::Nested(token) => token,
@@ -109,7 +109,7 @@ fn answer_repetition(state: &mut LockState, request: &Acquire, now: Timestamp) -
         let (lost, event) = state.end_expired(index, now);
         return Some(Step::changed(Outcome::LeaseLost(lost)).with(event));
     }
-    // Committed before the reply: a give-back of the first grant, whose answer did not reach the client, must not undo this one.
+    // Committed before the reply: a give-back of the first grant, whose answer did not reach the client, must not end the lease now.
     let changed = !std::mem::replace(&mut lease.acknowledged, true);
     let limit = limit.filter(|_| lease.mode.permits() > 0);
     let outcome = Outcome::Granted(Grant { lease: lease.clone(), limit, repeated: true });
@@ -125,7 +125,7 @@ fn grant(
 ) -> Lease {
     state.token = state.token.max(token);
     let terms = &request.lease;
-    let counted = now.plus_ms(terms.ttl_ms);
+    let by_ttl = now.plus_ms(terms.ttl_ms);
     let mut lease = Lease {
         lease_id: terms.lease_id.clone(),
         owner: terms.owner.clone().unwrap_or_else(|| Owner::anonymous(token)),
@@ -135,7 +135,7 @@ fn grant(
         token,
         ttl_ms: terms.ttl_ms,
         granted_at: now,
-        expires_at: counted,
+        expires_at: by_ttl,
         waited_ms: now.ms_since(request.position.arrival),
         delay_ms: terms.delay_ms,
         min_hold_ms: terms.min_hold_ms,
@@ -144,11 +144,11 @@ fn grant(
         warned: false,
         // An owner whose lease is being revoked cannot keep the lock by taking it again.
         revocation: if access == Access::Free { None } else { state.revocation_of(terms.owner.as_ref(), now) },
-        // A nested lease has its owner's token, so a late give-back of an earlier grant of the same id would match it.
+        // A nested lease has its owner's token, so in the same ms a give-back of an earlier grant of this id would match it.
         acknowledged: matches!(access, Access::Nested(_)),
         metadata: terms.metadata.clone(),
     };
-    lease.expires_at = lease.latest_expiry().map_or(counted, |at_most| at_most.min(counted));
+    lease.expires_at = lease.latest_expiry().map_or(by_ttl, |at_most| at_most.min(by_ttl));
     state.holders.push(lease.clone());
     lease
 }

@@ -124,8 +124,8 @@ where
         Acquire { queue_position, ..waiter.request.clone() }
     }
 
-    /// Answers waiters with the grants that a commit of unknown outcome has made. As a repeated acquire, the client would
-    /// count as relying on the lease, and the lease could not be given back.
+    /// Answers waiters with the grants that a commit of unknown outcome has made. Served as a repeated
+    /// acquire, the lease would count as acknowledged and could not be given back.
     fn answer_uncertain(&mut self, uncertain: &[(Rank, GrantId)]) {
         // The state is written even if nothing else changes: a commit that is still on its way then loses its race.
         self.evaluation.changed |= !uncertain.is_empty();
@@ -186,7 +186,7 @@ where
         }
     }
 
-    /// Answers a waiter, or notifies a probe, unless the request is refused for now. Returns why it is.
+    /// Answers a waiter, or notifies a probe, unless the request is refused for now. Returns why the request is refused, if it is.
     fn serve(&mut self, rank: Rank, waiter: &Waiter<R, I>, queue_position: QueuePosition) -> Option<Refusal> {
         let request = self.request(waiter, queue_position);
         if waiter.is_probe {
@@ -271,7 +271,7 @@ where
         self.step(&Command::Publish(node.clone(), vec![turn]));
     }
 
-    /// Publishes the turns of the groups that come first. The last turn counts the waiters of those that have none.
+    /// Publishes the turns of the groups that come first. The last turn also counts the waiters of groups without a turn.
     fn publish_groups(&mut self, leaving: &HashSet<Rank>) {
         let (queue, node, evaluation) = (self.queue, self.node, &self.evaluation);
         let (state, shares) = (&evaluation.state, evaluation.state.shares());
@@ -328,7 +328,7 @@ where
     }
 }
 
-/// As it is published.
+/// The number of waiters, as a turn stores it.
 fn count(waiting: usize) -> u32 {
     u32::try_from(waiting).unwrap_or(u32::MAX)
 }

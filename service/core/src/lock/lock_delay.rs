@@ -1,18 +1,18 @@
-//! Lock-delay: after a lease has ended, no lease is granted for a while. After an expiry, because its holder may still be
-//! working; after an early release, because the lock is to stay taken for its shortest hold.
+//! Two pauses in which no lease is granted: the lock-delay after an expiry (`delay_ms`), because the holder may still be working, and
+//! the rest of the shortest hold after an early release (`min_hold_ms`).
 
 use super::lease::Lease;
 use super::state::LockState;
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 impl Lease {
-    /// The end of the lock-delay that begins if the lease expires. Like the lease, it ends early for no node.
+    /// When the lock-delay ends that begins if the lease expires. Counted from `ends_at`, so no node's clock ends it early.
     pub(super) fn delay_until(&self) -> Option<Timestamp> {
         (self.delay_ms > 0).then(|| self.ends_at().plus_ms(self.delay_ms))
     }
 
-    /// The end of the lock-delay that begins if the lease is released before. It ends early for no node, either. Permits are kept
-    /// instead: see [`Lease::kept_until`].
+    /// When the shortest hold ends, if the lease is released before it. The clock bound is added, so no node's clock ends it early.
+    /// Permits are kept instead: see [`Lease::kept_until`].
     pub(super) fn min_hold_until(&self) -> Option<Timestamp> {
         (self.min_hold_ms > 0 && self.mode.permits() == 0)
             .then(|| self.granted_at.plus_ms(self.min_hold_ms).plus_ms(CLOCK_BOUND_MS))

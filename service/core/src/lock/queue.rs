@@ -16,7 +16,7 @@ use crate::time::{CLOCK_BOUND_MS, Timestamp};
 /// Identifies a waiter within one process.
 pub type WaiterId = u64;
 
-/// A waiter's position in the order of service: its position, and a number that tells apart two waiters with the same
+/// A waiter's place in the order of service: its [`Position`], and a number that tells apart two waiters with the same
 /// position, which a ticket that is presented twice creates.
 pub type Rank = (Reverse<u8>, Timestamp, u64, u64);
 
@@ -33,7 +33,7 @@ pub struct Waiter<R, I> {
     pub request: Acquire,
     /// When the wait ends; `None` for a request that does not wait.
     pub deadline: Option<I>,
-    /// The client resumed an earlier wait with a ticket, and may resume this one.
+    /// The client resumed an earlier wait with a ticket, and may come back after this wait, too.
     pub is_returning: bool,
     /// A probe of a multilock: it is notified when its turn comes, and granted nothing.
     pub is_probe: bool,
@@ -54,9 +54,9 @@ struct Reserved<I> {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Mark {
     Waiter(WaiterId),
-    /// Several waiters have it, if a client repeats its acquire while the first still waits.
+    /// Several waiters share a lease id if a client repeats an acquire that still waits.
     Lease(LeaseId),
-    /// It may hold the lock already.
+    /// An owner that may nest: it may hold the lock.
     Owner(Owner),
 }
 
@@ -75,7 +75,7 @@ const FIRST: Rank = (Reverse(u8::MAX), Timestamp::from_ms(0), 0, 0);
 pub struct WaitQueue<R, I> {
     /// Boxed: a node of the map has room for eleven entries, and most queues have one waiter.
     waiters: BTreeMap<Rank, Box<Waiter<R, I>>>,
-    /// By what a waiter is found. One tree: most queues have one waiter, and live for one batch.
+    /// Finds waiters by id, lease id or owner. One tree for all, because most queues have one waiter and live for one batch.
     index: BTreeSet<(Mark, Rank)>,
     deadlines: BTreeSet<(I, Rank)>,
     reserved: BTreeMap<Rank, Reserved<I>>,

@@ -179,10 +179,9 @@ fn row(one: Found<'_>, other: Found<'_>, pair: &[String], known: NodeMemory) -> 
         (NoRecord(one), NoRecord(other)) if one.named.name != pair[0] => {
             write(other.index, known.first_record(Standby, Epoch::NONE, pair), NEW_PAIR)
         }
-        // It is one of the pair when the other one has a record too.
         (NoRecord(one), NoRecord(_)) => founded(one, &[], known),
 
-        // Its record comes first. So a store without one, whose engine is named by the other as one of the pair, has lost it.
+        // The record of `other` is written first, then `one` becomes one of the pair. So if `one` is paired and `other` has no record, it was lost.
         (Alone(Active, one), NoRecord(other)) => {
             let record = known.first_record(Standby, one.record.epoch, pair);
             with_chore(active(one, known), Change { engine: other.index, record, why: NEW_TO_PAIR })

@@ -311,7 +311,7 @@ impl EngineSet {
         timeout(self.inner.patience, call).await.unwrap_or_else(|_| Err(no_answer()))
     }
 
-    /// What an engine in use was refused for, to a caller.
+    /// The error for a caller while no engine is in use.
     pub(crate) fn unavailable(&self) -> StoreError {
         let trouble = self.inner.view.borrow().trouble.clone();
         StoreError::Unavailable(trouble.unwrap_or_else(|| "no engine is in use".to_owned()))

@@ -269,7 +269,7 @@ async fn attempt(
     let decide = move |states: Vec<LockState>, now: Timestamp, terms: Terms| {
         let (mut leases, mut writes, mut is_new) = (Vec::new(), Vec::new(), false);
         for (index, mut state) in states.into_iter().enumerate() {
-            // As a repeated acquire, the client would count as relying on the lease, and it could not be given back.
+            // Served as a repeated acquire, the lease would count as acknowledged and could not be given back.
             let mut earlier = uncertain.iter().map(|grants| grants[index]);
             if let Some(grant) = earlier.find_map(|grant| state.unused_grant(&request.lease.lease_id, grant, now)) {
                 is_new = true;

@@ -108,7 +108,7 @@ pub(crate) struct Served<K: Kind> {
 /// A key that is to be served apart, with all that it was given.
 pub(crate) struct Apart<K: Kind> {
     pub work: Box<Work<K>>,
-    /// Another session keeps its row locked: it is not only changed often.
+    /// True: another session keeps its row locked. False: it is changed often.
     pub is_busy: bool,
 }
 
@@ -118,8 +118,8 @@ pub(crate) struct Failed<K: Kind> {
     pub unknown: K::Unknown,
 }
 
-/// What all evaluations of one commit are made with: taken once, before the states are loaded. The store refuses the commit if the
-/// epoch is over by then, and with it the hold-off of that.
+/// What all evaluations of one commit are made with: taken once, before the states are loaded. If the epoch is over by
+/// the time of the commit, so is its hold-off, and the store refuses the commit.
 #[derive(Clone, Copy)]
 pub(crate) struct Round<'a> {
     pub used: &'a UsedStore,
@@ -229,7 +229,7 @@ where
             }
             self.extend_deadline(is_first);
             is_first = false;
-            // The time first: a jump that is in it is noted by then.
+            // Read the time first: a jump that it contains has then been noted.
             let round = self.round_of(&used);
             if self.node.clock.jump().is_some() {
                 return self.after_jump(group.into_iter().chain(groups.flatten()).collect(), again).await;

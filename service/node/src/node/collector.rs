@@ -1,5 +1,5 @@
-//! Walks the rows, a page of the primary key at a time. It removes the rows of idle keys, has keys evaluated whose leases
-//! have expired without a waiter. A state may be the only memory of the key's last token, so it
+//! Walks the rows, a page of the primary key at a time. It removes the rows of idle keys, and has keys evaluated whose
+//! leases have expired without a waiter. A state may be the only memory of the key's last token, so it
 //! goes only when all new tokens are higher: see [`Epoch::token_min`](crate::store::Epoch::token_min).
 
 use std::sync::Arc;

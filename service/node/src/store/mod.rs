@@ -97,8 +97,8 @@ pub struct Committed {
     /// The store's clock during the commit.
     pub now: Timestamp,
     pub result: CommitResult,
-    /// The indexes of changes that were not made because another session keeps the key's row locked. The other changes of the
-    /// batch did not wait for it.
+    /// The indexes of changes that were not made because another session keeps the key's row locked, or because the server refuses the
+    /// value. The other changes of the batch did not wait for them.
     pub busy: Vec<usize>,
 }
 

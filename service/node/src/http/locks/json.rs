@@ -201,7 +201,7 @@ pub fn problem(outcome: &Outcome) -> Problem {
         Outcome::LimitMismatch(mismatch) => limit_mismatch(*mismatch),
         Outcome::UpgradeBlocked => Problem::new(
             Code::UpgradeBlocked,
-            "Other leases share the lock: release yours, then acquire it exclusively.",
+            "Other leases share the lock, or a lock-delay runs: release yours, then acquire it exclusively.",
         ),
         Outcome::LeaseLost(lost) => lease_lost(lost),
         other => {

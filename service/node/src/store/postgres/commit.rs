@@ -106,7 +106,7 @@ pub(super) async fn write_unlocked<S: RowState>(
     }
 }
 
-/// Writes the changes but those that are busy; `None` if none is.
+/// Writes the changes that are not busy; `None` if no change is busy.
 async fn write_without<S: RowState>(
     connection: &mut Session,
     (now, store_now): (Timestamp, Timestamp),
@@ -138,7 +138,7 @@ async fn write_without<S: RowState>(
     Some(Ok(Some(Committed { result, busy, ..written })))
 }
 
-/// Writes the changes but those whose value the server refuses, after it has refused one of them all together. These count as busy, so
+/// Writes in parts, after the server has refused a value and so the whole batch. Changes whose value it refuses are reported as busy, so
 /// each is served apart and fails alone.
 pub(super) async fn write_around_faults<S: RowState>(
     connection: &mut Session,

@@ -10,7 +10,7 @@ pub(super) struct Statements {
     pub load: &'static str,
     /// Takes the row locks in key order, so that two transactions cannot deadlock.
     pub lock: &'static str,
-    /// See the function.
+    /// See `commit_locks` and `commit_operations` in the migration.
     pub commit: &'static str,
     /// The clock, and which of the addresses have a row that no other session has locked.
     pub unlocked: &'static str,
@@ -167,7 +167,7 @@ pub(super) const fn of<S: RowState>() -> &'static Statements {
     S::KIND.pick(&LOCKS, &OPERATIONS)
 }
 
-/// See the function.
+/// See `probe_locks` in the migration.
 pub(super) const PROBE: &str = "select probe_locks($1)";
 
 pub(super) const LIST: &str = r#"
