@@ -55,7 +55,7 @@ fn refuse_beside_locks(home: Option<&str>) -> Result<(), Elsewhere> {
 /// When it is another one.
 pub async fn settle(locks: &Locks, gate: &EngineSet, is_vouched: bool) -> anyhow::Result<()> {
     // If no engine serves, no claim is made, and what an operator must call is this node.
-    let mut is_settled = gate.standing().is_some();
+    let mut is_settled = gate.in_use().is_ok();
     if is_settled {
         begin(locks, gate, is_vouched).await?;
     }
@@ -92,7 +92,7 @@ fn stop(why: &str) {
 async fn begin(locks: &Locks, gate: &EngineSet, is_vouched: bool) -> anyhow::Result<()> {
     for _ in 0..TRIES {
         let said = locks.engines().agreed(GATE, None).await?;
-        let used = gate.used()?;
+        let used = gate.in_use()?;
         let id = gate.agreed(GATE_ID, None).await?.text;
         if said.text.is_some() && said.text == id.as_deref().map(named) {
             return Ok(());
@@ -116,7 +116,7 @@ async fn begin(locks: &Locks, gate: &EngineSet, is_vouched: bool) -> anyhow::Res
         }
         let fresh = format!("{:016x}", random_number());
         let id = gate.agreed(GATE_ID, Some(&fresh)).await?.text.context("the gate's store keeps no id")?;
-        let used = locks.engines().used()?;
+        let used = locks.engines().in_use()?;
         let next = (random_number(), &*named(&id));
         used.store.write_document(GATE, said.version, next, None).await?;
     }

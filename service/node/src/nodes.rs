@@ -135,7 +135,7 @@ impl Inner {
 
     /// Enters what this node has to say, if it has not said so lately, and returns what all nodes have said.
     async fn say_and_read(&self) -> Result<Document, StoreError> {
-        let (used, name) = (self.locks.engines().used()?, self.name());
+        let (used, name) = (self.locks.engines().in_use()?, self.name());
         let report = serde_json::to_value(self.report()).unwrap_or_default();
         let mut document = Document::new();
         if used.store.is_of_one_node() {
@@ -163,7 +163,7 @@ impl Inner {
 /// Whether a node runs that uses a gate: it says so again while this one looks. If that cannot be known, there may be one.
 pub(crate) async fn any_has_gate(locks: &Locks) -> bool {
     let read = async || {
-        let used = locks.engines().used()?;
+        let used = locks.engines().in_use()?;
         let StoredDocument { text, .. } = used.store.read_document(NODES, 0).await?;
         let document: Document = text.map_or_else(|| Ok(Document::default()), |text| serde_json::from_str(&text))?;
         let has_gate = |said: &Said| said.report.get("gate").is_some_and(|gate| !gate.is_null());
@@ -189,7 +189,7 @@ pub(crate) async fn any_has_gate(locks: &Locks) -> bool {
 }
 
 fn used(engines: &EngineSet) -> Option<EngineUsed> {
-    let standing = engines.standing()?;
-    let engine = engines.view().engines.get(standing.index)?.name.clone();
-    Some(EngineUsed { engine, epoch: standing.epoch.number() })
+    let used = engines.in_use().ok()?;
+    let engine = engines.view().engines.get(used.index)?.name.clone();
+    Some(EngineUsed { engine, epoch: used.epoch.number() })
 }

@@ -59,7 +59,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<()> {
     let address = bound.address();
     let listener = bound.listen(CLIENT_TIMEOUT)?;
     let scheme = if tls.is_some() { "https" } else { "http" };
-    let hold_off = context.locks.engines().standing().and_then(|used| used.hold_off(context.locks.now()));
+    let hold_off = context.locks.engines().in_use().ok().and_then(|used| used.hold_off(context.locks.now()));
     let needs_key = context.access.needs_key();
     let greeting = greeting::text(scheme, address, &args.store, args.locks.history_retention, needs_key, hold_off)?;
     // The node serves also if standard output cannot be written.
@@ -205,7 +205,7 @@ async fn open_gate(args: &ServeArgs, locks: &Locks) -> anyhow::Result<Option<Eng
         return Ok(None);
     }
     // What a store that may forget says of the gate may be lost together with the gate.
-    let is_first = home.is_none() && locks.engines().standing().is_some_and(|used| !used.store.may_forget());
+    let is_first = home.is_none() && locks.engines().in_use().is_ok_and(|used| !used.store.may_forget());
     let opening = async {
         let mut specs = specs(&engines, !args.no_migrate).await?;
         specs.iter_mut().for_each(|spec| spec.is_new |= is_first);

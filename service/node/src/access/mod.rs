@@ -102,7 +102,7 @@ impl Access {
             inner.install(Known::default());
             match inner.read_document().await {
                 Ok(()) => {}
-                Err(error) if inner.engines.standing().is_none() => {
+                Err(error) if inner.engines.in_use().is_err() => {
                     tracing::warn!(%error, "the apps and API keys are not known yet");
                 }
                 Err(error) => return Err(error.into()),

@@ -8,7 +8,7 @@ use crate::store::{EngineState, StoreError};
 impl Inner {
     /// The document of the engine in use. While none is: the latest of the engines that answer.
     pub(super) async fn read_stored(&self, known: u64) -> Result<StoredDocument, StoreError> {
-        if let Ok(used) = self.engines.used() {
+        if let Ok(used) = self.engines.in_use() {
             return self.engines.in_time(used.store.read_document(ACCESS, known)).await;
         }
         let mut latest: Result<StoredDocument, _> = Err(self.engines.unavailable());
@@ -23,7 +23,7 @@ impl Inner {
 
     /// The document of the engine that is not in use, if it has one.
     pub(super) async fn read_copy(&self) -> Option<StoredDocument> {
-        self.engines.standing()?;
+        self.engines.in_use().ok()?;
         for other in self.engines.others() {
             match self.engines.in_time(other.store.read_document(ACCESS, 0)).await {
                 Ok(read) if read.version > 0 => return Some(read),
@@ -35,7 +35,7 @@ impl Inner {
 
     /// Replaces the document of the engine in use if its version is still `expected`. Returns whether it did.
     pub(super) async fn write_stored(&self, expected: u64, next: (u64, &str)) -> Result<bool, StoreError> {
-        let used = self.engines.used()?;
+        let used = self.engines.in_use()?;
         let write = used.store.write_document(ACCESS, expected, next, Some((EngineState::Active, used.epoch)));
         match self.engines.checked(used.epoch, self.engines.in_time(write)).await {
             Err(StoreError::EpochOver) => Ok(false),
@@ -45,7 +45,7 @@ impl Inner {
 
     /// Brings the copy in the other engine of the pair up to date, if that answers.
     pub(super) async fn write_copy(&self, (version, text): (u64, &str)) {
-        if self.engines.standing().is_none() {
+        if self.engines.in_use().is_err() {
             return;
         }
         for other in self.engines.others() {

@@ -14,7 +14,7 @@ impl EngineSet {
     /// # Errors
     /// When it is not known.
     pub async fn agreed(&self, name: &str, fresh: Option<&str>) -> anyhow::Result<StoredDocument> {
-        let used = match self.used() {
+        let used = match self.in_use() {
             Ok(used) => used,
             // A node that was started without an engine may be what an operator has to call. The other engine has what all agree on.
             Err(error) => {

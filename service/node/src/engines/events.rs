@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use latchgate_core::Address;
 
-use super::locks::UsedStore;
+use super::pair::EngineInUse;
 use super::pair::EngineSet;
 use super::slot::Slot;
 use crate::store::engine_record::{EngineRecord, EngineState};
@@ -67,7 +67,7 @@ impl EngineSet {
     /// # Errors
     /// Those of the engine.
     pub async fn last_event(&self) -> Result<EventCursor, StoreError> {
-        let used = self.used()?;
+        let used = self.in_use()?;
         Ok(used.store.last_event().await?.of_era(used.era))
     }
 
@@ -95,19 +95,19 @@ impl EngineSet {
     }
 
     /// The engine in use. If a cursor is of a later era, this node may not know yet of a switch, so it reads both records.
-    async fn used_since(&self, era: u64) -> Result<UsedStore, StoreError> {
-        let used = self.used()?;
+    async fn used_since(&self, era: u64) -> Result<Arc<EngineInUse>, StoreError> {
+        let used = self.in_use()?;
         if era <= used.era {
             return Ok(used);
         }
         self.inner.poll_records(&mut *self.inner.poll_lock.lock().await).await;
-        let used = self.used()?;
+        let used = self.in_use()?;
         let have_all_answered = self.view().engines.iter().all(|engine| engine.reading.is_ok());
         if era <= used.era || have_all_answered { Ok(used) } else { Err(self.unavailable()) }
     }
 
     /// The cursor is of an era before that of the engine in use.
-    async fn events_of_earlier(&self, used: &UsedStore, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
+    async fn events_of_earlier(&self, used: &Arc<EngineInUse>, query: EventQuery<'_>) -> Result<EventPage, StoreError> {
         let after = query.after;
         let (position, frozen) = (after.of_era(0), self.frozen(used).await?);
         let (store, since, era) = match frozen {
@@ -141,7 +141,7 @@ impl EngineSet {
     ///
     /// # Errors
     /// `Unavailable` if it does not answer now and did at the last poll.
-    async fn frozen(&self, used: &UsedStore) -> Result<Option<(Arc<dyn Store>, EngineRecord)>, StoreError> {
+    async fn frozen(&self, used: &Arc<EngineInUse>) -> Result<Option<(Arc<dyn Store>, EngineRecord)>, StoreError> {
         let other = 1 - used.index;
         let Some(store) = self.inner.slots.get(other).and_then(Slot::if_open) else { return Ok(None) };
         let reading = match self.in_time(store.read_record()).await {

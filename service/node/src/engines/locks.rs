@@ -7,7 +7,7 @@ use latchgate_core::lock::{Event, NodeId};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, sleep};
 
-use super::pair::{EngineSet, Standing};
+use super::pair::{EngineInUse, EngineSet};
 use crate::store::engine_record::Epoch;
 use crate::store::{StoreError, WAKE_UPS_MAX, WakeUp};
 
@@ -15,12 +15,10 @@ use crate::store::{StoreError, WAKE_UPS_MAX, WakeUp};
 const LISTEN_PAUSE: Duration = Duration::from_millis(200);
 
 /// The engine of the locks in use. A round of calls takes it once: its epoch, and the hold-off of that.
-pub type UsedStore = Arc<Standing>;
-
 impl EngineSet {
     /// The kind of the engine in use.
     pub fn name(&self) -> &'static str {
-        self.standing().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
+        self.in_use().ok().map_or_else(|| self.inner.slots[0].spec.kind, |used| used.store.kind())
     }
 
     /// Whether there is one store, which only this node can have open. Of a pair, the other engine may have several nodes.
@@ -36,7 +34,7 @@ impl EngineSet {
 
     /// The epoch of the engine in use; [`Epoch::NONE`] while none is.
     pub fn epoch(&self) -> Epoch {
-        self.standing().map_or(Epoch::NONE, |used| used.epoch)
+        self.in_use().ok().map_or(Epoch::NONE, |used| used.epoch)
     }
 
     /// Reads the records again if the engine refuses the epoch, before the caller goes on in another.
@@ -51,7 +49,7 @@ impl EngineSet {
         let answer = call.await;
         if matches!(answer, Err(StoreError::EpochOver)) {
             self.refresh(epoch).await;
-            if self.standing().is_none() {
+            if self.in_use().is_err() {
                 return Err(self.unavailable());
             }
         }
@@ -63,7 +61,7 @@ impl EngineSet {
     /// # Errors
     /// When no engine takes them in time.
     pub async fn log(&self, events: &[(Address, Event)]) -> Result<(), StoreError> {
-        let used = self.used()?;
+        let used = self.in_use()?;
         self.in_time(self.checked(used.epoch, used.store.log(used.epoch, events))).await
     }
 
@@ -75,7 +73,7 @@ impl EngineSet {
     }
 }
 
-async fn pass_on(mut used: watch::Receiver<Option<UsedStore>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
+async fn pass_on(mut used: watch::Receiver<Option<Arc<EngineInUse>>>, node: NodeId, sender: mpsc::Sender<WakeUp>) {
     loop {
         let engine = match used.wait_for(Option::is_some).await {
             Ok(engine) => engine.clone(),
@@ -89,7 +87,7 @@ async fn pass_on(mut used: watch::Receiver<Option<UsedStore>>, node: NodeId, sen
         if sender.send(WakeUp::All).await.is_err() {
             return;
         }
-        let is_other = |now: &Option<UsedStore>| now.as_ref().is_some_and(|now| now.index != engine.index);
+        let is_other = |now: &Option<Arc<EngineInUse>>| now.as_ref().is_some_and(|now| now.index != engine.index);
         loop {
             tokio::select! {
                 biased;

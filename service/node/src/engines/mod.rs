@@ -17,7 +17,6 @@ mod rows;
 mod slot;
 
 pub use self::events::EventPage;
-pub use self::locks::UsedStore;
 pub use self::order::{EnginesOf, OrderFailure, SwitchOrder};
-pub use self::pair::{EngineSet, EngineView, Other, Standing, View};
+pub use self::pair::{EngineInUse, EngineSet, EngineView, Other, View};
 pub use self::slot::{EngineSpec, Opener};

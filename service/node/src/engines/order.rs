@@ -100,11 +100,11 @@ impl EngineSet {
             inner.poll_records(&mut poll).await;
             let given_up = poll.given_up;
             drop(poll);
-            let standing = self.standing();
-            match standing {
-                Some(standing) if standing.index == to && standing.epoch >= epoch => return Ok(()),
+            let in_use = self.in_use().ok();
+            match in_use {
+                Some(in_use) if in_use.index == to && in_use.epoch >= epoch => return Ok(()),
                 // The copy was given up.
-                Some(standing) if standing.epoch > epoch => {
+                Some(in_use) if in_use.epoch > epoch => {
                     let name = inner.slots[to].spec.name.clone();
                     let why = if given_up.is_empty() { "the copy was given up" } else { given_up };
                     return Err(OrderFailure::GivenUp(format!("{name} did not take the copy: {why}")));
@@ -123,7 +123,7 @@ impl EngineSet {
     /// # Errors
     /// `GivenUp` if one stays open.
     async fn await_callers(&self, order: &SwitchOrder) -> Result<(), OrderFailure> {
-        let Some(used) = self.standing() else { return Ok(()) };
+        let Ok(used) = self.in_use() else { return Ok(()) };
         if order.to.as_ref().is_some_and(|to| *to == self.inner.slots[used.index].spec.name) {
             return Ok(());
         }

@@ -31,7 +31,7 @@ const SLEPT_MIN: Duration = Duration::from_secs(3);
 const START_MAX: Duration = Duration::from_secs(15);
 
 /// The engine in use, as this node knows it. The engine itself refuses what names another epoch.
-pub struct Standing {
+pub struct EngineInUse {
     pub store: Arc<dyn Store>,
     pub index: usize,
     pub epoch: Epoch,
@@ -49,7 +49,7 @@ pub struct Standing {
     pub(crate) era: u64,
 }
 
-impl Standing {
+impl EngineInUse {
     /// The end of the hold-off, if it is still to come.
     pub fn hold_off(&self, now: Timestamp) -> Option<Timestamp> {
         Some(self.hold_off_until).filter(|until| *until > now)
@@ -66,7 +66,7 @@ impl Standing {
         if now < self.late.1 { self.late.0 } else { 0 }
     }
 
-    /// As [`Standing::late_ms`], for operations.
+    /// As [`EngineInUse::late_ms`], for operations.
     pub fn operations_late_ms(&self, now: Timestamp) -> u64 {
         if now < self.operations_late.1 { self.operations_late.0 } else { 0 }
     }
@@ -125,7 +125,7 @@ pub(super) struct Inner {
     pub(super) ttl_ms_max: u64,
     /// By how much operations may have longer leases, in ms.
     operations_more_ms: u64,
-    standing: watch::Sender<Option<Arc<Standing>>>,
+    in_use: watch::Sender<Option<Arc<EngineInUse>>>,
     view: watch::Sender<View>,
     /// One poll at a time.
     pub(super) poll_lock: tokio::sync::Mutex<Poll>,
@@ -188,7 +188,7 @@ impl EngineSet {
             }
             let mut failure = String::new();
             let started = Instant::now();
-            while engines.standing().is_none() {
+            while engines.in_use().is_err() {
                 let View { engines: seen, trouble } = engines.view();
                 let trouble = trouble.unwrap_or_else(|| "no engine answers".to_owned());
                 let slots = &engines.inner.slots;
@@ -204,8 +204,8 @@ impl EngineSet {
                     anyhow::bail!("{trouble}");
                 }
                 failure = trouble;
-                let mut standing = engines.inner.standing.subscribe();
-                let _ = timeout(POLL_SOON * 4, standing.wait_for(Option::is_some)).await;
+                let mut in_use = engines.inner.in_use.subscribe();
+                let _ = timeout(POLL_SOON * 4, in_use.wait_for(Option::is_some)).await;
             }
             Ok(engines)
         }
@@ -232,7 +232,7 @@ impl EngineSet {
             patience,
             ttl_ms_max,
             operations_more_ms,
-            standing: watch::Sender::new(None),
+            in_use: watch::Sender::new(None),
             view: watch::Sender::default(),
             poll_lock: tokio::sync::Mutex::new(poll),
             changed: Notify::new(),
@@ -242,7 +242,7 @@ impl EngineSet {
         tokio::spawn(running.clone().run_until_cancelled_owned(async move {
             loop {
                 poll.poll_records(&mut *poll.poll_lock.lock().await).await;
-                let pause = if poll.standing.borrow().is_some() { POLL_EVERY } else { POLL_SOON };
+                let pause = if poll.in_use.borrow().is_some() { POLL_EVERY } else { POLL_SOON };
                 let _ = timeout(pause, poll.changed.notified()).await;
             }
         }));
@@ -253,17 +253,12 @@ impl EngineSet {
     ///
     /// # Errors
     /// `Unavailable` while none is.
-    pub fn used(&self) -> Result<Arc<Standing>, StoreError> {
-        self.standing().ok_or_else(|| self.unavailable())
+    pub fn in_use(&self) -> Result<Arc<EngineInUse>, StoreError> {
+        self.inner.in_use.borrow().clone().ok_or_else(|| self.unavailable())
     }
 
-    /// The engine in use; `None` while none is.
-    pub fn standing(&self) -> Option<Arc<Standing>> {
-        self.inner.standing.borrow().clone()
-    }
-
-    pub fn watch(&self) -> watch::Receiver<Option<Arc<Standing>>> {
-        self.inner.standing.subscribe()
+    pub fn watch(&self) -> watch::Receiver<Option<Arc<EngineInUse>>> {
+        self.inner.in_use.subscribe()
     }
 
     pub fn view(&self) -> View {
@@ -272,7 +267,7 @@ impl EngineSet {
 
     /// Why the engine in use may forget what it acknowledges, if it may.
     pub fn risk(&self) -> Option<Risk> {
-        let index = self.standing()?.index;
+        let index = self.in_use().ok()?.index;
         self.inner.view.borrow().engines.get(index)?.reading.as_ref().ok()?.risk.clone()
     }
 
@@ -280,20 +275,20 @@ impl EngineSet {
     pub async fn refresh(&self, stale: Epoch) {
         let Ok(mut poll) = self.inner.poll_lock.try_lock() else {
             // Another task is at it.
-            let mut standing = self.inner.standing.subscribe();
+            let mut in_use = self.inner.in_use.subscribe();
             let is_fresh =
-                |standing: &Option<Arc<Standing>>| standing.as_ref().is_none_or(|standing| standing.epoch != stale);
-            let _ = timeout(self.inner.patience, standing.wait_for(is_fresh)).await;
+                |in_use: &Option<Arc<EngineInUse>>| in_use.as_ref().is_none_or(|in_use| in_use.epoch != stale);
+            let _ = timeout(self.inner.patience, in_use.wait_for(is_fresh)).await;
             return;
         };
-        if self.standing().is_some_and(|standing| standing.epoch == stale) {
+        if self.in_use().is_ok_and(|in_use| in_use.epoch == stale) {
             self.inner.poll_records(&mut poll).await;
         }
     }
 
     /// The engines that are open and not in use.
     pub fn others(&self) -> Vec<Other> {
-        let used = self.standing().map(|used| used.index);
+        let used = self.in_use().ok().map(|used| used.index);
         let view = self.inner.view.borrow();
         let slots = self.inner.slots.iter().enumerate().filter(|(index, _)| Some(*index) != used);
         let others = slots.filter_map(|(index, slot)| {
@@ -474,10 +469,10 @@ impl Inner {
         poll.epoch = poll.epoch.max(record.epoch);
         poll.has_slept = false;
         (poll.ttl_ms_seen, poll.operations_more_seen) = (record.ttl_ms_max, record.operations_more_ms);
-        let before = self.standing.borrow().as_ref().map(|standing| (standing.index, standing.epoch));
+        let before = self.in_use.borrow().as_ref().map(|in_use| (in_use.index, in_use.epoch));
         if before != Some((index, record.epoch)) {
             self.report(before, index, record, reading.now);
-            self.standing.send_replace(Some(Arc::new(Standing {
+            self.in_use.send_replace(Some(Arc::new(EngineInUse {
                 store: Arc::clone(store),
                 index,
                 epoch: record.epoch,
@@ -514,10 +509,10 @@ impl Inner {
             errors.map(|(slot, error)| format!("{}: {}", slot.spec.name, error.reason())).collect();
         let trouble = if errors.is_empty() { trouble } else { format!("{trouble} ({})", errors.join("; ")) };
         // An engine that does not answer stays in use: it refuses this node itself if it is left meanwhile.
-        let is_away = |standing: &Standing| readings.get(standing.index).is_some_and(Result::is_err);
-        if self.standing.borrow().as_ref().is_some_and(|standing| !is_away(standing)) {
+        let is_away = |in_use: &EngineInUse| readings.get(in_use.index).is_some_and(Result::is_err);
+        if self.in_use.borrow().as_ref().is_some_and(|in_use| !is_away(in_use)) {
             tracing::warn!(trouble, "no engine is in use");
-            self.standing.send_replace(None);
+            self.in_use.send_replace(None);
         }
         self.show(readings, Some(trouble));
     }

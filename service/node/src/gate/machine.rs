@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 use super::committer::{Call, Committer};
 use super::kind::{Applied, State};
 use super::waits::Waits;
-use crate::engines::{EngineSet, UsedStore};
+use crate::engines::{EngineInUse, EngineSet};
 use crate::failure::{Answer, Failure};
 use crate::node::{Node, collect, exit_if_it_panics};
 use crate::observe::traces;
@@ -77,7 +77,7 @@ impl Machine {
 
     /// Whether the engine in use may lose what it has acknowledged.
     pub(super) fn is_volatile(&self) -> bool {
-        self.node.store.standing().is_none_or(|used| used.store.is_volatile())
+        self.node.store.in_use().ok().is_none_or(|used| used.store.is_volatile())
     }
 
     /// Applies a command to an operation. The outcome is of a record that was stored, or that was read after the command arrived.
@@ -147,12 +147,12 @@ impl Machine {
     async fn load(&self, address: &OperationAddress) -> Answer<State> {
         let (engines, row) = (self.node.store.clone(), [row_of(address)]);
         let load = async move {
-            let mut used = engines.used()?;
+            let mut used = engines.in_use()?;
             loop {
                 let loaded = engines.checked(used.epoch, Rows::<State>::load(&*used.store, used.epoch, &row));
                 match loaded.await {
                     // The engine that is in force by then has it.
-                    Err(StoreError::EpochOver) => used = engines.used()?,
+                    Err(StoreError::EpochOver) => used = engines.in_use()?,
                     loaded => return Ok(loaded?.states.pop().and_then(|stored| stored.state)),
                 }
             }
@@ -164,13 +164,13 @@ impl Machine {
     ///
     /// # Errors
     /// `Overloaded` if too many run already.
-    pub(super) async fn list<T: Send + 'static, F>(&self, read: impl FnOnce(UsedStore) -> F) -> Answer<T>
+    pub(super) async fn list<T: Send + 'static, F>(&self, read: impl FnOnce(Arc<EngineInUse>) -> F) -> Answer<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let permit = Arc::clone(&self.lists).try_acquire_owned();
         let permit = permit.map_err(|_| Failure::Overloaded("too many listings at once"))?;
-        let read = read(self.node.store.used()?);
+        let read = read(self.node.store.in_use()?);
         // The permit is returned when the store has answered, and not when the client has gone.
         let bounded = async move {
             let read = read.await;

@@ -119,8 +119,8 @@ impl Operations {
 
     /// For how long operations are held off, in ms.
     pub fn hold_off_ms(&self) -> u64 {
-        let standing = self.engines().standing();
-        standing.map_or(0, |standing| standing.hold_off_of_operations().until.ms_since(self.now()))
+        let used = self.engines().in_use().ok();
+        used.map_or(0, |used| used.hold_off_of_operations().until.ms_since(self.now()))
     }
 
     /// Ends all waits.

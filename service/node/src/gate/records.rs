@@ -171,7 +171,7 @@ async fn forget_in(set: &Machine, address: &OperationAddress, force: bool) -> An
         Err(error @ Failure::Unreadable { .. }) if force => error,
         reply => return reply,
     };
-    let used = set.engines().used()?;
+    let used = set.engines().in_use()?;
     let row = row_of(address);
     let discard = set.engines().checked(used.epoch, used.store.discard(used.epoch, &row));
     if !set.engines().in_time(discard).await? {

@@ -1,5 +1,6 @@
 //! `/v1/admin`: for operators.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -14,7 +15,7 @@ use super::call::{Answered, Call};
 use super::context::Context;
 use super::path::PathText;
 use super::problem::{Code, Problem, within};
-use crate::engines::{EngineSet, EngineView, EnginesOf, OrderFailure, SwitchOrder, UsedStore};
+use crate::engines::{EngineInUse, EngineSet, EngineView, EnginesOf, OrderFailure, SwitchOrder};
 use crate::format::{DateTime, YEAR_MS, answers, lasting, requests, rfc3339};
 use crate::http::TTL_MS_MIN;
 use crate::nodes::{EngineUsed, NodeReport, SeenNode};
@@ -236,23 +237,22 @@ fn node(seen: SeenNode) -> NodeAnswer {
     NodeAnswer { node: seen.node, address, version, started_at, seen_ms_ago: seen.age_ms, locks, gate }
 }
 
-fn in_use(engines: &EngineSet, now: Timestamp, hold_off: fn(&UsedStore) -> Timestamp) -> EnginesInUse {
+fn in_use(engines: &EngineSet, now: Timestamp, hold_off: fn(&Arc<EngineInUse>) -> Timestamp) -> EnginesInUse {
     let view = engines.view();
-    let standing = engines.standing();
+    let used = engines.in_use().ok();
     // The estimate of the clock is 0 before the first call.
-    let shown = standing.as_ref().and_then(|standing| view.engines.get(standing.index));
+    let shown = used.as_ref().and_then(|used| view.engines.get(used.index));
     let shown = shown.and_then(|engine| engine.reading.as_ref().ok());
     let now = shown.map_or(now, |reading| now.max(reading.now));
     let why = shown.and_then(|reading| reading.record.as_ref()?.hold_off_why.clone());
-    let left =
-        |until: fn(&UsedStore) -> Timestamp| standing.as_ref().map_or(0, |standing| until(standing).ms_since(now));
+    let left = |until: fn(&Arc<EngineInUse>) -> Timestamp| used.as_ref().map_or(0, |used| until(used).ms_since(now));
     let hold_off_ms = left(hold_off);
     EnginesInUse {
-        active: standing.as_ref().and_then(|standing| Some(view.engines.get(standing.index)?.name.clone())),
-        epoch: standing.as_ref().map(|standing| standing.epoch.number()),
+        active: used.as_ref().and_then(|used| Some(view.engines.get(used.index)?.name.clone())),
+        epoch: used.as_ref().map(|used| used.epoch.number()),
         hold_off_ms,
         hold_off_why: why.filter(|_| hold_off_ms > 0),
-        forced_ms: left(|standing| standing.forced_until),
+        forced_ms: left(|used| used.forced_until),
         trouble: view.trouble,
         engines: view.engines.into_iter().map(engine).collect(),
     }

@@ -85,7 +85,8 @@ fn write(context: &Context, page: &mut Page<'_>) {
     waits.show(&[("state", "max")], waits_max);
     let help = "Connections to stores.";
     let mut connections = page.gauges("latchgate_pool_connections", help);
-    let pools = |set: Option<&EngineSet>| set.and_then(|set| Some(set.standing()?.store.pools())).unwrap_or_default();
+    let pools =
+        |set: Option<&EngineSet>| set.and_then(|set| Some(set.in_use().ok()?.store.pools())).unwrap_or_default();
     let pools = [("locks", pools(Some(locks.engines()))), ("gate", pools(operations.own_engines()))];
     for (of, pool) in pools.iter().flat_map(|(of, pools)| pools.iter().map(move |pool| (*of, pool))) {
         for (state, count) in [("used", pool.used), ("idle", pool.idle), ("max", pool.max)] {
@@ -113,15 +114,15 @@ fn engines(context: &Context, page: &mut Page<'_>) {
     let (locks, operations) = (&context.locks, &context.operations);
     let pairs = [used("locks", locks.engines()), used("gate", operations.engines())];
     let mut in_use = page.gauges("latchgate_engine", "1 for the engine in use, 0 for the other one of its pair.");
-    for (of, view, standing) in &pairs {
+    for (of, view, used) in &pairs {
         for (index, engine) in view.engines.iter().enumerate() {
             let labels = [("of", *of), ("engine", engine.name.as_str()), ("kind", engine.kind)];
-            in_use.show(&labels, u32::from(standing.is_some_and(|(used, _)| used == index)));
+            in_use.show(&labels, u32::from(used.is_some_and(|(used, _)| used == index)));
         }
     }
     let mut epochs = page.gauges("latchgate_epoch", "The epoch of the engine in use; 0 while none is.");
-    for (of, _, standing) in &pairs {
-        epochs.show(&[("of", of)], standing.map_or(0, |(_, epoch)| epoch));
+    for (of, _, used) in &pairs {
+        epochs.show(&[("of", of)], used.map_or(0, |(_, epoch)| epoch));
     }
     let help = "Time until the hold-off ends and new leases are granted.";
     let mut hold_offs = page.gauges("latchgate_hold_off_seconds", help);
@@ -157,8 +158,8 @@ fn due(context: &Context, page: &mut Page<'_>) {
 
 /// The engines, and the index and the epoch of the one in use.
 fn used(of: &'static str, engines: &EngineSet) -> (&'static str, View, Option<(usize, u64)>) {
-    let standing = engines.standing().map(|standing| (standing.index, standing.epoch.number()));
-    (of, engines.view(), standing)
+    let used = engines.in_use().ok().map(|used| (used.index, used.epoch.number()));
+    (of, engines.view(), used)
 }
 
 fn seconds(ms: u64) -> f64 {

@@ -185,8 +185,9 @@ impl Locks {
     /// When the store does not answer.
     pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
         let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
-        let list =
-            |engines: EngineSet| async move { engines.used()?.store.list(&app, &prefix, after.as_ref(), limit).await };
+        let list = |engines: EngineSet| async move {
+            engines.in_use()?.store.list(&app, &prefix, after.as_ref(), limit).await
+        };
         let page = self.read(list).await?;
         Ok((page, self.node.clock.now().unwrap_or_default()))
     }
@@ -199,7 +200,7 @@ impl Locks {
         let mut after = after.to_owned();
         loop {
             let from = after.clone();
-            let found = self.read(|engines| async move { engines.used()?.store.app_after(&from).await }).await?;
+            let found = self.read(|engines| async move { engines.in_use()?.store.app_after(&from).await }).await?;
             // Rows of an app that is none are passed over: another program has written them.
             match found.as_deref().map(App::parse) {
                 Some(Err(_)) => after = found.unwrap_or_default(),
@@ -256,7 +257,7 @@ impl Locks {
             return Some("this node is shutting down".to_owned());
         }
         let risk = || self.node.store.risk().filter(|risk| !risk.is_accepted);
-        let unused = || self.node.store.used().err().map(|error| error.reason());
+        let unused = || self.node.store.in_use().err().map(|error| error.reason());
         self.node.health.trouble().or_else(unused).or_else(|| risk().map(|risk| risk.what))
     }
 
@@ -271,7 +272,7 @@ impl Locks {
 
     /// For how long no new lease will be granted, in ms.
     pub fn hold_off_ms(&self) -> u64 {
-        let until = self.node.store.standing().and_then(|used| used.hold_off(self.now()));
+        let until = self.node.store.in_use().ok().and_then(|used| used.hold_off(self.now()));
         until.map_or(0, |until| until.ms_since(self.now()))
     }
 
@@ -302,12 +303,12 @@ impl Locks {
 
     /// Whether a crash of the store may lose acknowledged leases.
     pub fn is_volatile(&self) -> bool {
-        self.node.store.standing().is_some_and(|used| used.store.is_volatile())
+        self.node.store.in_use().is_ok_and(|used| used.store.is_volatile())
     }
 
     /// For how long leases of an engine that was left by force may be live besides those known, in ms.
     pub fn forced_ms(&self) -> Option<u64> {
-        let left = self.node.store.standing()?.forced_until.ms_since(self.now());
+        let left = self.node.store.in_use().ok()?.forced_until.ms_since(self.now());
         Some(left).filter(|left| *left > 0)
     }
 

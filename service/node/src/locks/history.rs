@@ -139,7 +139,7 @@ pub(super) async fn trim(node: Arc<Node>) {
 }
 
 async fn trim_for_an_interval(node: &Node) {
-    let (Some(now), Some(used)) = (node.clock.now(), node.store.standing()) else { return };
+    let (Some(now), Some(used)) = (node.clock.now(), node.store.in_use().ok()) else { return };
     let older_than = Timestamp::from_ms(now.as_ms().saturating_sub(node.limits.history_retention_ms()));
     let started = Instant::now();
     while started.elapsed() < node.limits.collect_interval {

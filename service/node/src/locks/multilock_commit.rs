@@ -86,7 +86,7 @@ async fn round<T>(
     deadline: Instant,
 ) -> Result<Option<T>, Undone<T>> {
     let failed = |error: StoreError| Undone::before(node.failure(&error));
-    let used = node.store.used().map_err(failed)?;
+    let used = node.store.in_use().map_err(failed)?;
     let Some((loaded, locked)) = node.lock(&used, addresses, deadline).await.map_err(failed)? else { return Ok(None) };
     // The time first: a jump that is in it is noted by then.
     let now = node.clock.now().unwrap_or(loaded.now);

@@ -55,7 +55,7 @@ pub(super) fn next_recheck(node: &LockNode, state: &LockState, first: Position, 
     let own = state.turns().iter().filter(|turn| turn.node == node.id).map(|turn| turn.until).min();
     let refresh = own.map(|until| Timestamp::from_ms(until.as_ms().saturating_sub(TURN_REFRESH_BEFORE_MS)));
     let change = state.next_change(&node.id, first, node.clock.now().unwrap_or_default());
-    let used = node.clock.now().zip(node.store.standing());
+    let used = node.clock.now().zip(node.store.in_use().ok());
     let hold_off = used.as_ref().and_then(|(now, used)| used.hold_off(*now));
     let late_ms = used.map_or(0, |(now, used)| used.late_ms(now));
     let change = change.map(|change| change.plus_ms(late_ms));

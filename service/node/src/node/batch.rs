@@ -6,7 +6,7 @@ use latchgate_core::{Address, Timestamp};
 use tokio::time::{Instant, timeout_at};
 
 use super::machine::Node;
-use crate::engines::UsedStore;
+use crate::engines::EngineInUse;
 use crate::failure::Failure;
 use crate::observe::metrics::Retry;
 use crate::store::{
@@ -122,7 +122,7 @@ pub(crate) struct Failed<K: Kind> {
 /// the time of the commit, so is its hold-off, and the store refuses the commit.
 #[derive(Clone, Copy)]
 pub(crate) struct Round<'a> {
-    pub used: &'a UsedStore,
+    pub used: &'a Arc<EngineInUse>,
     pub now: Timestamp,
 }
 
@@ -260,7 +260,7 @@ where
         self.served.apart.extend(works.into_iter().map(|work| Apart { work, is_busy }));
     }
 
-    async fn load_missing(&mut self, open: Works<K>, used: &UsedStore, again: &mut Works<K>) -> Works<K> {
+    async fn load_missing(&mut self, open: Works<K>, used: &Arc<EngineInUse>, again: &mut Works<K>) -> Works<K> {
         let epoch = used.epoch;
         // A load also tells the store's time.
         let has_time = self.node.clock.now().is_some();
@@ -285,7 +285,7 @@ where
     }
 
     /// Loads states with one statement.
-    async fn load(&mut self, missing: Works<K>, used: &UsedStore, ready: &mut Works<K>, again: &mut Works<K>) {
+    async fn load(&mut self, missing: Works<K>, used: &Arc<EngineInUse>, ready: &mut Works<K>, again: &mut Works<K>) {
         let epoch = used.epoch;
         let addresses: Vec<Address> = missing.iter().map(|work| work.address.clone()).collect();
         let load = self.node.store.checked(epoch, used.store.load(epoch, &addresses));
@@ -357,8 +357,8 @@ where
     }
 
     /// The engine in use. Without one the keys fail, and nothing is evaluated: whether a hold-off is in force is not known.
-    fn used(&mut self, open: Works<K>) -> Option<(UsedStore, Works<K>)> {
-        match self.node.store.used() {
+    fn used(&mut self, open: Works<K>) -> Option<(Arc<EngineInUse>, Works<K>)> {
+        match self.node.store.in_use() {
             Ok(used) => Some((used, open)),
             Err(error) => {
                 let failure = self.node.failure(&error);
@@ -381,7 +381,7 @@ where
         }
     }
 
-    fn round_of<'u>(&self, used: &'u UsedStore) -> Round<'u> {
+    fn round_of<'u>(&self, used: &'u Arc<EngineInUse>) -> Round<'u> {
         Round { used, now: self.node.clock.now().unwrap_or_default() }
     }
 
@@ -483,7 +483,7 @@ where
 
     async fn timed_commit(
         &mut self,
-        used: &UsedStore,
+        used: &Arc<EngineInUse>,
         commit: impl Future<Output = Result<Committed, StoreError>>,
     ) -> Result<Committed, StoreError> {
         let sent = Instant::now();
@@ -495,7 +495,7 @@ where
     /// Waits for the store until the batch's deadline, and learns the store's time from the answer.
     async fn timed<T>(
         &mut self,
-        used: &UsedStore,
+        used: &Arc<EngineInUse>,
         answer: impl Future<Output = Result<T, StoreError>>,
         time_of: fn(&T) -> Timestamp,
     ) -> Result<T, StoreError> {

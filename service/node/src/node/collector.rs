@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::limits::Limits;
 use super::machine::Node;
-use crate::engines::UsedStore;
+use crate::engines::EngineInUse;
 use crate::store::{Collected, RowState, Rows, Store, StoreError};
 
 /// A step or a walk that removes at least one in so many of its rows is productive.
@@ -35,8 +35,8 @@ where
         pause = node.limits.collect_interval;
         // While leases end late, records do too.
         let now = node.clock.now().unwrap_or_default();
-        let is_time = |used: &UsedStore| node.health.is_up() && used.operations_late_ms(now) == 0;
-        let Some(used) = node.store.standing().filter(is_time) else { continue };
+        let is_time = |used: &Arc<EngineInUse>| node.health.is_up() && used.operations_late_ms(now) == 0;
+        let Some(used) = node.store.in_use().ok().filter(is_time) else { continue };
         let began = Instant::now();
         let position = from.as_ref().filter(|(index, _)| *index == used.index).map(|(_, position)| position.as_str());
         let step = Rows::<S>::collect(&*used.store, used.epoch, position, node.limits.collect_rows);

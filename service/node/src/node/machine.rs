@@ -9,7 +9,7 @@ use tokio::time::{Duration, Instant, sleep, timeout, timeout_at};
 use super::health::Health;
 use super::limits::Limits;
 use super::waker::Waker;
-use crate::engines::{EngineSet, UsedStore};
+use crate::engines::{EngineInUse, EngineSet};
 use crate::failure::{Answer, Failure};
 use crate::observe::metrics::LockMetrics;
 use crate::store::store_clock::StoreClock;
@@ -39,7 +39,7 @@ impl Node {
     ) -> anyhow::Result<Arc<Self>> {
         let clock = StoreClock::default();
         let sent = Instant::now();
-        match store.used() {
+        match store.in_use() {
             Ok(used) => clock.learn(used.clock(), used.store.ping().await?, sent, Instant::now()),
             // The node was started without one engine, and the operator has to switch to one.
             Err(error) => tracing::warn!(%error, "no engine is in use yet"),
@@ -60,7 +60,7 @@ impl Node {
     /// failure of the store.
     pub(crate) async fn lock<S: RowState>(
         &self,
-        used: &UsedStore,
+        used: &Arc<EngineInUse>,
         addresses: &[Address],
         deadline: Instant,
     ) -> Result<Option<(Loaded<S>, Box<dyn LockedStates<S>>)>, StoreError>

@@ -7,7 +7,7 @@ use latchgate_core::Timestamp;
 use tokio::time::Instant;
 
 use super::machine::Node;
-use crate::engines::UsedStore;
+use crate::engines::EngineInUse;
 use crate::store::StoreError;
 
 /// How often a store is asked for its clock that is up and takes no commits.
@@ -98,12 +98,12 @@ async fn probe_once(node: &Node) -> Result<(), String> {
 }
 
 /// Learns the store's time from a call. Returns `false` if other sessions are in its way, so the store takes commits.
-async fn answer<F>(node: &Node, call: impl FnOnce(UsedStore) -> F) -> Result<bool, String>
+async fn answer<F>(node: &Node, call: impl FnOnce(Arc<EngineInUse>) -> F) -> Result<bool, String>
 where
     F: Future<Output = Result<Timestamp, StoreError>>,
 {
     let sent = Instant::now();
-    let used = node.store.used().map_err(|error| error.reason())?;
+    let used = node.store.in_use().map_err(|error| error.reason())?;
     let clock = used.clock();
     match tokio::time::timeout(node.limits.store_timeout, call(used)).await {
         Ok(Ok(shown)) => {

@@ -27,7 +27,7 @@ impl Waker {
         tokio::spawn(async move {
             let mut batch = Vec::with_capacity(BATCH_MAX);
             while pending.recv_many(&mut batch, BATCH_MAX).await > 0 {
-                let wake = async { store.used()?.store.wake(&batch).await };
+                let wake = async { store.in_use()?.store.wake(&batch).await };
                 let sent = tokio::time::timeout(time_out, wake).await;
                 let counter = if matches!(sent, Ok(Ok(()))) { &counted.wake_ups_sent } else { &counted.wake_ups_lost };
                 counter.inc_by(batch.len() as u64);

@@ -64,7 +64,7 @@ async fn switch_engines(engines: &EngineSet, order: &SwitchOrder) -> anyhow::Res
         Some(format!("{copied} states copied"))
     };
     with_progress(engines.switch(order, SWITCH_MAX), "switching", copied).await?;
-    let used = engines.standing().and_then(|standing| engines.view().engines.into_iter().nth(standing.index));
+    let used = engines.in_use().ok().and_then(|used| engines.view().engines.into_iter().nth(used.index));
     Ok(used.map_or_else(String::new, |engine| engine.name))
 }
 
@@ -91,7 +91,7 @@ async fn until_answered(engines: EngineSet) -> anyhow::Result<EngineSet> {
     let until = Instant::now() + OPEN_MAX;
     loop {
         let view = engines.view();
-        if engines.standing().is_some() || view.engines.iter().any(|engine| engine.reading.is_ok()) {
+        if engines.in_use().is_ok() || view.engines.iter().any(|engine| engine.reading.is_ok()) {
             return Ok(engines);
         }
         if Instant::now() > until {

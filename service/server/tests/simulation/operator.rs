@@ -300,7 +300,7 @@ impl Operator {
     }
 
     fn is_followed_by(&self, node: &Node, engine: Option<usize>) -> bool {
-        let (Some(used), Some(epoch)) = (node.locks.engines().standing(), self.world.epoch()) else { return false };
+        let (Some(used), Some(epoch)) = (node.locks.engines().in_use().ok(), self.world.epoch()) else { return false };
         used.epoch >= epoch && engine.is_none_or(|engine| used.index == engine)
     }
 }

@@ -27,7 +27,7 @@ struct Store {
 struct Node {
     epoch: Epoch,
     /// It uses this engine in this epoch.
-    standing: Option<(usize, Epoch)>,
+    in_use: Option<(usize, Epoch)>,
     /// What it has read, and has not acted upon.
     read: Option<[Reading; 2]>,
     /// It is at this step of an order, with what it had read.
@@ -149,13 +149,13 @@ impl World {
         let known = NodeMemory { epoch: self.nodes[node].epoch, is_stalled, ..NodeMemory::default() };
         let next = next(&engines, &pair(), known);
         let mut note = |what: &str| *reached.entry(what.to_owned()).or_default() += 1;
-        self.nodes[node].standing.take_if(|_| !matches!(next, Next::Serve { .. }));
+        self.nodes[node].in_use.take_if(|_| !matches!(next, Next::Serve { .. }));
         match next {
             Next::Serve { engine, chore } => {
                 note("an engine serves");
                 let epoch = readings[engine].epoch();
                 self.nodes[node].epoch = epoch.max(self.nodes[node].epoch);
-                self.nodes[node].standing = Some((engine, epoch));
+                self.nodes[node].in_use = Some((engine, epoch));
                 if let Some(Change { engine, record, why }) = chore {
                     note(why);
                     self.stores[engine].write(&readings[engine], record);
@@ -178,7 +178,7 @@ impl World {
     }
 
     fn grant(&mut self, node: usize) -> Result<bool, String> {
-        let Some((engine, epoch)) = self.nodes[node].standing else { return Ok(false) };
+        let Some((engine, epoch)) = self.nodes[node].in_use else { return Ok(false) };
         let store = &mut self.stores[engine];
         let record = store.reading.record.as_ref();
         // The store refuses another epoch, and the node another time.
@@ -201,7 +201,7 @@ impl World {
             for step in [Step::Read, Step::Act, Step::WritePage] {
                 world.take(0, step, &mut ignored)?;
             }
-            if world.nodes[0].standing.is_some_and(|(engine, epoch)| world.stores[engine].is(Active, epoch)) {
+            if world.nodes[0].in_use.is_some_and(|(engine, epoch)| world.stores[engine].is(Active, epoch)) {
                 return Ok(());
             }
         }
