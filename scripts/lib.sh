@@ -24,8 +24,8 @@ die() { printf 'error: %s\n' "$*" >&2; exit 1; }
 
 # ensure_packages TOOL...: installs the packages of those tools (cc chromium curator curl docker-compose dockerd etcd go haproxy ip
 # iptables java javac jdbc jq mmdebstrap nginx node npm openssl patroni pgbouncer postgres prometheus python3 python3-venv python3-yaml redis
-# systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install. Node.js, which
-# comes with npm, is taken from a wheel: that of Debian 12 is too old.
+# sqlite3 systemd-analyze webdis zookeeper) that are missing: with apt as root, and otherwise by telling the user what to install. Node.js,
+# which comes with npm, is taken from a wheel: that of Debian 12 is too old.
 ensure_packages() {
     local tool missing=()
     for tool in "$@"; do

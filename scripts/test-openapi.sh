@@ -93,7 +93,7 @@ compile_java() {
             >"$dir/jakarta/annotation/$name.java"
     done
     find "$dir/src/main" "$dir/jakarta" -name '*.java' >"$dir/files"
-    javac -nowarn -proc:none -cp "$jar" -d "$dir/out" @"$dir/files" "$here/Drive.java"
+    javac -nowarn -proc:none -encoding UTF-8 -cp "$jar" -d "$dir/out" @"$dir/files" "$here/Drive.java"
 }
 
 # fuzz URL DOCUMENT ARGS...: in $SCRATCH, because Schemathesis leaves files where it runs.

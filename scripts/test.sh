@@ -9,7 +9,7 @@ room=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
 [[ -n ${TMPDIR-} || $(findmnt -no OPTIONS /dev/shm) == *noexec* ]] || ((${room:-0} < 4000000)) || export TMPDIR=/dev/shm
 source "$(dirname "$0")/lib.sh"
 
-ensure_packages cc curl fish jq pgbouncer postgres redis zsh
+ensure_packages cc curl fish jq pgbouncer postgres redis sqlite3 zsh
 start_postgres
 start_redis
 export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_POSTGRES_TEMPLATE=$POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS=$REDIS_URL
