@@ -5,7 +5,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::json;
 
 use crate::client::{Answer, BIN, embedded, get, granted, http, inspect, release, renew, send};
-use crate::connections::script;
+use crate::connections::on_all_addresses;
 
 fn to(node: &Node, method: Method, path: &str, headers: &[(&str, &str)]) -> RequestBuilder {
     let request = http().request(method, format!("{}{path}", node.base_url()));
@@ -120,8 +120,7 @@ async fn a_node_behind_a_proxy_has_the_names_that_it_is_given() {
 #[tokio::test]
 async fn a_public_address_serves_any_name_to_programs_and_no_foreign_page() {
     let dir = tempfile::tempdir().unwrap();
-    let public = script(dir.path(), "", "\"${@/#127.0.0.1:/0.0.0.0:}\" --insecure-open");
-    let node = Node::start(public, &[]).await;
+    let node = Node::start(on_all_addresses(dir.path(), "--insecure-open"), &[]).await;
     for program in [("accept", "*/*"), ("user-agent", "curl/8.5.0"), ("accept-language", "*")] {
         acquires_each(&node, "", [&[("host", "locks.example.com"), program][..]]).await;
     }

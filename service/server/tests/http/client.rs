@@ -120,9 +120,13 @@ pub async fn inspect(node: &Node, key: &str) -> Value {
 
 /// Runs a command of the binary until it ends.
 pub async fn latchgate(args: &[&str]) -> std::process::Output {
+    run(args, &[]).await
+}
+
+pub async fn run(args: &[&str], env: &[(&str, &str)]) -> std::process::Output {
     let mut command = tokio::process::Command::from(latchgate_testkit::node::command(BIN));
-    let output = command.args(args).kill_on_drop(true).output();
-    tokio::time::timeout(Duration::from_secs(30), output).await.expect("the command hangs").unwrap()
+    let output = command.args(args).envs(env.iter().copied()).kill_on_drop(true).output();
+    tokio::time::timeout(Duration::from_secs(60), output).await.expect("the command hangs").unwrap()
 }
 
 /// Sends a request with any method, path and body.
@@ -161,12 +165,6 @@ pub fn waiting(node: &Node, key: &str, body: Value) -> tokio::task::JoinHandle<A
 
 pub async fn until_waiting(node: &Node, key: &str, waiters: u64) {
     until(format!("{waiters} waiters for {key}"), || async { inspect(node, key).await["waiters"] == waiters }).await;
-}
-
-/// The owners of a key's leases, in the order of the grants.
-pub async fn owners(node: &Node, key: &str) -> Vec<String> {
-    let lock = inspect(node, key).await;
-    lock["holders"].as_array().unwrap().iter().map(|holder| holder["owner"].as_str().unwrap().to_owned()).collect()
 }
 
 pub async fn pre(node: &Node, body: Value) -> Answer {

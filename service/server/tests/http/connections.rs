@@ -161,7 +161,7 @@ async fn clients_that_do_not_read_their_answers_keep_no_holder_out() {
             let path = if round == 5 && path == "/v1/events" { "/openapi.json" } else { path };
             let clients = if round == 1 || round == 5 { 7 } else { 0 };
             for _ in 0..clients {
-                let mut client = Raw::connect_narrow([127, 0, 0, 2], &node).await;
+                let mut client = Raw::connect_from([127, 0, 0, 2], &node).await;
                 client.send(getting(path).repeat(400)).await;
                 unread.push(client);
             }
@@ -197,8 +197,13 @@ async fn the_limits_fit_the_limit_of_open_files_and_are_logged_at_the_start() {
     }
 }
 
+/// A program that runs the binary with `more` arguments, on all addresses of the machine.
+pub fn on_all_addresses(dir: &Path, more: &str) -> PathBuf {
+    script(dir, "", &format!("\"${{@/#127.0.0.1:/0.0.0.0:}}\" {more}"))
+}
+
 /// A program that runs the binary with `args`, after `first`.
-pub fn script(dir: &Path, first: &str, args: &str) -> PathBuf {
+fn script(dir: &Path, first: &str, args: &str) -> PathBuf {
     let path = dir.join("latchgate.sh");
     std::fs::write(&path, format!("#!/usr/bin/env bash\n{first}\nexec {BIN} {args}\n")).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();

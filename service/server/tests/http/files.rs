@@ -5,11 +5,12 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::process::Command;
 
-use latchgate_testkit::node::{Node, NotReady};
+use latchgate_testkit::node::Node;
 use latchgate_testkit::until;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, embedded, get, granted, pre};
+use crate::start::refused;
 
 fn file(node: &Node, name: &str) -> PathBuf {
     node.dir().join(name)
@@ -62,8 +63,7 @@ async fn a_second_node_is_refused_by_whatever_name_it_knows_the_file() {
     fs::hard_link(file(&node, "latchgate.db"), file(&node, "link.db")).unwrap();
     for (of, name) in [("--locks", "symbolic.db"), ("--locks", "link.db"), ("--gate", "gate.db")] {
         let url = format!("sqlite:{}", file(&node, name).display());
-        let Err(NotReady { log, .. }) = Node::try_start(BIN, &[of, &url], &[]).await else { panic!("{name}: opened") };
-        assert!(log.contains("in use by another latchgate process"), "{name}: {log}");
+        refused(&[of, &url], &["in use by another latchgate process"]).await;
     }
     // The first node serves on when its file has one name again.
     fs::remove_file(file(&node, "link.db")).unwrap();
@@ -83,7 +83,6 @@ async fn the_gate_can_be_named_in_the_file_of_the_locks() {
 #[tokio::test]
 async fn new_files_are_for_their_user_alone() {
     let node = Node::start(BIN, &["--gate", "sqlite:gate.db"]).await;
-    granted(&node, "k", json!({})).await;
     for name in ["latchgate.db", "gate.db"] {
         for suffix in ["", "-wal", "-shm"] {
             let path = file(&node, &format!("{name}{suffix}"));

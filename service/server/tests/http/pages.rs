@@ -7,17 +7,6 @@ use crate::described::API;
 use crate::raw::Raw;
 
 #[tokio::test]
-async fn every_problem_type_is_a_page() {
-    let node = embedded().await;
-    let page = get(&node, &get(&node, "/nowhere").await.text("type")).await;
-    assert_eq!(
-        (page.status.as_u16(), page.headers["content-type"].as_bytes()),
-        (200, &b"text/html; charset=utf-8"[..])
-    );
-    assert!(page.body.as_str().unwrap().contains("not-found"));
-}
-
-#[tokio::test]
 async fn swagger_ui_comes_from_the_binary_and_names_this_api() {
     let node = embedded().await;
     let page = get(&node, "/docs/").await;

@@ -29,16 +29,8 @@ impl Raw {
         Self { stream: TcpStream::connect(("127.0.0.1", node.port())).await.unwrap(), unread: Vec::new() }
     }
 
-    /// From another address of this machine.
+    /// From another address of this machine. The operating system keeps little that is not read.
     pub async fn connect_from(address: [u8; 4], node: &Node) -> Self {
-        let socket = TcpSocket::new_v4().unwrap();
-        socket.bind((address, 0).into()).unwrap();
-        let stream = socket.connect(([127, 0, 0, 1], node.port()).into()).await.unwrap();
-        Self { stream, unread: Vec::new() }
-    }
-
-    /// One for which the operating system keeps little that is not read.
-    pub async fn connect_narrow(address: [u8; 4], node: &Node) -> Self {
         let socket = Socket::new(Domain::IPV4, Type::STREAM.nonblocking(), None).unwrap();
         socket.set_tcp_mss(536).unwrap();
         socket.set_recv_buffer_size(2_048).unwrap();

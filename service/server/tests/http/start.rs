@@ -29,9 +29,10 @@ pub async fn refusal_with(args: &[&str], env: &[(&str, &str)]) -> String {
 }
 
 /// Fails unless a node that is started so says all of this, and nothing that is secret.
-async fn refused(args: &[&str], reasons: &[&str]) {
+pub async fn refused(args: &[&str], reasons: &[&str]) -> String {
     let log = refusal(args).await;
     assert!(reasons.iter().all(|reason| log.contains(reason)) && !log.contains("s3cret"), "{reasons:?}: {log}");
+    log
 }
 
 #[tokio::test]
@@ -39,9 +40,8 @@ async fn a_postgres_that_may_lose_commits_is_refused_unless_allowed() {
     for setting in ["fsync", "full_page_writes"] {
         let postgres = Postgres::start_with(&[(setting, "off")]).await;
         let database = postgres.create_database().await;
-        let log = refusal(&["--locks", &database]).await;
+        refused(&["--locks", &database], &[setting, "--allow-volatile", "--durable-elsewhere"]).await;
         for flag in ["--allow-volatile", "--durable-elsewhere"] {
-            assert!(log.contains(setting) && log.contains(flag), "{log}");
             let node = Node::start(BIN, &["--locks", &database, flag]).await;
             granted(&node, flag, json!({})).await;
         }
@@ -98,15 +98,13 @@ async fn a_text_that_only_resembles_a_store_url_is_refused_and_makes_no_file() {
         "SQLITE:latchgate.db",
         "/var/lib/latchgate.db",
     ] {
-        for (flag, variable) in [("--locks", "LATCHGATE_LOCKS"), ("--gate", "LATCHGATE_GATE")] {
-            for (args, env) in [(&[flag, url][..], None), (&[], Some((variable, url)))] {
-                let mut node = command(BIN);
-                node.arg("serve").args(args).envs(env).current_dir(dir.path());
-                let refused = node.output().unwrap();
-                let said = String::from_utf8_lossy(&refused.stderr);
-                assert!(!refused.status.success() && said.contains(&format!("{flag} must be sqlite:PATH")), "{said}");
-                assert!(!said.contains("s3cret"), "{said}");
-            }
+        for (flag, args, env) in
+            [("--locks", &["--locks", url][..], None), ("--gate", &[], Some(("LATCHGATE_GATE", url)))]
+        {
+            let refused = command(BIN).arg("serve").args(args).envs(env).current_dir(dir.path()).output().unwrap();
+            let said = String::from_utf8_lossy(&refused.stderr);
+            assert!(!refused.status.success() && said.contains(&format!("{flag} must be sqlite:PATH")), "{said}");
+            assert!(!said.contains("s3cret"), "{said}");
         }
     }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -203,10 +201,8 @@ async fn a_store_that_cannot_be_used_is_refused_with_the_reason_but_no_password(
         (&no_database, &["_and_no_other", "does not exist", "(from --locks)"]),
         ("redis://:s3cret@127.0.0.1:1", &["cannot connect to Redis"]),
     ] {
-        let log = refusal(&["--log", "debug", "--locks", url]).await;
-        assert!(reasons.iter().all(|reason| log.contains(reason)), "{url}: {log}");
-        // Errors of Postgres come without lines of its source.
-        assert!(!log.contains("s3cret") && !log.contains("at line"), "{log}");
+        let log = refused(&["--log", "debug", "--locks", url], reasons).await;
+        assert!(!log.contains("at line"), "errors of Postgres come without lines of its source: {log}");
     }
     assert!(std::fs::read(&of_another).unwrap() == before, "the file was changed");
 }
@@ -253,9 +249,17 @@ async fn the_greeting_names_the_store_and_the_setting_but_no_password() {
 }
 
 #[tokio::test]
-async fn a_filter_of_the_log_that_is_not_known_is_refused() {
-    for filter in ["latchgate=debug=info", "latchgate[lock]=debug"] {
-        refused(&["--log", filter, "--locks", "sqlite:/nowhere/latchgate.db"], &["--log must be a level"]).await;
+async fn flags_that_contradict_each_other_and_unknown_filters_are_refused() {
+    let two = ["--locks", "a=sqlite:a.db", "--locks", "b=sqlite:b.db"];
+    for (args, why) in [
+        (&["--locks", "redis://127.0.0.1:1", "--locks", "redis://127.0.0.1:2"][..], "name them"),
+        (&[&two[..], &["--locks", "c=sqlite:c.db"]].concat(), "a pair"),
+        (&[&two[..], &["--without", "c"]].concat(), "no engine of --locks"),
+        (&[&two[..], &["--gate", "sqlite:b.db"]].concat(), "--gate names a store of --locks"),
+        (&["--log", "latchgate=debug=info"], "--log must be a level"),
+        (&["--log", "latchgate[lock]=debug"], "--log must be a level"),
+    ] {
+        refused(args, &[why]).await;
     }
 }
 

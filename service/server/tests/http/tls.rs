@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
 use latchgate_testkit::free_port;
-use latchgate_testkit::node::{Node, NotReady, command};
+use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::{Postgres, give_to_postgres};
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
@@ -18,7 +18,8 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::access::world::{ADMIN, LONG, OPERATOR};
-use crate::client::{BIN, acquire, begun, granted};
+use crate::client::{BIN, acquire, begun, granted, latchgate, run};
+use crate::start::refused;
 
 /// A certificate authority, and a server's certificate for `localhost` that it has signed, in files.
 struct Authority {
@@ -101,9 +102,8 @@ async fn a_node_reloads_its_certificate_on_sighup_unless_the_new_one_is_broken()
     until("the node says that it is no file", || async { node.log().contains("not a regular file") }).await;
     assert!(second.acquires(&node).await);
 
-    let mut health = command(BIN);
-    health.args(["health", "--listen", &node.port().to_string(), "--tls-cert", &first.text("cert.pem")]);
-    let health = tokio::task::spawn_blocking(move || health.output().unwrap()).await.unwrap();
+    let (port, cert) = (node.port().to_string(), first.text("cert.pem"));
+    let health = latchgate(&["health", "--listen", &port, "--tls-cert", &cert]).await;
     assert!(health.status.success(), "{}", String::from_utf8_lossy(&health.stderr));
     node.terminate();
     assert!(node.wait_exit(LONG).await.is_some_and(|status| status.success()));
@@ -129,25 +129,24 @@ async fn commands_call_a_node_over_tls_and_verify_its_certificate() {
     let (cert, key) = (authority.text("cert.pem"), authority.text("key.pem"));
     let node = Node::start_with(BIN, &["--tls-cert", &cert, "--tls-key", &key], OPERATOR).await;
     let https = format!("https://localhost:{}", node.port());
-    assert_eq!(listed(&https, authority.path("ca.pem")).await, "");
-    let said = listed(&https, other.path("ca.pem")).await;
+    assert_eq!(listed(&https, &authority.text("ca.pem")).await, "");
+    let said = listed(&https, &other.text("ca.pem")).await;
     assert!(said.contains("invalid peer certificate"), "{said}");
-    let said = listed(&https.replace("https", "http"), authority.path("ca.pem")).await;
+    let said = listed(&https.replace("https", "http"), &authority.text("ca.pem")).await;
     assert!(said.contains("This node serves HTTPS"), "{said}");
 
     // One certificate for both, as `openssl req -x509` makes it.
     fs::copy(authority.path("ca.pem"), authority.path("cert.pem")).unwrap();
     fs::copy(authority.path("ca.key"), authority.path("key.pem")).unwrap();
     let node = Node::start_with(BIN, &["--tls-cert", &cert, "--tls-key", &key], OPERATOR).await;
-    let said = listed(&format!("https://localhost:{}", node.port()), authority.path("ca.pem")).await;
+    let said = listed(&format!("https://localhost:{}", node.port()), &authority.text("ca.pem")).await;
     assert!(said.contains("that of an authority (CA:TRUE)"), "{said}");
 }
 
 /// What `latchgate app list` says if it fails.
-async fn listed(url: &str, ca: PathBuf) -> String {
-    let mut list = command(BIN);
-    list.args(["app", "list"]).env("LATCHGATE_URL", url).env("LATCHGATE_API_KEY", ADMIN).env("LATCHGATE_CA", ca);
-    let output = tokio::task::spawn_blocking(move || list.output().unwrap()).await.unwrap();
+async fn listed(url: &str, ca: &str) -> String {
+    let env = [("LATCHGATE_URL", url), ("LATCHGATE_API_KEY", ADMIN), ("LATCHGATE_CA", ca)];
+    let output = run(&["app", "list"], &env).await;
     if output.status.success() { String::new() } else { String::from_utf8_lossy(&output.stderr).into_owned() }
 }
 
@@ -186,8 +185,6 @@ async fn a_node_verifies_the_names_and_certificates_of_its_stores() {
         redis_url("127.0.0.1", &ca),
         redis_url("localhost", &foreign),
     ] {
-        let refused = Node::try_start(BIN, &["--locks", &url], &[]).await;
-        let Err(NotReady { log, .. }) = refused else { panic!("{url} was accepted") };
-        assert!(log.contains("cannot"), "{log}");
+        refused(&["--locks", &url], &["cannot"]).await;
     }
 }

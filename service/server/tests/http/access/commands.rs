@@ -1,32 +1,15 @@
 //! `latchgate app` and `latchgate api-key`, and addresses that other machines can reach.
 
-use std::process::Output;
-use std::time::Duration;
-
 use axum::http::StatusCode;
-use latchgate_testkit::node::{Node, command};
+use latchgate_testkit::node::{Node, NotReady};
 use latchgate_testkit::postgres::shared_database;
-use latchgate_testkit::{free_port, until};
-use reqwest::Client;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::world::{ADMIN, Caller, OPERATOR, guarded};
-use crate::client::{BIN, latchgate};
+use super::world::{ADMIN, Caller, guarded};
+use crate::client::{get, latchgate, run};
+use crate::connections::on_all_addresses;
 use crate::in_transactions;
-
-async fn run(args: &[&str], env: &[(&str, &str)]) -> Output {
-    let mut command = tokio::process::Command::from(command(BIN));
-    let output = command.args(args).envs(env.iter().copied()).kill_on_drop(true).output();
-    tokio::time::timeout(Duration::from_secs(60), output).await.expect("the command hangs").unwrap()
-}
-
-/// What a command prints; fails unless it succeeds.
-async fn printed(args: &[&str], env: &[(&str, &str)]) -> String {
-    let Output { status, stdout, stderr } = run(args, env).await;
-    assert!(status.success(), "{args:?}: {}", String::from_utf8_lossy(&stderr));
-    String::from_utf8(stdout).unwrap().trim().to_owned()
-}
 
 #[tokio::test]
 async fn apps_and_api_keys_are_made_through_a_node() {
@@ -36,7 +19,9 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     // What the command of a line prints, in which _ stands for a space within a word.
     let said = async |line: &str| {
         let words: Vec<String> = line.split(' ').map(|word| word.replace('_', " ")).collect();
-        printed(&words.iter().map(String::as_str).collect::<Vec<_>>(), &env).await
+        let ended = run(&words.iter().map(String::as_str).collect::<Vec<_>>(), &env).await;
+        assert!(ended.status.success(), "{line}: {}", String::from_utf8_lossy(&ended.stderr));
+        String::from_utf8(ended.stdout).unwrap().trim().to_owned()
     };
     said("app create a_b/c").await;
     assert!(said("app list").await.contains("a b/c\tenabled\t0 API keys"));
@@ -70,37 +55,27 @@ async fn apps_and_api_keys_are_made_through_a_node() {
     said("app disable a_b/c").await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
     said("app create a_b/c").await;
+    // Nothing that it held is lost.
+    assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.body["locks"][0]["held"], true);
     said(&format!("api-key revoke {}", caller.id())).await;
     assert_eq!(caller.get("/v1/locks?prefix=jobs/").await.status, 401);
 }
 
 #[tokio::test]
 async fn a_public_address_is_served_once_the_store_has_an_api_key() {
-    let database = shared_database().await;
-    let env = [("LATCHGATE_LOCKS", database.as_str())];
-    let listen = format!("0.0.0.0:{}", free_port());
-    let refused = run(&["serve", "--listen", &listen], &env).await;
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("latchgate api-key generate"), "{said}");
-    assert!(said.contains("--insecure-open"), "{said}");
-
-    let node = Node::start_with(BIN, &["--locks", &database], OPERATOR).await;
-    let url = node.base_url();
-    let of_node = [("LATCHGATE_URL", url.as_str()), ("LATCHGATE_API_KEY", ADMIN)];
-    let key = printed(&["api-key", "create", "--scope", "read,admin"], &of_node).await;
-
+    let (dir, database) = (tempfile::tempdir().unwrap(), shared_database().await);
+    let public = on_all_addresses(dir.path(), "");
+    let Err(NotReady { log, .. }) = Node::try_start(&public, &["--locks", &database], &[]).await else {
+        panic!("it serves without an API key")
+    };
+    assert!(log.contains("latchgate api-key generate") && log.contains("--insecure-open"), "{log}");
+    let node = guarded(&["--locks", &database]).await;
+    let caller = Caller::with(&node, json!({ "scopes": ["read", "admin"] })).await;
     // LATCHGATE_URL is for clients, and does not change what a node works on.
-    let env = [env[0], ("LATCHGATE_URL", "http://127.0.0.1:1")];
-    let mut public = tokio::process::Command::from(command(BIN));
-    let mut public = public.args(["serve", "--listen", &listen]).envs(env).kill_on_drop(true).spawn().unwrap();
-    let (_, port) = listen.rsplit_once(':').unwrap();
-    let get = |path: &str| Client::new().get(format!("http://127.0.0.1:{port}{path}")).send();
-    let is_up = || async { get("/readyz").await.is_ok_and(|answer| answer.status() == 200) };
-    until("the public node serves", is_up).await;
-    assert_eq!(get("/v1/locks").await.unwrap().status(), 401);
-    let caller = Caller { base_url: format!("http://127.0.0.1:{port}"), key };
-    assert!(caller.is_accepted().await);
-    public.kill().await.unwrap();
+    let env = [("LATCHGATE_URL", "http://127.0.0.1:1")];
+    let public = Node::start_with(public, &["--locks", &database], &env).await;
+    assert_eq!(get(&public, "/v1/locks").await.status, 401);
+    assert!(caller.at(&public).is_accepted().await);
 }
 
 #[tokio::test]
@@ -113,11 +88,10 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing() {
 
     let dir = tempfile::tempdir().unwrap();
     let database = shared_database().await;
-    for (locks, said) in [("sqlite:locks.db", "does not exist"), (&*database, "latchgate migrate")] {
+    let absent = format!("sqlite:{}", dir.path().join("locks.db").display());
+    for (locks, said) in [(&absent, "does not exist"), (&database, "latchgate migrate")] {
         for of in ["locks", "gate"] {
-            let mut command = tokio::process::Command::from(command(BIN));
-            command.args(["engines", "hold-off", of, "--beside-store", "--locks", locks]);
-            let ended = command.current_dir(dir.path()).output().await.unwrap();
+            let ended = latchgate(&["engines", "hold-off", of, "--beside-store", "--locks", locks]).await;
             let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
             assert!(!ended.status.success() && printed.contains(said), "{of}: {printed}");
         }
@@ -127,20 +101,14 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing() {
     assert_eq!(session.number("select count(*) from pg_namespace where nspname = 'latchgate'").await, Ok(0));
 }
 
-/// A server that answers every request with this problem.
-async fn hostile(detail: &str) -> String {
+#[tokio::test]
+async fn a_server_cannot_control_the_terminal_and_no_password_is_printed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://someone:s3cret@{}", listener.local_addr().unwrap());
-    let problem = json!({ "status": 403, "code": "forbidden", "detail": detail }).to_string();
+    let problem = json!({ "status": 403, "code": "forbidden", "detail": "\u{1b}[2Jfine\u{202e}\u{9b}31m" }).to_string();
     let head = [("content-type", "application/problem+json")];
     let answer = move || std::future::ready((StatusCode::FORBIDDEN, head, problem.clone()));
     tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
-    url
-}
-
-#[tokio::test]
-async fn a_server_cannot_control_the_terminal_and_no_password_is_printed() {
-    let url = hostile("\u{1b}[2Jfine\u{202e}\u{9b}31m").await;
     for args in [&["app", "list"][..], &["locks", "list"], &["lock", "k", "--", "true"]] {
         let ended = run(args, &[("LATCHGATE_URL", &url)]).await;
         let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();

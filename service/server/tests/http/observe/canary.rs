@@ -14,11 +14,7 @@ use crate::client::{Answer, BIN, http, send};
 const CANARY: &str = "5ec4e75ec4e75ec4e75ec4e7";
 
 fn api_key(id: u8) -> ApiKey {
-    let mut secret = [0x5e; 32];
-    secret[..12].copy_from_slice(&[0x5e, 0xc4, 0xe7, 0x5e, 0xc4, 0xe7, 0x5e, 0xc4, 0xe7, 0x5e, 0xc4, 0xe7]);
-    let key = ApiKey::of_random([id; 6], secret);
-    assert!(key.as_str().contains(CANARY));
-    key
+    ApiKey::of_random([id; 6], std::array::from_fn(|at| [0x5e, 0xc4, 0xe7][at % 3]))
 }
 
 #[tokio::test]
@@ -28,7 +24,7 @@ async fn no_secret_is_shown_in_logs_metrics_and_errors() {
     let admin = api_key(1);
     let database = shared_database().await.replacen("postgres@", &format!("postgres:{CANARY}@"), 1);
     let cluster_secret = format!("cluster {CANARY}");
-    assert!(database.contains(CANARY));
+    assert!(database.contains(CANARY) && admin.as_str().contains(CANARY));
     let env = [
         ("LATCHGATE_LOCKS", database.as_str()),
         ("LATCHGATE_SECRET", &cluster_secret),

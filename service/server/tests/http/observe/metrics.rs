@@ -146,14 +146,13 @@ fn named(text: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn dashboard_and_alerts_use_real_metrics_and_every_metric_is_documented() {
+async fn the_dashboard_uses_real_metrics_and_every_metric_is_documented() {
     let page = page(&embedded().await).await;
     let families = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
     let served: BTreeSet<String> = families.map(str::to_owned).collect();
     let documented = named(include_str!("../../../../../docs/OPERATIONS.md"));
     for (file, names) in [
         ("deploy/grafana.json", named(include_str!("../../../../../deploy/grafana.json"))),
-        ("deploy/alerts.yml", named(include_str!("../../../../../deploy/alerts.yml"))),
         ("docs/OPERATIONS.md", documented.clone()),
     ] {
         let unknown: Vec<_> = names.difference(&served).collect();
@@ -161,8 +160,4 @@ async fn dashboard_and_alerts_use_real_metrics_and_every_metric_is_documented() 
     }
     let undocumented: Vec<_> = served.difference(&documented).collect();
     assert!(undocumented.is_empty(), "docs/OPERATIONS.md lacks {undocumented:?}");
-    let dashboard: Value = serde_json::from_str(include_str!("../../../../../deploy/grafana.json")).unwrap();
-    for panel in dashboard["panels"].as_array().unwrap().iter().filter(|panel| panel["type"] != "row") {
-        assert!(panel["description"].as_str().is_some_and(|text| !text.is_empty()), "{}", panel["title"]);
-    }
 }
