@@ -17,7 +17,6 @@ mod entering;
 mod fail_over;
 mod files;
 mod gate_nodes;
-mod gate_switch;
 mod groups;
 mod history;
 mod hold_off;

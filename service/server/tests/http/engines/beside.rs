@@ -8,13 +8,13 @@ use crate::client::{acquire, begun, granted, pre, release, renew, until_waiting,
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
-    let mut world = World::start(1).await;
-    let nodes = world.nodes(2, &["one", "pg"], &[]).await;
-    world.redis[0].kill9();
+    let mut world = World::start().await;
+    let nodes = [world.node(&["one", "pg"], &[]).await, world.node(&["one", "pg"], &[]).await];
+    world.redis.kill9();
     left(&nodes[0], json!({ "stopped": true, "force": true })).await;
     // It is back, and cannot be retired: it answers reads and refuses writes, as with a full disk.
-    world.redis[0].start_again().await;
-    world.redis[0].ask(&["config", "set", "maxmemory", "1"]);
+    world.redis.start_again().await;
+    world.redis.ask(&["config", "set", "maxmemory", "1"]);
     until("the engine refuses", || async { nodes[0].log().contains("refuses a change of its record") }).await;
     for node in &nodes {
         until_serving(node, "pg").await;
@@ -23,17 +23,17 @@ async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
     let order = switch(&nodes[0], json!({ "engine": "one" })).await;
     order.assert_problem(409, "engine-unreachable");
     assert!(order.text("detail").contains("engine record of one cannot be changed"), "{}", order.body);
-    world.redis[0].ask(&["config", "set", "maxmemory", "0"]);
+    world.redis.ask(&["config", "set", "maxmemory", "0"]);
     until_retired(&nodes[0]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_without_progress_is_given_up_and_says_why() {
-    let world = World::start(1).await;
+    let world = World::start().await;
     let node = world.node(&["pg", "one"], &["--ttl-max", "60s"]).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await.text("lease_id");
     // The Redis takes its record, and no states.
-    assert_eq!(world.redis[0].ask(&["acl", "setuser", "default", "-zadd"]).trim(), "OK");
+    assert_eq!(world.redis.ask(&["acl", "setuser", "default", "-zadd"]).trim(), "OK");
     switch(&node, json!({ "engine": "one" })).await.assert_problem(503, "engines-undecided");
     let log = node.log();
     assert!(log.contains("the copy has made no progress: the switch is given up"), "{log}");
@@ -43,7 +43,7 @@ async fn a_copy_without_progress_is_given_up_and_says_why() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_and_waiters_survive_a_switch_that_unreadable_states_do_not_stop() {
-    let world = World::start(1).await;
+    let world = World::start().await;
     let node = world.node(&["pg", "one"], &[]).await;
     let held = granted(&node, "good", json!({ "ttl_ms": 4_000 })).await;
     let next = waiting(&node, "good", json!({ "wait_ms": 40_000 }));
@@ -55,7 +55,7 @@ async fn leases_and_waiters_survive_a_switch_that_unreadable_states_do_not_stop(
     let bad = begun(&node, charge("bad")).await.text("id");
     for (table, state, key) in [("locks", "{not json", "bad"), ("operations", "{}", &bad)] {
         let damage = format!("update latchgate.{table} set state = '{state}' where key = '{key}'");
-        world.postgres.query(world.database_name(), &damage).await;
+        world.postgres.query(world.database.rsplit_once('/').unwrap().1, &damage).await;
     }
     switched(&node, "one").await;
     assert_eq!(renew(&node, "good", &held.text("lease_id")).await.status, 200, "{}", node.log());

@@ -8,11 +8,11 @@ use crate::client::{acquire, granted, renew};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_operator_can_switch_from_a_dead_engine_and_nodes_await_its_leases() {
-    let mut world = World::start(1).await;
-    let nodes = world.nodes(2, &["one", "pg"], &[]).await;
+    let mut world = World::start().await;
+    let nodes = [world.node(&["one", "pg"], &[]).await, world.node(&["one", "pg"], &[]).await];
     until_granting(&nodes[0]).await;
     let held = granted(&nodes[0], "k", json!({ "ttl_ms": TTL_MS_MAX })).await;
-    world.redis[0].kill9();
+    world.redis.kill9();
     // Not before an operator says that the dead engine is stopped.
     for order in [json!({}), json!({ "engine": "pg", "force": true })] {
         until("the engine is in doubt", || async {
@@ -28,7 +28,7 @@ async fn an_operator_can_switch_from_a_dead_engine_and_nodes_await_its_leases() 
     let next = granted(&nodes[1], "k", json!({ "wait_ms": 20_000 })).await;
     assert!(next.token() > held.token());
     // The old engine returns with an outdated record. The first node that reads both records retires it.
-    world.redis[0].start_again().await;
+    world.redis.start_again().await;
     until_retired(&nodes[0]).await;
     until_granting(&nodes[0]).await;
     switched(&nodes[0], "one").await;
@@ -37,11 +37,11 @@ async fn an_operator_can_switch_from_a_dead_engine_and_nodes_await_its_leases() 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forced_switch_skips_the_hold_off_and_every_grant_says_so() {
-    let mut world = World::start(1).await;
+    let mut world = World::start().await;
     let node = world.node(&["one", "pg"], &["--ttl-max", "60s"]).await;
     let held = granted(&node, "k", json!({ "ttl_ms": 60_000 })).await;
     assert!(held.body.get("forced_ms").is_none());
-    world.redis[0].kill9();
+    world.redis.kill9();
     left(&node, json!({ "stopped": true })).await;
     acquire(&node, "k", json!({})).await.assert_problem(423, "lock-delayed");
     let forced = switch(&node, json!({ "engine": "pg", "force": true })).await;
@@ -56,14 +56,14 @@ async fn a_forced_switch_skips_the_hold_off_and_every_grant_says_so() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_nodes_the_command_line_switches_from_a_dead_engine() {
     // Nodes then start with `--without` the dead engine.
-    let mut world = World::start(1).await;
+    let mut world = World::start().await;
     let engines = ["pg", "one"];
     let before = {
         let node = world.node(&engines, &[]).await;
         switched(&node, "one").await;
         granted(&node, "k", json!({ "ttl_ms": TTL_MS_MAX })).await
     };
-    world.redis[0].kill9();
+    world.redis.kill9();
     let refused = world.switch_engine(&engines, &["--engine", "pg"]).await;
     assert!(refused.contains("stopped"), "{refused}");
     let done = world.switch_engine(&engines, &["--engine", "pg", "--stopped"]).await;

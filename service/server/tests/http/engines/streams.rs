@@ -17,13 +17,13 @@ fn position(id: &Value) -> (u64, u64, u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_watcher_that_resumes_after_a_switch_gets_every_event_exactly_once() {
-    let world = World::start(1).await;
+    let world = World::start().await;
     let node = world.node(&["pg", "one"], &[]).await;
     let first = token(&node, "k").await;
     let history = get(&node, "/v1/locks/k/history").await.body;
     let seen = history["events"][0]["id"].as_str().unwrap();
     // An open transaction that has written delays streams on Postgres. In an engine that is left, it delays nothing.
-    let mut unrelated = PgConnection::connect(&world.database()).await.unwrap();
+    let mut unrelated = PgConnection::connect(&world.database).await.unwrap();
     sqlx::raw_sql("begin; select pg_current_xact_id()").execute(&mut unrelated).await.unwrap();
     let before = token(&node, "k").await;
     switched(&node, "one").await;
@@ -52,20 +52,20 @@ async fn goes_on(events: &mut Events, seen: &str, token: u64) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stream_says_what_it_misses_of_a_stopped_engine_and_goes_on() {
-    let mut world = World::start(1).await;
+    let mut world = World::start().await;
     let node = world.node(&["one", "pg"], &[]).await;
     let mut live = Events::open(&node, "/v1/locks/k/events", "").await;
     token(&node, "k").await;
     while live.next().await["kind"] != "released" {}
     let seen = live.seen.clone();
-    world.redis[0].kill9();
+    world.redis.kill9();
     left(&node, json!({ "stopped": true, "force": true })).await;
     let next = token(&node, "k").await;
     goes_on(&mut live, &seen, next).await;
     let resumed = async || Events::open(&node, "/v1/locks/k/events", &seen).await;
     goes_on(&mut resumed().await, &seen, next).await;
     // The engine is back. Events may be missing there, because it is not known when it was left.
-    world.redis[0].start_again().await;
+    world.redis.start_again().await;
     until_retired(&node).await;
     goes_on(&mut resumed().await, &seen, next).await;
     get(&node, &format!("/v1/locks/k/history?cursor={seen}")).await.assert_problem(400, "invalid-request");

@@ -1,6 +1,4 @@
-//! A pair of engines, and nodes on them.
-
-use std::ops::Deref;
+//! A pair of engines for locks or for the gate, and nodes on them.
 
 use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
@@ -17,66 +15,41 @@ pub const TTL_MS_MAX: u64 = 4_000;
 /// The engines: a Postgres, `pg`, and a Redis, `one`.
 pub struct World {
     pub postgres: Postgres,
-    pub redis: Vec<Redis>,
-    database: String,
-}
-
-/// A node on the pair.
-pub struct Wired {
-    pub node: Node,
-}
-
-impl Deref for Wired {
-    type Target = Node;
-
-    fn deref(&self) -> &Node {
-        &self.node
-    }
+    pub redis: Redis,
+    pub database: String,
+    /// The database of the gate, where that is a pair.
+    pub gate: String,
 }
 
 impl World {
-    pub async fn start(redis: usize) -> Self {
+    pub async fn start() -> Self {
         let postgres = Postgres::start().await;
-        let database = postgres.create_database().await;
-        let mut all = Vec::new();
-        for _ in 0..redis {
-            all.push(Redis::start().await);
-        }
-        Self { postgres, redis: all, database }
-    }
-
-    pub fn database(&self) -> String {
-        self.database.clone()
-    }
-
-    pub fn database_name(&self) -> &str {
-        self.database.rsplit_once('/').unwrap().1
+        let (database, gate) = (postgres.create_database().await, postgres.create_database().await);
+        Self { postgres, redis: Redis::start().await, database, gate }
     }
 
     /// The `--locks` of these engines.
     fn locks(&self, engines: &[&str]) -> Vec<String> {
         let url = |engine: &&str| match *engine {
             "pg" => format!("--locks=pg={}", self.database),
-            one => format!("--locks={one}={}", self.redis[0].url()),
+            one => format!("--locks={one}={}", self.redis.url()),
         };
         engines.iter().map(url).collect()
     }
 
-    pub async fn node(&self, engines: &[&'static str], args: &[&str]) -> Wired {
+    pub async fn node(&self, engines: &[&'static str], args: &[&str]) -> Node {
         let locks = self.locks(engines);
         let args: Vec<&str> = locks.iter().map(String::as_str).chain(args.iter().copied()).collect();
         let ttl_max = format!("{TTL_MS_MAX}ms");
         let env =
             [("LATCHGATE_TTL_MAX", &*ttl_max), ("LATCHGATE_TTL_DEFAULT", "3s"), ("LATCHGATE_STORE_TIMEOUT", "2s")];
-        Wired { node: Node::start_with(BIN, &args, &env).await }
+        Node::start_with(BIN, &args, &env).await
     }
 
-    pub async fn nodes(&self, count: usize, engines: &[&'static str], args: &[&str]) -> Vec<Wired> {
-        let mut nodes = Vec::new();
-        for _ in 0..count {
-            nodes.push(self.node(engines, args).await);
-        }
-        nodes
+    /// A node with locks in one database. Its gate is in Redis, or in the other database.
+    pub async fn gate_node(&self, args: &[&str]) -> Node {
+        let stores = ["--locks", &self.database, "--gate", &self.redis.url(), "--gate", &self.gate];
+        Node::start(BIN, &[&stores[..], args].concat()).await
     }
 
     /// The output of `latchgate engines switch` beside the stores.

@@ -42,18 +42,6 @@ impl Caller {
         self.guard(key, lease_id).await.unwrap();
     }
 
-    /// Begins a guarded transaction that works.
-    pub async fn work_guarded(&mut self, key: &str, lease_id: &str) {
-        self.run("create table done (what text)").await;
-        self.begin_guarded(key, lease_id).await;
-        self.run("insert into done values ('work')").await;
-    }
-
-    /// How often the work of [`Self::work_guarded`] was committed.
-    pub async fn done(&mut self) -> i64 {
-        self.number("select count(*) from done").await.unwrap()
-    }
-
     /// Waits until the database's clock is past the expiry of the last lease of the key.
     pub async fn until_expired(&mut self, key: &str) {
         let left = format!(

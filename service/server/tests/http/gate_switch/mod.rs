@@ -1,5 +1,0 @@
-//! The gate is switched from one of its stores to the other.
-
-mod lost;
-mod planned;
-pub mod world;
