@@ -5,15 +5,12 @@ use latchgate_testkit::until;
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::client::{Answer, acquire, get, granted, pre, renew, request};
+use crate::client::{Answer, acquire, granted, pre, renew, request};
+use crate::engines::world::status;
 
 /// An operation that must not be repeated.
 pub fn charge(contents: &str, attempt_id: &str) -> Value {
     json!({ "operation": "charge", "contents": contents, "attempt_id": attempt_id, "on_expiry": "block" })
-}
-
-pub async fn engine(node: &Node) -> Value {
-    get(node, "/v1/admin/engines").await.body["locks"].clone()
 }
 
 /// Waits until the node grants the lock. By its lease id, a repetition gets the same lease.
@@ -50,20 +47,16 @@ pub async fn nothing_is_granted_while_a_lost_lease_may_live(
         }
     }
     // One hold-off, of locks and operations, and all nodes agree about it.
-    assert_eq!(engine(one).await["epoch"], engine(other).await["epoch"]);
+    assert_eq!(status(one).await["epoch"], status(other).await["epoch"]);
     let begun: usize = nodes.iter().map(|node| node.log().matches(": a hold-off begins").count()).sum();
     assert_eq!(begun, 1, "{}{}", one.log(), other.log());
-    end_hold_off(one).await;
+    // As an operator who knows that no lost lease is live.
+    let ended = hold_off(one, json!({ "for_ms": 0 })).await;
+    assert_eq!(ended.status, 200, "{}", ended.body);
     // A lease that is not lost after all is live.
     request(one, Method::DELETE, "/v1/locks/lost", Value::Null).await;
     let next = granted(other, "lost", json!({ "owner": "bob", "wait_ms": 50_000 })).await;
     assert!(next.token() > lost.token());
-}
-
-/// As an operator who knows that no lost lease is live.
-pub async fn end_hold_off(node: &Node) {
-    let ended = hold_off(node, json!({ "for_ms": 0 })).await;
-    assert_eq!(ended.status, 200, "{}", ended.body);
 }
 
 pub async fn hold_off(node: &Node, order: Value) -> Answer {

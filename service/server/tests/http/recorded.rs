@@ -50,15 +50,12 @@ impl Recording {
         recorded::check(&recorded::read(whole.as_bytes()).unwrap())
     }
 
-    pub async fn until(&self, what: &str, is_enough: impl Fn(&Report) -> bool) {
-        assert!(eventually(LONG, || async { is_enough(&self.report()) }).await, "{what}: {:?}", self.report());
-    }
-
     /// Returns after so many more grants or goes.
     pub async fn goes_on(&self, count: usize) {
         let seen = |report: &Report| report.grants + report.attempts;
         let before = seen(&self.report());
-        self.until("clients go on", |report| seen(report) >= before + count).await;
+        let goes_on = || async { seen(&self.report()) >= before + count };
+        assert!(eventually(LONG, goes_on).await, "clients do not go on: {:?}", self.report());
     }
 
     /// All calls and events, without a broken promise.
@@ -103,7 +100,7 @@ async fn an_independent_judge_finds_an_order_for_a_small_history() {
     let nodes = [on_postgres(&shared_database().await).await];
     let choose = |args| recorder::Args { keys: 1, clients: 3, ttl_ms: 300, abandon_one_in: 10, ..args };
     let recording = Recording::start(&nodes, choose);
-    recording.until("locks are granted", |report| report.grants > 20).await;
+    recording.goes_on(20).await;
     let (calls, _) = recording.checked(&Options::default()).await;
     assert!(judge(&calls), "{calls:#?}");
 }

@@ -6,7 +6,8 @@ use latchgate_testkit::redis_group::WatchedRedis;
 use serde_json::json;
 
 use crate::client::{BIN, acquire, begun, granted, release, report, until_waiting, waiting};
-use crate::lost::{charge, engine, nothing_is_granted_while_a_lost_lease_may_live, until_granted};
+use crate::engines::world::status;
+use crate::lost::{charge, nothing_is_granted_while_a_lost_lease_may_live, until_granted};
 
 /// So long that leases survive until a Redis is back on a busy machine. No test waits for their end.
 const TTL: &str = "5m";
@@ -53,10 +54,10 @@ async fn a_node_that_starts_after_a_redis_was_started_again_holds_off_too() {
     let next = on(&redis.url(), &[]).await;
     acquire(&next, "lost", json!({})).await.assert_problem(423, "lock-delayed");
     // The record names the server now: another node begins nothing.
-    let epoch = engine(&next).await["epoch"].clone();
+    let epoch = status(&next).await["epoch"].clone();
     let third = on(&redis.url(), &[]).await;
     acquire(&third, "lost", json!({})).await.assert_problem(423, "lock-delayed");
-    assert_eq!(engine(&third).await["epoch"], epoch);
+    assert_eq!(status(&third).await["epoch"], epoch);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

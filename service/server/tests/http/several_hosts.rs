@@ -1,15 +1,14 @@
 //! Nodes whose URL names several servers of Postgres, one of which is the primary.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
-use latchgate_testkit::node::{Node, NotReady};
+use latchgate_testkit::node::Node;
 use latchgate_testkit::postgres::Postgres;
+use latchgate_testkit::until;
 use serde_json::json;
 
-use crate::client::{BIN, acquire, granted, post, pre, release, renew};
+use crate::client::{BIN, acquire, granted, pre, release, renew};
+use crate::lost::{charge, hold_off, until_granted};
+use crate::start::refused;
 
-const LONG: Duration = Duration::from_secs(60);
 /// So long that the leases outlive a fail-over on a busy machine.
 const TTL_MS: u64 = 300_000;
 
@@ -47,14 +46,15 @@ impl World {
 }
 
 async fn locks_are_granted_again(node: &Node, lease_id: &str) {
-    let is_renewed = || async { renew(node, "kept", lease_id).await.status == 200 };
-    assert!(eventually(LONG, is_renewed).await, "{}", node.log());
-    let is_granted = || async { acquire(node, "new", json!({ "lease_id": "mine" })).await.status == 200 };
-    assert!(eventually(LONG, is_granted).await, "{}", node.log());
-    let claim = json!({ "operation": "charge", "contents": "after", "durability": "durable", "attempt_id": "mine" });
-    let is_claimed = || async { matches!(pre(node, claim.clone()).await.status.as_u16(), 200 | 201) };
-    assert!(eventually(LONG, is_claimed).await, "{}", node.log());
+    until_renewed(node, lease_id).await;
+    until_granted(node, "new").await;
+    let claim = charge("after", "mine");
+    until("the operation is claimed", || async { pre(node, claim.clone()).await.status.is_success() }).await;
     assert!(!node.log().contains("HOLD-OFF"), "{}", node.log());
+}
+
+async fn until_renewed(node: &Node, lease_id: &str) {
+    until("the lease is renewed", || async { renew(node, "kept", lease_id).await.status == 200 }).await;
 }
 
 /// The old primary has gone; or it no longer answers, while its connections stay open and it accepts new ones.
@@ -77,12 +77,11 @@ async fn a_primary_that_becomes_read_only_is_left_for_the_new_one() {
     world.primary.query("postgres", "select pg_reload_conf()").await;
     world.standby.promote().await;
     locks_are_granted_again(&one, &lease_id).await;
-    assert!(eventually(LONG, || async { renew(&other, "kept", &lease_id).await.status == 200 }).await);
+    until_renewed(&other, &lease_id).await;
 
     // Both nodes listen on the new primary, too: notifications reach them.
     let query = "select count(*) from pg_stat_activity where query ilike 'listen %'";
-    let count = || async { world.standby.query("postgres", query).await };
-    assert!(eventually(LONG, || async { count().await == "4" }).await, "{} listen", count().await);
+    until("both listen", || async { world.standby.query("postgres", query).await == "4" }).await;
     assert_eq!(release(&other, "kept", &lease_id).await.status, 200);
 }
 
@@ -90,14 +89,8 @@ async fn a_primary_that_becomes_read_only_is_left_for_the_new_one() {
 async fn a_node_does_not_start_where_no_host_takes_writes_and_names_each() {
     let mut world = World::start().await;
     world.primary.kill9();
-    let Err(NotReady { status, log }) = Node::try_start(BIN, &["--locks", &world.url], &[]).await else {
-        panic!("the node has started without a primary")
-    };
-    assert!(status.is_some_and(|status| !status.success()), "{log}");
-    for port in [world.primary.port(), world.standby.port()] {
-        assert!(log.contains(&format!("127.0.0.1:{port}: ")), "{log}");
-    }
-    assert!(log.contains("standby"), "{log}");
+    let [one, other] = [&world.primary, &world.standby].map(|server| format!("127.0.0.1:{}: ", server.port()));
+    refused(&["--locks", &world.url], &[&one, &other, "standby"]).await;
 }
 
 #[tokio::test]
@@ -110,12 +103,12 @@ async fn of_two_primaries_a_node_uses_the_one_that_was_promoted_last() {
     let query = "select count(*) from latchgate.locks where key = 'new'";
     // A server that is slow to answer is not waited for, so the node may choose the old one once more. If it wrote to the old one after the
     // promotion, the new one lacks that, and holds off until an operator knows better.
-    let is_there = || async {
+    until("a grant is on the new primary", || async {
         world.primary.query("postgres", cut).await;
-        post(format!("{}/v1/admin/hold-off", node.base_url()), r#"{"for_ms":0}"#).await;
+        hold_off(&node, json!({ "for_ms": 0 })).await;
         acquire(&node, "new", json!({ "lease_id": "mine" })).await.status == 200
             && world.standby.query(name, query).await == "1"
-    };
-    assert!(eventually(LONG, is_there).await, "the grant is not on the new primary:\n{}", node.log());
-    assert!(eventually(LONG, || async { renew(&node, "kept", &lease_id).await.status == 200 }).await);
+    })
+    .await;
+    until_renewed(&node, &lease_id).await;
 }
