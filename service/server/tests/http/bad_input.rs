@@ -1,14 +1,12 @@
 //! No request of a client causes a 500, and each mistake has a clear code and the name of its field.
 
-use latchgate_testkit::node::Node;
 use reqwest::Method;
 use serde_json::{Value, json};
 
 use crate::access::world::operated;
-use crate::client::{Answer, BIN, acquire, begun, embedded, get, granted, http, inspect, leases, many, post};
+use crate::client::{Answer, acquire, begun, embedded, get, granted, http, inspect, leases, many, post};
 use crate::client::{release, request, send, sent};
 use crate::described::{API, endpoints};
-use crate::raw::Raw;
 
 /// Values of these beyond their maximum are cut.
 const CUT: [&str; 2] = ["wait_ms", "detail"];
@@ -147,7 +145,7 @@ async fn null_says_the_same_as_leaving_an_optional_field_out() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_too_long_or_no_json_objects_are_refused() {
+async fn bodies_that_are_too_long_encoded_or_no_json_objects_are_refused() {
     let node = embedded().await;
     let twice = br#"{"owner":"a","owner":"b"}"#;
     for (method, path, ..) in bodies() {
@@ -156,6 +154,12 @@ async fn bodies_that_are_too_long_or_no_json_objects_are_refused() {
         }
         sent(&node, method, &path, " ".repeat(1 << 20)).await.assert_problem(413, "body-too-large");
     }
+    let url = format!("{}/v1/locks/encoded/acquire", node.base_url());
+    let encoded = async |encoding| send(http().post(&url).header("content-encoding", encoding).body("{}")).await;
+    let refused = encoded("br").await;
+    refused.assert_problem(415, "unsupported-encoding");
+    assert!(refused.text("detail").contains("br"), "{}", refused.body);
+    assert_eq!(encoded("Identity").await.status, 200);
     let not_utf8 = b"{\"operation\":\"o\",\"contents\":\"\xff\"}".as_slice();
     sent(&node, Method::POST, "/v1/operations/pre", not_utf8).await.assert_problem(400, "invalid-request");
     // curl without -d sends no body, and -d sends the content type of a form.
@@ -169,7 +173,7 @@ async fn bodies_that_are_too_long_or_no_json_objects_are_refused() {
 #[tokio::test]
 async fn fields_that_break_a_rule_beyond_the_description_are_named() {
     let node = embedded().await;
-    granted(&node, "held", json!({})).await;
+    let held = granted(&node, "held", json!({})).await.text("lease_id");
     let go = begun(&node, json!({ "operation": "charge", "contents": 1 })).await;
     let (stamp, attempt) = (go.text("stamp"), format!("operations/{}", go.text("id")));
     let with = |base: &Value, more: Value| {
@@ -179,12 +183,16 @@ async fn fields_that_break_a_rule_beyond_the_description_are_named() {
     };
     let group = json!({ "mode": "permits", "limit": 3, "group": "a" });
     let batch = |items: &[Value]| json!({ "operations": items });
+    let lease = |lease_id: &str| json!({ "key": "held", "lease_id": lease_id });
+    let long = json!({ "operation": "o", "contents": "x".repeat(16 * 1024 - 1) });
     let [one, two] = [1, 2].map(|contents| json!({ "operation": "o", "contents": contents }));
     let (a, success) = (json!({ "locks": [{ "key": "a" }] }), json!({ "stamp": stamp, "outcome": "success" }));
     for (path, field, body) in [
         ("locks/k/acquire", "ttl_ms", json!({ "ttl_ms": 99 })),
         ("locks/k/acquire", "ttl_ms", json!({ "ttl_ms": 3_600_001 })),
         ("locks/k/acquire", "owner", json!({ "owner": "a\nb" })),
+        // A name that only a server makes.
+        ("locks/k/acquire", "owner", json!({ "owner": "anonymous-me", "reentrant": true })),
         ("locks/k/acquire", "lease_id", json!({ "lease_id": "a b" })),
         ("locks/k/acquire", "metadata", json!({ "metadata": { "long": "m".repeat(1_024) } })),
         ("locks/k/acquire", "permits", json!({ "mode": "shared", "permits": 1 })),
@@ -208,8 +216,14 @@ async fn fields_that_break_a_rule_beyond_the_description_are_named() {
         // Each lock, and what all have in common, is read as that of one lock.
         ("multilocks/acquire", "permits", json!({ "locks": [{ "key": "a", "permits": 1 }] })),
         ("multilocks/acquire", "ttl_ms", with(&a, json!({ "ttl_ms": 99 }))),
+        ("multilocks/acquire", "owner", with(&a, json!({ "owner": "anonymous-me" }))),
         ("multilocks/acquire", "barge", with(&a, json!({ "barge": true }))),
+        ("leases/release", "lease_id", json!({ "leases": [lease(&held), lease("no spaces")] })),
         ("operations/pre", "operation", with(&one, json!({ "operation": "a\nb" }))),
+        ("operations/pre", "label", with(&one, json!({ "label": "two\nlines" }))),
+        ("operations/pre", "metadata", with(&one, json!({ "metadata": { "a": "x".repeat(1_020) } }))),
+        // The quotes count as two bytes.
+        ("operations/pre", "contents", with(&long, json!({ "keep_contents": true }))),
         ("operations/pre", "contents", json!({ "operation": "o" })),
         ("operations/pre", "retention_ms", with(&one, json!({ "retention_ms": 1 }))),
         ("operations/pre", "retention_ms", with(&one, json!({ "retention_ms": 5_000, "permanent": true }))),
@@ -231,7 +245,8 @@ async fn fields_that_break_a_rule_beyond_the_description_are_named() {
     get(&node, "/v1/operations?cursor=nonsense").await.assert_names("cursor");
     let unchanged = [inspect(&node, "k").await["last_token"].clone(), inspect(&node, "a").await["last_token"].clone()];
     assert_eq!(unchanged, [0, 0]);
-    assert!(inspect(&node, "held").await["holders"][0].get("revocation").is_none());
+    let held = inspect(&node, "held").await;
+    assert!(held["held"] == true && held["holders"][0].get("revocation").is_none(), "{held}");
     assert_eq!(get(&node, "/v1/operations?state=started").await.body["operations"].as_array().unwrap().len(), 1);
     // An hour and a week, 64 keys and 100 operations are the maximum.
     granted(&node, "k", json!({ "delay_ms": 3_600_000, "max_hold_ms": 604_800_000 })).await;
@@ -248,9 +263,6 @@ async fn contents_without_one_form_are_refused_by_path() {
     for (contents, path, can_be_checked) in [
         (r#"{"a":{"b c":[0,{"x":1,"\u0078":2}]}}"#, r#".a["b c"][1].x"#, false),
         (r#"[1,[1e300]]"#, "[1][0]", false),
-        (r#"[1e400]"#, "[0]", false),
-        ("-9007199254740992", "", false),
-        ("null", "", true),
         (r#"{"items":[{"id":""},[]]}"#, "", true),
     ] {
         for (endpoint, named, body) in [
@@ -304,35 +316,12 @@ async fn paths_that_do_not_exist_are_problems_and_probes_take_any_query() {
     {
         request(&node, method, path, Value::Null).await.assert_problem(404, "not-found");
     }
+    for id in ["nonsense", "7D88C00DDEAFBAE02D6198A43E38F30A", "%C3%A9"] {
+        get(&node, &format!("/v1/operations/{id}")).await.assert_problem(404, "operation-not-found");
+    }
     for path in ["/readyz?x=1", "/healthz?cache=0&cache=1", "/readyz?"] {
         assert_eq!(get(&node, path).await.status, 200, "{path}");
     }
-}
-
-#[tokio::test]
-async fn an_encoded_body_is_refused_and_says_which_encoding() {
-    let node = embedded().await;
-    let url = format!("{}/v1/locks/k/acquire", node.base_url());
-    let encoded = async |encoding| send(http().post(&url).header("content-encoding", encoding).body("{}")).await;
-    for encoding in ["gzip", "br"] {
-        let refused = encoded(encoding).await;
-        refused.assert_problem(415, "unsupported-encoding");
-        assert!(refused.text("detail").contains(encoding), "{}", refused.body);
-    }
-    assert_eq!(encoded("Identity").await.status, 200);
-}
-
-#[tokio::test]
-async fn headers_and_bodies_that_never_end_are_cut_off() {
-    let node = Node::start(BIN, &["--read-timeout", "2s"]).await;
-    let (mut slow_head, mut slow_body) = (Raw::connect(&node).await, Raw::connect(&node).await);
-    slow_head.send("POST /v1/locks/k/acquire HTTP/1.1\r\nhost:").await;
-    slow_body.send("POST /v1/locks/k/acquire HTTP/1.1\r\nhost: x\r\ncontent-length: 10\r\n\r\n{").await;
-    assert!(slow_head.answer().await.is_none());
-    let answer = slow_body.answer().await.unwrap();
-    assert_eq!((answer.status, &answer.body["code"]), (400, &json!("body-timeout")));
-    assert!(slow_body.answer().await.is_none());
-    assert_eq!(inspect(&node, "k").await["held"], false);
 }
 
 /// Of each query parameter, what the OpenAPI description rules out is refused.
