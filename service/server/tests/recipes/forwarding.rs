@@ -1,8 +1,6 @@
 //! forward-notices.
 
-use std::time::Duration;
-
-use latchgate_testkit::eventually;
+use latchgate_testkit::until;
 use nix::sys::signal::Signal;
 use reqwest::Client;
 
@@ -28,7 +26,7 @@ async fn notices_are_forwarded_despite_a_failed_command_and_forwarder_restart() 
     world.hold("other", "second", 0).await;
     let _forwarder = run();
     let is_told = || std::future::ready(world.log().last().is_some_and(|line| line == "told held_too_long other"));
-    assert!(eventually(Duration::from_secs(60), is_told).await, "{:?}", world.log());
+    until("the other is told of", is_told).await;
     // One whose id was not written yet when the forwarder was killed comes again.
     let mut told = world.logged("told held_too_long");
     told.dedup();

@@ -5,8 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
+use latchgate_testkit::until;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use reqwest::Client;
@@ -59,8 +59,7 @@ impl World {
     }
 
     pub async fn until_there(&self, name: &str) {
-        let is_there = || std::future::ready(self.path(name).exists());
-        assert!(eventually(PATIENCE, is_there).await, "no {name}; log: {:?}", self.log());
+        until(format!("{name} is there"), || std::future::ready(self.path(name).exists())).await;
     }
 
     pub fn log(&self) -> Vec<String> {
@@ -74,14 +73,12 @@ impl World {
 
     /// Waits until this many lines begin with `word`; returns them without it.
     pub async fn until_logged(&self, word: &str, times: usize) -> Vec<String> {
-        let is_logged = || std::future::ready(self.logged(word).len() >= times);
-        assert!(eventually(PATIENCE, is_logged).await, "not {times} times {word:?}: {:?}", self.log());
+        until(format!("{word} {times} times"), || std::future::ready(self.logged(word).len() >= times)).await;
         self.logged(word)
     }
 
     pub async fn until_waiting(&self, key: &str, waiters: u64) {
-        let is_waiting = async || self.look(key).await["waiters"] == waiters;
-        assert!(eventually(PATIENCE, is_waiting).await, "not {waiters} waiters: {}", self.look(key).await);
+        until(format!("{waiters} waiters"), async || self.look(key).await["waiters"] == waiters).await;
     }
 
     pub async fn look(&self, key: &str) -> Value {
@@ -97,12 +94,7 @@ impl World {
         answer["token"].as_u64().unwrap()
     }
 
-    pub async fn force(&self, key: &str) {
-        let answer = Client::new().delete(self.lock(key)).send().await.unwrap();
-        assert_eq!(answer.status(), 200);
-    }
-
-    fn lock(&self, key: &str) -> String {
+    pub fn lock(&self, key: &str) -> String {
         format!("{}/v1/locks/{key}", self.node.base_url())
     }
 
