@@ -1,8 +1,5 @@
 //! Which answers are stored, and how they are replayed.
 
-use latchgate_testkit::until;
-use serde_json::Value;
-
 use super::world::{exchange, posting, proxied};
 
 #[tokio::test]
@@ -40,23 +37,4 @@ async fn unusual_answers_are_passed_and_replayed_in_http_1_1() {
         }
         assert_eq!(service.calls(path), 1);
     }
-}
-
-#[tokio::test]
-async fn a_client_does_not_see_with_which_app_and_api_key_the_proxy_claims() {
-    let (service, _node, proxy) = proxied(&[]).await;
-    let running = tokio::spawn(proxy.request("/slow", "running", "").send());
-    until("the service is called", || async { service.calls("running") == 1 }).await;
-    proxy.said("/dies", "unknown", "").await;
-    for (path, key, body, fields) in [
-        ("/slow", "running", "", &["code", "detail", "id", "retry_after_ms", "status"][..]),
-        ("/dies", "unknown", "", &["code", "detail", "id", "status"]),
-        ("/dies", "unknown", "other", &["code", "detail", "id", "status"]),
-    ] {
-        let refusal: Value = proxy.post(path, key, body).await.json().await.unwrap();
-        let names: Vec<&String> = refusal.as_object().unwrap().keys().collect();
-        assert_eq!(names, fields, "{refusal}");
-    }
-    service.go_on.notify_one();
-    assert_eq!(running.await.unwrap().unwrap().status(), 201);
 }

@@ -38,6 +38,7 @@ async fn a_repeat_gets_the_stored_answer_and_a_different_request_is_refused() {
     let running = tokio::spawn(proxy.request("/slow", "k2", "").send());
     until("the service is called", || async { service.calls("k2") == 1 }).await;
     assert_eq!(proxy.said("/slow", "k2", "").await, "409 operation-in-progress");
+    assert_eq!(proxy.refusal("/slow", "k2", "").await, "code detail id retry_after_ms status");
     // The call goes on although its client has gone.
     running.abort();
     service.go_on.notify_one();
@@ -56,6 +57,9 @@ async fn a_call_whose_upstream_dies_half_way_is_unknown_and_not_repeated() {
             assert_eq!(proxy.said(path, key, "").await, "409 operation-unknown");
         }
         assert_eq!(service.calls(key), 1);
+    }
+    for body in ["", "other"] {
+        assert_eq!(proxy.refusal("/dies", "k1", body).await, "code detail id status");
     }
     // A service that cannot be reached has done nothing.
     let away = proxy_of("http://127.0.0.1:1", &node, &[]).await;
@@ -105,22 +109,16 @@ async fn with_a_key_long_requests_and_long_answers_are_passed_up_to_a_limit() {
 }
 
 #[tokio::test]
-async fn without_a_node_of_the_gate_the_upstream_is_not_called() {
-    let (service, mut node, proxy) = proxied(&["--gate-timeout", "500ms"]).await;
+async fn only_a_proxy_that_may_proceed_calls_in_an_outage_and_enters_the_answer() {
+    let bounds = ["--gate-timeout", "500ms", "--retry-for", "1s"];
+    let (service, mut node, proxy) = proxied(&[&bounds[..], &["--on-outage", "proceed"]].concat()).await;
+    let strict = proxy_of(&proxy.upstream, &node, &bounds).await;
     node.kill9();
-    assert_eq!(proxy.said("/", "k1", "").await, "503 gate-unreachable");
-    assert_eq!(service.calls("k1"), 0);
-    node.start_again().await;
-    until_free(&proxy, "k1").await;
-}
-
-#[tokio::test]
-async fn a_proxy_that_may_proceed_calls_in_an_outage_and_enters_the_answer() {
-    let proceeds = ["--gate-timeout", "500ms", "--retry-for", "1s", "--on-outage", "proceed"];
-    let (service, mut node, proxy) = proxied(&proceeds).await;
-    node.kill9();
+    assert_eq!(strict.said("/", "k2", "").await, "503 gate-unreachable");
+    assert_eq!(service.calls("k2"), 0);
     assert_eq!(proxy.said("/", "k1", "").await, "201 call 1 of k1, 0 bytes");
     node.start_again().await;
+    until_free(&strict, "k2").await;
     let listed = || async {
         let answer = get(&node, "/v1/operations?state=succeeded").await.body;
         answer["operations"].as_array().is_some_and(|operations| !operations.is_empty())

@@ -42,61 +42,47 @@ impl Service {
     async fn serve(&self, mut stream: TcpStream) {
         let Some((head, length)) = read_request(&mut stream).await else { return };
         let (path, key) = (head.split(' ').nth(1).unwrap(), header(&head, "idempotency-key"));
-        let call = {
-            let mut calls = self.calls.lock().unwrap();
-            let count = calls.entry(key.to_owned()).or_default();
-            *count += 1;
-            *count
+        let call = *self.calls.lock().unwrap().entry(key.to_owned()).and_modify(|calls| *calls += 1).or_insert(1);
+        let created = |body: &str| {
+            let head = "HTTP/1.1 201 Created\r\nx-service: yes\r\nconnection: close\r\n";
+            format!("{head}content-length: {}\r\n\r\n{body}", body.len())
         };
-        if let Some(answer) = raw_answer(path, call) {
-            let _ = stream.write_all(&answer).await;
-            return;
-        }
-        let body = match path {
+        let answer = match path {
             "/slow" => {
                 self.go_on.notified().await;
-                b"slow".to_vec()
+                created("slow")
             }
-            "/dies" => return,
-            "/dies-half-way" => {
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf").await;
-                return;
+            "/dies" => String::new(),
+            "/dies-half-way" => "HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\nhalf".to_owned(),
+            "/host" => created(header(&head, "host")),
+            "/large" => created(&"a".repeat(LARGE)),
+            "/ambiguous" => {
+                let head = "HTTP/1.1 201 Created\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n";
+                format!("{head}5\r\nabcde\r\n0\r\n\r\n")
             }
-            "/host" => header(&head, "host").as_bytes().to_vec(),
-            "/large" => vec![b'a'; LARGE],
-            _ => format!("call {call} of {key}, {length} bytes").into_bytes(),
+            "/switches" => {
+                "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n".to_owned()
+            }
+            // An old service, which ends the answer with the connection.
+            "/old" => "HTTP/1.0 201 Created\r\n\r\nold".to_owned(),
+            "/many-headers" => {
+                let headers: String = (0..300).map(|number| format!("x-{number}: {number}\r\n")).collect();
+                format!("HTTP/1.1 201 Created\r\n{headers}content-length: 4\r\n\r\nmany")
+            }
+            _ => match path.strip_prefix("/status/") {
+                None => created(&format!("call {call} of {key}, {length} bytes")),
+                Some(status) => {
+                    let (head, text) = (format!("HTTP/1.1 {status} Any\r\nconnection: close"), format!("call {call}"));
+                    format!("{head}\r\nretry-after: 1\r\ncontent-length: {}\r\n\r\n{text}", text.len())
+                }
+            },
         };
-        let head = "HTTP/1.1 201 Created\r\nx-service: yes\r\nconnection: close\r\n";
-        let head = format!("{head}content-length: {}\r\n\r\n", body.len());
-        let _ = stream.write_all(&[head.as_bytes(), &body].concat()).await;
+        let _ = stream.write_all(answer.as_bytes()).await;
     }
 
     pub fn calls(&self, key: &str) -> u32 {
         self.calls.lock().unwrap().get(key).copied().unwrap_or_default()
     }
-}
-
-/// Answers with a head of their own.
-fn raw_answer(path: &str, call: u32) -> Option<Vec<u8>> {
-    let head = match path {
-        "/ambiguous" => {
-            "HTTP/1.1 201 Created\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nabcde\r\n0\r\n\r\n"
-        }
-        "/switches" => "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: other\r\n\r\n",
-        // An old service, which ends the answer with the connection.
-        "/old" => "HTTP/1.0 201 Created\r\n\r\nold",
-        "/many-headers" => {
-            let headers: String = (0..300).map(|number| format!("x-{number}: {number}\r\n")).collect();
-            return Some(format!("HTTP/1.1 201 Created\r\n{headers}content-length: 4\r\n\r\nmany").into_bytes());
-        }
-        _ => {
-            let status = path.strip_prefix("/status/")?;
-            let text = format!("call {call}");
-            let head = format!("HTTP/1.1 {status} Any\r\nconnection: close\r\nretry-after: 1");
-            return Some(format!("{head}\r\ncontent-length: {}\r\n\r\n{text}", text.len()).into_bytes());
-        }
-    };
-    Some(head.as_bytes().to_vec())
 }
 
 /// The head of a request, and the length of its body; `None` if the connection ends before.
@@ -156,6 +142,12 @@ impl Proxy {
 
     pub async fn post(&self, path: &str, key: &str, body: &str) -> Response {
         self.request(path, key, body).send().await.unwrap()
+    }
+
+    /// The names of all that a refusal says: nothing of the app and the API key with which the proxy claims.
+    pub async fn refusal(&self, path: &str, key: &str, body: &str) -> String {
+        let refusal: Value = self.post(path, key, body).await.json().await.unwrap();
+        refusal.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" ")
     }
 
     pub async fn said(&self, path: &str, key: &str, body: &str) -> String {
