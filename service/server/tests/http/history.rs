@@ -41,33 +41,32 @@ impl Events {
 
     /// The data of the next event. Its id and kind must be those in the stream's fields.
     pub async fn next(&mut self) -> Value {
-        timeout(LONG, self.next_without_limit()).await.expect("an event in time")
-    }
-
-    async fn next_without_limit(&mut self) -> Value {
-        loop {
-            if let Some((event, rest)) = self.read.split_once("\n\n") {
-                let (event, rest) = (event.to_owned(), rest.to_owned());
-                self.read = rest;
-                if let Some(id) = event.strip_prefix("id: ").filter(|rest| !rest.contains('\n')) {
-                    id.clone_into(&mut self.seen);
-                    continue;
+        let next = async {
+            loop {
+                if let Some((event, rest)) = self.read.split_once("\n\n") {
+                    let (event, rest) = (event.to_owned(), rest.to_owned());
+                    self.read = rest;
+                    if let Some(id) = event.strip_prefix("id: ").filter(|rest| !rest.contains('\n')) {
+                        id.clone_into(&mut self.seen);
+                        continue;
+                    }
+                    if event.starts_with(':') {
+                        continue;
+                    }
+                    let field = |name: &str| {
+                        let prefix = format!("{name}: ");
+                        event.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default().to_owned()
+                    };
+                    let data: Value = serde_json::from_str(&field("data")).unwrap();
+                    assert_eq!((&data["id"], &data["kind"]), (&json!(field("id")), &json!(field("event"))));
+                    self.seen = field("id");
+                    return data;
                 }
-                if event.starts_with(':') {
-                    continue;
-                }
-                let field = |name: &str| {
-                    let prefix = format!("{name}: ");
-                    event.lines().find_map(|line| line.strip_prefix(&prefix)).unwrap_or_default().to_owned()
-                };
-                let data: Value = serde_json::from_str(&field("data")).unwrap();
-                assert_eq!((&data["id"], &data["kind"]), (&json!(field("id")), &json!(field("event"))));
-                self.seen = field("id");
-                return data;
+                let chunk = self.response.chunk().await.unwrap();
+                self.read.push_str(std::str::from_utf8(&chunk.expect("the stream continues")).unwrap());
             }
-            let chunk = self.response.chunk().await.unwrap();
-            self.read.push_str(std::str::from_utf8(&chunk.expect("the stream continues")).unwrap());
-        }
+        };
+        timeout(LONG, next).await.expect("an event in time")
     }
 
     /// Returns when the stream has ended.
@@ -184,15 +183,6 @@ async fn more_watchers_than_allowed_are_refused_and_one_that_leaves_makes_room()
 }
 
 #[tokio::test]
-async fn a_shutdown_ends_the_streams() {
-    let mut node = embedded().await;
-    let events = Events::open(&node, "/v1/events", "").await;
-    node.terminate();
-    events.end().await;
-    assert!(node.wait_exit(LONG).await.is_some_and(|status| status.success()));
-}
-
-#[tokio::test]
 async fn an_event_that_cannot_be_decoded_is_shown_as_unreadable_and_counted() {
     let (database, node) = on_database().await;
     granted(&node, "damaged", json!({})).await;
@@ -205,9 +195,10 @@ async fn an_event_that_cannot_be_decoded_is_shown_as_unreadable_and_counted() {
 }
 
 #[tokio::test]
-async fn a_wait_that_a_shutdown_ends_is_in_the_history() {
+async fn a_shutdown_ends_streams_and_waits_and_a_wait_is_in_the_history() {
     let database = shared_database().await;
     let (mut node, other) = (on_postgres(&database).await, on_postgres(&database).await);
+    let stream = Events::open(&node, "/v1/events", "").await;
     granted(&other, "k", json!({ "owner": "alice", "ttl_ms": 60_000 })).await;
     let waiting = waiting(&node, "k", json!({ "owner": "bob", "wait_ms": 50_000 }));
     until_waiting(&node, "k", 1).await;
@@ -219,6 +210,7 @@ async fn a_wait_that_a_shutdown_ends_is_in_the_history() {
     let answer = waiting.await.unwrap();
     answer.assert_problem(423, "wait-timeout");
     assert!(answer.body["ticket"].is_string());
+    stream.end().await;
     assert!(node.wait_exit(Duration::from_secs(2)).await.is_none(), "it ended without writing the event");
     sqlx::query("rollback").execute(&mut server).await.unwrap();
     assert!(node.wait_exit(LONG).await.is_some_and(|status| status.success()), "{}", node.log());

@@ -5,7 +5,7 @@ use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::redis::Redis;
 use latchgate_testkit::until;
 use serde_json::json;
-use sqlx::{Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use crate::client::{BIN, acquire, embedded, get, granted, many, on_database, pre, release};
 use crate::raw::{Raw, posting};
@@ -24,25 +24,6 @@ async fn others_are_served(node: &Node) -> Vec<String> {
     codes
 }
 
-/// The key `bad` has an unreadable state, and the keys `a`, `b` and `c` have others.
-async fn an_unreadable_state_fails_only_its_own_key(node: &Node) {
-    let codes = others_are_served(node).await;
-    assert!(codes.iter().all(|code| code == "500 state-unreadable"), "{codes:?}");
-    let both = json!({ "locks": [{ "key": "a" }, { "key": "bad" }] });
-    for refused in [acquire(node, "bad", json!({})).await, many(node, "acquire", both).await] {
-        refused.assert_problem(500, "state-unreadable");
-        assert_eq!(refused.body["key"], "bad");
-    }
-    get(node, "/v1/locks/bad").await.assert_problem(500, "state-unreadable");
-
-    let listed = get(node, "/v1/locks").await.body;
-    let keys: Vec<_> = listed["locks"].as_array().unwrap().iter().map(|lock| &lock["key"]).collect();
-    assert_eq!((keys, &listed["unreadable"]), ([&json!("a"), &json!("b"), &json!("c")].to_vec(), &json!(["bad"])));
-    assert_eq!(get(node, "/v1/locks?app=*").await.body["unreadable"], json!([r#"["default","bad"]"#]));
-    let second = get(node, "/v1/locks?limit=1&cursor=a").await.body;
-    assert_eq!(second["locks"][0]["key"], "b", "{second}");
-}
-
 /// Takes and releases the key, so that it has a state.
 async fn written(node: &Node, key: &str) {
     let grant = granted(node, key, json!({})).await;
@@ -50,39 +31,43 @@ async fn written(node: &Node, key: &str) {
 }
 
 #[tokio::test]
-async fn an_unreadable_state_in_postgres_fails_only_its_own_key() {
-    let (database, node) = on_database().await;
-    written(&node, "bad").await;
+async fn an_unreadable_state_fails_only_its_own_key_on_every_store() {
+    let (database, on_postgres) = on_database().await;
+    let (on_sqlite, redis) = (embedded().await, Redis::start().await);
+    let on_redis = Node::start(BIN, &["--locks", &redis.url()]).await;
+    for node in [&on_postgres, &on_sqlite, &on_redis] {
+        written(node, "bad").await;
+    }
+    let spoil = "set state = '{\"holders\": 7}', version = version + 1 where key = 'bad'";
     let mut other = PgConnection::connect(&database).await.unwrap();
-    let spoil = "update latchgate.locks set state = '{\"holders\": 7}', version = version + 1 where key = 'bad'";
-    assert_eq!(sqlx::query(spoil).execute(&mut other).await.unwrap().rows_affected(), 1);
-    an_unreadable_state_fails_only_its_own_key(&node).await;
-    sqlx::query("delete from latchgate.locks where key = 'bad'").execute(&mut other).await.unwrap();
-    until("the key is served", || async { acquire(&node, "bad", json!({ "lease_id": "next" })).await.status == 200 })
-        .await;
-}
-
-#[tokio::test]
-async fn an_unreadable_state_in_sqlite_fails_only_its_own_key() {
-    let node = embedded().await;
-    written(&node, "bad").await;
-    let spoil = "update locks set state = 'nonsense', version = version + 1 where key = 'bad'";
-    let file = rusqlite::Connection::open(node.dir().join("latchgate.db")).unwrap();
-    assert_eq!(file.execute(spoil, ()).unwrap(), 1);
-    an_unreadable_state_fails_only_its_own_key(&node).await;
-}
-
-#[tokio::test]
-async fn an_unreadable_state_in_redis_fails_only_its_own_key() {
-    let redis = Redis::start().await;
-    let node = Node::start(BIN, &["--locks", &redis.url()]).await;
-    written(&node, "bad").await;
+    sqlx::raw_sql(AssertSqlSafe(format!("update latchgate.locks {spoil}"))).execute(&mut other).await.unwrap();
+    let file = rusqlite::Connection::open(on_sqlite.dir().join("latchgate.db")).unwrap();
+    assert_eq!(file.execute(&format!("update locks {spoil}"), ()).unwrap(), 1);
     redis.ask(&["set", "latchgate:l:7:default:bad", "7 9000000000000000 - 0: nonsense"]);
-    an_unreadable_state_fails_only_its_own_key(&node).await;
+    for node in [&on_postgres, &on_sqlite, &on_redis] {
+        let codes = others_are_served(node).await;
+        assert!(codes.iter().all(|code| code == "500 state-unreadable"), "{codes:?}");
+        let both = json!({ "locks": [{ "key": "a" }, { "key": "bad" }] });
+        for refused in [acquire(node, "bad", json!({})).await, many(node, "acquire", both).await] {
+            refused.assert_problem(500, "state-unreadable");
+            assert_eq!(refused.body["key"], "bad");
+        }
+        get(node, "/v1/locks/bad").await.assert_problem(500, "state-unreadable");
+
+        let listed = get(node, "/v1/locks").await.body;
+        let keys: Vec<_> = listed["locks"].as_array().unwrap().iter().map(|lock| &lock["key"]).collect();
+        assert_eq!((keys, &listed["unreadable"]), ([&json!("a"), &json!("b"), &json!("c")].to_vec(), &json!(["bad"])));
+        assert_eq!(get(node, "/v1/locks?app=*").await.body["unreadable"], json!([r#"["default","bad"]"#]));
+        let second = get(node, "/v1/locks?limit=1&cursor=a").await.body;
+        assert_eq!(second["locks"][0]["key"], "b", "{second}");
+    }
+    sqlx::query("delete from latchgate.locks where key = 'bad'").execute(&mut other).await.unwrap();
+    let is_served = || async { acquire(&on_postgres, "bad", json!({ "lease_id": "next" })).await.status == 200 };
+    until("the key is served", is_served).await;
     // A value of another type fails only its own key, too.
     redis.ask(&["del", "latchgate:l:7:default:bad"]);
     redis.ask(&["lpush", "latchgate:l:7:default:bad", "nonsense"]);
-    let codes = others_are_served(&node).await;
+    let codes = others_are_served(&on_redis).await;
     assert!(codes.iter().all(|code| code.starts_with('5')), "{codes:?}");
 }
 
