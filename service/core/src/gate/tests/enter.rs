@@ -1,5 +1,7 @@
 use super::*;
 
+type End = fn(&mut World, Stamp);
+
 const RAN_AT: Timestamp = Timestamp::from_ms(900_000);
 
 fn attempt(name: &str) -> AttemptId {
@@ -40,48 +42,27 @@ fn a_second_success_is_counted_once_and_the_first_result_stays() {
     assert_eq!(world.record.and_then(|record| record.stamp()), Some(holder));
 }
 
+/// Each attempt blocks when its lease has passed. What its holder reports after the run, is counted if it is news.
 #[test]
-fn an_entered_run_replaces_a_running_attempt_whose_success_is_counted() {
-    let mut world = world();
-    let holder = world.go().stamp;
-    let entered = posted(enter(&mut world, "a"));
-    assert_eq!((entered.attempt, entered.double_runs), (2, 0));
-    assert!(matches!(world.post(holder, Report::Success), Outcome::Superseded { counted: true, double_runs: 1, .. }));
-}
-
-#[test]
-fn an_unknown_outcome_beside_a_run_is_a_suspected_double_run() {
-    for is_reported in [true, false] {
+fn a_run_beside_an_attempt_is_a_suspected_double_run_unless_it_is_its_own() {
+    let nothing: End = |_, _| {};
+    let reported: End = |world, stamp| drop(world.post(stamp, Report::Unknown));
+    let passed: End = |world, _| world.pass_lease();
+    for (what, is_own, end, expected, counted, double_runs) in [
+        ("it runs", false, nothing, (2, 0), true, 1),
+        ("its outcome is unknown", false, reported, (2, 1), false, 1),
+        ("its lease has passed", false, passed, (2, 1), false, 1),
+        ("its own claim has reached the store", true, nothing, (1, 0), false, 0),
+        ("the lease of its own claim has passed", true, passed, (1, 0), false, 0),
+    ] {
         let mut world = world();
-        let holder = go(world.pre_with(|claim| claim.on_expiry = OnExpiry::Block)).stamp;
-        if is_reported {
-            world.post(holder, Report::Unknown);
-        } else {
-            world.pass_lease();
-        }
-        assert_eq!(posted(enter(&mut world, "a")).double_runs, 1);
-        assert!(matches!(
-            world.post(holder, Report::Success),
-            Outcome::Superseded { counted: false, double_runs: 1, .. }
-        ));
-    }
-}
-
-#[test]
-fn a_run_whose_own_claim_had_reached_the_store_is_no_double_run() {
-    for passes in [false, true] {
-        let mut world = world();
-        let own = |claim: &mut Claim| (claim.attempt_id, claim.on_expiry) = (Some(attempt("a")), OnExpiry::Block);
-        let claimed = go(world.pre_with(own)).stamp;
-        if passes {
-            world.pass_lease();
-        }
+        let own = is_own.then(|| attempt("a"));
+        let holder = go(world.pre_with(|claim| (claim.attempt_id, claim.on_expiry) = (own, OnExpiry::Block))).stamp;
+        end(&mut world, holder);
         let entered = posted(enter(&mut world, "a"));
-        assert_eq!((entered.attempt, entered.double_runs), (1, 0));
-        assert!(matches!(
-            world.post(claimed, Report::Success),
-            Outcome::Superseded { counted: false, double_runs: 0, .. }
-        ));
+        assert_eq!((entered.attempt, entered.double_runs), expected, "{what}");
+        let later = Outcome::Superseded { attempt: entered.attempt, double_runs, counted };
+        assert_eq!(world.post(holder, Report::Success), later, "{what}");
     }
 }
 
