@@ -95,14 +95,6 @@ pub async fn release(node: &Locks, lease: &str) {
     assert!(matches!(released, Outcome::Released { still_held: 0 }), "{released:?}");
 }
 
-/// Releases one of its owner's leases; returns how many are left.
-pub async fn release_one(node: &Locks, lease: &str) -> u32 {
-    match node.release(&key(), id(lease)).await {
-        Ok(Outcome::Released { still_held }) => still_held,
-        other => panic!("not released: {other:?}"),
-    }
-}
-
 pub async fn renew(node: &Locks, lease: &str, ttl_ms: Option<u64>) -> Lease {
     match node.renew(&key(), id(lease), ttl_ms, None).await {
         Ok((Outcome::Renewed(lease), _)) => lease,

@@ -7,7 +7,7 @@ use latchgate_node::store::{EventCursor, EventQuery, Store, Watched};
 use latchgate_testkit::eventually;
 
 use crate::calls::{hold, key, release, renew, request, take, with};
-use crate::worlds::{PATIENCE, World, collecting, patient, start_with};
+use crate::worlds::{PATIENCE, World, collecting, start_with};
 
 /// The kinds of the key's events, newest first.
 async fn history(store: &dyn Store) -> Vec<EventKind> {
@@ -15,9 +15,10 @@ async fn history(store: &dyn Store) -> Vec<EventKind> {
     logged.into_iter().map(|logged| logged.event.kind).collect()
 }
 
+/// Also of a lease that expires while no client waits for the lock.
 pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
     let store = world.store().await;
-    let node = start_with(store.clone(), patient()).await;
+    let node = start_with(store.clone(), collecting()).await;
     let granted = hold(&node, "me").await;
     renew(&node, "me", None).await;
     release(&node, "me").await;
@@ -27,21 +28,17 @@ pub async fn events_of_a_lock_are_written_and_kept(world: &World) {
     assert_eq!((released.event.kind, first.event.kind), (EventKind::Released, EventKind::Granted));
     assert_eq!((first.event.token, first.event.owner.as_ref()), (granted.lease.token, Some(&granted.lease.owner)));
     assert!(released.event.held_ms.is_some());
+    take(&node, &key(), with(request("short"), |terms| terms.ttl_ms = 1_000)).await;
     let (app, watched) = (App::default(), Watched::Key(key().key));
+    let mut kinds = vec![EventKind::Granted, EventKind::Released, EventKind::Granted, EventKind::Expired];
     let are_written = || async {
         let query = EventQuery { app: Some(&app), watched: &watched, after: EventCursor::START, limit: 100 };
         let (read, _) = store.events(query).await.unwrap();
-        read.into_iter().map(|logged| logged.event.kind).eq([EventKind::Granted, EventKind::Released])
+        read.into_iter().map(|logged| logged.event.kind).eq(kinds.iter().copied())
     };
     assert!(eventually(PATIENCE, are_written).await);
-}
-
-pub async fn a_lease_that_expires_without_waiters_has_an_event(world: &World) {
-    let store = world.store().await;
-    let node = start_with(store.clone(), collecting()).await;
-    take(&node, &key(), with(request("me"), |terms| terms.ttl_ms = 1_000)).await;
-    let is_written = || async { history(&*store).await == [EventKind::Expired, EventKind::Granted] };
-    assert!(eventually(PATIENCE, is_written).await);
+    kinds.reverse();
+    assert_eq!(history(&*store).await, kinds);
 }
 
 pub async fn without_a_history_no_event_is_kept(world: &World) {

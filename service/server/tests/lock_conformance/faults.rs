@@ -1,6 +1,7 @@
 //! Nodes on a store that is slow, has a wrong clock or fails.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use latchgate_core::App;
@@ -79,17 +80,6 @@ async fn whether_a_commit_is_lost_or_only_its_answer_is_told_apart() {
     // A repetition finds the grant.
     hold(&node, "me").await;
     release(&node, "me").await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiter_keeps_waiting_while_the_store_is_unavailable() {
-    let (store, node) = faulty().await;
-    hold(&node, "holder").await;
-    let waiting = join(&node, wait("waiter")).await;
-    until_waiting(&node, 1).await;
-    store.faults().lost_commits = 3;
-    until_released(&node, "holder").await;
-    granted(joined(waiting).await);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -237,4 +227,33 @@ async fn a_statement_writes_about_two_mib_and_loads_128_states_at_most() {
     assert!(longest <= (2 << 20) + bytes, "{longest}");
     let loaded = store.faults().loaded_at_once;
     assert!((2..=128).contains(&loaded), "{loaded}");
+}
+
+/// More than two batches take, again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_wait_ends_however_many_calls_come() {
+    let (store, node) = faulty().await;
+    store.faults().commit_ms = 100;
+    hold(&node, "holder").await;
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let crowd: Vec<_> = (0..3_000)
+        .map(|number| {
+            let (node, has_ended) = (node.clone(), Arc::clone(&has_ended));
+            let (address, lease) = (at(&format!("k{number}")), format!("lease-{number}"));
+            tokio::spawn(async move {
+                // Whatever comes of it.
+                while !has_ended.load(Ordering::SeqCst) {
+                    let _ = node.acquire(&address, request(&lease)).await;
+                    let _ = node.release(&address, id(&lease)).await;
+                }
+            })
+        })
+        .collect();
+    let waiting = LockRequest { wait: Duration::from_millis(300), ..request("waiter") };
+    let waited = tokio::time::timeout(PATIENCE, node.acquire(&key(), waiting)).await;
+    has_ended.store(true, Ordering::SeqCst);
+    for task in crowd {
+        task.await.unwrap();
+    }
+    refused(waited.expect("the wait ends"));
 }

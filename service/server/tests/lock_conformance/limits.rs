@@ -1,10 +1,5 @@
-use std::time::Duration;
-
 use latchgate_core::lock::{Metadata, Mode, Outcome, Refusal, STATE_BYTES_MAX};
-use latchgate_core::{App, Timestamp};
 use latchgate_node::locks::{Acquired, AcquiredMany, Failure, Limits, LockRequest};
-use latchgate_node::store::{Change, CommitResult, Loaded, Store, Stored};
-use latchgate_testkit::eventually;
 
 use crate::calls::*;
 use crate::many::all;
@@ -29,33 +24,6 @@ pub async fn more_waiters_than_allowed_are_refused_at_once(world: &World) {
     granted(joined(third).await);
     release(&node, "third").await;
     granted(joined(fourth).await);
-}
-
-pub async fn a_collected_key_goes_on_with_higher_tokens(world: &World) {
-    let store = world.store().await;
-    let limits = Limits { collect_interval: Duration::from_millis(10), ..patient() };
-    let node = start_with(store.clone(), limits).await;
-    let before = hold(&node, "first").await.lease.token;
-    release(&node, "first").await;
-    // Idle rows are kept for a minute, so the test makes this one older.
-    assert!(eventually(PATIENCE, || outdate(&*store)).await);
-    let is_collected = || async { node.list(&App::default(), "", None, 10).await.unwrap().0.is_empty() };
-    assert!(eventually(PATIENCE, is_collected).await);
-    let after = hold(&node, "second").await.lease.token;
-    assert!(after > before);
-}
-
-/// Makes the key's row removable. Returns whether the commit was made.
-async fn outdate(store: &dyn Store) -> bool {
-    let address = key();
-    let epoch = store.read_record().await.unwrap().epoch();
-    let loaded: Loaded = store.load(epoch, std::slice::from_ref(&address)).await.unwrap();
-    let stored = loaded.states[0].clone();
-    let keep_until = Timestamp::from_ms(1);
-    let Stored { version, state } = stored;
-    let change = Change { address, expected: version, state, events: Vec::new(), notice_at: None, keep_until, epoch };
-    let result = store.commit(loaded.now, &[change]).await.unwrap().result;
-    matches!(result, CommitResult::Checked(versions) if versions[0].is_some())
 }
 
 /// A request for a lease of more than a KiB.
@@ -84,9 +52,4 @@ pub async fn a_key_without_space_refuses_more_leases_for_good(world: &World) {
     let answer = node.acquire_many(many).await;
     assert!(matches!(answer, Ok(AcquiredMany::Ended { index: 1, outcome: Outcome::KeyFull(_) })), "{answer:?}");
     assert_eq!(inspect(&node).await.state.holders().len(), held);
-    // A release leaves a trace.
-    for lease in ["lease-0", "lease-1"] {
-        release_one(&node, lease).await;
-    }
-    take(&node, &key(), long("next")).await;
 }

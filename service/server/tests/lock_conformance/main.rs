@@ -5,7 +5,6 @@
 
 mod calls;
 mod closing;
-mod crowds;
 mod events;
 mod faults;
 mod faulty;
@@ -15,7 +14,6 @@ mod limits;
 mod many;
 mod multilocks;
 mod only_postgres;
-mod only_sqlite;
 mod orders;
 mod queueing;
 mod terms;
@@ -31,7 +29,6 @@ latchgate_testkit::on_stores! {
         ];
         events: [
             events_of_a_lock_are_written_and_kept,
-            a_lease_that_expires_without_waiters_has_an_event,
             without_a_history_no_event_is_kept,
             events_past_their_retention_are_deleted,
         ];
@@ -46,7 +43,6 @@ latchgate_testkit::on_stores! {
         ];
         limits: [
             more_waiters_than_allowed_are_refused_at_once,
-            a_collected_key_goes_on_with_higher_tokens,
             a_key_without_space_refuses_more_leases_for_good,
         ];
         terms: [
@@ -69,7 +65,6 @@ latchgate_testkit::on_stores! {
         ];
         multilocks: [
             all_keys_are_granted_or_none,
-            a_multilock_holds_nothing_while_it_waits,
             a_wait_that_times_out_holds_nothing_and_can_be_resumed,
             a_repeated_acquire_has_the_same_leases,
             each_key_has_its_own_mode,
@@ -77,9 +72,6 @@ latchgate_testkit::on_stores! {
             a_multilock_that_can_no_longer_be_granted_leaves_the_queue,
             a_multilock_nests_in_locks_that_its_owner_already_holds,
             a_waiting_multilock_is_not_overtaken,
-        ];
-        crowds: [
-            multilocks_over_random_keys_exclude_each_other,
         ];
     }
 }
@@ -89,11 +81,8 @@ mod shared {
     latchgate_testkit::on_stores! {
         memory, postgres, redis: {
             two_nodes: [
-                a_lock_taken_on_one_is_refused_renewed_and_released_on_the_other,
                 a_repetition_at_another_node_is_never_refused,
                 a_wait_that_times_out_names_no_holder_that_has_released,
-                fifty_waiters_on_both_are_served_in_order,
-                a_node_that_vanishes_with_the_first_waiter_blocks_no_other_waiter,
                 a_blocked_upgrade_is_refused_at_once_on_another_node_with_waiters,
             ];
             terms: [
@@ -105,7 +94,7 @@ mod shared {
             tickets: [
                 a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter,
             ];
-            crowds: [
+            multilocks: [
                 a_multilock_gets_a_key_released_on_another_node_before_later_waiters,
             ];
         }

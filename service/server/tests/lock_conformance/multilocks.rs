@@ -5,7 +5,7 @@ use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Reques
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
-use crate::calls::{at, by, granted, id, joined, permits, refused, request, take, wait};
+use crate::calls::{at, by, granted, id, inspect, joined, permits, refused, request, take, until_past, wait};
 use crate::many::*;
 use crate::worlds::{PATIENCE, World};
 
@@ -19,24 +19,12 @@ async fn queued(node: &Locks, request: LockManyRequest, waiters: u64) -> JoinHan
     waiting
 }
 
+/// While it waits, too.
 pub async fn all_keys_are_granted_or_none(world: &World) {
     let node = world.node().await;
     let holder = take(&node, &at("b"), request("holder")).await.lease;
     let (index, refused) = one_refused(node.acquire_many(all("me", &KEYS)).await);
     assert_eq!((index, refused.why, &refused.holders[..]), (1, Refusal::Held, &[holder][..]));
-    assert_eq!(holders_at(&node, &KEYS).await, ["", "holder", ""]);
-    node.release(&at("b"), id("holder")).await.unwrap();
-    let leases = all_granted(node.acquire_many(all("me", &KEYS)).await);
-    assert_eq!(holders_at(&node, &KEYS).await, ["me", "me", "me"]);
-    for (key, lease) in KEYS.iter().zip(leases) {
-        assert_eq!(lease.lease_id, id("me"));
-        assert_eq!(node.inspect(&at(key)).await.unwrap().state.holders(), [lease]);
-    }
-}
-
-pub async fn a_multilock_holds_nothing_while_it_waits(world: &World) {
-    let node = world.node().await;
-    take(&node, &at("b"), request("holder")).await;
     let mine = queued(&node, all("me", &KEYS), 1).await;
     for key in ["a", "c"] {
         take(&node, &at(key), request("passing")).await;
@@ -49,9 +37,12 @@ pub async fn a_multilock_holds_nothing_while_it_waits(world: &World) {
     until_waiting_at(&node, "c", 1).await;
     assert_eq!(holders_at(&node, &KEYS).await, ["", "", "passing"]);
     node.release(&at("c"), id("passing")).await.unwrap();
-    all_granted(joined(mine).await);
-    for key in KEYS {
+    for (key, lease) in KEYS.iter().zip(all_granted(joined(mine).await)) {
         until_waiting_at(&node, key, 0).await;
+        assert_eq!(
+            (&lease.lease_id, node.inspect(&at(key)).await.unwrap().state.holders()),
+            (&id("me"), &[lease.clone()][..])
+        );
     }
 }
 
@@ -172,4 +163,21 @@ pub async fn a_waiting_multilock_is_not_overtaken(world: &World) {
     release_all(&node, "me", &["a", "c", "b"]).await;
     let behind = granted(joined(behind).await).lease;
     assert!(urgent[1].token < mine[1].token && mine[1].token < behind.token);
+}
+
+pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiters(world: &World) {
+    let (one, other) = world.two().await;
+    take(&one, &at("b"), request("holder")).await;
+    let mine = join_all(&other, waiting(all("me", &["a", "b"]))).await;
+    until_waiting_at(&one, "b", 1).await;
+    until_past(&one, inspect(&one).await.now.plus_ms(250)).await;
+    let behind = join_all(&one, waiting(all("behind", &["b", "c"]))).await;
+    until_waiting_at(&other, "b", 2).await;
+    one.release(&at("b"), id("holder")).await.unwrap();
+    let mine = all_granted(joined(mine).await);
+    until_held_at(&one, &["a", "b"], "me").await;
+    assert_eq!(holders_at(&one, &["c"]).await, [""]);
+    release_all(&one, "me", &["a", "b"]).await;
+    let behind = all_granted(joined(behind).await);
+    assert!(behind[0].token > mine[1].token);
 }
