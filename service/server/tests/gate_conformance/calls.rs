@@ -21,30 +21,25 @@ async fn until_awaited(world: &World, operation: &Operation) {
     assert!(eventually(PATIENCE, is_awaited).await);
 }
 
-pub async fn a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node(world: &World) {
-    let operation = world.operation();
-    let go = world.go(0, &operation).await;
-    let end = async {
-        until_awaited(world, &operation).await;
-        world.post(0, &operation, go.stamp, Report::Success).await
-    };
-    let (outcome, _) = tokio::join!(world.pre_with(1, &operation, |call| call.wait = PATIENCE), end);
-    assert!(matches!(outcome, Outcome::Duplicate(_)), "{outcome:?}");
-}
-
+/// After a success no more of them go.
 pub async fn those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival(world: &World) {
     let (operation, order) = (world.operation(), Mutex::new(Vec::new()));
     let go = world.go(0, &operation).await;
-    let waiter = async |name: &str| {
-        let Outcome::Go(go) = world.pre_with(1, &operation, |call| call.wait = PATIENCE).await else { panic!("no go") };
-        order.lock().unwrap().push(name.to_owned());
-        world.post(1, &operation, go.stamp, Report::Failure).await
+    let waiter = async |name: &'static str, report: Option<Report>| {
+        let outcome = world.pre_with(1, &operation, |call| call.wait = PATIENCE).await;
+        order.lock().unwrap().push(name);
+        match (outcome, report) {
+            (Outcome::Go(go), Some(report)) => drop(world.post(1, &operation, go.stamp, report).await),
+            (Outcome::Duplicate(_), None) => {}
+            (outcome, _) => panic!("{name}: {outcome:?}"),
+        }
     };
     let end = async {
         until_awaited(world, &operation).await;
         world.post(0, &operation, go.stamp, Report::Failure).await
     };
-    tokio::join!(waiter("first"), waiter("second"), waiter("third"), end);
+    let (second, third) = (waiter("second", Some(Report::Success)), waiter("third", None));
+    tokio::join!(waiter("first", Some(Report::Failure)), second, third, end);
     assert_eq!(order.into_inner().unwrap(), ["first", "second", "third"]);
 }
 

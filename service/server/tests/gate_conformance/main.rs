@@ -14,7 +14,6 @@ mod worlds;
 latchgate_testkit::on_stores! {
     memory, sqlite, postgres, redis: {
         calls: [
-            a_waiting_pre_is_answered_when_the_attempt_ends_at_another_node,
             those_that_wait_go_one_at_a_time_in_the_order_of_their_arrival,
             a_caller_that_waits_for_the_outcome_claims_nothing,
             nodes_are_notified_of_an_end_that_is_waited_for_and_of_no_other,
@@ -27,7 +26,6 @@ latchgate_testkit::on_stores! {
             callers_that_vanish_in_mid_call_leave_a_store_that_works,
         ];
         listing: [
-            operations_of_both_nodes_are_listed_over_all_pages_unless_forgotten,
             a_listing_by_time_has_the_first_ones_of_all,
             an_unknown_cursor_is_refused,
         ];

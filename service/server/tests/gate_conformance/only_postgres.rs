@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use futures::FutureExt as _;
 use latchgate_core::gate::{Outcome, Report};
-use latchgate_node::failure::Answer;
 use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_testkit::eventually;
 use latchgate_testkit::postgres::Postgres;
 use latchgate_testkit::stores::{migrated, postgres_config};
-use tokio::task::JoinSet;
 
 use crate::worlds::{Operation, PATIENCE, post, start};
 
@@ -23,15 +21,24 @@ async fn a_row_that_another_session_keeps_locked_delays_no_other_operation() {
     let config = PostgresConfig { row_wait: Duration::from_millis(50), ..config };
     let node = Arc::new(start(Arc::new(PostgresStore::open(&config).await.unwrap()), PATIENCE).await);
     let operation = |number: usize| Operation::of("charge", &number.to_string());
-    let pre = |number: usize| {
-        let (node, operation) = (Arc::clone(&node), operation(number));
-        async move { node.pre(&operation.app, operation.call()).await.map(|reply| reply.outcome) }
-    };
     let mut stamps = Vec::new();
     for number in 0..50 {
-        let Ok(Outcome::Go(go)) = pre(number).await else { panic!("no go") };
+        let reply = node.pre(&operation(number).app, operation(number).call()).await;
+        let Ok(Outcome::Go(go)) = reply.map(|reply| reply.outcome) else { panic!("no go") };
         stamps.push(go.stamp);
     }
+    // A post of an operation that has begun, or a pre.
+    let call = |number: usize| {
+        let (node, operation, stamp) = (Arc::clone(&node), operation(number), stamps.get(number).copied());
+        let calling = tokio::spawn(async move {
+            let reply = match stamp {
+                Some(stamp) => node.post(&operation.address(), post(stamp, Report::Success)).await,
+                None => node.pre(&operation.app, operation.call()).await,
+            };
+            reply.map(|reply| reply.outcome)
+        });
+        (number, calling)
+    };
     let database = url.rsplit('/').next().unwrap().to_owned();
     let id = |number| operation(number).address().id;
     let blocking = format!(
@@ -48,28 +55,15 @@ async fn a_row_that_another_session_keeps_locked_delays_no_other_operation() {
             postgres.query(&database, sleeping).await.trim() == "1"
         };
         assert!(eventually(PATIENCE, is_blocked).await);
-        let mut stuck = vec![tokio::spawn(pre(100))];
-        let mut posts = JoinSet::new();
-        for (number, stamp) in stamps.iter().enumerate() {
-            let (node, address, ended) =
-                (Arc::clone(&node), operation(number).address(), post(*stamp, Report::Success));
-            let posting = async move { node.post(&address, ended).await.map(|reply| reply.outcome) };
-            if number == 7 {
-                stuck.push(tokio::spawn(posting));
-            } else {
-                posts.spawn(posting);
-            }
+        let calls = (0..50).chain(100..121).map(call);
+        let (stuck, others): (Vec<_>, Vec<_>) = calls.partition(|(number, _)| [7, 100].contains(number));
+        for (number, call) in others {
+            let answer = call.await.unwrap();
+            assert!(matches!(answer, Ok(Outcome::Posted(_) | Outcome::Go(_))), "{number}: {answer:?}");
         }
-        for answer in posts.join_all().await {
-            assert!(matches!(answer, Ok(Outcome::Posted(_))), "{answer:?}");
-        }
-        let pres: JoinSet<Answer<Outcome>> = (101..121).map(pre).collect();
-        for answer in pres.join_all().await {
-            assert!(matches!(answer, Ok(Outcome::Go(_))), "{answer:?}");
-        }
-        for stuck in stuck {
-            let answer = stuck.now_or_never();
-            assert!(answer.as_ref().is_none_or(|answer| answer.as_ref().unwrap().is_err()), "{answer:?}");
+        for (number, call) in stuck {
+            let answer = call.now_or_never();
+            assert!(answer.as_ref().is_none_or(|answer| answer.as_ref().unwrap().is_err()), "{number}: {answer:?}");
         }
     };
     tokio::select! {
