@@ -5,6 +5,7 @@ use latchgate_node::store::{Change, EventCursor, Rule, Version, Watched};
 
 use crate::worlds::{EPOCH, FOREVER, World, at, change, event, new, state, tokens};
 
+/// With a change, or without one.
 pub async fn an_event_comes_back_as_it_was(world: &World) {
     let owner = |text: &str| Owner::parse(text).unwrap();
     let awkward = "it's \"so\" \\ {a,b} null \u{2028}🔒 é";
@@ -24,14 +25,17 @@ pub async fn an_event_comes_back_as_it_was(world: &World) {
         events.push(Event::waited(None, mode, 0, Timestamp::from_ms(1)));
         events.push(Event { mode, note: Note::default(), held_ms: None, ..full(EventKind::Granted) });
     }
-    let key = at("it's \"a\" {key}🔒");
+    let (key, other) = (at("it's \"a\" {key}🔒"), at("other"));
     world.write_events(&key, &events).await;
-    let other = at("other");
-    world.store.log(EPOCH, &[(other.clone(), full(EventKind::Waited))]).await.unwrap();
-    let mut read = world.all_events().await;
-    assert_eq!(read.pop().map(|logged| logged.address), Some(other));
-    assert!(read.iter().all(|logged| logged.address == key));
-    assert_eq!(read.into_iter().map(|logged| logged.event).collect::<Vec<_>>(), events);
+    let before = world.load(&key).await.version;
+    let alone =
+        [(&other, 1), (&key, 2), (&other, 3)].map(|(key, number)| (key.clone(), event(EventKind::Waited, number)));
+    world.store.log(EPOCH, &alone).await.unwrap();
+    world.store.log(EPOCH, &[]).await.unwrap();
+    assert_eq!(world.load(&key).await.version, before);
+    let read = world.all_events().await.into_iter().map(|logged| (logged.address, logged.event));
+    let written = events.into_iter().map(|event| (key.clone(), event)).chain(alone);
+    assert_eq!(read.collect::<Vec<_>>(), written.collect::<Vec<_>>());
 }
 
 pub async fn locked_commits_write_events(world: &World) {
@@ -47,18 +51,6 @@ pub async fn locked_commits_write_events(world: &World) {
     let versions = world.commit_locked(&with_events(version, 30), Rule::Each).await;
     assert!(versions[0].is_some() && versions[1].is_none());
     assert_eq!(tokens(&world.all_events().await), [10, 11, 12, 13, 30, 31]);
-}
-
-pub async fn events_without_a_change_are_written(world: &World) {
-    let (a, b) = (at("a"), at("b"));
-    let before = world.write(&a, state(1), FOREVER).await;
-    let events = [(&b, 1), (&a, 2), (&b, 3)];
-    let events = events.map(|(key, number)| (key.clone(), event(EventKind::Waited, number)));
-    world.store.log(EPOCH, &events).await.unwrap();
-    world.store.log(EPOCH, &[]).await.unwrap();
-    let read: Vec<_> = world.all_events().await.into_iter().map(|logged| (logged.address, logged.event)).collect();
-    assert_eq!(read, events);
-    assert_eq!(world.load(&a).await.version, before);
 }
 
 pub async fn a_commit_dropped_half_way_has_its_events_if_it_was_made(world: &World) {

@@ -40,7 +40,6 @@ latchgate_testkit::on_stores! {
         logging: [
             an_event_comes_back_as_it_was,
             locked_commits_write_events,
-            events_without_a_change_are_written,
             a_commit_dropped_half_way_has_its_events_if_it_was_made,
         ];
         watching: [
@@ -48,7 +47,6 @@ latchgate_testkit::on_stores! {
             no_event_and_no_change_is_lost_while_many_write,
         ];
         remembering: [
-            a_history_is_of_one_key_and_begins_with_the_newest,
             the_oldest_events_are_deleted_up_to_a_limit_and_to_one_that_is_kept,
             a_commit_with_very_many_events_is_read_and_deleted_in_parts,
             a_reader_reads_all_later_events_also_after_earlier_ones_are_deleted,
@@ -75,8 +73,7 @@ latchgate_testkit::on_stores! {
             a_record_comes_back_as_it_was_beside_a_lock_of_that_name,
             each_visible_record_is_listed_once_over_all_pages,
             a_rare_record_is_found_behind_more_than_one_page_examines,
-            what_stays_is_listed_while_other_records_go,
-            what_is_over_is_collected_a_batch_at_a_time_and_nothing_else,
+            what_stays_is_listed_while_other_records_are_collected,
         ];
     }
 }

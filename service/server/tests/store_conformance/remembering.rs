@@ -8,27 +8,7 @@ use latchgate_testkit::stores::Place;
 use tokio::time::timeout;
 
 use crate::watching::ALL;
-use crate::worlds::{FOREVER, PATIENCE, World, at, change, event, of_app, state, tokens};
-
-pub async fn a_history_is_of_one_key_and_begins_with_the_newest(world: &World) {
-    let key = at("key");
-    let elsewhere = [at("key2"), at("ke"), of_app("other", "key")];
-    for number in 1..=9 {
-        world
-            .write_events(&key, &[event(EventKind::Granted, 2 * number), event(EventKind::Released, 2 * number + 1)])
-            .await;
-        for other in &elsewhere {
-            world.write_events(other, &[event(EventKind::Granted, 100 + number)]).await;
-        }
-    }
-    let newest_first: Vec<u64> = (2..=19).rev().collect();
-    assert_eq!(tokens(&world.history(&key, None, 100).await), newest_first);
-    for limit in [1, 4, 18] {
-        assert_eq!(world.history_by(&key, limit).await, newest_first, "{limit} at a time");
-    }
-    assert_eq!(world.history(&at("absent"), None, 100).await, []);
-    assert_eq!(world.history(&key, Some(EventCursor::START), 100).await, []);
-}
+use crate::worlds::{FOREVER, PATIENCE, World, at, change, event, state, tokens};
 
 pub async fn the_oldest_events_are_deleted_up_to_a_limit_and_to_one_that_is_kept(world: &World) {
     let key = at("key");

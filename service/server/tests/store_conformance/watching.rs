@@ -9,20 +9,28 @@ use crate::worlds::{EPOCH, World, at, change, event, number_of, of_app, state};
 
 pub const ALL: &Watched = &Watched::Prefix(String::new());
 
-/// Over all pages, and the cursor moves past events outside of the scope.
+/// Over all pages, and the cursor moves past events outside of the scope. A history is of one key of one app, the newest event first.
 pub async fn only_events_of_the_apps_keys_in_scope_are_read_in_one_order(world: &World) {
     let keys = ["a", "a%", "a%b", "a_", "ab", "A", "é", "éa", "b", "a🔒", "aé"];
     let apps = ["default", "other", "c, \"d"];
     let addresses: Vec<Address> = keys.iter().flat_map(|key| apps.map(|app| of_app(app, key))).collect();
-    for (number, address) in (1..).zip(&addresses) {
+    let both = addresses.iter().chain(&addresses);
+    for (number, address) in (1..).zip(both.clone()) {
         world.write_events(address, &[event(EventKind::Granted, number)]).await;
     }
-    let last = addresses.len() + 1;
-    world.write_events(&at("last"), &[event(EventKind::Granted, last as u64)]).await;
+    let count = addresses.len() as u64;
+    world.write_events(&at("last"), &[event(EventKind::Granted, 2 * count + 1)]).await;
     // Once the last event can be read, all can.
-    world.events_until(ALL, EventCursor::START, 100, last as u64).await;
+    world.events_until(ALL, EventCursor::START, 100, 2 * count + 1).await;
     let (all, end) = world.events(None, ALL, EventCursor::START, 1_000).await;
-    assert!(all.iter().map(|logged| &logged.address).eq(addresses.iter().chain([&at("last")])));
+    assert!(all.iter().map(|logged| &logged.address).eq(both.chain([&at("last")])));
+    for (number, address) in (1..).zip(&addresses) {
+        for limit in [1, 2, 100] {
+            assert_eq!(world.history_by(address, limit).await, [count + number, number], "{address:?}");
+        }
+        assert_eq!(world.history(address, Some(EventCursor::START), 100).await, []);
+    }
+    assert_eq!(world.history(&at("absent"), None, 100).await, []);
     let prefixes = ["", "a", "a%", "a_", "A", "é", "a🔒", "e", "ab"].map(|prefix| Watched::Prefix(prefix.to_owned()));
     for watched in prefixes.into_iter().chain(keys.map(|key| Watched::Key(at(key).key))) {
         for app in [None, Some("default"), Some("other")] {
