@@ -166,13 +166,18 @@ fn an_engine_to_which_not_every_state_was_copied_is_held_off() {
 }
 
 #[test]
-fn a_store_that_has_gone_back_is_held_off_though_promotions_are_trusted() {
-    // The hold-off is as long as the longest lease allowed.
-    let back = Reading { has_gone_back: true, ..reading(Active, 2, &[], true) };
-    let next = next(&[Candidate { is_trusted: true, ..engine("one", Some(&back)) }], &[], used(2));
-    assert!(hold_off_of(&next) >= NOTHING.ttl_ms_max);
-    let Next::Write(Change { record, .. }) = next else { panic!("no write") };
-    assert!(record.lost > Epoch::from_number(2) && record.lost == record.epoch);
+fn a_promoted_engine_that_is_trusted_is_held_off_only_if_it_has_gone_back() {
+    // Its record is older than known, or the counter of a node fell.
+    for (epoch, known, has_gone_back, is_back) in
+        [(3, 3, false, false), (3, 0, false, false), (2, 3, false, true), (2, 2, true, true)]
+    {
+        let promoted = Reading { has_gone_back, ..reading(Active, epoch, &[], true) };
+        let next = next(&[Candidate { is_trusted: true, ..engine("one", Some(&promoted)) }], &[], used(known));
+        let held_off = hold_off_of(&next);
+        assert!(if is_back { held_off >= NOTHING.ttl_ms_max } else { held_off == 0 }, "{epoch}, {known}: {next:?}");
+        let Next::Write(Change { record, .. }) = next else { panic!("no write") };
+        assert_eq!(record.lost == record.epoch, is_back, "{epoch}, {known}: {record:?}");
+    }
 }
 
 #[test]
@@ -187,17 +192,6 @@ fn a_hold_off_is_as_long_as_the_longest_lease_that_any_node_may_grant() {
             assert!(record.hold_off_until.ms_since(NOW) >= 90_000 && record.ttl_ms_max == 90_000, "{known:?}");
         }
     }
-}
-
-#[test]
-fn a_trusted_engine_with_a_record_older_than_known_is_still_held_off() {
-    let of = |epoch, known| {
-        let promoted = reading(Active, epoch, &[], true);
-        let engine = Candidate { is_trusted: true, ..engine("one", Some(&promoted)) };
-        hold_off_of(&next(&[engine], &[], used(known)))
-    };
-    assert_eq!((of(3, 3), of(3, 0)), (0, 0));
-    assert!(of(2, 3) >= 60_000);
 }
 
 #[test]
@@ -218,43 +212,50 @@ fn a_redis_without_a_record_is_held_off_unless_an_operator_says_it_is_new() {
     assert!(matches!(next(&[older], &[], NOTHING), Next::Serve { .. }));
     let changed = Reading { record: Some(record.with_state(Active, record.epoch.next(NOW))), ..lost.clone() };
     assert!(matches!(next(&[Candidate { reading: Some(&changed), ..new }], &[], NOTHING), Next::Serve { .. }));
-    // A node remembers it: then it is no new one.
-    assert!(hold_off_of(&next(&[Candidate { is_new: true, ..redis }], &[], used(2))) >= 60_000);
+    // A node remembers it: then it is no new one, whatever another node took it for.
+    let vouched = Candidate { is_new: true, ..redis };
+    let Next::Write(Change { record, .. }) = next(&[vouched], &[], NOTHING) else { panic!("founded") };
+    let founded = Reading { record: Some(record), ..lost.clone() };
+    for reading in [&lost, &founded] {
+        assert!(hold_off_of(&next(&[Candidate { reading: Some(reading), ..vouched }], &[], used(5))) >= 60_000);
+    }
+    for known in [used(founded.epoch().number()), NOTHING] {
+        let next = next(&[Candidate { reading: Some(&founded), ..vouched }], &[], known);
+        assert!(matches!(next, Next::Serve { .. }));
+    }
     let other = Candidate { name: "other", ..redis };
     let standby = reading(Standby, 0, &pair(), false);
     let next = next(&[redis, Candidate { reading: Some(&standby), ..other }], &pair(), NOTHING);
     assert!(hold_off_of(&next) >= 60_000);
 }
 
-/// A forced switch begins an epoch that is ahead of the clock, and tokens follow it.
+/// The epoch of a forced switch is ahead of the clock, and tokens rise above it with each grant.
 #[test]
-fn a_redis_emptied_soon_after_a_forced_switch_begins_in_a_later_epoch() {
-    let forced = Epoch::from_number(NOW.as_ms() - 5_000).ahead_of(NOW);
-    let soon = NOW.plus_ms(5_000);
-    let lost = Reading { now: soon, ..Reading::default() };
+fn an_engine_lost_after_a_forced_switch_begins_above_all_of_its_tokens() {
+    let forced = Epoch::NONE.ahead_of(NOW);
+    let is_above = |next: Next, last_token: u64| {
+        let Next::Write(Change { engine: 0, record, .. }) = next else { panic!("{next:?}") };
+        assert!(record.epoch.token_min() > last_token, "{record:?}");
+    };
+    let lost = empty();
     let redis = Candidate { may_forget: true, is_trusted: true, ..engine("one", Some(&lost)) };
     let known = NodeMemory { epoch: forced, ..NOTHING };
     for known in [NOTHING, known] {
-        let Next::Write(Change { record, .. }) = next(&[redis], &[], known) else { panic!("founded") };
-        assert!(record.epoch > forced, "{known:?}");
+        let soon = Reading { now: NOW.plus_ms(5_000), ..lost.clone() };
+        is_above(next(&[Candidate { reading: Some(&soon), ..redis }], &[], known), forced.token_min());
     }
-}
-
-/// The epoch of a forced switch is ahead of the clock, so tokens rise above it with each grant.
-#[test]
-fn tokens_of_a_redis_lost_after_a_forced_switch_are_not_granted_again() {
-    let forced = Epoch::NONE.ahead_of(NOW);
-    let last_token = forced.token_min() + 100_000;
-    let lost = empty();
-    let redis = Candidate { may_forget: true, ..engine("other", Some(&lost)) };
-    let known = NodeMemory { epoch: forced, ..NOTHING };
     // The clock of the engine that was left, when it is back.
     for at in NOW.as_ms() - 60_000..NOW.as_ms() + 60_000 {
         let back = Reading { now: Timestamp::from_ms(at), ..reading(Active, NOW.as_ms() - 1_000, &pair(), false) };
-        let next = next(&[engine("one", Some(&back)), redis], &pair(), known);
-        let Next::Write(Change { engine: 0, record, .. }) = next else { panic!("{next:?}") };
-        assert!(record.epoch.token_min() > last_token, "{at}: {}", record.epoch);
+        let other = Candidate { name: "other", is_trusted: false, ..redis };
+        is_above(next(&[engine("one", Some(&back)), other], &pair(), known), forced.token_min() + 100_000);
     }
+    // The idle engine knows of a later epoch.
+    let (mut idle, beside) = (reading(Retired, 3, &pair(), false), forced.ahead_of(NOW));
+    idle.record.as_mut().unwrap().peer_epoch = beside;
+    let next = next_after(8, Some(&lost), Some(&idle));
+    assert!(hold_off_of(&next) >= 60_000);
+    is_above(next, beside.token_min());
 }
 
 #[test]
@@ -399,29 +400,6 @@ fn an_idle_engine_knows_of_the_epochs_and_the_leases_of_the_active_one() {
             assert!(hold_off_of(&next_of(Some(&reading(Active, 8, pair, false)), Some(&idle))) >= 600_000);
         }
     }
-}
-
-#[test]
-fn a_lost_engine_begins_above_the_last_epoch_that_the_idle_engine_knows() {
-    let lost = empty();
-    let mut idle = reading(Retired, 3, &pair(), false);
-    let beside = Epoch::NONE.ahead_of(NOW).ahead_of(NOW);
-    idle.record.as_mut().unwrap().peer_epoch = beside;
-    let next = next_after(8, Some(&lost), Some(&idle));
-    assert!(hold_off_of(&next) >= 60_000);
-    let Next::Write(Change { record, .. }) = next else { panic!("no write") };
-    assert!(record.epoch > beside);
-}
-
-#[test]
-fn a_store_that_a_node_took_for_new_is_lost_for_a_node_that_remembers_it() {
-    let lost = empty();
-    let redis = |reading| Candidate { may_forget: true, is_new: true, ..engine("one", Some(reading)) };
-    let Next::Write(Change { record, .. }) = next(&[redis(&lost)], &[], NOTHING) else { panic!("founded") };
-    let founded = Reading { record: Some(record), ..lost.clone() };
-    assert!(hold_off_of(&next(&[redis(&founded)], &[], used(5))) >= 60_000);
-    assert!(matches!(next(&[redis(&founded)], &[], used(founded.epoch().number())), Next::Serve { .. }));
-    assert!(matches!(next(&[redis(&founded)], &[], NOTHING), Next::Serve { .. }));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Rules of the OpenAPI description, so that generators make good clients of it. They hold for every endpoint.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
@@ -20,16 +20,13 @@ fn each_operation(api: &Value, mut visit: impl FnMut(&str, &Value)) {
 }
 
 #[test]
-fn every_operation_has_an_id_of_its_own_that_begins_with_a_verb() {
-    let mut ids = HashSet::new();
+fn the_id_of_every_operation_begins_with_a_verb() {
     each_operation(&api(), |at, operation| {
-        let id = operation["operationId"].as_str().unwrap_or_default().to_owned();
+        let id = operation["operationId"].as_str().unwrap_or_default();
         let is_camel_case = id.starts_with(|first: char| first.is_ascii_lowercase())
             && id.chars().all(|letter| letter.is_ascii_alphabetic())
             && id.contains(|letter: char| letter.is_ascii_uppercase());
         assert!(is_camel_case, "{at}: give it an operation_id such as acquireLock, not {id:?}");
-        assert!(ids.insert(id.clone()), "{at}: another operation has the id {id}");
-        assert!(operation["summary"].is_string(), "{id} has no summary");
         assert_eq!(operation["tags"].as_array().map(Vec::len), Some(1), "{id} has not one tag");
     });
 }
