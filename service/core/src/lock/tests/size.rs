@@ -6,20 +6,6 @@ fn written(state: &LockState) -> usize {
     state.to_json().unwrap().len()
 }
 
-/// Takes leases until there is no space for another.
-fn until_full(world: &mut World, request: impl Fn(&mut World) -> Acquire) -> (Vec<Lease>, KeyFull) {
-    let mut held = Vec::new();
-    loop {
-        assert!(world.state.bytes() <= STATE_BYTES_MAX && written(&world.state) <= STATE_BYTES_MAX);
-        let request = request(world);
-        match world.run(Command::Acquire(request)) {
-            Outcome::Granted(grant) => held.push(grant.lease),
-            Outcome::KeyFull(full) => return (held, full),
-            outcome => panic!("{outcome:?}"),
-        }
-    }
-}
-
 #[test]
 fn a_key_has_space_for_some_hundred_leases_and_serves_them_when_full() {
     let mut world = world();
@@ -27,7 +13,16 @@ fn a_key_has_space_for_some_hundred_leases_and_serves_them_when_full() {
         let lease_id = LeaseId::parse(&format!("3b9d1c20-7f7e-4f0e-8a5e-{:012}", world.requests)).unwrap();
         with(world.request("ann", Mode::Shared), |terms| (terms.lease_id, terms.owner) = (lease_id, None))
     };
-    let (held, full) = until_full(&mut world, request);
+    let mut held = Vec::new();
+    let full = loop {
+        assert!(world.state.bytes() <= STATE_BYTES_MAX && written(&world.state) <= STATE_BYTES_MAX);
+        let next = request(&mut world);
+        match world.run(Command::Acquire(next)) {
+            Outcome::Granted(grant) => held.push(grant.lease),
+            Outcome::KeyFull(full) => break full,
+            outcome => panic!("{outcome:?}"),
+        }
+    };
     assert!((300..=500).contains(&held.len()) && full.bytes > STATE_BYTES_MAX, "{}: {full:?}", held.len());
     let lease_id = held[0].lease_id.clone();
     let repeated = with(request(&mut world), |terms| terms.lease_id = lease_id);

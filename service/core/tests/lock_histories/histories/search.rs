@@ -35,7 +35,7 @@ fn play(cases: u32) -> Seen {
             return Ok(());
         };
         first.set(Some(promise));
-        Err(TestCaseError::fail(format!("{promise}: {how}")))
+        Err(TestCaseError::fail(format!("{promise:?}: {how}")))
     });
     match played {
         Ok(()) => seen.into_inner(),
