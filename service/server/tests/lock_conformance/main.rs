@@ -94,9 +94,6 @@ mod shared {
             tickets: [
                 a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter,
             ];
-            multilocks: [
-                a_multilock_gets_a_key_released_on_another_node_before_later_waiters,
-            ];
         }
     }
 }

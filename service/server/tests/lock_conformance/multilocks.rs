@@ -5,7 +5,7 @@ use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Reques
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
-use crate::calls::{at, by, granted, id, inspect, joined, permits, refused, request, take, until_past, wait};
+use crate::calls::{at, by, granted, id, joined, permits, refused, request, take, wait};
 use crate::many::*;
 use crate::worlds::{PATIENCE, World};
 
@@ -163,21 +163,4 @@ pub async fn a_waiting_multilock_is_not_overtaken(world: &World) {
     release_all(&node, "me", &["a", "c", "b"]).await;
     let behind = granted(joined(behind).await).lease;
     assert!(urgent[1].token < mine[1].token && mine[1].token < behind.token);
-}
-
-pub async fn a_multilock_gets_a_key_released_on_another_node_before_later_waiters(world: &World) {
-    let (one, other) = world.two().await;
-    take(&one, &at("b"), request("holder")).await;
-    let mine = join_all(&other, waiting(all("me", &["a", "b"]))).await;
-    until_waiting_at(&one, "b", 1).await;
-    until_past(&one, inspect(&one).await.now.plus_ms(250)).await;
-    let behind = join_all(&one, waiting(all("behind", &["b", "c"]))).await;
-    until_waiting_at(&other, "b", 2).await;
-    one.release(&at("b"), id("holder")).await.unwrap();
-    let mine = all_granted(joined(mine).await);
-    until_held_at(&one, &["a", "b"], "me").await;
-    assert_eq!(holders_at(&one, &["c"]).await, [""]);
-    release_all(&one, "me", &["a", "b"]).await;
-    let behind = all_granted(joined(behind).await);
-    assert!(behind[0].token > mine[1].token);
 }
