@@ -32,7 +32,7 @@ async function session(name, args, env = {}) {
   return { client, transport, call: (tool, args = {}, options) => client.callTool({ name: tool, arguments: args }, undefined, options) };
 }
 
-const locks = (name) => session(name, ["mcp", "--ttl", "2s"], { LATCHGATE_URL: node.url });
+const locks = (name) => session(name, ["mcp"], { LATCHGATE_URL: node.url });
 const shop = (effects, ...args) =>
   session("shop", ["mcp-gate", "--url", node.url, "--name", `shop-${effects}`, ...args, "--", "node", join(here, "shop.mjs"), join(directory, effects)], {
     MCP_NODE_MODULES: process.env.MCP_NODE_MODULES,
@@ -47,7 +47,7 @@ async function until(holds) {
   }
 }
 
-test("two sessions take turns, a cancelled one leaves the queue, and a killed one leaves nothing", async () => {
+test("two sessions take turns, and a cancelled call leaves the queue", async () => {
   const [first, second] = await Promise.all([locks("first"), locks("second")]);
   assert.equal((await first.client.listTools()).tools.length, 6);
   assert.equal((await first.call("acquire", { keys: ["ts"], note: "tests" })).structuredContent.acquired, true);
@@ -60,9 +60,8 @@ test("two sessions take turns, a cancelled one leaves the queue, and a killed on
   cancel.abort();
   await assert.rejects(waiting);
   await until(async () => (await node.lock("ts")).waiters === 0);
-  process.kill(first.transport.pid, "SIGKILL");
-  await until(async () => !(await node.lock("ts")).held);
-  assert.equal((await second.call("acquire", { keys: ["ts"] })).structuredContent.acquired, true);
+  await first.client.close();
+  assert.equal((await second.call("acquire", { keys: ["ts"], wait_s: 40 })).structuredContent.acquired, true);
   await second.client.close();
   await until(async () => !(await node.lock("ts")).held);
 });
@@ -82,17 +81,4 @@ test("a tool call runs once, and a time-out does not repeat it", async () => {
   assert.equal(late._meta["latchgate/refusal"].code, "operation-unknown");
   assert.deepEqual(await effects("once"), ["pay 7", "slow"]);
   await agent.client.close();
-});
-
-test("two sessions of one scope do it once, and a killed server leaves it unknown", async () => {
-  const [one, two] = await Promise.all([shop("two", "--scope", "c"), shop("two", "--scope", "c")]);
-  const both = await Promise.all([one, two].map((agent) => agent.call("slow", { ms: 300, idempotency_key: "a" })));
-  assert.deepEqual(both.map((result) => result.content[0].text), ["slept", "slept"]);
-  const crashed = await one.call("crash", { idempotency_key: "b" });
-  assert.equal(crashed._meta["latchgate/refusal"].code, "operation-unknown");
-  assert.match(crashed.content[0].text, /UNKNOWN/);
-  const again = await two.call("crash", { idempotency_key: "b" });
-  assert.equal(again._meta["latchgate/refusal"].operation, crashed._meta["latchgate/refusal"].operation);
-  assert.deepEqual(await effects("two"), ["slow", "crash"]);
-  await two.client.close();
 });

@@ -21,8 +21,4 @@ server.registerTool("slow", { inputSchema: { ms: z.number() } }, async ({ ms }) 
   await new Promise((resolve) => setTimeout(resolve, ms));
   return text("slept");
 });
-server.registerTool("crash", {}, () => {
-  effect("crash");
-  process.exit(3);
-});
 await server.connect(new StdioServerTransport());
