@@ -34,7 +34,6 @@ latchgate_testkit::on_stores! {
         ];
         queueing: [
             a_wait_that_times_out_is_refused_and_leaves_the_queue,
-            closing_ends_waits_and_answers_other_requests,
             a_refused_request_that_does_not_wait_blocks_no_waiter,
             a_waiter_whose_owner_gets_the_lock_has_it_too,
             a_raised_limit_admits_waiters_and_a_lowered_one_ends_no_lease,
@@ -61,7 +60,7 @@ latchgate_testkit::on_stores! {
             a_reserved_position_lapses_if_the_ticket_holder_does_not_return,
             the_position_of_a_client_that_hangs_up_is_not_reserved,
             a_ticket_that_is_used_twice_is_one_wait,
-            a_closing_node_reserves_no_positions,
+            a_closing_node_ends_waits_and_reserves_no_positions,
         ];
         multilocks: [
             all_keys_are_granted_or_none,

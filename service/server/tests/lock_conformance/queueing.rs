@@ -24,23 +24,6 @@ pub async fn a_wait_that_times_out_is_refused_and_leaves_the_queue(world: &World
     assert_eq!(holder(&node).await, None);
 }
 
-pub async fn closing_ends_waits_and_answers_other_requests(world: &World) {
-    let node = world.node().await;
-    hold(&node, "first").await;
-    let waiting = [join(&node, wait("second")).await, join(&node, wait("third")).await];
-    until_waiting(&node, 2).await;
-    node.close();
-    for waiting in waiting {
-        assert_eq!(refused(joined(waiting).await).why, Refusal::WaitTimeout);
-    }
-    // This request would have to wait. It gets its position, with which it can wait at another node.
-    assert_eq!(refused(node.acquire(&key(), wait("fourth")).await).why, Refusal::WaitTimeout);
-    assert_eq!(refused(node.acquire(&key(), request("fifth")).await).why, Refusal::Held);
-    release(&node, "first").await;
-    hold(&node, "sixth").await;
-    assert!(!node.is_ready());
-}
-
 /// While a reader holds the lock, a writer requests it without waiting, and a second reader waits for it.
 pub async fn a_refused_request_that_does_not_wait_blocks_no_waiter(world: &World) {
     let node = world.node().await;

@@ -90,15 +90,21 @@ pub async fn a_ticket_that_is_used_twice_is_one_wait(world: &World) {
     granted(joined(second).await);
 }
 
-pub async fn a_closing_node_reserves_no_positions(world: &World) {
-    let node = reserving(world, FOR_EVER).await;
-    hold(&node, "holder").await;
-    let position = timed_out(&node, "first", None).await;
+/// Other requests are answered.
+pub async fn a_closing_node_ends_waits_and_reserves_no_positions(world: &World) {
+    let (node, position, second) = first_and_second(world, FOR_EVER).await;
     timed_out(&node, "first", Some(position)).await;
-    assert_eq!(inspect(&node).await.state.turns().len(), 1, "its position is reserved");
+    until_waiting(&node, 1).await;
     node.close();
+    assert_eq!(refused(joined(second).await).why, Refusal::WaitTimeout);
+    // This request would have to wait. It gets its position, with which it can wait at another node.
+    assert_eq!(refused(node.acquire(&key(), wait("third")).await).why, Refusal::WaitTimeout);
+    assert_eq!(refused(node.acquire(&key(), request("fourth")).await).why, Refusal::Held);
     let are_gone = || async { inspect(&node).await.state.turns().is_empty() };
     assert!(eventually(PATIENCE, are_gone).await, "{:?}", inspect(&node).await);
+    release(&node, "holder").await;
+    hold(&node, "fifth").await;
+    assert!(!node.is_ready());
 }
 
 pub async fn a_turn_left_at_the_old_node_blocks_no_ticket_holder_and_no_waiter(world: &World) {
