@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 const ANSWER_BYTES_MAX: usize = 1 << 20;
@@ -142,23 +142,16 @@ pub struct Failure {
     pub outcome_unknown: bool,
 }
 
-pub struct Connection {
+pub struct Connection<S = TcpStream> {
     target: Target,
-    stream: TcpStream,
+    stream: S,
     buffer: Vec<u8>,
 }
 
 impl Connection {
     pub async fn open(target: &Target) -> anyhow::Result<Self> {
         let stream = connect(target).await.with_context(|| format!("connecting to {}", target.address))?;
-        Ok(Self { target: target.clone(), stream, buffer: vec![0; 2048] })
-    }
-
-    /// Sends `request`; returns the status and the body of the answer. After an error, or if the call is dropped, the connection
-    /// must not be used again.
-    pub async fn send(&mut self, request: &[u8]) -> io::Result<(u16, &[u8])> {
-        let (status, body) = self.exchange(request).await?;
-        Ok((status, &self.buffer[body]))
+        Ok(Self::over(stream, target))
     }
 
     /// Sends `request`, called `name` in failures; returns the body of a 2xx answer. Reconnects after a broken connection. If the
@@ -178,6 +171,20 @@ impl Connection {
                 Err(Failure { what: format!("{name}: {error}"), outcome_unknown: true })
             }
         }
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A connection to `target` that is there already.
+    pub fn over(stream: S, target: &Target) -> Self {
+        Self { target: target.clone(), stream, buffer: vec![0; 2048] }
+    }
+
+    /// Sends `request`; returns the status and the body of the answer. After an error, or if the call is dropped, the connection
+    /// must not be used again.
+    pub async fn send(&mut self, request: &[u8]) -> io::Result<(u16, &[u8])> {
+        let (status, body) = self.exchange(request).await?;
+        Ok((status, &self.buffer[body]))
     }
 
     /// The answer's status, and where in the buffer its body is.

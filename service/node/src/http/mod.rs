@@ -49,7 +49,7 @@ pub use self::endpoints::{OPENAPI, requests};
 pub use self::hosts::{AllowedHost, Hosts};
 pub use self::metrics::keep_samples;
 pub use self::proxies::network;
-pub use self::server::{ServerLimits, serve};
+pub use self::server::{ServerLimits, serve, serve_streams};
 pub use self::threads::Threads;
 pub use self::tls::Tls;
 pub use self::undecided::keep_counting;

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use ipnet::IpNet;
+use tokio::io::DuplexStream;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -41,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// For a further handshake, the one that has lasted longest ends.
 const TLS_HANDSHAKES_MAX: usize = 1_000;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct ServerLimits {
     pub connections_max: usize,
     /// Longest time for a request's headers to arrive, counted from the previous answer: it also closes idle connections.
@@ -135,6 +136,21 @@ pub fn serve(
         }
     }
     .boxed()
+}
+
+/// Serves connections that are made in this process, without limits: the simulation has both of their ends.
+pub fn serve_streams(context: &Shared) -> impl Fn(DuplexStream) -> BoxFuture<'static, ()> + use<> {
+    let requests = Arc::new(Requests { router: Router::new(), stack: stack(context), limits: Arc::default() });
+    move |stream| {
+        let (client, requests) = (Client::new(), Arc::clone(&requests));
+        async move {
+            let (input, output) = tokio::io::split(stream);
+            let stream = client.stream(input, output);
+            let serving = serving(stream, Arc::clone(&client), Ipv4Addr::LOCALHOST.into(), requests);
+            client.serve(pin!(serving)).await;
+        }
+        .boxed()
+    }
 }
 
 /// What answers the requests of all connections.
