@@ -9,8 +9,8 @@
 //!
 //! [`memory`] has stores in the test's own memory: the reference that the others are compared with. [`stores`] opens a new store
 //! of each kind. [`commits`] checks what a store has committed, in the simulation and in core's random histories. [`recorder`] has
-//! clients that use a mix of everything and record their calls, and [`recorded`] checks from these whether locks and the gate kept
-//! their promises. `latchgate-testkit` is a command for both.
+//! clients that use a mix of everything and record their calls, against real nodes and in the simulation, and [`recorded`] checks from
+//! these whether locks and the gate kept their promises. `latchgate-testkit` is a command for both.
 //!
 //! Fixtures panic with the reason and the server's log instead of returning errors: without its servers, a test cannot
 //! decide anything.

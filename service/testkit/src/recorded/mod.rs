@@ -50,6 +50,9 @@ pub struct Call {
     pub error: Option<String>,
     #[serde(skip_serializing_if = "is_default")]
     pub code: Option<String>,
+    /// The answer says that other clients may have what it grants: another engine or an earlier run may have it.
+    #[serde(skip_serializing_if = "is_default")]
+    pub is_warned: bool,
     /// Why a lease has ended.
     #[serde(skip_serializing_if = "is_default")]
     pub why: Option<String>,
@@ -103,6 +106,10 @@ pub struct Asked {
     #[serde(skip_serializing_if = "is_default")]
     pub min_hold_ms: u64,
     #[serde(skip_serializing_if = "is_default")]
+    pub delay_ms: u64,
+    #[serde(skip_serializing_if = "is_default")]
+    pub barge: bool,
+    #[serde(skip_serializing_if = "is_default")]
     pub ticket: bool,
     #[serde(skip_serializing_if = "is_default")]
     pub reentrant: bool,
@@ -147,11 +154,22 @@ pub enum Verb {
     Release,
     /// Revokes all leases of a key.
     Revoke,
+    /// Ends all leases of a key.
+    Force,
+    /// Closes a key, for `ttl_ms`.
+    Close,
+    Open,
+    /// A resource presents a token: that of the lease, or an older one.
+    Fence,
     /// A transaction that was committed with a guard.
     Guard,
     Pre,
     Heartbeat,
     Post,
+    /// Enters a run that had no claim.
+    Enter,
+    /// Deletes the record of an operation.
+    Forget,
     /// Shows holders and waiters when the clients have ended.
     Look,
     Event,
@@ -175,7 +193,11 @@ pub enum Outcome {
     None,
     Success,
     Failure,
+    Unknown,
 }
+
+/// How long a node that was paused may keep a request whose client has gone.
+const PAUSED_US: u64 = 60_000_000;
 
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
@@ -202,6 +224,11 @@ impl Call {
     /// The call was carried out, or may have been.
     fn may_count(&self) -> bool {
         self.is_success() || self.is_outcome_unknown()
+    }
+
+    /// Until when it may be carried out.
+    fn may_come_until_us(&self) -> u64 {
+        self.received_us + if self.is_outcome_unknown() { PAUSED_US } else { 0 }
     }
 
     /// The answer said that the lease has ended.

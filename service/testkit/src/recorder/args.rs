@@ -22,6 +22,9 @@ pub struct Args {
     /// One in this many leases is left to expire; 0: none is
     #[arg(long, default_value_t = 500)]
     pub abandon_one_in: u64,
+    /// How much longer than usual clients hold locks and pause
+    #[arg(long, default_value_t = 1)]
+    pub pace: u32,
     /// What clients do, at random
     #[arg(long, value_delimiter = ',', default_value = "exclusive")]
     pub mix: Vec<Workload>,
@@ -34,6 +37,9 @@ pub struct Args {
     /// At the end, wait until the locks have no holders and no waiters, and record whether they have
     #[arg(long)]
     pub until_quiet: bool,
+    /// No node dies, and no store loses anything: what clients leave when they hang up lasts for ten minutes unless it is given back
+    #[arg(long)]
+    pub must_give_back: bool,
     /// The file for the recorded calls
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
@@ -42,10 +48,25 @@ pub struct Args {
 impl Args {
     /// The defaults.
     pub fn new(urls: Vec<String>, out: PathBuf) -> Self {
+        let pace = 1;
         let mix = vec![Workload::Exclusive];
         let (keys, clients, seconds, ttl_ms, abandon_one_in) = (8, 24, 20, 3_000, 500);
-        let (api_keys, readers, until_quiet) = (Vec::new(), 0, false);
-        Self { urls, keys, clients, seconds, ttl_ms, abandon_one_in, mix, api_keys, readers, until_quiet, out }
+        let (api_keys, readers, until_quiet, must_give_back) = (Vec::new(), 0, false, false);
+        Self {
+            urls,
+            keys,
+            clients,
+            seconds,
+            ttl_ms,
+            abandon_one_in,
+            pace,
+            mix,
+            api_keys,
+            readers,
+            until_quiet,
+            must_give_back,
+            out,
+        }
     }
 }
 
@@ -67,7 +88,7 @@ pub enum Workload {
     Tickets,
     /// Nested leases
     Reentrant,
-    /// Leases that an operator revokes
+    /// Leases that an operator revokes. The operator also ends the leases of the other workloads, and closes their keys for a while
     Revoke,
     /// Requests whose client hangs up
     HangUp,

@@ -1,14 +1,17 @@
 //! One client, and what it does after a call with an unknown outcome.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, UNIX_EPOCH};
 
+use rand::RngExt as _;
 use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
 
 use super::lease::Lease;
-use super::{Recorder, Workload, holders};
-use crate::caller::{Answer, Caller, hold, one_in, pause};
+use super::{GIVEN_BACK_TTL_MS, Recorder, Workload, holders};
+use crate::caller::{Answer, Caller};
 use crate::recorded::{Asked, Call, Verb};
 
 /// One in this many holders keeps the lock and renews.
@@ -16,8 +19,8 @@ const RENEW_ONE_IN: u64 = 4;
 /// One in this many clients uses a lease that it was refused, to see that it has none.
 const TRY_ONE_IN: u64 = 16;
 const REVOKE_ONE_IN: u64 = 6;
-/// Less needs the scope admin.
-const GRACE_MS: u64 = 1_000;
+/// One in this many clients that have hung up comes back for the same lease.
+const RETURN_ONE_IN: u64 = 2;
 
 pub(super) struct Client {
     pub(super) number: u64,
@@ -26,6 +29,10 @@ pub(super) struct Client {
     /// The index of its app.
     pub(super) app: usize,
     pub(super) sequence: u64,
+    /// The highest token that it got for each key, and the one before.
+    tokens: BTreeMap<String, (u64, u64)>,
+    /// The store's clock in ms, as an answer showed it, and when that was.
+    clock: Option<(Instant, u64)>,
 }
 
 /// The result of an acquire with all its repetitions.
@@ -40,17 +47,18 @@ enum Acquired {
 impl Client {
     pub(super) fn new(number: u64, recorder: &Arc<Recorder>) -> Self {
         let app = usize::try_from(number).unwrap_or(0) % recorder.apps.len();
-        let caller = Caller::new(&recorder.apps[app].targets);
-        Self { number, recorder: Arc::clone(recorder), caller, app, sequence: 0 }
+        let caller = recorder.caller(app, number + 1);
+        let (tokens, clock) = (BTreeMap::new(), None);
+        Self { number, recorder: Arc::clone(recorder), caller, app, sequence: 0, tokens, clock }
     }
 
     pub(super) async fn run(mut self) -> io::Result<()> {
         while !self.recorder.is_over() {
-            let mix = &self.recorder.args.mix;
-            match mix[rand::random_range(0..mix.len())] {
+            self.caller.hold().await;
+            match *self.caller.one_of(&self.recorder.args.mix) {
                 workload @ (Workload::Gate | Workload::Block) => self.operation(workload).await?,
                 Workload::HangUp => self.hang_up().await?,
-                Workload::Revoke if one_in(REVOKE_ONE_IN) => self.revoke().await?,
+                Workload::Revoke if self.caller.one_in(REVOKE_ONE_IN) => self.intervene().await?,
                 workload => self.lock(workload).await?,
             }
         }
@@ -59,7 +67,7 @@ impl Client {
 
     pub(super) fn lease(&mut self, workload: Workload) -> Lease {
         self.sequence += 1;
-        let lease = Lease::new(&self.recorder, workload, self.number, self.sequence);
+        let lease = Lease::new(&self.recorder, workload, self.number, self.sequence, &mut self.caller);
         let mut keys = self.recorder.apps[self.app].keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.extend(lease.keys.iter().cloned());
         drop(keys);
@@ -68,9 +76,19 @@ impl Client {
 
     async fn lock(&mut self, workload: Workload) -> io::Result<()> {
         let lease = self.lease(workload);
+        self.use_lease(workload, lease).await
+    }
+
+    async fn use_lease(&mut self, workload: Workload, lease: Lease) -> io::Result<()> {
         match self.acquire(lease.clone()).await? {
             Acquired::Granted(until) => {
-                if one_in(self.recorder.args.abandon_one_in) {
+                if workload != Workload::HangUp && self.caller.one_in(self.recorder.args.abandon_one_in) {
+                    if lease.is_varied && !lease.asked.multilock && self.caller.one_in(2) {
+                        // It comes back too late: a lease that has ended is not granted again.
+                        sleep(lease.wait() + Duration::from_millis(lease.asked.ttl_ms)).await;
+                        self.send(&Lease { ticket: None, ..lease.clone() }, false).await?;
+                        return self.release(&lease).await;
+                    }
                     return Ok(());
                 }
                 if workload == Workload::Reentrant {
@@ -79,8 +97,11 @@ impl Client {
                 self.hold(&lease, until).await?;
                 self.release(&lease).await
             }
-            Acquired::Refused if one_in(TRY_ONE_IN) => self.keep(Verb::Renew, &lease).await.map(drop),
-            Acquired::Refused => Ok(()),
+            Acquired::Refused if self.caller.one_in(TRY_ONE_IN) => self.keep(Verb::Renew, &lease).await.map(drop),
+            Acquired::Refused => {
+                self.caller.pause().await;
+                Ok(())
+            }
             // So that no lease is left behind.
             Acquired::Unknown => self.release(&lease).await,
         }
@@ -93,7 +114,7 @@ impl Client {
         inner.asked.reentrant = true;
         match self.acquire(inner.clone()).await? {
             Acquired::Granted(until) => {
-                if one_in(2) {
+                if self.caller.one_in(2) {
                     self.release(outer).await?;
                 }
                 self.hold(&inner, until).await?;
@@ -109,10 +130,8 @@ impl Client {
     async fn acquire(&mut self, mut lease: Lease) -> io::Result<Acquired> {
         let mut may_be_granted = false;
         loop {
-            let (path, body) = lease.acquire();
             lease.asked.ticket = lease.ticket.is_some();
-            let answer = self.caller.call(&path, &body, lease.wait()).await;
-            let calls = self.record(&answer, Verb::Acquire, &lease)?;
+            let (answer, calls) = self.send(&lease, false).await?;
             if answer.is_success() {
                 return Ok(Acquired::Granted(answer.until()));
             }
@@ -120,10 +139,11 @@ impl Client {
             match (answer.status.as_ref().ok(), answer.code()) {
                 (Some(423), Some("wait-timeout")) => lease.ticket = Some(answer.body["ticket"].clone()),
                 (Some(400), Some("invalid-ticket")) => lease.ticket = None,
-                (None | Some(423 | 500..), _) => pause().await,
+                (None | Some(423 | 500..), _) => self.caller.pause().await,
                 _ => return Ok(Acquired::Refused),
             }
-            if self.recorder.is_over() {
+            // A long lease must not be left behind.
+            if self.recorder.is_over() && lease.asked.ttl_ms < GIVEN_BACK_TTL_MS {
                 return Ok(if may_be_granted { Acquired::Unknown } else { Acquired::Refused });
             }
         }
@@ -137,8 +157,11 @@ impl Client {
         let mut renews = until.saturating_duration_since(Instant::now()) < half;
         loop {
             if !renews {
-                hold().await;
-                if !one_in(RENEW_ONE_IN) {
+                self.caller.hold().await;
+                if lease.is_varied {
+                    self.vary(lease).await?;
+                }
+                if !self.caller.one_in(RENEW_ONE_IN) {
                     return Ok(());
                 }
             }
@@ -154,20 +177,20 @@ impl Client {
                 if !answer.is_undecided() || Instant::now() >= until {
                     return Ok(());
                 }
-                pause().await;
+                self.caller.pause().await;
             }
         }
     }
 
     /// Repeats the release until the lease is released or lost, or must have expired.
     async fn release(&mut self, lease: &Lease) -> io::Result<()> {
-        let expired_at = Instant::now() + Duration::from_millis(self.recorder.args.ttl_ms);
+        let expired_at = Instant::now() + Duration::from_millis(lease.asked.ttl_ms);
         loop {
             let answer = self.keep(Verb::Release, lease).await?;
             if !answer.is_undecided() || Instant::now() >= expired_at {
                 return Ok(());
             }
-            pause().await;
+            self.caller.pause().await;
         }
     }
 
@@ -178,24 +201,109 @@ impl Client {
         Ok(answer)
     }
 
+    /// What a holder does besides: it takes its time, repeats its request, or a resource presents its token or an older one.
+    async fn vary(&mut self, lease: &Lease) -> io::Result<()> {
+        let key = &lease.keys[0];
+        match self.caller.random.random_range(0..10) {
+            0 => sleep(Duration::from_millis(self.caller.random.random_range(0..lease.asked.ttl_ms / 2))).await,
+            1 if !lease.asked.multilock => drop(self.send(&Lease { ticket: None, ..lease.clone() }, false).await?),
+            2 => {
+                let token = self.tokens.get(key).map(|(last, _)| *last);
+                self.fence(key, token.filter(|_| !lease.asked.multilock), &lease.id).await?;
+            }
+            3 => self.fence(key, self.tokens.get(key).map(|(_, earlier)| *earlier), "").await?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    async fn fence(&mut self, key: &str, token: Option<u64>, lease_id: &str) -> io::Result<()> {
+        let Some(token) = token.filter(|token| *token > 0) else { return Ok(()) };
+        let call = Call { verb: Verb::Fence, lease_id: lease_id.to_owned(), token: Some(token), ..Call::default() };
+        self.order(key, "POST", "/fence", &json!({ "token": token }), call).await
+    }
+
     /// Closes the connection while the node waits for the lock, or grants it.
     async fn hang_up(&mut self) -> io::Result<()> {
         let lease = self.lease(Workload::HangUp);
-        let (path, body) = lease.acquire();
-        let answer = self.caller.hang_up(&path, &body).await;
-        self.record(&answer, Verb::Acquire, &lease)?;
-        if answer.is_success() { self.release(&lease).await } else { Ok(()) }
+        let answer = self.send(&lease, true).await?.0;
+        if answer.is_success() {
+            return self.release(&lease).await;
+        }
+        self.caller.hold().await;
+        // Perhaps the grant is being given back. What is given back then is not the grant that the client receives.
+        // A client that has an answer, and knows that it may have the lease, must come back.
+        let must_return = answer.status.is_ok() && answer.is_undecided();
+        if must_return || answer.status.is_err() && self.caller.one_in(RETURN_ONE_IN) {
+            return self.use_lease(Workload::HangUp, lease).await;
+        }
+        Ok(())
     }
 
-    async fn revoke(&mut self) -> io::Result<()> {
-        let key = self.lease(Workload::Revoke).keys.remove(0);
-        let body = json!({ "grace_ms": GRACE_MS, "reason": "recorded" });
-        let answer = self.caller.call(&format!("/v1/locks/{key}/revoke"), &body, Duration::ZERO).await;
-        let call = self.recorder.call(&answer, self.number, self.app, Verb::Revoke);
-        let asked = Asked { grace_ms: GRACE_MS, ..Asked::default() };
-        self.recorder.write(&Call { key, asked, ..call })?;
-        pause().await;
+    /// As an operator: ends the leases of a key, or closes it for a while.
+    async fn intervene(&mut self) -> io::Result<()> {
+        let ours = |workload: &&Workload| !matches!(workload, Workload::Gate | Workload::Block | Workload::Rates);
+        let mix: Vec<Workload> = self.recorder.args.mix.iter().filter(ours).copied().collect();
+        let workload = *self.caller.one_of(&mix);
+        let key = self.lease(workload).keys.remove(0);
+        let (verb, asked) = (|verb| Call { verb, ..Call::default() }, Asked::default());
+        match self.caller.random.random_range(0..4) {
+            0 => self.order(&key, "DELETE", "", &Value::Null, verb(Verb::Force)).await?,
+            1 => {
+                let for_ms = *self.caller.one_of(&[700, 4_000]);
+                let (at, ms) = self.clock.unwrap_or((Instant::now(), 0));
+                let until = UNIX_EPOCH + Duration::from_millis(ms + for_ms) + at.elapsed();
+                let body =
+                    json!({ "reason": "recorded", "until": humantime::format_rfc3339_millis(until).to_string() });
+                let close = Call { asked: Asked { ttl_ms: for_ms, ..asked }, ..verb(Verb::Close) };
+                self.order(&key, "PUT", "/closed", &body, close).await?;
+                sleep(Duration::from_millis(self.caller.random.random_range(0..for_ms))).await;
+                self.order(&key, "DELETE", "/closed", &Value::Null, verb(Verb::Open)).await?;
+            }
+            _ => {
+                // Less than a second needs the scope admin.
+                let grace_ms = *self.caller.one_of(&[0, 200, 1_000, 1_000]);
+                let body = json!({ "grace_ms": grace_ms, "reason": "recorded" });
+                let revoke = Call { asked: Asked { grace_ms, ..asked }, ..verb(Verb::Revoke) };
+                self.order(&key, "POST", "/revoke", &body, revoke).await?;
+            }
+        }
+        self.caller.pause().await;
         Ok(())
+    }
+
+    async fn order(&mut self, key: &str, method: &str, path: &str, body: &Value, call: Call) -> io::Result<()> {
+        let call = Call { key: key.to_owned(), ..call };
+        (self.recorder.recording.send)(&call);
+        let answer = self.caller.call_by(method, &format!("/v1/locks/{key}{path}"), body).await;
+        let answered = self.recorder.call(&answer, self.number, self.app, call.verb);
+        let Call { key, lease_id, token, asked, .. } = call;
+        self.recorder.write(&Call { key, lease_id, token, asked, ..answered })
+    }
+
+    /// Sends the request for a lease.
+    async fn send(&mut self, lease: &Lease, hangs_up: bool) -> io::Result<(Answer, Vec<Call>)> {
+        let (path, body) = lease.acquire();
+        for key in &lease.keys {
+            let (key, lease_id, asked) = (key.clone(), lease.id.clone(), lease.asked.clone());
+            (self.recorder.recording.send)(&Call { key, lease_id, asked, ..Call::default() });
+        }
+        let answer = match hangs_up {
+            true => self.caller.hang_up(&path, &body).await,
+            false => self.caller.call(&path, &body, lease.wait()).await,
+        };
+        let calls = self.record(&answer, Verb::Acquire, lease)?;
+        for call in calls.iter().filter(|call| call.is_success()) {
+            let Call { key, token: Some(token), expires_at_ms: Some(end_ms), ttl_ms: Some(ttl_ms), .. } = call else {
+                continue;
+            };
+            self.clock = Some((answer.received, end_ms.saturating_sub(*ttl_ms)));
+            let (last, earlier) = self.tokens.entry(key.clone()).or_default();
+            if *last < *token {
+                (*last, *earlier) = (*token, *last);
+            }
+        }
+        Ok((answer, calls))
     }
 
     /// Writes a line for each key of the lease.

@@ -3,17 +3,28 @@
 use std::time::Duration;
 
 use latchgate_bench::http::lease_id;
+use rand::RngExt as _;
+use rand::rngs::StdRng;
 use serde_json::{Value, json};
 
-use super::{Recorder, Workload};
+use super::{GIVEN_BACK_TTL_MS, Recorder, Workload};
+use crate::caller::Caller;
 use crate::recorded::{Asked, Mode};
 
 /// Of permits, and of a group.
 const LIMIT: u64 = 4;
-const GROUP_LIMIT: u64 = 2;
 const GROUPS: u64 = 3;
 const MIN_HOLD_MS: u64 = 300;
 const MULTILOCK_MAX: u64 = 4;
+const BARGE_ONE_IN: u64 = 20;
+const DELAY_ONE_IN: u64 = 12;
+const DELAY_MS: u64 = 300;
+
+/// How many permits a group may have.
+pub fn group_limit(group: &str) -> Option<u64> {
+    let number = group.strip_prefix("group-")?.parse().ok()?;
+    Some(number).filter(|number| *number > 0)
+}
 
 /// Its acquire with all repetitions, its renewals and its release.
 #[derive(Clone)]
@@ -24,29 +35,34 @@ pub(super) struct Lease {
     pub owner: String,
     pub asked: Asked,
     pub ticket: Option<Value>,
+    /// Its holder does more than to hold it.
+    pub is_varied: bool,
 }
 
 impl Lease {
     /// `number` is the client's, and `sequence` that of the lease. The owner has no other lease.
-    pub fn new(recorder: &Recorder, workload: Workload, number: u64, sequence: u64) -> Self {
+    pub fn new(recorder: &Recorder, workload: Workload, number: u64, sequence: u64, caller: &mut Caller) -> Self {
         let ttl_ms = recorder.args.ttl_ms;
         let mut asked = Asked { ttl_ms, wait_ms: ttl_ms / 3, ..Asked::default() };
         let key = |number: u64| format!("{}{}-{number}", recorder.prefix(), workload.keys());
-        let random = || key(rand::random_range(0..recorder.args.keys));
-        let mut keys = vec![if workload == Workload::Exclusive { key(number % recorder.args.keys) } else { random() }];
+        let random = &mut caller.random;
+        let any = |random: &mut StdRng| key(random.random_range(0..recorder.args.keys));
+        let mut keys =
+            vec![if workload == Workload::Exclusive { key(number % recorder.args.keys) } else { any(random) }];
         match workload {
-            Workload::Shared if rand::random() => asked.mode = Mode::Shared,
+            Workload::Shared if random.random() => asked.mode = Mode::Shared,
             Workload::Permits | Workload::Groups | Workload::Rates => {
                 asked.mode = Mode::Permits;
                 asked.limit = LIMIT;
-                asked.permits = if workload == Workload::Permits { rand::random_range(1..LIMIT) } else { 1 };
+                asked.permits = if workload == Workload::Permits { random.random_range(1..LIMIT) } else { 1 };
             }
             Workload::Tickets => {
                 asked.wait_ms = ttl_ms / 12;
-                asked.priority = rand::random_range(1..=10);
+                asked.priority = random.random_range(1..=10);
             }
             Workload::Multilock => {
-                keys.extend((1..rand::random_range(2..=MULTILOCK_MAX)).map(|_| random()));
+                let count = random.random_range(2..=MULTILOCK_MAX);
+                keys.extend((1..count).map(|_| any(random)));
                 keys.sort();
                 keys.dedup();
                 asked.multilock = true;
@@ -55,15 +71,24 @@ impl Lease {
         }
         match workload {
             Workload::Groups => {
-                asked.group = format!("group-{}", rand::random_range(0..GROUPS));
-                asked.group_limit = GROUP_LIMIT;
+                let number = random.random_range(0..=GROUPS);
+                asked.group = format!("group-{number}");
+                asked.group_limit = group_limit(&asked.group).unwrap_or(0);
             }
             Workload::Rates => asked.min_hold_ms = MIN_HOLD_MS,
+            Workload::HangUp if recorder.args.must_give_back => asked.ttl_ms = GIVEN_BACK_TTL_MS,
             _ => {}
         }
-        let id = lease_id(recorder.run, usize::try_from(number).unwrap_or(usize::MAX), sequence);
+        let is_varied = !matches!(workload, Workload::Exclusive | Workload::HangUp | Workload::Tickets);
+        if is_varied {
+            asked.ttl_ms = *caller.one_of(&[ttl_ms, ttl_ms, ttl_ms / 2]);
+            asked.wait_ms = *caller.one_of(&[0, ttl_ms / 3, ttl_ms / 3, 2 * ttl_ms]);
+            asked.barge = !asked.multilock && caller.one_in(BARGE_ONE_IN);
+            asked.delay_ms = if caller.one_in(DELAY_ONE_IN) { DELAY_MS } else { 0 };
+        }
+        let id = lease_id(recorder.recording.run, usize::try_from(number).unwrap_or(usize::MAX), sequence);
         // Owners are no secret, but lease ids are: so the owner is not the lease id.
-        Self { keys, id, owner: format!("client-{number}-{sequence}"), asked, ticket: None }
+        Self { keys, id, owner: format!("client-{number}-{sequence}"), asked, ticket: None, is_varied }
     }
 
     pub fn wait(&self) -> Duration {
@@ -78,6 +103,9 @@ impl Lease {
             "lease_id": self.id, "owner": self.owner, "ttl_ms": ttl_ms, "wait_ms": wait_ms,
             "reentrant": self.asked.reentrant,
         });
+        if self.asked.delay_ms > 0 {
+            body["delay_ms"] = json!(self.asked.delay_ms);
+        }
         if let Some(ticket) = &self.ticket {
             body["ticket"] = ticket.clone();
         }
@@ -97,9 +125,14 @@ impl Lease {
                 body["limit"] = json!(limit);
             }
         }
+        if self.asked.barge {
+            body["barge"] = json!(true);
+        }
         if !group.is_empty() {
             body["group"] = json!(group);
-            body["group_limit"] = json!(group_limit);
+            if group_limit > 0 {
+                body["group_limit"] = json!(group_limit);
+            }
         }
         if min_hold_ms > 0 {
             body["min_hold_ms"] = json!(min_hold_ms);

@@ -1,4 +1,5 @@
-//! Clients that use locks and the gate carefully, and record every call. The check uses only what the clients could know.
+//! Clients that use locks and the gate carefully, and record every call. The check uses only what the clients could know. They run against
+//! real processes, and against the nodes of the simulation in simulated time.
 
 mod args;
 mod client;
@@ -8,29 +9,33 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::Context;
 use latchgate_bench::http::{Target, run_id};
 use nix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 pub use self::args::{Args, Workload};
 use self::client::Client;
+pub use self::lease::group_limit;
 use self::stream::Reader;
 use crate::caller::{self, Answer, Caller};
+pub use crate::caller::{Endpoint, NO_ANSWER};
 use crate::recorded::{Call, Verb};
 use crate::wait::eventually;
 
 /// Until when all readers of streams must be connected, or have received the last event.
 const STREAM_WITHIN: Duration = Duration::from_secs(15);
+/// The length of the leases of clients that hang up, if they must be given back.
+const GIVEN_BACK_TTL_MS: u64 = 600_000;
 /// How long after the last expiry holders and waiters may still be shown.
 const QUIET_MARGIN: Duration = Duration::from_secs(10);
 
@@ -41,7 +46,50 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Records until `end`, and then until every client has its last answer: a history without it would be incomplete.
 pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
-    let recorder = Arc::new(Recorder::create(args)?);
+    let app = |name: String, key: Option<&String>| -> anyhow::Result<(String, Vec<Endpoint>)> {
+        let endpoint = |url: &String| Target::with_key(url, key.map(String::as_str)).map(Endpoint::new);
+        Ok((name, args.urls.iter().map(endpoint).collect::<anyhow::Result<_>>()?))
+    };
+    let named = args.api_keys.iter().enumerate().map(|(index, key)| app(format!("app-{index}"), Some(key)));
+    let mut apps = named.collect::<anyhow::Result<Vec<_>>>()?;
+    if apps.is_empty() {
+        apps.push(app(String::new(), None)?);
+    }
+    let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
+    let lines = Mutex::new(lines);
+    // Written at once: scripts follow the file.
+    let write = move |call: &Call| {
+        let mut line = serde_json::to_vec(call)?;
+        line.push(b'\n');
+        lines.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+    };
+    let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("reading the clock")?;
+    let started_us = u64::try_from(Duration::from(now).as_micros()).unwrap_or(0);
+    record(end, args, apps, Recording { run: run_id(), started_us, send: Box::new(|_| ()), write: Box::new(write) })
+        .await
+}
+
+type Sink = dyn Fn(&Call) -> io::Result<()> + Send + Sync;
+
+/// What becomes of the calls of a run.
+pub struct Recording {
+    /// The number that decides what clients do, and names their keys.
+    pub run: u64,
+    /// The start, by the clock of the history. That of a real run is the machine's monotonic one, which other recorders read, too.
+    pub started_us: u64,
+    /// Called with what a call asks for, before it is sent.
+    pub send: Box<dyn Fn(&Call) + Send + Sync>,
+    pub write: Box<Sink>,
+}
+
+/// As [`until`]: each of `apps` has a name, which is empty without API keys, and one endpoint for each URL.
+pub async fn record(
+    end: impl Future<Output = ()> + Send + 'static,
+    args: &Args,
+    apps: Vec<(String, Vec<Endpoint>)>,
+    recording: Recording,
+) -> anyhow::Result<()> {
+    let recorder = Arc::new(Recorder::new(args, apps, recording));
     let mut readers = JoinSet::new();
     for app in 0..recorder.apps.len() {
         (0..args.readers).for_each(|number| drop(readers.spawn(Reader::new(app, number, &recorder).run())));
@@ -65,6 +113,9 @@ pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) 
     if args.until_quiet || args.readers > 0 {
         recorder.look().await.context("writing")?;
     }
+    if args.until_quiet {
+        recorder.try_operations().await.context("writing")?;
+    }
     if args.readers > 0 {
         recorder.mark_the_end().await;
         let read = tokio::time::timeout(STREAM_WITHIN, readers.join_all()).await.unwrap_or_default();
@@ -77,52 +128,43 @@ pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) 
 struct App {
     /// Empty without API keys.
     name: String,
-    targets: Vec<Target>,
+    endpoints: Vec<Endpoint>,
     /// The keys that were used.
     keys: Mutex<BTreeSet<String>>,
+    /// The operations, with the last request for each.
+    operations: Mutex<BTreeMap<String, Value>>,
 }
 
 /// Shared by all clients.
 struct Recorder {
     apps: Vec<App>,
-    run: u64,
     args: Args,
     started: Instant,
-    /// The start by the machine's monotonic clock, which other recorders and scripts can read, too.
-    started_us: u64,
+    recording: Recording,
     is_over: AtomicBool,
     /// How many streams of events are open.
     streams: AtomicU64,
-    lines: Mutex<File>,
 }
 
 impl Recorder {
-    fn create(args: &Args) -> anyhow::Result<Self> {
-        let app = |name: String, key: Option<&String>| {
-            let targets = args.urls.iter().map(|url| Target::with_key(url, key.map(String::as_str)));
-            Ok(App { name, targets: targets.collect::<anyhow::Result<_>>()?, keys: Mutex::default() })
-        };
-        let named = args.api_keys.iter().enumerate().map(|(index, key)| app(format!("app-{index}"), Some(key)));
-        let mut apps = named.collect::<anyhow::Result<Vec<App>>>()?;
-        if apps.is_empty() {
-            apps.push(app(String::new(), None)?);
-        }
-        let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
-        let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("reading the clock")?;
-        Ok(Self {
-            apps,
-            run: run_id(),
-            args: args.clone(),
-            started: Instant::now(),
-            started_us: u64::try_from(Duration::from(now).as_micros()).unwrap_or(0),
-            is_over: AtomicBool::new(false),
-            streams: AtomicU64::new(0),
-            lines: Mutex::new(lines),
-        })
+    fn new(args: &Args, apps: Vec<(String, Vec<Endpoint>)>, recording: Recording) -> Self {
+        let app = |(name, endpoints)| App { name, endpoints, keys: Mutex::default(), operations: Mutex::default() };
+        let (apps, started) = (apps.into_iter().map(app).collect(), Instant::now());
+        let (is_over, streams) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { apps, args: args.clone(), started, recording, is_over, streams }
+    }
+
+    /// Calls the nodes for the client with this number.
+    fn caller(&self, app: usize, number: u64) -> Caller {
+        Caller::new(
+            &self.apps[app].endpoints,
+            self.recording.run.wrapping_mul(1_000).wrapping_add(number),
+            self.args.pace,
+        )
     }
 
     fn prefix(&self) -> String {
-        format!("recorded-{:016x}-", self.run)
+        format!("recorded-{:016x}-", self.recording.run)
     }
 
     fn end_key(&self) -> String {
@@ -130,7 +172,7 @@ impl Recorder {
     }
 
     fn us(&self, at: Instant) -> u64 {
-        self.started_us + u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
+        self.recording.started_us + u64::try_from((at - self.started).as_micros()).unwrap_or(u64::MAX)
     }
 
     /// What every call has, whatever it is about.
@@ -145,15 +187,14 @@ impl Recorder {
             status: answer.status.as_ref().ok().copied(),
             error: answer.status.as_ref().err().cloned(),
             code: answer.code().map(str::to_owned),
+            is_warned: !answer.body["forced_ms"].is_null()
+                || ["possibly_repeated", "double_run"].iter().any(|field| answer.body[field] == true),
             ..Call::default()
         }
     }
 
-    /// Written at once: scripts follow the file.
     fn write(&self, call: &Call) -> io::Result<()> {
-        let mut line = serde_json::to_vec(call)?;
-        line.push(b'\n');
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).write_all(&line)
+        (self.recording.write)(call)
     }
 
     fn is_over(&self) -> bool {
@@ -164,11 +205,11 @@ impl Recorder {
     async fn look(&self) -> io::Result<()> {
         let deadline = Instant::now() + Duration::from_millis(self.args.ttl_ms) + QUIET_MARGIN;
         for (index, app) in self.apps.iter().enumerate() {
-            let mut caller = Caller::new(&app.targets);
+            let mut caller = self.caller(index, 0);
             let keys = app.keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
             for key in keys {
                 loop {
-                    let answer = caller.get(&format!("/v1/locks/{key}")).await;
+                    let answer = caller.call_by("GET", &format!("/v1/locks/{key}"), &Value::Null).await;
                     let (holders, waiters) = (holders(&answer.body), answer.body["waiters"].as_u64().unwrap_or(0));
                     let is_quiet = answer.is_success() && holders.is_empty() && waiters == 0;
                     if is_quiet || Instant::now() > deadline {
@@ -185,15 +226,15 @@ impl Recorder {
 
     /// An event after all others.
     async fn mark_the_end(&self) {
-        for app in &self.apps {
+        for app in 0..self.apps.len() {
             let path = format!("/v1/locks/{}/acquire", self.end_key());
-            let mut caller = Caller::new(&app.targets);
+            let mut caller = self.caller(app, 0);
             let request = json!({ "lease_id": "end", "ttl_ms": 1_000, "owner": "end" });
             for _ in 0..20 {
                 if caller.call(&path, &request, Duration::ZERO).await.is_success() {
                     break;
                 }
-                caller::pause().await;
+                caller.pause().await;
             }
         }
     }

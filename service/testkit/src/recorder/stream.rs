@@ -3,15 +3,16 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use latchgate_bench::http::{Target, get};
+use latchgate_bench::http::get;
+use rand::RngExt as _;
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Recorder;
-use crate::caller::pause;
+use crate::caller::{Caller, Endpoint};
 use crate::recorded::{Call, Event, Verb};
 
 /// How long the reader stays at a node, at most.
@@ -19,6 +20,7 @@ const STAY_MAX: Duration = Duration::from_secs(5);
 
 pub(super) struct Reader {
     recorder: Arc<Recorder>,
+    caller: Caller,
     app: usize,
     number: u64,
     /// The id of the last event.
@@ -28,28 +30,29 @@ pub(super) struct Reader {
 
 impl Reader {
     pub(super) fn new(app: usize, number: u64, recorder: &Arc<Recorder>) -> Self {
-        Self { recorder: Arc::clone(recorder), app, number, last: None, is_complete: false }
+        let caller = recorder.caller(app, u64::MAX - number);
+        Self { recorder: Arc::clone(recorder), caller, app, number, last: None, is_complete: false }
     }
 
     /// Returns when the last event was received.
     pub(super) async fn run(mut self) -> io::Result<()> {
         while !self.is_complete {
-            let node = rand::random_range(0..self.recorder.args.urls.len());
-            let stay = STAY_MAX.mul_f64(rand::random());
+            let node = self.caller.random.random_range(0..self.recorder.args.urls.len());
+            let stay = STAY_MAX.mul_f64(self.caller.random.random());
             let recorder = Arc::clone(&self.recorder);
             // A broken connection is as good as one that the reader has closed.
-            let _ = timeout(stay, self.read(&recorder.apps[self.app].targets[node], node)).await;
-            pause().await;
+            let _ = timeout(stay, self.read(&recorder.apps[self.app].endpoints[node], node)).await;
+            self.caller.pause().await;
         }
         Ok(())
     }
 
-    async fn read(&mut self, target: &Target, node: usize) -> io::Result<()> {
+    async fn read(&mut self, endpoint: &Endpoint, node: usize) -> io::Result<()> {
         let after = self.last.as_ref().map(|id| format!("&after={id}")).unwrap_or_default();
         let path = format!("/v1/events?prefix={}{after}", self.recorder.prefix());
         // With HTTP 1.0, the body has no chunks.
-        let request = get(target, &path).replace(" HTTP/1.1\r\n", " HTTP/1.0\r\n");
-        let mut stream = target.connect().await?;
+        let request = get(&endpoint.target, &path).replace(" HTTP/1.1\r\n", " HTTP/1.0\r\n");
+        let mut stream = (endpoint.connect)().await?;
         stream.write_all(request.as_bytes()).await?;
         let mut lines = BufReader::new(stream).lines();
         if !lines.next_line().await?.is_some_and(|line| line.contains(" 200")) {

@@ -7,12 +7,12 @@ use super::{Loss, Report, Rule};
 /// A holder may be told this much before its expiry that its lease has ended.
 const EARLY_US: u64 = 100_000;
 
-pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
+pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
     for lease in leases {
         check_answers(lease, report);
-        check_end(lease, report);
+        check_end(lease, losses, report);
     }
-    check_revocations(leases, calls, report);
+    check_revocations(leases, calls, losses, report);
     let last = calls.iter().filter(|call| call.verb == Verb::Look && call.is_success()).max_by_key(|call| call.sent_us);
     if let Some(look) = last.filter(|look| look.waiters > 0 || !look.holders.is_empty()) {
         report.violated(Rule::Quiet, [look]);
@@ -26,7 +26,7 @@ fn check_answers(lease: &Lease<'_>, report: &mut Report) {
     }
     let requested_us = lease.acquires().filter(|call| call.may_count()).map(|call| call.sent_us).min();
     for call in lease.calls.iter().filter(|call| call.is_success()) {
-        if call.verb != Verb::Acquire && requested_us.is_none_or(|requested_us| requested_us >= call.sent_us) {
+        if call.verb != Verb::Acquire && requested_us.is_none_or(|requested_us| requested_us > call.sent_us) {
             report.violated(Rule::GrantedFirst, lease.calls.iter().copied());
         }
         if !matches!(call.verb, Verb::Acquire | Verb::Renew) {
@@ -43,22 +43,25 @@ fn check_answers(lease: &Lease<'_>, report: &mut Report) {
     }
 }
 
-fn check_end(lease: &Lease<'_>, report: &mut Report) {
+fn check_end(lease: &Lease<'_>, losses: &[Loss], report: &mut Report) {
     let ended = lease.calls.iter().find(|call| call.is_lost() || call.verb == Verb::Release && call.is_success());
     let Some(ended) = ended else { return };
     let is_renewed = |call: &&&Call| call.verb == Verb::Renew && call.is_success() && call.sent_us > ended.received_us;
-    if let Some(renewed) = lease.calls.iter().find(is_renewed) {
+    let is_kept = |call: &&&Call| !losses.iter().any(|loss| loss.is_between(ended.sent_us, call.received_us));
+    if let Some(renewed) = lease.calls.iter().filter(is_renewed).find(is_kept) {
         report.violated(Rule::EndedStays, [*ended, *renewed]);
     }
 }
 
-fn check_revocations(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
-    for revocation in calls.iter().filter(|call| call.verb == Verb::Revoke && call.is_success()) {
+fn check_revocations(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
+    let of_key = calls.iter().filter(|call| matches!(call.verb, Verb::Revoke | Verb::Force) && call.is_success());
+    for revocation in of_key {
         let deadline_us = revocation.received_us + revocation.asked.grace_ms * 1_000 + LATE_US;
         let first = leases.partition_point(|lease| lease.from_us < revocation.sent_us.saturating_sub(LEASE_US_MAX));
         let held = leases[first..].iter().take_while(|lease| lease.from_us < revocation.sent_us);
         let renewals = held.flat_map(|lease| &lease.calls).filter(|call| call.verb == Verb::Renew && call.is_success());
-        if let Some(late) = renewals.into_iter().find(|call| call.sent_us > deadline_us) {
+        let is_kept = |call: &Call| !losses.iter().any(|loss| loss.is_between(revocation.sent_us, call.received_us));
+        if let Some(late) = renewals.into_iter().find(|call| call.sent_us > deadline_us && is_kept(call)) {
             report.violated(Rule::RevokedEnds, [revocation, *late]);
         }
     }

@@ -24,6 +24,9 @@ pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
 
 fn check_pair(earlier: &Lease<'_>, later: &Lease<'_>, report: &mut Report) {
     let (one, other) = (earlier.asked(), later.asked());
+    if later.is_warned() {
+        return;
+    }
     if earlier.excludes(later) {
         return report.violated(Rule::OneHolder, earlier.shown_with(later));
     }
@@ -43,11 +46,15 @@ fn check_pair(earlier: &Lease<'_>, later: &Lease<'_>, report: &mut Report) {
 fn check_permits(live: &[&Lease<'_>], lease: &Lease<'_>, report: &mut Report) {
     let asked = lease.asked();
     let grants = || live.iter().filter(|other| other.asked().mode == Mode::Permits).filter_map(|other| other.grant);
-    if grants().map(|grant| grant.asked.permits).sum::<u64>() > asked.limit {
+    let is_warned = lease.is_warned();
+    if !is_warned && grants().map(|grant| grant.asked.permits).sum::<u64>() > asked.limit {
         report.violated(Rule::Permits, grants());
     }
     let in_group = || grants().filter(move |grant| grant.asked.group == asked.group);
-    if asked.group_limit > 0 && in_group().map(|grant| grant.asked.permits).sum::<u64>() > asked.group_limit {
+    if !is_warned
+        && asked.group_limit > 0
+        && in_group().map(|grant| grant.asked.permits).sum::<u64>() > asked.group_limit
+    {
         report.violated(Rule::GroupLimit, in_group());
     }
     let slots = lease.grant.map(|grant| grant.slots.clone()).unwrap_or_default();

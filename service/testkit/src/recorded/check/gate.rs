@@ -21,8 +21,14 @@ pub(super) fn check(calls: &[Call], losses: &[Loss], report: &mut Report) {
     let mut of_key = Report::default();
     let attempts = attempts(calls, &mut of_key);
     report.attempts += attempts.len();
-    check_attempts(&attempts, &mut of_key);
-    check_results(calls, &attempts, &mut of_key);
+    let entered = |call: &&Call| call.verb == Verb::Enter && call.may_count();
+    let entered: Vec<&Call> = calls.iter().filter(entered).collect();
+    check_attempts(&attempts, &entered, &mut of_key);
+    check_results(calls, &attempts, &entered, &mut of_key);
+    // One that finds no record may have deleted it, and lost the answer to that.
+    let forgotten = calls.iter().filter(|call| call.verb == Verb::Forget);
+    let forgotten = forgotten.map(|call| Loss { from_us: call.sent_us, to_us: call.may_come_until_us() });
+    let losses: Vec<Loss> = losses.iter().copied().chain(forgotten).collect();
     let found = of_key.violations.iter().filter(|found| !losses.iter().any(|loss| is_of(loss, found)));
     found.for_each(|found| report.violated(found.rule, &found.calls));
 }
@@ -69,17 +75,23 @@ fn attempts<'a>(calls: &'a [Call], report: &mut Report) -> Vec<Attempt<'a>> {
     attempts
 }
 
-fn check_attempts(attempts: &[Attempt<'_>], report: &mut Report) {
+fn check_attempts(attempts: &[Attempt<'_>], entered: &[&Call], report: &mut Report) {
     let mut longest: Option<&Attempt<'_>> = None;
     for (index, attempt) in attempts.iter().enumerate() {
-        if let Some(other) = longest.filter(|other| attempt.go.received_us < other.to_us) {
+        let is_certain = !attempt.go.is_warned;
+        if let Some(other) = longest.filter(|other| is_certain && attempt.go.received_us < other.to_us) {
             report.violated(Rule::OneGo, [other.go, attempt.go].into_iter().chain(other.posts.iter().copied()));
         }
         if longest.is_none_or(|other| other.to_us < attempt.to_us) && attempt.go.received_us < attempt.to_us {
             longest = Some(attempt);
         }
-        let Some(before) = attempts[..index].last() else { continue };
-        check_next(before, attempt, report);
+        let first_post = attempt.posts.first().filter(|post| post.is_success());
+        let run = entered.iter().find(|run| run.is_success() && run.sent_us > attempt.go.received_us);
+        if let Some((post, run)) = first_post.zip(run).filter(|(post, run)| post.sent_us > run.received_us) {
+            report.violated(Rule::Superseded, [attempt.go, run, post]);
+        }
+        let Some(before) = attempts[..index].last().filter(|_| is_certain) else { continue };
+        check_next(before, attempt, entered, report);
         let first_post = before.posts.first().filter(|post| post.sent_us > attempt.go.received_us && post.is_success());
         if let Some(post) = first_post.filter(|_| attempt.go.attempt > before.go.attempt) {
             report.violated(Rule::Superseded, [before.go, attempt.go, post]);
@@ -88,8 +100,9 @@ fn check_attempts(attempts: &[Attempt<'_>], report: &mut Report) {
 }
 
 /// The next attempt after one that has posted nothing.
-fn check_next(before: &Attempt<'_>, next: &Attempt<'_>, report: &mut Report) {
-    let is_over = before.posts.iter().any(|post| post.sent_us < next.go.received_us && post.may_count());
+fn check_next(before: &Attempt<'_>, next: &Attempt<'_>, entered: &[&Call], report: &mut Report) {
+    let ends = before.posts.iter().chain(entered);
+    let is_over = ends.filter(|call| call.may_count()).any(|call| call.sent_us < next.go.received_us);
     if is_over || before.go.received_us >= next.go.sent_us {
         return;
     }
@@ -102,12 +115,13 @@ fn check_next(before: &Attempt<'_>, next: &Attempt<'_>, report: &mut Report) {
 }
 
 /// Successes are kept for their retention, with their results.
-fn check_results(calls: &[Call], attempts: &[Attempt<'_>], report: &mut Report) {
-    let successes = attempts.iter().flat_map(|attempt| attempt.posts.iter().copied());
+fn check_results(calls: &[Call], attempts: &[Attempt<'_>], entered: &[&Call], report: &mut Report) {
+    let successes = attempts.iter().flat_map(|attempt| &attempt.posts).chain(entered).copied();
     let mut successes: Vec<&Call> =
         successes.filter(|post| post.asked.outcome == Outcome::Success && post.may_count()).collect();
     successes.sort_by_key(|post| post.sent_us);
-    let mut done: Vec<&Call> = successes.iter().copied().filter(|post| post.is_success()).collect();
+    // A run beside a success that was known changes nothing.
+    let mut done: Vec<&Call> = successes.iter().copied().filter(|post| post.is_success() && !post.is_warned).collect();
     done.sort_by_key(|post| post.received_us);
     for call in calls.iter().filter(|call| call.verb == Verb::Pre && !call.is_outcome_unknown()) {
         let before = done[..done.partition_point(|post| post.received_us < call.sent_us)].last();
@@ -117,15 +131,15 @@ fn check_results(calls: &[Call], attempts: &[Attempt<'_>], report: &mut Report) 
             let first_us = same.map(|other| other.sent_us).min().unwrap_or(post.sent_us);
             call.received_us < first_us + post.asked.retention_ms * 1_000
         });
-        if let Some(post) = kept.filter(|_| call.is_success()) {
+        if let Some(post) = kept.filter(|_| call.is_success() && !call.is_warned) {
             report.violated(Rule::DoneStays, [*post, call]);
         }
         if call.code() != "operation-duplicate" {
             continue;
         }
         let is_posted = match kept {
-            Some(post) => post.result == call.result,
-            None => successes.iter().rev().any(|post| post.sent_us < call.received_us && post.result == call.result),
+            Some(post) if entered.is_empty() => post.result == call.result,
+            _ => successes.iter().rev().any(|post| post.sent_us < call.received_us && post.result == call.result),
         };
         if !is_posted {
             report.violated(Rule::StableResult, kept.copied().into_iter().chain([call]));

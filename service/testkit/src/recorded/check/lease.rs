@@ -2,14 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::super::{Asked, Call, Mode, Verb};
+use super::super::{Asked, Call, Mode, PAUSED_US, Verb};
+use super::Loss;
 
 /// A lease may end this much later than its expiry.
 pub(super) const LATE_US: u64 = 300_000;
 /// Nodes estimate the time of arrival, each with an error of the clock bound.
 pub(super) const ARRIVAL_US: u64 = 250_000;
-/// How long a node that was paused may keep a request whose client has gone.
-const PAUSED_US: u64 = 60_000_000;
 
 pub(super) struct Lease<'a> {
     /// In the order of their answers.
@@ -52,10 +51,25 @@ pub(super) fn without_last_lines(leases: &mut [Lease<'_>]) {
 
 impl<'a> Lease<'a> {
     /// All leases that the calls of one key are about.
-    pub fn all(calls: &'a [Call]) -> Vec<Self> {
-        let mut by_id: HashMap<&str, Vec<&Call>> = HashMap::new();
-        let of_leases = calls.iter().filter(|call| call.is_about_a_lease());
-        of_leases.for_each(|call| by_id.entry(&call.lease_id).or_default().push(call));
+    pub fn all(calls: &'a [Call], losses: &[Loss]) -> Vec<Self> {
+        let mut of_leases: Vec<&Call> = calls.iter().filter(|call| call.is_about_a_lease()).collect();
+        of_leases.sort_by_key(|call| call.received_us);
+        let mut by_id: HashMap<(&str, u64), Vec<&Call>> = HashMap::new();
+        // How often each id was granted again, and the last answer that granted or renewed it. A lease that ended long ago is forgotten, as is
+        // one that a store has lost.
+        let mut last: HashMap<&str, (u64, &Call)> = HashMap::new();
+        for call in of_leases {
+            let (times, kept) = last.entry(&call.lease_id).or_insert((0, call));
+            let is_granted = matches!(call.verb, Verb::Acquire | Verb::Renew) && call.is_success();
+            let is_forgotten = kept.expires_us() < call.received_us
+                || losses.iter().any(|loss| loss.is_between(kept.sent_us, call.received_us));
+            let is_another = kept.token.is_some() && call.token != kept.token;
+            *times += u64::from(is_granted && call.verb == Verb::Acquire && is_another && is_forgotten);
+            if is_granted {
+                *kept = call;
+            }
+            by_id.entry((&*call.lease_id, *times)).or_default().push(call);
+        }
         let revocations = revocations(calls);
         let mut leases: Vec<Self> = by_id.into_values().map(|calls| Self::of(calls, &revocations)).collect();
         leases.sort_by_key(|lease| (lease.from_us, lease.calls[0].sent_us, &lease.calls[0].lease_id));
@@ -128,6 +142,11 @@ impl<'a> Lease<'a> {
         self.calls.iter().copied().filter(|call| call.verb == Verb::Acquire)
     }
 
+    /// The answer said that other clients may hold the lock.
+    pub fn is_warned(&self) -> bool {
+        self.grant.is_some_and(|grant| grant.is_warned)
+    }
+
     pub fn requested_us(&self) -> u64 {
         self.acquires().map(|call| call.sent_us).min().unwrap_or(u64::MAX)
     }
@@ -152,10 +171,10 @@ impl<'a> Lease<'a> {
     }
 }
 
-/// When each revocation was answered, in this order, and the one with the first deadline from it on.
+/// Until when each revocation could be carried out, in this order, and the one with the first deadline from it on.
 fn revocations(calls: &[Call]) -> Vec<(u64, &Call)> {
-    let of_key = calls.iter().filter(|call| call.verb == Verb::Revoke && call.may_count());
-    let mut revocations: Vec<(u64, &Call)> = of_key.map(|call| (call.received_us, call)).collect();
+    let of_key = calls.iter().filter(|call| matches!(call.verb, Verb::Revoke | Verb::Force) && call.may_count());
+    let mut revocations: Vec<(u64, &Call)> = of_key.map(|call| (call.may_come_until_us(), call)).collect();
     revocations.sort_by_key(|(received_us, _)| *received_us);
     for index in (1..revocations.len()).rev() {
         let next = revocations[index].1;
@@ -173,7 +192,8 @@ fn cut_us(revocation: &Call) -> u64 {
 
 /// Outside the interval, the lease was certainly not held; and until when a lost request may still be carried out.
 fn may_be_held(calls: &[&Call], grant: Option<&Call>, ended: Option<&Call>) -> (Option<(u64, u64)>, u64) {
-    let may_grant = |call: &&&Call| call.verb == Verb::Acquire && call.may_count();
+    // A grant may end before its answer.
+    let may_grant = |call: &&&Call| call.verb == Verb::Acquire && (call.may_count() || call.is_lost());
     let Some(earliest_us) = calls.iter().filter(may_grant).map(|call| call.sent_us).min() else { return (None, 0) };
     let requested_us = calls.iter().map(|call| call.sent_us).min().unwrap_or(0);
     // A wait that is longer than the call was measured by a clock that has jumped.
@@ -187,7 +207,7 @@ fn may_be_held(calls: &[&Call], grant: Option<&Call>, ended: Option<&Call>) -> (
             false => (wait_ms + ttl_ms) * 1_000,
         }
     };
-    let prolongs = |call: &&&Call| matches!(call.verb, Verb::Acquire | Verb::Renew) && call.may_count();
+    let prolongs = |call: &&&Call| call.verb == Verb::Renew && call.may_count() || may_grant(call);
     let expires_us = calls.iter().filter(prolongs).map(|call| call.received_us + length_us(call) + LATE_US).max();
     let expires_us = expires_us.unwrap_or(0);
     let to_us = ended.map_or(expires_us, |call| call.received_us.min(expires_us.max(call.sent_us)));

@@ -7,6 +7,7 @@ mod exclusion;
 mod gate;
 mod lease;
 mod multilocks;
+mod orders;
 mod queue;
 mod refusals;
 mod rule;
@@ -143,13 +144,14 @@ impl Checker {
             return self.streams.open(of(Verb::Event));
         }
         gate::check(calls, &self.losses, &mut self.report);
-        let mut leases = Lease::all(calls);
+        let mut leases = Lease::all(calls, &self.losses);
         if self.options.killed {
             lease::without_last_lines(&mut leases);
         }
         self.count(&leases);
         let (report, options) = (&mut self.report, &self.options);
-        effects::check(&leases, calls, report);
+        effects::check(&leases, calls, &self.losses, report);
+        orders::check(&leases, calls, &self.losses, report);
         effects::check_losses(&leases, options.may_lose, &self.losses, report);
         exclusion::check(&leases, report);
         tokens::check(&leases, report);
@@ -160,7 +162,7 @@ impl Checker {
         if !options.clocks_differ {
             refusals::check(&leases, calls, report);
         }
-        queue::check(&leases, calls, options, report);
+        queue::check(&leases, calls, &self.losses, options, report);
         self.multilocks.note(&leases);
         self.streams.check(&leases, calls, &self.losses, report);
     }

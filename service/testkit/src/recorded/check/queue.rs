@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use super::super::Call;
 use super::lease::{ARRIVAL_US, Lease};
-use super::{Options, Report, Rule};
+use super::{Loss, Options, Report, Rule};
 
 /// A node's turn lasts longer than this without a refresh.
 const TURN_US: u64 = 4_000_000;
@@ -13,11 +13,11 @@ const MARGIN_US: u64 = 50_000;
 /// Longest pause between two calls of a waiter.
 const PAUSE_US: u64 = 1_000_000;
 
-pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], options: &Options, report: &mut Report) {
+pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], options: &Options, report: &mut Report) {
     if options.granted_within_ms > 0 {
         check_progress(leases, options.granted_within_ms * 1_000, report);
     }
-    check_order(leases, calls, options, report);
+    check_order(leases, calls, losses, options, report);
 }
 
 /// While the lock was certainly free, no request may have waited for longer than the bound.
@@ -81,13 +81,15 @@ struct Wait<'a> {
     is_resumed: bool,
 }
 
-fn check_order(leases: &[Lease<'_>], calls: &[Call], options: &Options, report: &mut Report) {
+fn check_order(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], options: &Options, report: &mut Report) {
     let mut granted: Vec<&Lease<'_>> =
         leases.iter().filter(|lease| lease.token().is_some() && is_queued(lease)).collect();
     granted.sort_by_key(|lease| lease.token());
     let answers = Answers::of(calls);
     for lease in leases.iter().filter(|lease| is_queued(lease)) {
-        for wait in certain_waits(lease) {
+        // A store that goes back loses the positions of waiters.
+        let is_kept = |wait: &Wait<'_>| !losses.iter().any(|loss| loss.is_between(wait.from_us, wait.to_us));
+        for wait in certain_waits(lease).into_iter().filter(is_kept) {
             // An answer of the same node, to a call of the same key, shows that the node has published what waits there.
             let Some(published_us) = answers.after(&wait.call.url, wait.from_us) else { continue };
             let grant_of_wait = wait.call.token;
@@ -118,7 +120,7 @@ fn check_order(leases: &[Lease<'_>], calls: &[Call], options: &Options, report: 
 /// Others may pass: a multilock waits at one key at a time, groups have an order of their own, and an owner may nest.
 fn is_queued(lease: &Lease<'_>) -> bool {
     let asked = lease.asked();
-    !asked.multilock && !asked.reentrant && asked.group.is_empty() && asked.min_hold_ms == 0
+    !asked.multilock && !asked.reentrant && !asked.barge && asked.group.is_empty() && asked.min_hold_ms == 0
 }
 
 fn certain_waits<'a>(lease: &Lease<'a>) -> Vec<Wait<'a>> {

@@ -25,6 +25,12 @@ macro_rules! rules {
 }
 
 rules! {
+    /// A closed key is not granted.
+    Closed: "a closed key was granted",
+    /// The fence of an exclusive lock lets no token pass that is lower than one that was granted, and lets that of a holder pass.
+    Fence: "the fence let an old token pass, or refused that of a holder",
+    /// A holder that repeats its request gets its lease.
+    Repeats: "a holder was refused its own lease",
     /// Leases that exclude each other are never held at once.
     OneHolder: "two leases of one key were held at once",
     /// No more permits than the limit are held at once.

@@ -7,7 +7,8 @@ use super::{Report, Rule};
 
 /// `leases` are in the order in which they were held.
 pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
-    let mut granted: Vec<&Lease<'_>> = leases.iter().filter(|lease| lease.token().is_some()).collect();
+    let mut granted: Vec<&Lease<'_>> =
+        leases.iter().filter(|lease| lease.token().is_some() && !lease.is_warned()).collect();
     let mut by_token: HashMap<Option<u64>, &Lease<'_>> = HashMap::new();
     // Leases that exclude each other were granted in the order in which they were held.
     let mut highest_held: Option<&Lease<'_>> = None;

@@ -62,6 +62,14 @@ fn revoked(at_ms: (u64, u64), grace_ms: u64) -> Call {
     Call { asked: Asked { grace_ms, ..Asked::default() }, ..revocation }
 }
 
+fn order(verb: Verb, at_ms: (u64, u64), ttl_ms: u64) -> Call {
+    Call { asked: Asked { ttl_ms, ..Asked::default() }, ..call(9, verb, "", at_ms, 200) }
+}
+
+fn presented(token: u64, at_ms: (u64, u64), status: u16) -> Call {
+    Call { token: Some(token), ..call(9, Verb::Fence, "", at_ms, status) }
+}
+
 fn look(holders: &[&str]) -> Call {
     let holders = holders.iter().map(ToString::to_string).collect();
     Call { holders, ..call(0, Verb::Look, "", (90_000, 90_001), 200) }
@@ -202,6 +210,24 @@ fn about_effects() -> Vec<Example> {
             &[unknown("k", "a", (0, 2)), unknown("l", "a", (0, 2)), of_multilock("k", released(1, "a", (3, 4)))],
             &[of_multilock("l", absent)],
             &[of_multilock("l", released(1, "a", (3, 4)))],
+        ),
+        example(
+            Rule::Closed,
+            &[order(Verb::Close, (0, 1), 60_000)],
+            &[acquired(1, "a", (2, 3), 10)],
+            &[order(Verb::Open, (2, 3), 0), acquired(1, "a", (2, 3), 10)],
+        ),
+        example(
+            Rule::Fence,
+            &[first.clone(), released(1, "a", (3, 4)), acquired(2, "b", (5, 6), 11)],
+            &[presented(10, (7, 8), 200)],
+            &[presented(10, (7, 8), 409), presented(11, (9, 10), 200)],
+        ),
+        example(
+            Rule::Repeats,
+            std::slice::from_ref(&first),
+            &[call(1, Verb::Acquire, "a", (5, 6), 423)],
+            &[call(1, Verb::Acquire, "a", (3_005, 3_006), 423)],
         ),
         example(Rule::Quiet, &[first.clone(), released(1, "a", (3, 4))], &[look(&["a"])], &[look(&[])]),
     ]
