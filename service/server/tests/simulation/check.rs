@@ -1,15 +1,15 @@
-//! What must hold in every run: checked at every commit of a database, and at every answer that a client gets.
+//! What must hold in every run: checked at every commit of a database, and in the end of all that clients have recorded.
 //!
 //! Times are those of the true clock of the store, which no node and no client knows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use latchgate_core::lock::{
-    EndReason, Event, EventKind, Lease, LeaseId, LockState, Owner, PRIORITY_MIN, RECENT_MAX, Slots,
-};
-use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
-use latchgate_testkit::commits::{Commit, Commits, check_states, go_together, has, have_one_number};
+use latchgate_core::Timestamp;
+use latchgate_core::lock::{Event, EventKind, Lease, LeaseId, LockState, PRIORITY_MIN, RECENT_MAX};
+use latchgate_testkit::commits::{Commit, Commits, check_states, has};
+use latchgate_testkit::recorded::{Call, Options, Verb, check_with};
+use latchgate_testkit::recorder::NO_ANSWER;
 
 use crate::log::Log;
 use crate::shares;
@@ -17,23 +17,8 @@ use crate::shares;
 /// By how much a copy to another engine may prolong a lease.
 const CUT_MARGIN_MS: u64 = 500;
 
-/// A lease that a client relies on.
-#[derive(Clone, Debug)]
-pub struct Claim {
-    pub lease: Lease,
-    /// The expiry in the last answer, in true time.
-    pub until: Timestamp,
-    /// The answer said that leases may be missing.
-    pub is_forced: bool,
-    /// The limit of the key, if the client knows it.
-    pub limit: Option<u32>,
-}
-
-/// What there was when a client sent an order to end leases.
-pub struct Order {
-    losses: u64,
-    pub leases: Vec<(LeaseId, u64)>,
-}
+/// An order to end leases by force is carried out within this time, if at all.
+const FORCED_WITHIN_MS: u64 = 30_000;
 
 /// An event, with its key. It may be missing if the store has lost it.
 #[derive(Clone, Debug)]
@@ -50,6 +35,8 @@ pub struct Checker {
     /// Whether nodes write events.
     has_history: bool,
     facts: Mutex<Facts>,
+    /// What clients have recorded, and when engines lost data.
+    history: Mutex<Vec<Call>>,
 }
 
 /// What is known of the run.
@@ -61,70 +48,94 @@ pub struct Facts {
     /// After events that are missing, a reader may see some again.
     pub has_repeated_events: bool,
     /// The leases of each key that ended last, as far as a state remembers them: another one can be granted again.
-    recent: BTreeMap<String, Vec<Name>>,
-    /// How leases ended, by the events.
-    ended: BTreeMap<Name, EventKind>,
+    recent: BTreeMap<String, Vec<(String, LeaseId)>>,
+    /// How leases ended, by their keys and ids, by the events.
+    ended: BTreeMap<(String, LeaseId), EventKind>,
     /// When leases end that an order has ended, in true time.
     cuts: BTreeMap<Name, Timestamp>,
-    /// How often leases and orders were lost.
-    pub losses: u64,
-    /// Of keys that only have exclusive leases: the highest token that a client received since.
-    passed: BTreeMap<String, u64>,
-    /// The limit that an order has set, and its number. `None` while it is not sure.
-    pub set_limits: BTreeMap<String, Option<(u64, u32)>>,
+    /// When leases and orders were lost last, by the clock of the history.
+    pub lost_us: u64,
     /// What the commits of each key must keep.
     commits: BTreeMap<String, Commits>,
-    /// The priorities of requests, other than the lowest.
-    pub priorities: BTreeMap<LeaseId, u8>,
+    /// The priorities of requests.
+    priorities: BTreeMap<LeaseId, u8>,
     /// The keys of multilocks.
-    pub multilocks: BTreeMap<LeaseId, Vec<String>>,
-    /// By key.
-    claims: BTreeMap<String, Vec<Claim>>,
-    /// The token and the numbers that a client received first for a key and a lease id.
-    tokens: BTreeMap<(String, LeaseId), (u64, Slots)>,
-    /// Of keys that only have exclusive leases: the highest token that a client received, and its owner, which may nest.
-    highest: BTreeMap<String, (u64, Owner)>,
-    /// The most permits of each key; 0 for a key without.
-    limits: BTreeMap<String, u32>,
-    exclusive_only: BTreeSet<String>,
+    multilocks: BTreeMap<LeaseId, Vec<String>>,
     /// Requests that take a free lock ahead of the queue.
-    pub barging: BTreeSet<LeaseId>,
+    barging: BTreeSet<LeaseId>,
     /// The true time of each expiry that was committed, and of each end of a grace, by the time that the database has.
     ends: BTreeMap<(String, LeaseId, Timestamp), Timestamp>,
     /// Leases, with their tokens, that no engine has any more: one of a pair was emptied, or left because it was stopped.
     lost: BTreeSet<Name>,
-    /// The requests of clients that have hung up for good.
-    pub left: BTreeSet<LeaseId>,
-}
-
-impl Facts {
-    fn is_lost(&self, key: &str, claim: &Claim) -> bool {
-        self.lost.contains(&(key.to_owned(), claim.lease.lease_id.clone(), claim.lease.token))
-    }
 }
 
 impl Checker {
     pub fn new(log: Arc<Log>, has_history: bool) -> Self {
-        Self { log, has_history, facts: Mutex::default() }
+        Self { log, has_history, facts: Mutex::default(), history: Mutex::default() }
     }
 
     pub fn facts(&self) -> MutexGuard<'_, Facts> {
         self.facts.lock().unwrap()
     }
 
-    /// Says what requests a key will have.
-    pub fn expect_key(&self, key: &str, is_exclusive: bool, limit: u32) {
-        let mut facts = self.facts();
-        facts.limits.insert(key.to_owned(), limit);
-        if is_exclusive {
-            facts.exclusive_only.insert(key.to_owned());
-        }
-    }
-
     pub fn broken(&self, what: impl Into<String>) {
         let what = what.into();
         self.log.line(|| format!("BROKEN: {what}"));
         self.facts().violations.push(what);
+    }
+
+    /// Takes note of a call.
+    pub fn record(&self, call: &Call) {
+        let what = call.code.as_deref().map(str::to_owned).or(call.status.map(|status| status.to_string()));
+        self.log.saw(format!("{:?} {}", call.verb, what.as_deref().unwrap_or("unanswered")));
+        self.log.line(|| serde_json::to_string(call).unwrap());
+        if call.error.as_deref() == Some(NO_ANSWER) {
+            self.broken(format!("a call has no answer: {call:?}"));
+        }
+        self.check_end(call);
+        self.history.lock().unwrap().push(call.clone());
+    }
+
+    /// A client sends a request, of which commits must know.
+    pub fn sends(&self, call: &Call, now: Timestamp) {
+        let (mut facts, asked) = (self.facts(), &call.asked);
+        match call.verb {
+            Verb::Acquire => {
+                let lease_id = LeaseId::parse(&call.lease_id).unwrap();
+                facts.priorities.insert(lease_id.clone(), u8::try_from(asked.priority.max(1)).unwrap());
+                if asked.barge {
+                    facts.barging.insert(lease_id.clone());
+                }
+                if asked.multilock {
+                    facts.multilocks.entry(lease_id).or_default().push(call.key.clone());
+                }
+            }
+            Verb::Force => {
+                let commits = facts.commits.entry(call.key.clone()).or_default();
+                commits.frees(now.plus_ms(FORCED_WITHIN_MS));
+            }
+            _ => {}
+        }
+    }
+
+    /// A client that is told how its lease has ended is told what the event of the end says.
+    fn check_end(&self, call: &Call) {
+        let is_release = call.verb == Verb::Release && call.is_success();
+        let why = call.why.as_deref().filter(|why| *why != "unknown").or(is_release.then_some("released"));
+        let Some(why) = why else { return };
+        let id = (call.key.clone(), LeaseId::parse(&call.lease_id).unwrap());
+        let Some(kind) = self.facts().ended.get(&id).copied() else { return };
+        self.log.saw("end that was answered and written");
+        if kind.as_str() != why {
+            self.broken(format!("{call:?} has ended as {kind} by its event"));
+        }
+    }
+
+    /// Checks all calls, when the clients have ended.
+    pub fn check_history(&self, options: &Options) {
+        for violation in check_with(&self.history.lock().unwrap(), options).violations {
+            self.broken(violation.to_string());
+        }
     }
 
     /// A database has this state now.
@@ -140,36 +151,23 @@ impl Checker {
         }
     }
 
-    /// The true end of a lease that a client was granted.
-    pub fn true_end(&self, key: &str, lease: &Lease) -> Timestamp {
-        let facts = self.facts();
-        let id = (key.to_owned(), lease.lease_id.clone(), lease.expires_at);
-        let name = (key.to_owned(), lease.lease_id.clone(), lease.token);
-        // An order may have ended the lease in the commit that granted or renewed it.
-        let is_order =
-            |event: &Event| event.token == lease.token && matches!(event.kind, EventKind::Forced | EventKind::Revoked);
-        let is_ended = || facts.story.iter().any(|Written { event, .. }| event.0 == key && is_order(&event.1));
-        let end = facts.ends.get(&id).or_else(|| facts.cuts.get(&name)).copied();
-        let end = end.or_else(|| is_ended().then(Timestamp::default));
-        drop(facts);
-        end.unwrap_or_else(|| {
-            self.broken(format!("{key}: {lease:?} was answered and never committed"));
-            Timestamp::default()
-        })
+    /// What was known before need not be so from now on.
+    pub fn note_loss(&self) {
+        let now_us = self.log.now_us();
+        let loss = Call { verb: Verb::Lose, sent_us: now_us, received_us: now_us, ..Call::default() };
+        self.history.lock().unwrap().push(loss);
+        self.facts().lost_us = now_us;
     }
 
     /// Clients may hold these leases, and no engine has them any more.
     pub fn lose(&self, leases: impl IntoIterator<Item = Name>) {
+        self.note_loss();
         let mut facts = self.facts();
         facts.lost.extend(leases);
-        facts.losses += 1;
         // With the leases, engines have lost the memory of those that have ended: a lease id can be granted again. They have lost
         // orders, too.
-        facts.tokens.clear();
         facts.ended.clear();
         facts.cuts.clear();
-        facts.passed.clear();
-        facts.set_limits.clear();
         facts.commits.values_mut().for_each(Commits::lose);
     }
 
@@ -190,22 +188,6 @@ impl Checker {
         }
         self.check_grants(key, &commit, node);
         self.note_ends(key, (before, after), events, now);
-        let early: Vec<Claim> = {
-            let facts = self.facts();
-            // Within the clock bound, a node whose clock is ahead may answer the client itself that its lease has ended. The claim
-            // stays, because no other client may be granted the lock earlier.
-            let claims = facts.claims.get(key).into_iter().flatten();
-            claims
-                .filter(|claim| claim.until > now.plus_ms(CLOCK_BOUND_MS))
-                .filter(|claim| !after.holders().iter().any(|lease| lease.lease_id == claim.lease.lease_id))
-                .filter(|claim| !facts.is_lost(key, claim))
-                .cloned()
-                .collect()
-        };
-        for claim in early {
-            self.broken(format!("{key}: {claim:?} was ended at {now:?}"));
-            self.ends(key, &claim.lease.lease_id);
-        }
     }
 
     /// A commit has granted these leases, and now the keys have these leases: a multilock has all of its keys.
@@ -248,24 +230,29 @@ impl Checker {
     /// Takes note of the leases that a commit has ended, and of those that end sooner because of an order.
     fn note_ends(&self, key: &str, (before, after): (&LockState, &LockState), events: &[Event], now: Timestamp) {
         let mut facts = self.facts();
-        let Facts { ends, cuts, claims, ended, story, recent, tokens, .. } = &mut *facts;
+        let Facts { ends, cuts, ended, story, recent, .. } = &mut *facts;
         let name = |lease: &Lease| (key.to_owned(), lease.lease_id.clone(), lease.token);
-        let twice = after.holders().iter().filter(|lease| !has(before, lease) && ended.contains_key(&name(lease)));
-        let mut wrong: Vec<_> = twice.map(|lease| format!("{key}: {lease:?} had ended")).collect();
+        let id = |lease: &Lease| (key.to_owned(), lease.lease_id.clone());
+        let mut wrong = Vec::new();
+        for lease in after.holders().iter().filter(|lease| !has(before, lease)) {
+            // A grant that no client received can be made again.
+            if ended.remove(&id(lease)).is_some_and(|kind| kind != EventKind::GivenBack) {
+                wrong.push(format!("{key}: {lease:?} had ended"));
+            }
+        }
         let recent = recent.entry(key.to_owned()).or_default();
         for lease in before.holders().iter().filter(|lease| !has(after, lease)) {
-            recent.push(name(lease));
+            recent.push(id(lease));
             // Nested leases have one token.
             let mut of_token = events.iter().filter(|event| event.kind.is_end() && event.token == lease.token);
             let kinds: BTreeSet<&str> = of_token.clone().map(|event| event.kind.as_str()).collect();
             let Some(end) = of_token.next().filter(|_| kinds.len() == 1) else { continue };
-            ended.insert(name(lease), end.kind);
+            ended.insert(id(lease), end.kind);
             if matches!(end.kind, EventKind::Forced | EventKind::Revoked) {
                 cut(cuts, name(lease), now);
             }
         }
         for forgotten in recent.drain(..recent.len().saturating_sub(RECENT_MAX)) {
-            tokens.remove(&(forgotten.0.clone(), forgotten.1.clone()));
             ended.remove(&forgotten);
         }
         for lease in after.holders() {
@@ -279,152 +266,9 @@ impl Checker {
                 wrong.push(format!("{key}: {lease:?} ends after {cut:?}, as was ordered"));
             }
         }
-        for claim in claims.get_mut(key).into_iter().flatten() {
-            if let Some(cut) = cuts.get(&(key.to_owned(), claim.lease.lease_id.clone(), claim.lease.token)) {
-                claim.until = claim.until.min(*cut);
-            }
-        }
         story.extend(events.iter().map(|event| Written { event: (key.to_owned(), event.clone()), is_lost: false }));
         drop(facts);
         wrong.into_iter().for_each(|what| self.broken(what));
-    }
-
-    /// A client was answered that its lease has ended, and how.
-    pub fn is_told_of_the_end(&self, key: &str, lease: &Lease, why: Option<EndReason>) {
-        let name = (key.to_owned(), lease.lease_id.clone(), lease.token);
-        let ended = self.facts().ended.get(&name).copied();
-        let (Some(ended), Some(why)) = (ended, why) else { return };
-        self.log.saw("end that was answered and written");
-        if ended != EventKind::from(why) {
-            self.broken(format!("{key}: {lease:?} is {ended} by its event, and {why:?} by an answer"));
-        }
-    }
-
-    /// A client sends an order to end the leases of a key.
-    pub fn orders(&self, key: &str) -> Order {
-        let facts = self.facts();
-        let leases = facts.claims.get(key).into_iter().flatten();
-        Order {
-            losses: facts.losses,
-            leases: leases.map(|claim| (claim.lease.lease_id.clone(), claim.lease.token)).collect(),
-        }
-    }
-
-    /// An order was carried out: leases from before it end by `latest`.
-    pub fn carried_out(&self, key: &str, order: &Order, latest: Timestamp) {
-        let facts = self.facts();
-        let claims = facts.claims.get(key).into_iter().flatten().filter(|claim| claim.until > latest);
-        let is_meant = |claim: &&Claim| order.leases.contains(&(claim.lease.lease_id.clone(), claim.lease.token));
-        let left: Vec<Claim> = claims.filter(is_meant).filter(|claim| !facts.is_lost(key, claim)).cloned().collect();
-        let is_lost = facts.losses != order.losses;
-        drop(facts);
-        for claim in left.iter().filter(|_| !is_lost) {
-            self.broken(format!("{key}: {claim:?} outlives an order to end it by {latest:?}"));
-        }
-    }
-
-    /// The highest token that a client has received for a key of exclusive leases.
-    pub fn passed(&self, key: &str) -> u64 {
-        self.facts().passed.get(key).copied().unwrap_or_default()
-    }
-
-    /// The limit that an order has set, with the order's number, if no other order was sent since.
-    pub fn set_limit(&self, key: &str) -> Option<(u64, u32)> {
-        self.facts().set_limits.get(key).copied().flatten()
-    }
-
-    /// A client sends an order to end the leases of a key by force, which may be carried out until then.
-    pub fn frees(&self, key: &str, until: Timestamp) {
-        self.facts().commits.entry(key.to_owned()).or_default().frees(until);
-    }
-
-    /// Until when a key is closed, in true time; `None`: it is open, or that is not sure.
-    pub fn closes(&self, key: &str, until: Option<Timestamp>) {
-        self.facts().commits.entry(key.to_owned()).or_default().closes(until);
-    }
-
-    /// A client has received a grant, or a renewal, and relies on it.
-    pub fn holds(&self, key: &str, mut claim: Claim, now: Timestamp) {
-        let mut facts = self.facts();
-        if let Some(cut) = facts.cuts.get(&(key.to_owned(), claim.lease.lease_id.clone(), claim.lease.token)) {
-            claim.until = claim.until.min(*cut);
-        }
-        if claim.until <= now {
-            return self.log.saw("an answer after the expiry");
-        }
-        let limit = facts.limits.get(key).copied().unwrap_or_default();
-        let id = (key.to_owned(), claim.lease.lease_id.clone());
-        let mut broken = Vec::new();
-        match facts.tokens.get(&id) {
-            Some((token, slots)) if *token != claim.lease.token || *slots != claim.lease.slots => {
-                broken.push(format!("{key}: {claim:?} was granted with token {token} and numbers {slots:?} before"));
-            }
-            Some(_) => {}
-            None => {
-                facts.tokens.insert(id, (claim.lease.token, claim.lease.slots.clone()));
-                let highest = facts.highest.get(key).filter(|_| facts.exclusive_only.contains(key));
-                if let Some((highest, owner)) = highest
-                    && !claim.is_forced
-                    && (claim.lease.token < *highest || claim.lease.token == *highest && claim.lease.owner != *owner)
-                {
-                    broken.push(format!("{key}: {claim:?} comes after token {highest} of {owner:?}"));
-                }
-                let highest = facts.highest.entry(key.to_owned()).or_insert_with(|| (0, claim.lease.owner.clone()));
-                if claim.lease.token > highest.0 {
-                    *highest = (claim.lease.token, claim.lease.owner.clone());
-                }
-                if facts.exclusive_only.contains(key) {
-                    let passed = facts.passed.entry(key.to_owned()).or_default();
-                    *passed = claim.lease.token.max(*passed);
-                }
-            }
-        }
-        let claims = facts.claims.entry(key.to_owned()).or_default();
-        claims.retain(|other| other.until > now && other.lease.lease_id != claim.lease.lease_id);
-        let mut claims = claims.clone();
-        if claim.is_forced {
-            let count = claims.len();
-            claims.retain(|other| !facts.is_lost(key, other));
-            if claims.len() < count {
-                self.log.saw("forced grant");
-            }
-        }
-        let clashes = claims.iter().filter(|other| !go_together(&claim.lease, &other.lease));
-        broken.extend(clashes.map(|other| format!("{key}: {claim:?} was granted at {now:?} while {other:?} holds")));
-        if claim.lease.slots.iter().count() != claim.lease.mode.permits() as usize {
-            broken.push(format!("{key}: {claim:?} has other numbers than permits"));
-        }
-        if let Some(other) = claims.iter().find(|other| have_one_number(&claim.lease, &other.lease)) {
-            broken.push(format!("{key}: {claim:?} has a number of {other:?}"));
-        }
-        let in_group = claims.iter().chain([&claim]).filter(|other| other.lease.group == claim.lease.group);
-        let in_group: u32 = in_group.map(|claim| claim.lease.mode.permits()).sum();
-        if shares::limit_of(claim.lease.group.as_ref()).is_some_and(|limit| in_group > limit) {
-            broken.push(format!("{key}: its group has {in_group} permits with {claim:?}"));
-        }
-        let permits: u32 = claims.iter().chain([&claim]).map(|claim| claim.lease.mode.permits()).sum();
-        let limit = claim.limit.unwrap_or(limit);
-        if permits > limit {
-            broken.push(format!("{key}: {permits} permits of {limit} are held with {claim:?}"));
-        }
-        facts.claims.entry(key.to_owned()).or_default().push(claim);
-        drop(facts);
-        broken.into_iter().for_each(|what| self.broken(what));
-    }
-
-    /// A client no longer relies on its lease: it sends a release, or was answered that the lease is lost.
-    pub fn ends(&self, key: &str, lease_id: &LeaseId) {
-        let mut facts = self.facts();
-        facts.claims.entry(key.to_owned()).or_default().retain(|claim| claim.lease.lease_id != *lease_id);
-    }
-
-    /// Whether a client relies on this lease, and will for some time.
-    pub fn is_held(&self, key: &str, lease_id: &LeaseId, now: Timestamp, margin_ms: u64) -> bool {
-        let facts = self.facts();
-        let claims = facts.claims.get(key).into_iter().flatten();
-        claims
-            .filter(|claim| claim.lease.lease_id == *lease_id && claim.until > now.plus_ms(margin_ms))
-            .any(|claim| !facts.is_lost(key, claim))
     }
 }
 

@@ -12,7 +12,6 @@ use latchgate_node::store::engine_record::{EngineRecord, EngineState};
 use latchgate_node::store::{Change, CommitResult, Committed, CopiedState, Epoch, RecordStore, Rows};
 use latchgate_testkit::memory::{self, MemoryStore};
 
-use crate::caller::Promises;
 use crate::check::Checker;
 use crate::log::Log;
 use crate::pair::leases;
@@ -28,7 +27,6 @@ pub type Records = BTreeMap<Address, OperationRecord>;
 pub struct Saved {
     store: memory::Saved,
     states: BTreeMap<Address, LockState>,
-    operations: Records,
     record: Option<EngineRecord>,
     /// How many events were written by then.
     written: usize,
@@ -40,7 +38,6 @@ pub struct Database {
     /// How much more its clock shows than the true time, in ms.
     ahead_ms: AtomicI64,
     pub checker: Arc<Checker>,
-    pub promises: Arc<Promises>,
     pub log: Arc<Log>,
     pub states: Mutex<BTreeMap<Address, LockState>>,
     /// The engine record that was written last; `None` if the database has lost it.
@@ -50,22 +47,16 @@ pub struct Database {
 }
 
 impl Database {
-    pub fn new(
-        name: &'static str,
-        ahead_ms: i64,
-        checker: Arc<Checker>,
-        promises: Arc<Promises>,
-        log: Arc<Log>,
-    ) -> Self {
+    pub fn new(name: &'static str, ahead_ms: i64, checker: Arc<Checker>, log: Arc<Log>) -> Self {
         let store = MemoryStore::starting_at(Timestamp::from_ms(EPOCH.as_ms().saturating_add_signed(ahead_ms)));
         let (states, record, other) = (Mutex::default(), Mutex::default(), OnceLock::new());
         let ahead_ms = AtomicI64::new(ahead_ms);
-        Self { name, store, ahead_ms, checker, promises, log, states, record, other }
+        Self { name, store, ahead_ms, checker, log, states, record, other }
     }
 
-    /// The state that was committed last.
-    pub fn state(&self, address: &Address) -> LockState {
-        self.states.lock().unwrap().get(address).cloned().unwrap_or_default()
+    /// The token that the fence of a key remembers.
+    pub fn fence(&self, key: &str) -> u64 {
+        self.states.lock().unwrap().get(&World::address(key)).map_or(0, LockState::fence)
     }
 
     /// A copier has emptied the database.
@@ -106,15 +97,15 @@ impl Database {
         self.ahead_ms.fetch_add(by_ms, Ordering::Relaxed);
         if by_ms > 0 {
             self.checker.lose(leases(&self.states.lock().unwrap()).map(|(lease, _)| lease));
-            self.promises.end_leases();
+        } else {
+            self.checker.note_loss();
         }
     }
 
     /// All that it has now.
     pub fn save(&self) -> Saved {
         let (states, record) = (self.states.lock().unwrap().clone(), self.record.lock().unwrap().clone());
-        let operations = self.operations();
-        Saved { store: self.store.save(), states, operations, record, written: self.checker.facts().story.len() }
+        Saved { store: self.store.save(), states, record, written: self.checker.facts().story.len() }
     }
 
     /// Another server takes over, or this one restarts, with what was saved. What came after is lost.
@@ -122,14 +113,12 @@ impl Database {
         // During a switch none is active, and the leases are still here.
         let is_left = self.the_other().is_some_and(|other| other.is_in_charge());
         let kept: Vec<_> = leases(&saved.states).collect();
-        let operations = self.operations();
         let before = std::mem::replace(&mut *self.states.lock().unwrap(), saved.states.clone());
         *self.record.lock().unwrap() = saved.record;
         self.store.fail_over(saved.store);
         self.checker.facts().story[saved.written..].iter_mut().for_each(|written| written.is_lost = true);
         if !is_left {
             self.checker.lose(leases(&before).filter(|lease| !kept.contains(lease)).map(|(lease, _)| lease));
-            self.promises.lose(&operations, &saved.operations);
         }
     }
 

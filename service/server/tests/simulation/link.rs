@@ -132,6 +132,10 @@ impl Link {
         self.state.lock().unwrap().frozen_until = Instant::now();
     }
 
+    pub async fn died(&self) {
+        let _ = self.is_dead.subscribe().wait_for(|is_dead| *is_dead).await;
+    }
+
     /// Nothing passes the link from now on.
     pub fn kill(&self) {
         self.is_dead.send_replace(true);

@@ -11,7 +11,7 @@ use latchgate_node::engines::{EngineSet, EngineSpec};
 use latchgate_node::store::engine_record::{EngineRecord, EngineState};
 use latchgate_node::store::{CopiedState, Epoch, Rows, Store};
 
-use crate::database::{Database, Records};
+use crate::database::Database;
 
 /// Longest time that a node waits for an engine to answer.
 const PATIENCE: Duration = Duration::from_millis(800);
@@ -87,12 +87,10 @@ impl Database {
     pub fn forget(&self) {
         let is_left =
             self.the_other().is_some_and(|other| other.is_in_charge()) || self.record.lock().unwrap().is_none();
-        let operations = self.operations();
         self.store.forget();
         *self.record.lock().unwrap() = None;
         let states = std::mem::take(&mut *self.states.lock().unwrap());
         if !is_left {
-            self.promises.lose(&operations, &Records::new());
             self.checker.lose(leases(&states).map(|(lease, _)| lease));
         }
     }
@@ -112,7 +110,6 @@ impl Database {
         let lost: Vec<_> = leases(&there).map(|(lease, _)| lease).filter(|lease| !known.contains(lease)).collect();
         self.log.line(|| format!("{}: active without a copy, {} leases are lost", self.name, lost.len()));
         self.checker.lose(lost);
-        self.promises.lose(&other.operations(), &self.operations());
     }
 
     /// It has become active after a copy, which must have everything that the other engine has, and nothing else.

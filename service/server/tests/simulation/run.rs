@@ -5,15 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use latchgate_core::lock::{LeaseId, Outcome};
+use latchgate_core::{Address, CLOCK_BOUND_MS, Timestamp};
 use latchgate_node::locks::{Acquired, LockRequest};
+use latchgate_testkit::recorded::{Asked, Call, Options, Verb};
+use latchgate_testkit::recorder::{self, Args, Recording, Workload};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::caller::Caller;
 use crate::chaos::disturb;
-use crate::client::{Client, Flavour};
-use crate::leaver::{Leaver, nothing_is_left};
-use crate::log::Log;
+use crate::database::{Database, EPOCH};
+use crate::log::{Log, STARTED_US, Seen};
 use crate::operator::Operator;
 use crate::reach;
 use crate::reader::Reader;
@@ -23,17 +27,29 @@ use crate::world::World;
 const FAULTS: &[&str] =
     &["promotion", "last second lost", "clock stepped ahead", "clock stepped back", "frozen node", "dead node"];
 
-/// What a batch of runs must have seen, besides the answers of the rules: see `reach`.
+/// What a batch of runs must have seen: answers, by their status or their code, and what happened.
 const SITUATIONS: &[&str] = &[
-    "granted after a wait",
-    "resumed wait",
-    "repeated acquire",
-    "another acquire by the holder",
-    "client that hung up",
-    "client gone for good",
+    "Acquire 200",
+    "Acquire lock-held",
+    "Acquire lock-reserved",
+    "Acquire lock-delayed",
+    "Acquire lock-closed",
+    "Acquire wait-timeout",
+    "Acquire lease-lost",
+    "Acquire store-unavailable",
+    "Acquire outcome-unknown",
+    "Acquire unanswered",
+    "Renew 200",
+    "Renew lease-lost",
+    "Release 200",
+    "Release lease-lost",
+    "Revoke 200",
+    "Force 200",
+    "Close 200",
+    "Open 200",
+    "Fence 200",
+    "Fence stale-token",
     "given back",
-    "unknown outcome",
-    "store unavailable",
     "executed after the caller gave up",
     "lost request",
     "lost answer",
@@ -47,36 +63,36 @@ const SITUATIONS: &[&str] = &[
     "clock off",
     "skewed clock",
     "store that refuses writes",
-    "grant with numbers",
-    "grant for a group",
     "granted ahead of an earlier request of another group",
     "permits kept",
-    "grant under a limit that was set",
     "reader went on at another node",
     "end that was answered and written",
 ];
 
-/// What a batch of runs with operations must have seen.
-const SITUATIONS_OF_THE_GATE: &[&str] = &[
-    "go after a wait",
-    "entered run",
-    "success",
-    "failure",
-    "left unknown",
-    "forgotten",
-    "no answer",
-    "caller that hung up",
-    "claim given back",
-    "store that refuses writes",
-    "success kept to the end",
+/// What a batch of runs with operations must have seen: answers, by their status or their code.
+const ANSWERS_OF_THE_GATE: &[&str] = &[
+    "Pre 201",
+    "Pre operation-in-progress",
+    "Pre operation-duplicate",
+    "Pre operation-unknown",
+    "Pre store-unavailable",
+    "Pre outcome-unknown",
+    "Pre unanswered",
+    "Heartbeat 200",
+    "Heartbeat operation-ended",
+    "Heartbeat operation-superseded",
+    "Heartbeat operation-not-found",
+    "Post 200",
+    "Post outcome-conflict",
+    "Post operation-superseded",
+    "Post operation-not-found",
+    "Enter 200",
+    "Forget 200",
 ];
 
 /// What a batch of runs of a pair must have seen besides.
 const SITUATIONS_OF_A_PAIR: &[&str] = &[
-    "go after a wait",
-    "operations lost",
     "operation copied",
-    "success kept to the end",
     "planned switch",
     "switch given up",
     "switch during a hold-off",
@@ -89,14 +105,10 @@ const SITUATIONS_OF_A_PAIR: &[&str] = &[
     "engine emptied during a copy",
     "engine stopped",
     "forced later",
-    "forced grant",
     "engine emptied",
     "hold-off ordered",
     "engine beside refuses writes",
     "active engine refuses writes",
-    "lease as long as is allowed",
-    "grant under a limit that was set",
-    "grant with numbers",
     "reader followed a switch",
     // What nodes make of the engine records: see `engines/decide.rs`.
     "all states are copied",
@@ -120,6 +132,12 @@ const RUN_MAX: Duration = Duration::from_secs(24 * 3_600);
 /// After the last fault, the nodes find the active engine within this time, and grants go on a hold-off later.
 const SETTLE_MAX: Duration = Duration::from_secs(4);
 
+/// How long clients go on when the last fault is over.
+const CALM: Duration = Duration::from_secs(6);
+
+/// How much slower the recorder's clients are than against real nodes.
+const PACE: u32 = 5;
+
 /// A hold-off lasts longer by what the clock was set back meanwhile.
 const SET_BACK_MAX: Duration = Duration::from_secs(12);
 
@@ -127,7 +145,7 @@ pub struct Report {
     pub seed: u64,
     pub violations: Vec<String>,
     pub lines: Vec<String>,
-    pub seen: BTreeMap<&'static str, u64>,
+    pub seen: Seen,
 }
 
 /// What is simulated.
@@ -144,19 +162,12 @@ pub enum Kind {
 impl Kind {
     /// What a batch of runs must have seen.
     pub fn situations(self) -> impl Iterator<Item = &'static str> {
-        let gate = [reach::PRE, reach::REPORTED];
-        let locks = [reach::ACQUIRED, reach::RENEWED, reach::RELEASED, reach::COMMANDED];
-        let answers = match self {
-            Self::Locks => locks.concat(),
-            Self::Gate => gate.concat(),
-            Self::Pair => [locks.concat(), gate.concat()].concat(),
-        };
         let situations = match self {
             Self::Locks => SITUATIONS,
-            Self::Gate => SITUATIONS_OF_THE_GATE,
+            Self::Gate => ANSWERS_OF_THE_GATE,
             Self::Pair => SITUATIONS_OF_A_PAIR,
         };
-        answers.into_iter().chain([FAULTS, situations].concat())
+        [FAULTS, situations].concat().into_iter()
     }
 }
 
@@ -177,30 +188,23 @@ pub fn run(seed: u64, kind: Kind, has_log: bool) -> Report {
 
 async fn play(world: &Arc<World>) {
     let end = Instant::now() + world.plan.stormy;
-    let keys = keys(world);
     let reader = if world.plan.has_history { Some(Reader::start(world).await) } else { None };
     let chaos = if world.plan.apart_ms.is_some() {
         tokio::spawn(Operator::new(world).run(end))
     } else {
         tokio::spawn(disturb(Arc::clone(world), end))
     };
-    let clients = (0..world.plan.clients).map(|number| tokio::spawn(Client::new(world, number, keys.clone()).run(end)));
-    let mut clients: Vec<_> = clients.collect();
-    clients.extend((0..world.plan.callers).map(|number| tokio::spawn(Caller::new(world, number).run(end))));
-    // A hold-off would be as long as the leases of these clients.
-    if !world.plan.has_hold_offs() {
-        clients.extend((0..2).map(|number| tokio::spawn(Leaver::new(world, number).run(end))));
-    }
+    let (over, mut recording) = record(world);
     chaos.await.unwrap();
     world.calm_down();
     if world.plan.has_hold_offs() {
         settle(world, SET_BACK_MAX).await;
     }
-    let monitor = tokio::spawn(watch_waiters(Arc::clone(world), keys.clone()));
-    for client in clients {
-        if timeout(Duration::from_secs(200) * world.plan.pace, client).await.is_err() {
-            world.checker.broken("a client never came to an end");
-        }
+    let monitor = tokio::spawn(watch_waiters(Arc::clone(world)));
+    sleep(CALM * world.plan.pace).await;
+    drop(over);
+    if timeout(Duration::from_secs(200) * world.plan.pace, &mut recording).await.is_err() {
+        world.checker.broken("the clients never came to an end");
     }
     monitor.abort();
     // By now no lease of the storm is left, and no reservation.
@@ -210,13 +214,86 @@ async fn play(world: &Arc<World>) {
             world.checker.broken(format!("{} has {} waiters left", node.name, node.locks.waiters()));
         }
     }
-    nothing_is_left(world).await;
-    Caller::new(world, 99).finds_successes().await;
     hand_over(world).await;
     if let Some(reader) = reader {
         reader.has_seen_all(world).await;
     }
+    let clocks_differ = world.plan.has_hold_offs() || world.plan.skews;
+    world.checker.check_history(&Options { clocks_differ, ..Options::default() });
 }
+
+/// Starts the recorder's clients. They end when the sender is dropped.
+fn record(world: &Arc<World>) -> (oneshot::Sender<()>, JoinHandle<()>) {
+    let plan = world.plan;
+    let urls = (0..plan.nodes).map(|index| format!("http://node-{index}")).collect();
+    let mut mix = MIXES[world.random.below(MIXES.len() - usize::from(plan.apart_ms.is_some()))].to_vec();
+    // A hold-off would be as long as the leases of these clients.
+    if !plan.has_hold_offs() {
+        mix.extend([Workload::HangUp; 3]);
+    }
+    if plan.has_gate {
+        mix.extend([Workload::Gate, Workload::Gate, Workload::Block]);
+    }
+    let endpoints = (0..plan.nodes).map(|index| world.endpoint(index)).collect();
+    let args = Args {
+        keys: plan.keys,
+        clients: plan.clients,
+        ttl_ms: 1_000 * u64::from(plan.pace),
+        pace: PACE * plan.pace,
+        abandon_one_in: 10,
+        mix,
+        until_quiet: true,
+        must_give_back: !plan.has_hold_offs() && !plan.deaths,
+        ..Args::new(urls, "".into())
+    };
+    let (checker, sending) = (Arc::clone(&world.checker), Arc::downgrade(world));
+    let send: Box<dyn Fn(&Call) + Send + Sync> = Box::new(move |call| {
+        let world = sending.upgrade().unwrap();
+        world.checker.sends(call, world.now().now_or_never().unwrap());
+    });
+    let databases = world.databases.clone();
+    let write = move |call: &Call| {
+        checker.record(&if plan.skews { cautious(call, &databases[0]) } else { call.clone() });
+        let fence = |database: &Arc<Database>| database.fence(&call.key);
+        let has_passed = call.verb == Verb::Fence && call.is_success() && checker.facts().lost_us < call.sent_us;
+        if has_passed && databases.iter().map(fence).max() < call.token {
+            checker.broken(format!("the fence does not remember {call:?}"));
+        }
+        Ok(())
+    };
+    let recording = Recording {
+        run: world.random.between(0..=1 << 40),
+        started_us: world.log.now_us(),
+        send,
+        write: Box::new(write),
+    };
+    let (over, is_over) = oneshot::channel();
+    let recorded = async move {
+        let end = async move { drop(is_over.await) };
+        recorder::record(end, &args, vec![(String::new(), endpoints)], recording).await.unwrap();
+    };
+    (over, tokio::spawn(recorded))
+}
+
+/// What a client may rely on where the clocks of nodes are off: on a lock until its expiry by the store's clock, and on an operation for less
+/// by twice the bound.
+fn cautious(call: &Call, database: &Database) -> Call {
+    let sent = EPOCH.plus_ms((call.sent_us - STARTED_US) / 1_000);
+    let ends = call.expires_at_ms.map(|end| database.true_time(Timestamp::from_ms(end)).ms_since(sent));
+    let ttl_ms = call.ttl_ms.map(|ttl_ms| ends.unwrap_or(ttl_ms.saturating_sub(2 * CLOCK_BOUND_MS)).min(ttl_ms));
+    let retention_ms = call.asked.retention_ms.saturating_sub(2 * CLOCK_BOUND_MS);
+    Call { ttl_ms, asked: Asked { retention_ms, ..call.asked.clone() }, ..call.clone() }
+}
+
+/// What clients do in one run, beside what is added. With the last one, permits are kept, which the check knows of one store only.
+const MIXES: &[&[Workload]] = &[
+    &[Workload::Shared, Workload::Multilock, Workload::Reentrant, Workload::Tickets, Workload::Revoke],
+    &[Workload::Shared, Workload::Revoke],
+    &[Workload::Exclusive, Workload::Tickets, Workload::Revoke],
+    &[Workload::Permits, Workload::Revoke],
+    &[Workload::Groups, Workload::Revoke],
+    &[Workload::Rates, Workload::Permits, Workload::Revoke],
+];
 
 /// After faults of engines, each node grants locks again when a hold-off is over.
 pub async fn settle(world: &Arc<World>, restless: Duration) {
@@ -240,43 +317,28 @@ pub async fn settle(world: &Arc<World>, restless: Duration) {
     world.log.line(|| format!("settled after {} ms", calm.elapsed().as_millis()));
 }
 
-fn keys(world: &World) -> Vec<(String, Flavour)> {
-    let flavour = |index: usize| {
-        let flavour =
-            *world.random.one_of(&[Flavour::Exclusive, Flavour::Exclusive, Flavour::Shared, Flavour::Permits(3)]);
-        let limit = if let Flavour::Permits(limit) = flavour { limit } else { 0 };
-        let key = format!("key-{index}");
-        // An operator may set a limit that is higher by one.
-        let limit_max = if limit > 0 { limit + 1 } else { 0 };
-        world.checker.expect_key(&key, matches!(flavour, Flavour::Exclusive), limit_max);
-        (key, flavour)
-    };
-    (0..world.plan.keys).map(flavour).collect()
-}
-
 /// After the storm, no key with waiters may stay free for longer than a dead node's turn lasts.
-async fn watch_waiters(world: Arc<World>, keys: Vec<(String, Flavour)>) {
+async fn watch_waiters(world: Arc<World>) {
     const STEP: Duration = Duration::from_millis(100);
     let bound = Duration::from_millis(if world.plan.deaths { 5_500 } else { 2_500 }) + Duration::from_millis(500);
     // A node that was frozen or whose store was down notices within this time that all is well.
     sleep(Duration::from_secs(2)).await;
-    let mut free_for: BTreeMap<&str, Duration> = BTreeMap::new();
+    let mut free_for: BTreeMap<Address, Duration> = BTreeMap::new();
     loop {
         sleep(STEP).await;
         let Some(database) = world.active().map(|active| &world.databases[active]) else { continue };
         let now = database.now().await;
-        for (key, _) in &keys {
-            let address = World::address(key);
-            let state = database.state(&address);
+        let states = database.states.lock().unwrap().clone();
+        for (address, state) in states {
             let is_held = state.holders().iter().any(|lease| now < lease.ends_at().plus_ms(200 + lease.delay_ms));
             let is_kept = state.kept().iter().any(|kept| now < kept.until.plus_ms(200));
             let is_closed = state.closing(now).is_some();
             let is_delayed = state.delayed_until(now).is_some() || is_kept || is_closed;
             let has_waiters = state.turns().iter().any(|turn| turn.until > now);
-            let free_for = free_for.entry(key).or_default();
+            let free_for = free_for.entry(address.clone()).or_default();
             *free_for = if !is_held && !is_delayed && has_waiters { *free_for + STEP } else { Duration::ZERO };
             if *free_for > bound {
-                return world.checker.broken(format!("{key} stays free at {now:?} with waiters: {state:?}"));
+                return world.checker.broken(format!("{address:?} stays free at {now:?} with waiters: {state:?}"));
             }
         }
     }
@@ -286,7 +348,6 @@ async fn watch_waiters(world: Arc<World>, keys: Vec<(String, Flavour)>) {
 /// the refresh of turns if none does.
 async fn hand_over(world: &Arc<World>) {
     const WAITERS: usize = 6;
-    world.checker.expect_key("calm", true, 0);
     let bound = Duration::from_millis(if world.plan.is_silent { 2_500 } else { 300 });
     let (sender, mut grants) = tokio::sync::mpsc::unbounded_channel();
     for number in 0..WAITERS {

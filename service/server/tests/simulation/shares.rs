@@ -5,14 +5,11 @@ use std::collections::BTreeSet;
 use latchgate_core::lock::{Group, Lease, LeaseId, LockState, SERVED_MARGIN_MS, Turn};
 use latchgate_core::{CLOCK_BOUND_MS, Timestamp};
 use latchgate_testkit::commits::has;
+use latchgate_testkit::recorder::group_limit;
 
 /// How many permits a group may have in all runs; each request of the group says so.
-pub fn limit_of(group: Option<&Group>) -> Option<u32> {
-    match group?.as_str() {
-        "group-1" => Some(1),
-        "group-2" => Some(2),
-        _ => None,
-    }
+fn limit_of(group: Option<&Group>) -> Option<u32> {
+    group_limit(group?.as_str()).map(|limit| u32::try_from(limit).unwrap())
 }
 
 fn permits_of(state: &LockState, group: Option<&Group>, but: Option<&Lease>) -> u32 {

@@ -4,15 +4,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use latchgate_core::lock::{Lease, NodeId};
+use futures::future::BoxFuture;
+use latchgate_core::lock::NodeId;
 use latchgate_core::{Address, App, Key, Timestamp};
+use latchgate_node::access::{Access, FixedKey};
 use latchgate_node::gate::Operations;
+use latchgate_node::http::{self, Context, Hosts, RequestLimits};
 use latchgate_node::locks::{Limits, Locks};
 use latchgate_node::store::{Epoch, Store};
+use latchgate_testkit::recorder::Endpoint;
+use tokio::io::{DuplexStream, duplex};
 use tokio::time::sleep;
 
-use crate::caller::Promises;
-use crate::check::{Checker, Claim};
+use crate::check::Checker;
 use crate::database::Database;
 use crate::link::{Cut, Faults, Link};
 use crate::log::Log;
@@ -21,20 +25,25 @@ use crate::random::Random;
 use crate::run::Kind;
 use crate::store::SimulatedStore;
 
+/// What a connection holds that was not read.
+const STREAM_BYTES: usize = 64 * 1_024;
+
+type Serve = dyn Fn(DuplexStream) -> BoxFuture<'static, ()> + Send + Sync;
+
 /// A node: real locks and operations, over links to all databases.
 #[derive(Clone)]
 pub struct Node {
     pub name: String,
     pub locks: Locks,
-    pub operations: Operations,
     pub links: Vec<Arc<Link>>,
+    /// Serves a connection over HTTP.
+    serve: Arc<Serve>,
 }
 
 pub struct World {
     pub random: Random,
     pub log: Arc<Log>,
     pub checker: Arc<Checker>,
-    pub promises: Arc<Promises>,
     pub databases: Vec<Arc<Database>>,
     pub plan: Plan,
     /// The nodes that run now. A node that died is replaced by one with another name.
@@ -50,10 +59,9 @@ pub struct World {
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub nodes: usize,
-    pub clients: usize,
-    /// Of operations.
-    pub callers: u64,
-    pub keys: usize,
+    pub clients: u64,
+    pub has_gate: bool,
+    pub keys: u64,
     /// For how long clients send new requests and links are faulty.
     pub stormy: Duration,
     pub faults: Faults,
@@ -81,8 +89,8 @@ impl Plan {
         let faults = Faults::at_random(random);
         let plan = Self {
             nodes: *random.one_of(&[2, 2, 3]),
-            clients: usize::try_from(random.between(3..=9)).unwrap(),
-            callers: if kind == Kind::Locks { 0 } else { random.between(3..=9) },
+            clients: random.between(3..=9),
+            has_gate: kind != Kind::Locks,
             keys: *random.one_of(&[1, 1, 2, 3]),
             stormy: Duration::from_secs(random.between(8..=20)),
             faults,
@@ -121,6 +129,23 @@ impl Plan {
         self.apart_ms.is_some() || self.losses
     }
 
+    fn limits(self) -> RequestLimits {
+        RequestLimits {
+            ttl_ms_default: 1_000,
+            ttl_ms_max: self.lease_ms_max,
+            wait_ms_max: 600_000,
+            operation_ttl_ms_max: self.lease_ms_max,
+            retention_ms_default: 3_600_000,
+            body_bytes_max: 64 * 1_024,
+            body_timeout: Duration::from_secs(60),
+            waits_max: 1_000,
+            open_metrics: true,
+            hosts: Hosts::new(&[], "", &[([0, 0, 0, 0], 80).into()]),
+            cors_origins: Vec::new(),
+            access_log: false,
+        }
+    }
+
     fn with_notifications(self, faults: Faults) -> Faults {
         if self.is_silent { Faults { lost_wake_ups: 100, ..faults } } else { faults }
     }
@@ -133,10 +158,7 @@ impl World {
         let plan = Plan::new(&random, kind);
         log.line(|| format!("seed {seed}: {plan:?}"));
         let checker = Arc::new(Checker::new(Arc::clone(&log), plan.has_history));
-        let promises = Arc::new(Promises::new(&checker));
-        let database = |name, ahead_ms| {
-            Arc::new(Database::new(name, ahead_ms, Arc::clone(&checker), Arc::clone(&promises), Arc::clone(&log)))
-        };
+        let database = |name, ahead_ms| Arc::new(Database::new(name, ahead_ms, Arc::clone(&checker), Arc::clone(&log)));
         let databases = match plan.apart_ms {
             None => vec![database("memory", 0)],
             Some(apart_ms) => {
@@ -149,7 +171,6 @@ impl World {
             random,
             log,
             checker,
-            promises,
             databases,
             plan,
             nodes: Mutex::default(),
@@ -238,12 +259,6 @@ impl World {
         Duration::from_millis(self.stepped_ms.load(Ordering::Relaxed))
     }
 
-    /// What a client relies on that has this lease.
-    pub fn claim(&self, node: &Node, key: &str, lease: &Lease) -> Claim {
-        let until = self.checker.true_end(key, lease);
-        Claim { lease: lease.clone(), until, is_forced: node.locks.forced_ms().is_some(), limit: None }
-    }
-
     pub fn address(key: &str) -> Address {
         Address { app: App::default(), key: Key::parse(key).unwrap() }
     }
@@ -267,10 +282,32 @@ impl World {
         let store = |engine: usize| (self.databases[engine].name, self.open_store(engine, &links));
         let stores = (0..self.databases.len()).map(store).collect();
         let engines = pair::open(stores, left_out, self.plan.lease_ms_max).await.unwrap();
-        let locks = Locks::start(engines, NodeId::new(&name), limits.clone()).await.unwrap();
+        let locks = Locks::start(engines.clone(), NodeId::new(&name), limits.clone()).await.unwrap();
         let operations = Operations::start(&locks, None, limits).await.unwrap();
+        let clock = locks.clone();
+        let access = Access::start(engines, Arc::new(move || clock.now()), FixedKey::default()).await.unwrap();
+        let (requests, limits) = (http::requests(), self.plan.limits());
+        let context = Context::new(locks.clone(), operations, access, requests, b"secret", limits, name.clone());
+        let serve = Arc::new(http::serve_streams(&Arc::new(context)));
         self.log.line(|| format!("{name}  has started"));
-        Node { name, locks, operations, links }
+        Node { name, locks, links, serve }
+    }
+
+    /// The node with this index, as clients reach it. When it dies, its connections end.
+    pub fn endpoint(self: &Arc<Self>, index: usize) -> Endpoint {
+        let world = Arc::downgrade(self);
+        Endpoint::in_process(&format!("node-{index}"), move || {
+            let (near, far) = duplex(STREAM_BYTES);
+            let node = world.upgrade().unwrap().node(index);
+            tokio::spawn(async move {
+                tokio::select! {
+                    biased;
+                    () = node.links[0].died() => {}
+                    () = (node.serve)(far) => {}
+                }
+            });
+            near
+        })
     }
 
     /// A store of a node, over its link.
