@@ -8,7 +8,7 @@ use latchgate_testkit::eventually;
 use latchgate_testkit::node::Node;
 use latchgate_testkit::pgbouncer::PgBouncer;
 use latchgate_testkit::postgres::{Postgres, shared_database};
-use latchgate_testkit::recorded::{self, Call, Options, Report, judge, read_file};
+use latchgate_testkit::recorded::{self, Call, Options, Report, read_file};
 use latchgate_testkit::recorder::{self, Workload};
 use serde_json::json;
 use tempfile::TempDir;
@@ -50,12 +50,15 @@ impl Recording {
         recorded::check(&recorded::read(whole.as_bytes()).unwrap())
     }
 
+    pub async fn until(&self, what: &str, is_enough: impl Fn(&Report) -> bool) {
+        assert!(eventually(LONG, || async { is_enough(&self.report()) }).await, "{what}: {:?}", self.report());
+    }
+
     /// Returns after so many more grants or goes.
     pub async fn goes_on(&self, count: usize) {
         let seen = |report: &Report| report.grants + report.attempts;
         let before = seen(&self.report());
-        let goes_on = || async { seen(&self.report()) >= before + count };
-        assert!(eventually(LONG, goes_on).await, "clients do not go on: {:?}", self.report());
+        self.until("clients go on", |report| seen(report) >= before + count).await;
     }
 
     /// All calls and events, without a broken promise.
@@ -93,16 +96,6 @@ async fn a_rolling_restart_under_load_breaks_no_promise() {
     assert!(report.handovers > 100, "{report:?}");
     // This lease was not used during the restarts.
     assert_eq!(release(&nodes[2], "kept", &kept.text("lease_id")).await.status, 200);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_independent_judge_finds_an_order_for_a_small_history() {
-    let nodes = [on_postgres(&shared_database().await).await];
-    let choose = |args| recorder::Args { keys: 1, clients: 3, ttl_ms: 300, abandon_one_in: 10, ..args };
-    let recording = Recording::start(&nodes, choose);
-    recording.goes_on(20).await;
-    let (calls, _) = recording.checked(&Options::default()).await;
-    assert!(judge(&calls), "{calls:#?}");
 }
 
 #[tokio::test]

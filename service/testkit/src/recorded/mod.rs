@@ -5,7 +5,6 @@
 mod check;
 mod command;
 mod file;
-mod judge;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +15,6 @@ use serde::{Deserialize, Serialize};
 pub use check::{Options, Report, Rule, Violation, check, check_with};
 pub use command::{Args, check_files, run};
 pub use file::{History, read_file};
-pub use judge::judge;
 
 /// A call and its answer. A call for several keys has one line for each of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

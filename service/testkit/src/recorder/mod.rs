@@ -6,8 +6,6 @@ mod client;
 mod gate;
 mod lease;
 mod stream;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,6 +1,5 @@
 //! Each rule is reported when it is broken, and only then.
 
-mod judge;
 mod rules;
 
 use super::*;
