@@ -227,7 +227,8 @@ impl Link {
             None => {}
         }
         if fate != Fate::Fine {
-            self.saw(fate, &what);
+            self.log.saw(format!("{fate:?}"));
+            self.line(|| format!("{what}: {fate:?}"));
         }
         match fate {
             Fate::Unavailable => return drop(answer.send(refused("unavailable"))),
@@ -275,19 +276,6 @@ impl Link {
             sleep(Duration::from_secs(60)).await;
         }
         drop(answer);
-    }
-
-    fn saw(&self, fate: Fate, what: &str) {
-        self.log.saw(match fate {
-            Fate::LostRequest => "lost request",
-            Fate::LostAnswer => "lost answer",
-            Fate::Duplicated => "duplicated request",
-            Fate::Overtaken => "broken connection",
-            Fate::Unavailable => "unavailable",
-            Fate::Contended => "contended",
-            Fate::Fine => "fine",
-        });
-        self.line(|| format!("{what}: {fate:?}"));
     }
 
     pub fn line(&self, line: impl FnOnce() -> String) {

@@ -108,14 +108,14 @@ impl Plan {
         if kind == Kind::Pair {
             plan.of_pair(random)
         } else {
-            // Clients with long leases, if no hold-off lasts as long: see `Leaver`.
+            // Where no hold-off lasts as long, clients that hang up have long leases.
             Self { lease_ms_max: if plan.losses { 3_000 } else { 3_600_000 }, ..plan }
         }
     }
 
     fn of_pair(self, random: &Random) -> Self {
         let apart_ms = *random.one_of(&[0, 7, -40, 90, -400, 700]);
-        // At a slow pace, the first long leases raise the longest lease in the engine record.
+        // At a slow pace, leases are long beside the time that a copy takes.
         let pace = if random.percent(25) { 40 } else { 1 };
         let stormy = Duration::from_secs(random.between(15..=40)) * pace;
         let lease_ms_max = 3_000 * u64::from(pace);
