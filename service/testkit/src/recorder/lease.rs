@@ -60,6 +60,8 @@ impl Lease {
                 asked.wait_ms = ttl_ms / 12;
                 asked.priority = random.random_range(1..=10);
             }
+            // Of an owner that holds nothing, it is a request like others.
+            Workload::Reentrant => asked.reentrant = random.random(),
             Workload::Multilock => {
                 let count = random.random_range(2..=MULTILOCK_MAX);
                 keys.extend((1..count).map(|_| any(random)));
