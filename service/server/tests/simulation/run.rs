@@ -244,7 +244,7 @@ fn record(world: &Arc<World>) -> (oneshot::Sender<()>, JoinHandle<()>) {
         mix,
         until_quiet: true,
         must_give_back: !plan.has_hold_offs() && !plan.deaths,
-        ..Args::new(urls, "".into())
+        ..Args::new(urls, "not written".into())
     };
     let (checker, sending) = (Arc::clone(&world.checker), Arc::downgrade(world));
     let send: Box<dyn Fn(&Call) + Send + Sync> = Box::new(move |call| {
@@ -270,7 +270,7 @@ fn record(world: &Arc<World>) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let (over, is_over) = oneshot::channel();
     let recorded = async move {
         let end = async move { drop(is_over.await) };
-        recorder::record(end, &args, vec![(String::new(), endpoints)], recording).await.unwrap();
+        recorder::record(end, &args, endpoints, recording).await.unwrap();
     };
     (over, tokio::spawn(recorded))
 }

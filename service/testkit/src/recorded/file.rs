@@ -11,10 +11,10 @@ use serde::Deserialize;
 
 use super::Call;
 
-/// Where the lines of each app and key are.
+/// Where the lines of each key are.
 pub struct History {
     files: Vec<File>,
-    lines: BTreeMap<(String, String), Vec<Line>>,
+    lines: BTreeMap<String, Vec<Line>>,
 }
 
 #[derive(Clone, Copy)]
@@ -27,8 +27,6 @@ struct Line {
 
 #[derive(Deserialize)]
 struct Subject {
-    #[serde(default)]
-    app: String,
     key: String,
 }
 
@@ -56,14 +54,14 @@ impl History {
                 return Ok(());
             }
             number += 1;
-            let Subject { app, key } = serde_json::from_slice(&line).with_context(|| format!("line {number}"))?;
+            let Subject { key } = serde_json::from_slice(&line).with_context(|| format!("line {number}"))?;
             let line = Line { file, length: u32::try_from(length)?, offset };
-            self.lines.entry((app, key)).or_default().push(line);
+            self.lines.entry(key).or_default().push(line);
             offset += u64::try_from(length)?;
         }
     }
 
-    /// The calls of each app and key; those about all keys come first.
+    /// The calls of each key; those about all keys come first.
     pub fn by_key(&self) -> impl Iterator<Item = io::Result<Vec<Call>>> {
         self.lines.values().map(|lines| lines.iter().map(|line| self.call(*line)).collect())
     }

@@ -23,8 +23,6 @@ pub struct Call {
     /// The calling client: one call at a time.
     pub client: u64,
     pub verb: Verb,
-    #[serde(skip_serializing_if = "is_default")]
-    pub app: String,
     /// The key of a lock, or the name of an operation. Empty: the line is about all keys.
     pub key: String,
     /// Of a lock's lease, or the attempt id of an operation.
@@ -159,8 +157,6 @@ pub enum Verb {
     Open,
     /// A resource presents a token: that of the lease, or an older one.
     Fence,
-    /// A transaction that was committed with a guard.
-    Guard,
     Pre,
     Heartbeat,
     Post,
@@ -235,7 +231,7 @@ impl Call {
     }
 
     fn is_about_a_lease(&self) -> bool {
-        matches!(self.verb, Verb::Acquire | Verb::Renew | Verb::Release | Verb::Guard)
+        matches!(self.verb, Verb::Acquire | Verb::Renew | Verb::Release)
     }
 
     /// The lease in the answer ends at this time at the earliest: it is counted from the request.

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::ValueEnum;
+use clap::{Parser, ValueEnum};
 
-#[derive(Clone, clap::Args)]
+#[derive(Clone, Parser)]
 pub struct Args {
     /// Nodes of one tier, or load balancers in front of them, as http://HOST:PORT; each call goes to a random one
     #[arg(long, value_delimiter = ',', required = true)]
@@ -28,10 +28,7 @@ pub struct Args {
     /// What clients do, at random
     #[arg(long, value_delimiter = ',', default_value = "exclusive")]
     pub mix: Vec<Workload>,
-    /// API keys of several apps, which use locks of the same names
-    #[arg(long, value_delimiter = ',')]
-    pub api_keys: Vec<String>,
-    /// Readers of event streams for each app, which go on at other nodes
+    /// Readers of event streams, which go on at other nodes
     #[arg(long, default_value_t = 0)]
     pub readers: u64,
     /// At the end, wait until the locks have no holders and no waiters, and record whether they have
@@ -48,25 +45,8 @@ pub struct Args {
 impl Args {
     /// The defaults.
     pub fn new(urls: Vec<String>, out: PathBuf) -> Self {
-        let pace = 1;
-        let mix = vec![Workload::Exclusive];
-        let (keys, clients, seconds, ttl_ms, abandon_one_in) = (8, 24, 20, 3_000, 500);
-        let (api_keys, readers, until_quiet, must_give_back) = (Vec::new(), 0, false, false);
-        Self {
-            urls,
-            keys,
-            clients,
-            seconds,
-            ttl_ms,
-            abandon_one_in,
-            pace,
-            mix,
-            api_keys,
-            readers,
-            until_quiet,
-            must_give_back,
-            out,
-        }
+        let urls = urls.join(",");
+        Self::parse_from(["record".as_ref(), "--urls".as_ref(), urls.as_ref(), "--out".as_ref(), out.as_os_str()])
     }
 }
 

@@ -26,8 +26,6 @@ pub(super) struct Client {
     pub(super) number: u64,
     pub(super) recorder: Arc<Recorder>,
     pub(super) caller: Caller,
-    /// The index of its app.
-    pub(super) app: usize,
     pub(super) sequence: u64,
     /// The highest token that it got for each key, and the one before.
     tokens: BTreeMap<String, (u64, u64)>,
@@ -46,10 +44,9 @@ enum Acquired {
 
 impl Client {
     pub(super) fn new(number: u64, recorder: &Arc<Recorder>) -> Self {
-        let app = usize::try_from(number).unwrap_or(0) % recorder.apps.len();
-        let caller = recorder.caller(app, number + 1);
+        let caller = recorder.caller(number + 1);
         let (tokens, clock) = (BTreeMap::new(), None);
-        Self { number, recorder: Arc::clone(recorder), caller, app, sequence: 0, tokens, clock }
+        Self { number, recorder: Arc::clone(recorder), caller, sequence: 0, tokens, clock }
     }
 
     pub(super) async fn run(mut self) -> io::Result<()> {
@@ -68,7 +65,7 @@ impl Client {
     pub(super) fn lease(&mut self, workload: Workload) -> Lease {
         self.sequence += 1;
         let lease = Lease::new(&self.recorder, workload, self.number, self.sequence, &mut self.caller);
-        let mut keys = self.recorder.apps[self.app].keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = self.recorder.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.extend(lease.keys.iter().cloned());
         drop(keys);
         lease
@@ -276,7 +273,7 @@ impl Client {
         let call = Call { key: key.to_owned(), ..call };
         (self.recorder.recording.send)(&call);
         let answer = self.caller.call_by(method, &format!("/v1/locks/{key}{path}"), body).await;
-        let answered = self.recorder.call(&answer, self.number, self.app, call.verb);
+        let answered = self.recorder.call(&answer, self.number, call.verb);
         let Call { key, lease_id, token, asked, .. } = call;
         self.recorder.write(&Call { key, lease_id, token, asked, ..answered })
     }
@@ -316,7 +313,7 @@ impl Client {
             } else {
                 Asked { multilock: lease.asked.multilock, ttl_ms: lease.asked.ttl_ms, ..Asked::default() }
             },
-            ..self.recorder.call(answer, self.number, self.app, verb)
+            ..self.recorder.call(answer, self.number, verb)
         };
         let mut calls = Vec::new();
         for (index, key) in lease.keys.iter().enumerate() {

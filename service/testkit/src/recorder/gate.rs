@@ -47,7 +47,7 @@ impl Client {
             return self.leave(workload).await;
         }
         let attempt = self.attempt(workload);
-        self.recorder.note_operation(self.app, &attempt.key, &attempt.request);
+        self.recorder.note_operation(&attempt.key, &attempt.request);
         let Some(answer) = self.pre(&attempt).await? else { return Ok(()) };
         let (id, stamp) = (answer.body["id"].as_str().unwrap_or_default().to_owned(), answer.body["stamp"].clone());
         self.caller.hold().await;
@@ -142,7 +142,7 @@ impl Client {
         let answer = self.caller.hang_up("/v1/operations/pre", &attempt.request).await;
         self.record_attempt(&answer, Verb::Pre, &attempt, None, None)?;
         if answer.status.is_err() {
-            self.recorder.note_operation(self.app, &attempt.key, &attempt.request);
+            self.recorder.note_operation(&attempt.key, &attempt.request);
         }
         if !answer.is_success() {
             self.caller.pause().await;
@@ -215,7 +215,7 @@ impl Client {
         stamp: Option<&str>,
         result: Option<u64>,
     ) -> io::Result<()> {
-        let call = self.recorder.call(answer, self.number, self.app, verb);
+        let call = self.recorder.call(answer, self.number, verb);
         let stamp = stamp.or_else(|| answer.body["stamp"].as_str()).map(str::to_owned);
         self.recorder.write(&Call {
             key: attempt.key.clone(),
@@ -231,38 +231,36 @@ impl Client {
 }
 
 impl Recorder {
-    fn note_operation(&self, app: usize, key: &str, request: &Value) {
-        let mut operations = self.apps[app].operations.lock().unwrap_or_else(PoisonError::into_inner);
+    fn note_operation(&self, key: &str, request: &Value) {
+        let mut operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner);
         operations.insert(key.to_owned(), request.clone());
     }
 
     /// Tries each operation once more: what was done is known, and what a client has left may begin.
     pub(super) async fn try_operations(&self) -> io::Result<()> {
-        for app in 0..self.apps.len() {
-            let mut caller = self.caller(app, 0);
-            let operations = self.apps[app].operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            for (number, (key, mut request)) in operations.into_iter().enumerate() {
-                let (id, wait_ms) = (format!("attempt-last-{number}"), 2 * self.args.ttl_ms.max(TTL_MS_MIN));
-                request["attempt_id"] = json!(id);
-                request["wait_ms"] = json!(wait_ms);
-                request["ttl_ms"] = json!(TTL_MS_MIN);
-                let answer = caller.call("/v1/operations/pre", &request, Duration::from_millis(wait_ms)).await;
-                let body = &answer.body;
-                let call = Call {
-                    key,
-                    lease_id: id,
-                    ttl_ms: body["ttl_ms"].as_u64().filter(|_| answer.is_success()),
-                    attempt: body["attempt"].as_u64(),
-                    stamp: body["stamp"].as_str().map(str::to_owned),
-                    result: body["result"].as_u64(),
-                    ..self.call(&answer, 0, app, Verb::Pre)
-                };
-                self.write(&call)?;
-                let is_started = answer.code() == Some("operation-in-progress");
-                let look = Call { verb: Verb::Look, waiters: u64::from(is_started), ..call };
-                if self.args.must_give_back {
-                    self.write(&Call { status: Some(200), ..look })?;
-                }
+        let mut caller = self.caller(0);
+        let operations = self.operations.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (number, (key, mut request)) in operations.into_iter().enumerate() {
+            let (id, wait_ms) = (format!("attempt-last-{number}"), 2 * self.args.ttl_ms.max(TTL_MS_MIN));
+            request["attempt_id"] = json!(id);
+            request["wait_ms"] = json!(wait_ms);
+            request["ttl_ms"] = json!(TTL_MS_MIN);
+            let answer = caller.call("/v1/operations/pre", &request, Duration::from_millis(wait_ms)).await;
+            let body = &answer.body;
+            let call = Call {
+                key,
+                lease_id: id,
+                ttl_ms: body["ttl_ms"].as_u64().filter(|_| answer.is_success()),
+                attempt: body["attempt"].as_u64(),
+                stamp: body["stamp"].as_str().map(str::to_owned),
+                result: body["result"].as_u64(),
+                ..self.call(&answer, 0, Verb::Pre)
+            };
+            self.write(&call)?;
+            let is_started = answer.code() == Some("operation-in-progress");
+            let look = Call { verb: Verb::Look, waiters: u64::from(is_started), ..call };
+            if self.args.must_give_back {
+                self.write(&Call { status: Some(200), ..look })?;
             }
         }
         Ok(())

@@ -44,15 +44,7 @@ pub async fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Records until `end`, and then until every client has its last answer: a history without it would be incomplete.
 pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) -> anyhow::Result<()> {
-    let app = |name: String, key: Option<&String>| -> anyhow::Result<(String, Vec<Endpoint>)> {
-        let endpoint = |url: &String| Target::with_key(url, key.map(String::as_str)).map(Endpoint::new);
-        Ok((name, args.urls.iter().map(endpoint).collect::<anyhow::Result<_>>()?))
-    };
-    let named = args.api_keys.iter().enumerate().map(|(index, key)| app(format!("app-{index}"), Some(key)));
-    let mut apps = named.collect::<anyhow::Result<Vec<_>>>()?;
-    if apps.is_empty() {
-        apps.push(app(String::new(), None)?);
-    }
+    let endpoints = args.urls.iter().map(|url| Target::parse(url).map(Endpoint::new)).collect::<anyhow::Result<_>>()?;
     let lines = File::create(&args.out).with_context(|| format!("creating {}", args.out.display()))?;
     let lines = Mutex::new(lines);
     // Written at once: scripts follow the file.
@@ -63,8 +55,8 @@ pub async fn until(end: impl Future<Output = ()> + Send + 'static, args: &Args) 
     };
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).context("reading the clock")?;
     let started_us = u64::try_from(Duration::from(now).as_micros()).unwrap_or(0);
-    record(end, args, apps, Recording { run: run_id(), started_us, send: Box::new(|_| ()), write: Box::new(write) })
-        .await
+    let recording = Recording { run: run_id(), started_us, send: Box::new(|_| ()), write: Box::new(write) };
+    record(end, args, endpoints, recording).await
 }
 
 type Sink = dyn Fn(&Call) -> io::Result<()> + Send + Sync;
@@ -80,18 +72,25 @@ pub struct Recording {
     pub write: Box<Sink>,
 }
 
-/// As [`until`]: each of `apps` has a name, which is empty without API keys, and one endpoint for each URL.
+/// As [`until`], with an endpoint for each URL.
 pub async fn record(
     end: impl Future<Output = ()> + Send + 'static,
     args: &Args,
-    apps: Vec<(String, Vec<Endpoint>)>,
+    endpoints: Vec<Endpoint>,
     recording: Recording,
 ) -> anyhow::Result<()> {
-    let recorder = Arc::new(Recorder::new(args, apps, recording));
+    let recorder = Arc::new(Recorder {
+        endpoints,
+        args: args.clone(),
+        started: Instant::now(),
+        recording,
+        keys: Mutex::default(),
+        operations: Mutex::default(),
+        is_over: AtomicBool::new(false),
+        streams: AtomicU64::new(0),
+    });
     let mut readers = JoinSet::new();
-    for app in 0..recorder.apps.len() {
-        (0..args.readers).for_each(|number| drop(readers.spawn(Reader::new(app, number, &recorder).run())));
-    }
+    (0..args.readers).for_each(|number| drop(readers.spawn(Reader::new(number, &recorder).run())));
     let are_open = || recorder.streams.load(Ordering::Relaxed) >= readers.len() as u64;
     // A stream that opens later has only later events, and says so.
     let _ = eventually(STREAM_WITHIN, || std::future::ready(are_open())).await;
@@ -122,43 +121,26 @@ pub async fn record(
     Ok(())
 }
 
-/// An app, and how its clients reach the nodes.
-struct App {
-    /// Empty without API keys.
-    name: String,
+/// Shared by all clients.
+struct Recorder {
     endpoints: Vec<Endpoint>,
+    args: Args,
+    started: Instant,
+    recording: Recording,
     /// The keys that were used.
     keys: Mutex<BTreeSet<String>>,
     /// The operations, with the last request for each.
     operations: Mutex<BTreeMap<String, Value>>,
-}
-
-/// Shared by all clients.
-struct Recorder {
-    apps: Vec<App>,
-    args: Args,
-    started: Instant,
-    recording: Recording,
     is_over: AtomicBool,
     /// How many streams of events are open.
     streams: AtomicU64,
 }
 
 impl Recorder {
-    fn new(args: &Args, apps: Vec<(String, Vec<Endpoint>)>, recording: Recording) -> Self {
-        let app = |(name, endpoints)| App { name, endpoints, keys: Mutex::default(), operations: Mutex::default() };
-        let (apps, started) = (apps.into_iter().map(app).collect(), Instant::now());
-        let (is_over, streams) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { apps, args: args.clone(), started, recording, is_over, streams }
-    }
-
     /// Calls the nodes for the client with this number.
-    fn caller(&self, app: usize, number: u64) -> Caller {
-        Caller::new(
-            &self.apps[app].endpoints,
-            self.recording.run.wrapping_mul(1_000).wrapping_add(number),
-            self.args.pace,
-        )
+    fn caller(&self, number: u64) -> Caller {
+        let seed = self.recording.run.wrapping_mul(1_000).wrapping_add(number);
+        Caller::new(&self.endpoints, seed, self.args.pace)
     }
 
     fn prefix(&self) -> String {
@@ -174,11 +156,10 @@ impl Recorder {
     }
 
     /// What every call has, whatever it is about.
-    fn call(&self, answer: &Answer, client: u64, app: usize, verb: Verb) -> Call {
+    fn call(&self, answer: &Answer, client: u64, verb: Verb) -> Call {
         Call {
             client,
             verb,
-            app: self.apps[app].name.clone(),
             url: self.args.urls[answer.node].clone(),
             sent_us: self.us(answer.sent),
             received_us: self.us(answer.received),
@@ -202,21 +183,19 @@ impl Recorder {
     /// Looks at each key until it has no holders and no waiters, but no longer than leases last.
     async fn look(&self) -> io::Result<()> {
         let deadline = Instant::now() + Duration::from_millis(self.args.ttl_ms) + QUIET_MARGIN;
-        for (index, app) in self.apps.iter().enumerate() {
-            let mut caller = self.caller(index, 0);
-            let keys = app.keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            for key in keys {
-                loop {
-                    let answer = caller.call_by("GET", &format!("/v1/locks/{key}"), &Value::Null).await;
-                    let (holders, waiters) = (holders(&answer.body), answer.body["waiters"].as_u64().unwrap_or(0));
-                    let is_quiet = answer.is_success() && holders.is_empty() && waiters == 0;
-                    if is_quiet || Instant::now() > deadline {
-                        let call = self.call(&answer, 0, index, Verb::Look);
-                        self.write(&Call { key, holders, waiters, ..call })?;
-                        break;
-                    }
-                    sleep(Duration::from_millis(50)).await;
+        let mut caller = self.caller(0);
+        let keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for key in keys {
+            loop {
+                let answer = caller.call_by("GET", &format!("/v1/locks/{key}"), &Value::Null).await;
+                let (holders, waiters) = (holders(&answer.body), answer.body["waiters"].as_u64().unwrap_or(0));
+                let is_quiet = answer.is_success() && holders.is_empty() && waiters == 0;
+                if is_quiet || Instant::now() > deadline {
+                    let call = self.call(&answer, 0, Verb::Look);
+                    self.write(&Call { key, holders, waiters, ..call })?;
+                    break;
                 }
+                sleep(Duration::from_millis(50)).await;
             }
         }
         Ok(())
@@ -224,16 +203,14 @@ impl Recorder {
 
     /// An event after all others.
     async fn mark_the_end(&self) {
-        for app in 0..self.apps.len() {
-            let path = format!("/v1/locks/{}/acquire", self.end_key());
-            let mut caller = self.caller(app, 0);
-            let request = json!({ "lease_id": "end", "ttl_ms": 1_000, "owner": "end" });
-            for _ in 0..20 {
-                if caller.call(&path, &request, Duration::ZERO).await.is_success() {
-                    break;
-                }
-                caller.pause().await;
+        let path = format!("/v1/locks/{}/acquire", self.end_key());
+        let mut caller = self.caller(0);
+        let request = json!({ "lease_id": "end", "ttl_ms": 1_000, "owner": "end" });
+        for _ in 0..20 {
+            if caller.call(&path, &request, Duration::ZERO).await.is_success() {
+                break;
             }
+            caller.pause().await;
         }
     }
 }

@@ -21,7 +21,6 @@ const STAY_MAX: Duration = Duration::from_secs(5);
 pub(super) struct Reader {
     recorder: Arc<Recorder>,
     caller: Caller,
-    app: usize,
     number: u64,
     /// The id of the last event.
     last: Option<String>,
@@ -29,9 +28,9 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(app: usize, number: u64, recorder: &Arc<Recorder>) -> Self {
-        let caller = recorder.caller(app, u64::MAX - number);
-        Self { recorder: Arc::clone(recorder), caller, app, number, last: None, is_complete: false }
+    pub(super) fn new(number: u64, recorder: &Arc<Recorder>) -> Self {
+        let caller = recorder.caller(u64::MAX - number);
+        Self { recorder: Arc::clone(recorder), caller, number, last: None, is_complete: false }
     }
 
     /// Returns when the last event was received.
@@ -41,7 +40,7 @@ impl Reader {
             let stay = STAY_MAX.mul_f64(self.caller.random.random());
             let recorder = Arc::clone(&self.recorder);
             // A broken connection is as good as one that the reader has closed.
-            let _ = timeout(stay, self.read(&recorder.apps[self.app].endpoints[node], node)).await;
+            let _ = timeout(stay, self.read(&recorder.endpoints[node], node)).await;
             self.caller.pause().await;
         }
         Ok(())
@@ -96,7 +95,6 @@ impl Reader {
         self.recorder.write(&Call {
             client: self.number,
             verb: Verb::Event,
-            app: self.recorder.apps[self.app].name.clone(),
             key: text("key"),
             owner: text("owner"),
             url: self.recorder.args.urls[node].clone(),

@@ -70,11 +70,11 @@ fn check_revocations(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], repo
 /// Leases that began longer ago are not looked at.
 const LEASE_US_MAX: u64 = 60_000_000;
 
-pub(super) fn check_losses(leases: &[Lease<'_>], may_lose: bool, losses: &[Loss], report: &mut Report) {
+pub(super) fn check_losses(leases: &[Lease<'_>], losses: &[Loss], report: &mut Report) {
     for lease in leases.iter().filter(|lease| lease.grant.is_some()) {
         let Some((lost, kept)) = lost_early(lease) else { continue };
         report.lost_early += 1;
-        if !may_lose && !losses.iter().any(|loss| loss.is_between(kept.sent_us, lost.received_us)) {
+        if !losses.iter().any(|loss| loss.is_between(kept.sent_us, lost.received_us)) {
             report.violated(Rule::Survives, [kept, lost]);
         }
     }

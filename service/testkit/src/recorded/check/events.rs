@@ -13,15 +13,15 @@ struct Stream {
     has_dropped: bool,
 }
 
-/// By app and reader.
+/// By reader.
 #[derive(Default)]
-pub(super) struct Streams(BTreeMap<(String, u64), Stream>);
+pub(super) struct Streams(BTreeMap<u64, Stream>);
 
 impl Streams {
     /// Takes note of when streams were opened, and whether they are complete.
     pub fn open<'a>(&mut self, lines: impl Iterator<Item = &'a Call>) {
         for line in lines {
-            let stream = self.0.entry((line.app.clone(), line.client)).or_default();
+            let stream = self.0.entry(line.client).or_default();
             match line.event.as_ref().map(|event| &*event.kind) {
                 Some(Event::OPENED) => stream.opened_us = Some(line.received_us),
                 Some(Event::COMPLETE) => stream.complete_us = Some(line.received_us),
@@ -32,14 +32,12 @@ impl Streams {
 
     /// Checks what each stream has of one key, until a store has lost data: later events may tell of the same time once more.
     pub fn check(&self, leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
-        let Some(first) = calls.first() else { return };
         let mut by_reader: BTreeMap<u64, Vec<&Call>> = BTreeMap::new();
         let events = calls.iter().filter(|call| call.verb == Verb::Event);
         events.for_each(|event| by_reader.entry(event.client).or_default().push(event));
         report.events += by_reader.values().map(Vec::len).sum::<usize>();
         let story = Story::of(leases);
-        for ((app, reader), stream) in self.0.iter().filter(|((app, _), _)| *app == first.app) {
-            debug_assert_eq!(app, &first.app);
+        for (reader, stream) in &self.0 {
             let mut events = by_reader.remove(reader).unwrap_or_default();
             let later = losses.iter().filter(|loss| stream.opened_us.is_none_or(|opened_us| opened_us < loss.to_us));
             let lost_us = later.map(|loss| loss.from_us).min();

@@ -82,7 +82,6 @@ impl<'a> Lease<'a> {
         let (grant, released) = (first(Verb::Acquire), first(Verb::Release));
         let renews = |call: &&&Call| matches!(call.verb, Verb::Acquire | Verb::Renew) && call.is_success();
         let last = calls.iter().rfind(renews).copied();
-        let guarded = calls.iter().rfind(|call| call.verb == Verb::Guard && call.is_success()).copied();
         let given_up = calls.iter().filter(|call| call.verb == Verb::Release).min_by_key(|call| call.sent_us).copied();
         let lost = calls.iter().find(|call| call.is_lost()).copied();
         let began_us = calls.iter().map(|call| call.sent_us).min().unwrap_or(0);
@@ -91,12 +90,11 @@ impl<'a> Lease<'a> {
         // The lease may have begun as early as its request was sent, so it is counted from there. A successful renewal or release
         // shows that it had not ended before.
         let expires_us = released.map_or(last.map_or(0, Call::expires_us), |_| u64::MAX);
-        let expires_us = expires_us.max(guarded.map_or(0, |call| call.sent_us));
         let given_up_us = given_up.map_or(u64::MAX, |call| call.sent_us);
         let lost_us = lost.map_or(u64::MAX, |call| call.received_us);
         let to_us = expires_us.min(given_up_us).min(lost_us).min(cut.map_or(u64::MAX, cut_us));
         let mut shown_by: Vec<&Call> = Vec::new();
-        for call in [grant, last, guarded, given_up, released, lost, cut].into_iter().flatten() {
+        for call in [grant, last, given_up, released, lost, cut].into_iter().flatten() {
             if !shown_by.contains(&call) {
                 shown_by.push(call);
             }

@@ -30,18 +30,12 @@ const VIOLATIONS_MAX: usize = 1_000;
 /// What the history does not say about the run.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Options {
-    /// Stores may lose leases that were acknowledged: they are only counted
-    #[arg(long)]
-    pub may_lose: bool,
     /// Stores have clocks of their own, or were set during the run: do not compare their expiries, nor arrivals at several nodes
     #[arg(long)]
     pub clocks_differ: bool,
     /// The recorder was killed: what each client did last may have no line
     #[arg(long)]
     pub killed: bool,
-    /// Longest time in ms for which a free lock with a waiter may not be granted. 0: any, for runs with hold-offs
-    #[arg(long, default_value_t = 0)]
-    pub granted_within_ms: u64,
 }
 
 /// The result of a check.
@@ -96,8 +90,8 @@ pub fn check(calls: &[Call]) -> Report {
 }
 
 pub fn check_with(calls: &[Call], options: &Options) -> Report {
-    let mut by_key: BTreeMap<(&str, &str), Vec<Call>> = BTreeMap::new();
-    calls.iter().for_each(|call| by_key.entry((&call.app, &call.key)).or_default().push(call.clone()));
+    let mut by_key: BTreeMap<&str, Vec<Call>> = BTreeMap::new();
+    calls.iter().for_each(|call| by_key.entry(&call.key).or_default().push(call.clone()));
     let mut checker = Checker::new(options.clone());
     by_key.values().for_each(|calls| checker.check(calls));
     checker.report()
@@ -117,7 +111,7 @@ impl Loss {
     }
 }
 
-/// Gets the calls of one key after those of another. Those about all keys of an app come before them.
+/// Gets the calls of one key after those of another. Those about all keys come before them.
 pub struct Checker {
     options: Options,
     report: Report,
@@ -132,7 +126,7 @@ impl Checker {
         Self { options, report: Report::default(), losses: Vec::new(), streams, multilocks }
     }
 
-    /// The calls of one key of one app.
+    /// The calls of one key.
     pub fn check(&mut self, calls: &[Call]) {
         let of = |verb| calls.iter().filter(move |call| call.verb == verb);
         self.report.calls += calls.iter().filter(|call| !matches!(call.verb, Verb::Event | Verb::Lose)).count();
@@ -152,7 +146,7 @@ impl Checker {
         let (report, options) = (&mut self.report, &self.options);
         effects::check(&leases, calls, &self.losses, report);
         orders::check(&leases, calls, &self.losses, report);
-        effects::check_losses(&leases, options.may_lose, &self.losses, report);
+        effects::check_losses(&leases, &self.losses, report);
         exclusion::check(&leases, report);
         tokens::check(&leases, report);
         if !options.clocks_differ && self.losses.is_empty() {

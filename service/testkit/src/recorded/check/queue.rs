@@ -1,4 +1,4 @@
-//! The queue of a key: a free lock with a waiter is granted in time, and no waiter is overtaken, where the history proves it.
+//! The queue of a key: no waiter is overtaken, where the history proves it.
 
 use std::collections::HashMap;
 
@@ -10,78 +10,8 @@ use super::{Loss, Options, Report, Rule};
 const TURN_US: u64 = 4_000_000;
 /// A lease that was granted this long before a wait ended was granted during the wait.
 const MARGIN_US: u64 = 50_000;
-/// Longest pause between two calls of a waiter.
-const PAUSE_US: u64 = 1_000_000;
 
 pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], options: &Options, report: &mut Report) {
-    if options.granted_within_ms > 0 {
-        check_progress(leases, options.granted_within_ms * 1_000, report);
-    }
-    check_order(leases, calls, losses, options, report);
-}
-
-/// While the lock was certainly free, no request may have waited for longer than the bound.
-fn check_progress(leases: &[Lease<'_>], bound_us: u64, report: &mut Report) {
-    let free = free_intervals(leases);
-    for lease in leases {
-        for wait in waits(lease) {
-            let (from_us, to_us) = (wait[0].sent_us, wait[wait.len() - 1].received_us);
-            let first = free.partition_point(|(_, end_us)| *end_us <= from_us);
-            let overlaps = free[first..].iter().take_while(|(start_us, _)| *start_us < to_us);
-            let longest = overlaps.map(|(start_us, end_us)| to_us.min(*end_us) - from_us.max(*start_us)).max();
-            if longest.is_some_and(|longest| longest > bound_us) {
-                report.violated(Rule::Progress, wait);
-                return;
-            }
-        }
-    }
-}
-
-/// When no lease may have been held, in order.
-fn free_intervals(leases: &[Lease<'_>]) -> Vec<(u64, u64)> {
-    let mut held: Vec<(u64, u64)> = leases.iter().filter_map(|lease| lease.may).collect();
-    held.sort_unstable();
-    let (mut free, mut end_us) = (Vec::new(), 0);
-    for (from_us, to_us) in held {
-        if from_us > end_us {
-            free.push((end_us, from_us));
-        }
-        end_us = end_us.max(to_us);
-    }
-    free.push((end_us, u64::MAX));
-    free
-}
-
-/// The calls of a lease during which its request waited without a break. A permit may be free and yet too few.
-fn waits<'a>(lease: &Lease<'a>) -> Vec<Vec<&'a Call>> {
-    let mut waits: Vec<Vec<&Call>> = Vec::new();
-    let mut is_broken = true;
-    for call in lease.acquires().filter(|call| call.asked.min_hold_ms == 0) {
-        let is_wait = call.is_success() || call.code() == "wait-timeout";
-        let last = waits.last().and_then(|wait| wait.last());
-        is_broken |= last.is_none_or(|last| call.sent_us > last.received_us + PAUSE_US);
-        if is_wait && is_broken {
-            waits.push(Vec::new());
-        }
-        if is_wait {
-            waits.last_mut().into_iter().for_each(|wait| wait.push(call));
-        }
-        is_broken = !is_wait;
-    }
-    waits
-}
-
-/// A time in which a request was certainly in the queue of one node.
-struct Wait<'a> {
-    call: &'a Call,
-    from_us: u64,
-    to_us: u64,
-    /// By when the first call had arrived.
-    arrived_us: u64,
-    is_resumed: bool,
-}
-
-fn check_order(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], options: &Options, report: &mut Report) {
     let mut granted: Vec<&Lease<'_>> =
         leases.iter().filter(|lease| lease.token().is_some() && is_queued(lease)).collect();
     granted.sort_by_key(|lease| lease.token());
@@ -115,6 +45,16 @@ fn check_order(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], options: &
             }
         }
     }
+}
+
+/// A time in which a request was certainly in the queue of one node.
+struct Wait<'a> {
+    call: &'a Call,
+    from_us: u64,
+    to_us: u64,
+    /// By when the first call had arrived.
+    arrived_us: u64,
+    is_resumed: bool,
 }
 
 /// Others may pass: a multilock waits at one key at a time, groups have an order of their own, and an owner may nest.

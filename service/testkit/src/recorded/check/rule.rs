@@ -59,8 +59,6 @@ rules! {
     WholeAnswer: "an answer lacks its token, its length or its stamp",
     /// The holders in a refusal may have held the lock at some moment of the call.
     TrueRefusal: "a refusal named a holder that did not hold the lock during the call",
-    /// A free lock with a waiter is granted in time.
-    Progress: "a free lock with a waiter was not granted in time",
     /// Waiters are served by priority, then by arrival.
     Order: "a waiter was overtaken by a later one of no higher priority",
     /// A waiter that comes back with its ticket has its position.
