@@ -226,7 +226,7 @@ impl Watch {
             }
             let is_main = path == self.history;
             // Some faults kill the other clients.
-            let options = Options { clocks_differ: self.clocks_differ.get(), killed: !is_main, ..Options::default() };
+            let options = Options { clocks_differ: self.clocks_differ.get(), killed: !is_main };
             without_half_a_line(&path)?;
             let seen = check_files(&[path.clone(), lost.clone()], &options, if is_main { HANDOVERS_MIN } else { 0 })
                 .with_context(|| format!("the recorded history shows a broken promise: {}", path.display()))?;
