@@ -36,7 +36,8 @@ const (
 
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
-	urlForm    = regexp.MustCompile(`^https?://[^\s/?#@]+(/[^\s?#@]*)?$`)
+	// Without white space and control characters.
+	urlForm = regexp.MustCompile(`^https?://[^\pC\pZ/?#@]+(/[^\pC\pZ?#@]*)?$`)
 )
 
 // Config is how to reach the nodes. The zero value has the defaults.

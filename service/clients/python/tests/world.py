@@ -1,6 +1,6 @@
 """Real nodes on one Postgres, and a proxy in front of a node that loses answers. `scripts/test-clients.sh` names the binary in
 CLIENT_BINARY and the Postgres in CLIENT_POSTGRES, and in CLIENT_KIND whose clients run the scenarios: the blocking ones if absent, those for
-asyncio (aio), or those of another language (go, java, typescript), whose agent is the command in CLIENT_AGENT."""
+asyncio (aio), or those of another language (go, java, rust, typescript), whose agent is the command in CLIENT_AGENT."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import time
 import unittest
 import uuid
 from collections.abc import Callable
+from concurrent.futures import Future
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
@@ -219,27 +220,21 @@ class Background:
     """A call in a thread of its own."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
-        self._result: Any = None
-        self._error: BaseException | None = None
+        self._ended: Future[Any] = Future()
 
         def run() -> None:
             try:
-                self._result = call()
+                self._ended.set_result(call())
             except BaseException as error:
-                self._error = error
+                self._ended.set_exception(error)
 
-        self._thread = threading.Thread(target=run, daemon=True)
-        self._thread.start()
+        threading.Thread(target=run, daemon=True).start()
 
     def is_running(self) -> bool:
-        return self._thread.is_alive()
+        return not self._ended.done()
 
     def result(self) -> Any:
-        self._thread.join(PATIENCE)
-        assert not self._thread.is_alive(), "the call has not ended"
-        if self._error is not None:
-            raise self._error
-        return self._result
+        return self._ended.result(PATIENCE)
 
 
 def eventually(condition: Callable[[], object], what: str, within: float = PATIENCE) -> None:
@@ -251,6 +246,10 @@ def eventually(condition: Callable[[], object], what: str, within: float = PATIE
 
 def only(*kinds: str) -> Callable[[Any], Any]:
     return unittest.skipIf(KIND not in kinds, f"only {', '.join(kinds)}")
+
+
+def not_for(*kinds: str) -> Callable[[Any], Any]:
+    return unittest.skipIf(KIND in kinds, f"not for {', '.join(kinds)}")
 
 
 class Scenario(unittest.TestCase):

@@ -352,7 +352,7 @@ function checkUrl(url) {
   const parsed = URL.canParse(url) ? new URL(url) : undefined;
   // Only what follows a password is shown.
   const shown = JSON.stringify(url.split("@").at(-1));
-  if (!parsed || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash || parsed.username || parsed.password) {
+  if (!parsed || /[\p{C}\p{Z}]/u.test(url) || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash || parsed.username || parsed.password) {
     throw new TypeError(`not the URL of a node: ${shown} (example: http://127.0.0.1:7070)`);
   }
   return url.replace(/\/+$/, "");

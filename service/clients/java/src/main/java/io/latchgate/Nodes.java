@@ -98,7 +98,7 @@ final class Nodes {
         urls = Arrays.stream(String.join(",", given).split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
             // Before an @ there may be a password.
-            if (!url.matches("https?://[^\\s/?#@]+(/[^\\s?#@]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url.replaceAll(".*@", "") + EXAMPLE);
+            if (!url.matches("https?://[^\\p{C}\\p{Z}/?#@]+(/[^\\p{C}\\p{Z}?#@]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url.replaceAll("(?s).*@", "") + EXAMPLE);
         }
         if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
         count = urls.size();
