@@ -52,7 +52,7 @@ impl Client {
     /// A text may have several, separated by commas, as `LATCHGATE_URL` does.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there is no URL, or one has the wrong form.
+    /// [`Error::Invalid`] if there is no URL, or one has the wrong form. A URL has no user and password: see [`Self::api_key`].
     pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         let texts: Vec<U> = urls.into_iter().collect();
         let texts =
@@ -235,11 +235,15 @@ impl Client {
 }
 
 fn parse(text: &str) -> Result<Url, Error> {
-    // A URL may have a password.
+    // Before an @ there may be a password.
     let shown = text.rsplit('@').next().unwrap_or_default();
     let invalid = || Error::Invalid(format!("{shown:?} is not a base URL such as http://127.0.0.1:7070"));
     let url = Url::parse(text).map_err(|_| invalid())?;
-    if !["http", "https"].contains(&url.scheme()) || url.query().is_some() || !url.has_host() {
+    let is_base = ["http", "https"].contains(&url.scheme()) && url.has_host();
+    let has_more = url.query().or(url.fragment()).or(url.password()).is_some() || !url.username().is_empty();
+    // The parser leaves them out, or encodes them.
+    let is_blank = |letter: char| letter.is_control() || letter.is_whitespace();
+    if !is_base || has_more || text.contains(is_blank) {
         return Err(invalid());
     }
     Ok(url)

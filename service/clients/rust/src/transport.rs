@@ -235,11 +235,10 @@ impl Transport {
         })
     }
 
-    /// A reason with the base URL of the node, without the login that it may have, and with the HTTP proxy in between.
+    /// A reason with the base URL of the node, and with the HTTP proxy in between.
     fn says(&self, index: usize, reason: &str) -> String {
-        let mut url = self.nodes[index].url.clone();
-        let _ = url.set_username("").and_then(|()| url.set_password(None));
-        let proxy = self.nodes[index].proxy.as_ref().map(|proxy| format!(" through the HTTP proxy {proxy}"));
+        let Node { url, proxy, .. } = &self.nodes[index];
+        let proxy = proxy.as_ref().map(|proxy| format!(" through the HTTP proxy {proxy}"));
         format!("{}{}: {reason}", url.as_str().trim_end_matches('/'), proxy.unwrap_or_default())
     }
 
@@ -279,15 +278,26 @@ impl Transport {
         answer_max: Duration,
         until: Moment,
     ) -> Result<Value, Error> {
+        self.repeat_until(method, path, body, answer_max, until).await.map_err(Failure::into_error)
+    }
+
+    /// As [`Self::repeat`], and returns the last failure.
+    pub(crate) async fn repeat_until(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        answer_max: Duration,
+        until: Moment,
+    ) -> Result<Value, Failure> {
         let mut pause = Pause::new(self.nodes());
         loop {
             let failure = match self.call(method, path, body, self.share(answer_max, until)).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure @ Failure::Decided(_)) => return Err(failure.into_error()),
                 Err(failure) => failure,
             };
-            if !pause.after(&failure, until).await {
-                return Err(failure.into_error());
+            if matches!(failure, Failure::Decided(_)) || !pause.after(&failure, until).await {
+                return Err(failure);
             }
         }
     }
