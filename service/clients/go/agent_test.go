@@ -219,8 +219,6 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 			queued += queue.callers
 		}
 		return queued, nil
-	case "close":
-		client.Close()
 	}
 	return nil, nil
 }

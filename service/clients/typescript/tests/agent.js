@@ -9,6 +9,7 @@ const clients = new Map();
 const leases = new Map();
 const works = new Map();
 const waits = new Map();
+const streams = new Map();
 const thrown = new WeakSet();
 
 const say = (message) => process.stdout.write(JSON.stringify(message) + "\n");
@@ -60,7 +61,11 @@ const calls = {
     return error ? reject(error) : resolve(result);
   },
   cancel: ({ call }) => waits.get(call)?.abort(),
-  close() {},
+  events({ client, key, after }, number) {
+    streams.set(number, clients.get(client).events(key, { after }));
+    return number;
+  },
+  next: async ({ events }) => (await streams.get(events).next()).value,
 };
 
 for await (const line of createInterface(process.stdin)) {

@@ -348,3 +348,26 @@ async fn every_command_says_by_its_exit_code_why_it_has_failed() {
         }
     }
 }
+
+#[tokio::test]
+async fn a_command_whose_output_cannot_be_written_ends_with_exit_code_74() {
+    // An API key that could not be printed is revoked.
+    let (_node, desk) = desk().await;
+    desk.run(&["lock", "k", "--", "true"]).ends().await.assert(0, "");
+    for command in [
+        "locks list --all",
+        "locks show k",
+        "locks history k --json",
+        "engines list",
+        "api-key list --json; latchgate api-key generate",
+        "app list",
+        "openapi",
+    ] {
+        let ended = desk.shell(&format!("latchgate {command} >/dev/full")).ends().await;
+        assert_eq!(ended.code, Some(74), "{command}: {}", ended.err);
+        assert!(!ended.err.contains("panicked"), "{command}: {}", ended.err);
+    }
+    let created = desk.shell("latchgate api-key create --scope admin >/dev/full").ends().await;
+    assert_eq!(created.code, Some(74), "{}", created.err);
+    assert!(created.err.contains("is revoked"), "{}", created.err);
+}

@@ -148,7 +148,7 @@ final class Agent {
             case "ended": works.get(call.get("call")).put(call); break;
             case "cancel": threads.get(call.get("call")).interrupt(); break;
             case "queued": return client.queues.values().stream().mapToInt(queue -> queue.callers).sum();
-            default: // A client of Java is not closed.
+            default: throw new IllegalArgumentException("no call: " + call);
         }
         return null;
     }
