@@ -11,7 +11,7 @@ from typing import Any
 from latchgate import Error, Key, LeaseLost, LockHeld, StaleToken, WaitTimeout
 
 from .remote import Cancelled, numbers
-from .world import KIND, Background, Scenario, eventually, only
+from .world import KIND, Background, Scenario, eventually, only, problem
 
 
 class Locks(Scenario):
@@ -64,7 +64,7 @@ class Locks(Scenario):
 
     def test_03_a_wait_that_ends_during_an_outage_is_a_wait_that_ended(self) -> None:
         proxy = self.proxy(self.a)
-        proxy.refuse(1)
+        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.seen) == 1 else None
         with self.client(self.b).lock(self.key):
             with self.assertRaises(WaitTimeout):
                 self.client(proxy).lock(self.key, wait=0.5)

@@ -164,11 +164,9 @@ async fn make(agent: Arc<Agent>, call: Call) -> Result<Value, Value> {
         }
         "state" => return Ok(agent.state(lease)),
         "lost" => {
-            let mut state = agent.state_of_lease(lease);
-            let lost = state.wait_for(|state| matches!(state, LeaseState::Lost(_))).await;
-            if let Ok(LeaseState::Lost(loss)) = lost.as_deref() {
-                return Ok(said(loss.clone().into()));
-            }
+            let mut state = agent.state_of(lease).expect("a lease");
+            let _ = state.wait_for(|state| matches!(state, LeaseState::Lost(_))).await;
+            return Ok(agent.state(lease)["lost"].take());
         }
         "renewed" => agent.renewed(&call).await?,
         "release" => {
@@ -224,14 +222,6 @@ fn wanted(key: &Call) -> Wanted {
 }
 
 impl Agent {
-    fn keep(&self, held: Held, mut about: Value) -> Value {
-        static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-        let number = NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        at(&self.held).insert(number, held);
-        about["lease"] = number.into();
-        about
-    }
-
     async fn acquire(&self, mut request: LockRequest, call: &Call, keys: &[&str]) -> Result<Value, Value> {
         request = request.wait(call.time("waitMs").unwrap_or(WAIT));
         request = with(request, call.time("ttlMs"), LockRequest::ttl);
@@ -240,17 +230,21 @@ impl Agent {
         let lease = request.acquire().await.map_err(said)?;
         let tokens: Map<String, Value> =
             keys.iter().map(|key| (*key).to_owned()).zip(lease.tokens().iter().map(|token| json!(token))).collect();
+        let number = call.number("number");
         let about = json!({
-            "key": keys[0], "lease_id": lease.id(), "token": lease.token(), "tokens": tokens, "owner": lease.owner(),
-            "slots": lease.slots()[0],
+            "lease": number, "key": keys[0], "lease_id": lease.id(), "token": lease.token(), "tokens": tokens,
+            "owner": lease.owner(), "slots": lease.slots()[0],
         });
-        Ok(self.keep(Held::Lease(lease), about))
+        at(&self.held).insert(number, Held::Lease(lease));
+        Ok(about)
     }
 
-    fn state_of_lease(&self, number: u64) -> watch::Receiver<LeaseState> {
-        let held = at(&self.held);
-        let Held::Lease(lease) = &held[&number] else { panic!("it is an attempt") };
-        lease.state()
+    /// None of an attempt.
+    fn state_of(&self, number: u64) -> Option<watch::Receiver<LeaseState>> {
+        match &at(&self.held)[&number] {
+            Held::Lease(lease) => Some(lease.state()),
+            Held::Attempt { .. } => None,
+        }
     }
 
     fn state(&self, number: u64) -> Value {
@@ -274,19 +268,17 @@ impl Agent {
     /// Waits for a renewal of each lease, or of an attempt.
     async fn renewed(&self, call: &Call) -> Result<(), Value> {
         let numbers: Vec<u64> = call.all("leases").filter_map(Value::as_u64).collect();
-        let (mut leases, mut attempts) = (Vec::new(), Vec::new());
-        for number in &numbers {
-            match &at(&self.held)[number] {
-                Held::Lease(lease) => leases.push(lease.state()),
-                Held::Attempt { state, .. } => attempts.push(state.clone()),
-            }
+        let mut leases: Vec<_> = numbers.iter().filter_map(|number| self.state_of(*number)).collect();
+        for lease in &mut leases {
+            let _ = lease.changed().await;
         }
-        for state in &mut leases {
-            let _ = state.changed().await;
-        }
-        for state in &mut attempts {
-            state.mark_unchanged();
-            let _ = state.changed().await;
+        let attempt = match &at(&self.held)[&numbers[0]] {
+            Held::Attempt { state, .. } => Some(state.clone()),
+            Held::Lease(_) => None,
+        };
+        if let Some(mut attempt) = attempt {
+            attempt.mark_unchanged();
+            let _ = attempt.changed().await;
         }
         let lost = numbers.iter().map(|number| self.state(*number)["lost"].take()).find(|lost| !lost.is_null());
         lost.map_or(Ok(()), Err)
@@ -312,12 +304,12 @@ impl Agent {
     }
 
     async fn work(&self, attempt: Attempt, call: &Call) -> Result<Value, Value> {
-        let (end, ended) = oneshot::channel();
-        at(&self.works).insert(call.number("number"), end);
-        let is_claimed = attempt.is_claimed();
-        let about = json!({ "guarded": is_claimed, "id": is_claimed.then(|| attempt.id()) });
-        let about = self.keep(Held::Attempt { state: attempt.state(), is_claimed }, about);
-        say(call.number("number"), json!({ "work": about }));
+        let ((end, ended), number) = (oneshot::channel(), call.number("number"));
+        at(&self.works).insert(number, end);
+        let (state, is_claimed) = (attempt.state(), attempt.is_claimed());
+        at(&self.held).insert(number, Held::Attempt { state, is_claimed });
+        let id = is_claimed.then(|| attempt.id());
+        say(number, json!({ "work": { "lease": number, "guarded": is_claimed, "id": id } }));
         let ended = ended.await.expect("an end");
         let may_run_again = ended.text("notDone").is_some() || call.text("onExpiry") == Some("retry");
         let Some(result) = ended.0.get("result") else {

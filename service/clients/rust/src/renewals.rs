@@ -341,30 +341,8 @@ mod tests {
     }
 
     #[test]
-    fn leases_go_together_up_to_what_a_node_accepts() {
-        let sizes: Vec<usize> = all_due((0..20).map(|_| kept(60, 30)).collect()).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [8, 8, 4]);
-    }
-
-    #[test]
     fn a_short_lease_does_not_cut_the_time_of_a_long_one() {
         assert_eq!(all_due(vec![kept(1, 600), kept(1, 1), kept(1, 3)]), [vec![1, 2], vec![0]]);
-    }
-
-    #[tokio::test]
-    async fn an_unanswered_renewal_is_repeated_in_parts_and_a_refused_key_alone() {
-        let transport = crate::Client::new(["http://a"]).unwrap().transport;
-        let mut task = Task::new(transport);
-        task.kept = (0..100).map(|id| (id, kept(1, 30))).collect();
-        let call = task::spawn(async {}).id();
-        task.batches.insert(call, (0..100).collect());
-        task.settle(call, Some((Moment::now(), Err(Failure::NoAnswer("lost".to_owned())))));
-        assert!(task.kept.values().all(|kept| kept.together == 6 && kept.is_held()));
-
-        task.batches.insert(call, (0..100).collect());
-        let fields = json!({ "code": "forbidden", "index": 41 }).as_object().cloned().unwrap();
-        task.settle(call, Some((Moment::now(), Err(Failure::Decided(Problem::new(403, fields))))));
-        assert!(task.kept.iter().all(|(id, kept)| kept.together == if *id == 41 { 1 } else { 6 }));
     }
 
     #[test]
