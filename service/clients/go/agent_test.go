@@ -32,7 +32,6 @@ type agentCall struct {
 	Number, Client, Lease, Call int
 	Do, Key, Operation          string
 	Keys                        []Key
-	Leases                      []int
 	Contents, Result            any
 	Failed, NotDone             *string
 	Config
@@ -156,16 +155,6 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 	case "lost":
 		<-h.lease.Context().Done()
 		return said(h.err(), nil), nil
-	case "renewed":
-		from := now()
-		for _, number := range c.Leases {
-			h := numbered[holding](&a.held, number)
-			for ; sentAt(h.keeper) < from; time.Sleep(10 * ms) {
-				if err := h.err(); err != nil {
-					return nil, err
-				}
-			}
-		}
 	case "release":
 		return nil, h.lease.Release()
 	case "forget":
@@ -209,10 +198,4 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 		return queued, nil
 	}
 	return nil, nil
-}
-
-func sentAt(k *keeper) time.Duration {
-	k.renewals.mu.Lock()
-	defer k.renewals.mu.Unlock()
-	return k.sent
 }

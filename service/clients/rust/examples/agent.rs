@@ -164,11 +164,13 @@ async fn make(agent: Arc<Agent>, call: Call) -> Result<Value, Value> {
         }
         "state" => return Ok(agent.state(lease)),
         "lost" => {
-            let mut state = agent.state_of(lease).expect("a lease");
+            let mut state = match &at(&agent.held)[&lease] {
+                Held::Lease(lease) => lease.state(),
+                Held::Attempt { .. } => panic!("it is an attempt"),
+            };
             let _ = state.wait_for(|state| matches!(state, LeaseState::Lost(_))).await;
             return Ok(agent.state(lease)["lost"].take());
         }
-        "renewed" => agent.renewed(&call).await?,
         "release" => {
             let held = at(&agent.held).remove(&lease);
             if let Some(Held::Lease(lease)) = held {
@@ -239,14 +241,6 @@ impl Agent {
         Ok(about)
     }
 
-    /// None of an attempt.
-    fn state_of(&self, number: u64) -> Option<watch::Receiver<LeaseState>> {
-        match &at(&self.held)[&number] {
-            Held::Lease(lease) => Some(lease.state()),
-            Held::Attempt { .. } => None,
-        }
-    }
-
     fn state(&self, number: u64) -> Value {
         let held = at(&self.held);
         let (left, revocation, lost) = match &held[&number] {
@@ -263,25 +257,6 @@ impl Agent {
             revocation.map(|asked| json!({ "deadline": asked.deadline, "reason": asked.reason, "by": asked.by }));
         let left_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
         json!({ "remaining_ms": left_ms, "revocation": revocation, "lost": lost.map(said) })
-    }
-
-    /// Waits for a renewal of each lease, or of an attempt.
-    async fn renewed(&self, call: &Call) -> Result<(), Value> {
-        let numbers: Vec<u64> = call.all("leases").filter_map(Value::as_u64).collect();
-        let mut leases: Vec<_> = numbers.iter().filter_map(|number| self.state_of(*number)).collect();
-        for lease in &mut leases {
-            let _ = lease.changed().await;
-        }
-        let attempt = match &at(&self.held)[&numbers[0]] {
-            Held::Attempt { state, .. } => Some(state.clone()),
-            Held::Lease(_) => None,
-        };
-        if let Some(mut attempt) = attempt {
-            attempt.mark_unchanged();
-            let _ = attempt.changed().await;
-        }
-        let lost = numbers.iter().map(|number| self.state(*number)["lost"].take()).find(|lost| !lost.is_null());
-        lost.map_or(Ok(()), Err)
     }
 
     async fn once(&self, client: &Client, call: &Call) -> Result<Value, Value> {

@@ -3,7 +3,7 @@
 import { createInterface } from "node:readline";
 
 import { Client, LatchgateError, NotDone } from "../src/index.js";
-import { aborted, untilRenewed } from "./world.js";
+import { aborted } from "./world.js";
 
 const clients = new Map();
 const leases = new Map();
@@ -43,7 +43,6 @@ const calls = {
     }
   },
   lost: async ({ lease }) => said(await aborted(leases.get(lease).signal)),
-  renewed: ({ leases: numbers }) => untilRenewed(...numbers.map((number) => leases.get(number))),
   release: ({ lease }) => leases.get(lease).release(),
   forget() {},
   async once({ client, contents, ...options }, number) {

@@ -7,7 +7,7 @@ import { text } from "node:stream/consumers";
 
 import { Client } from "../src/index.js";
 
-export const PATIENCE_MS = 60_000;
+const PATIENCE_MS = 60_000;
 
 export const [a, b] = process.env.CLIENT_NODES.split(",").map((url) => ({
   url,
@@ -45,10 +45,10 @@ export function clientOf(...nodes) {
 
 export const freshKey = () => `test/${crypto.randomUUID()}`;
 
-export async function eventually(condition, what, withinMs = PATIENCE_MS) {
-  const deadline = performance.now() + withinMs;
+export async function eventually(condition, what) {
+  const deadline = performance.now() + PATIENCE_MS;
   while (!(await condition())) {
-    assert.ok(performance.now() < deadline, `not within ${withinMs} ms: ${what}`);
+    assert.ok(performance.now() < deadline, `not in time: ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
@@ -59,21 +59,6 @@ export async function isFree(key) {
     const { held, waiters } = await b.lock(key);
     return !held && waiters === 0;
   }, `${key} is free`);
-}
-
-/** Waits for a renewal of each lease that was answered after this call, seen by what it has left: at most its length, right after one. */
-export async function untilRenewed(...leases) {
-  const before = leases.map((lease) => lease.remainingMs());
-  const renewed = new Set();
-  await eventually(() => {
-    leases.forEach((lease, index) => {
-      const left = lease.remainingMs();
-      if (left > before[index]) renewed.add(lease);
-      before[index] = left;
-    });
-    return renewed.size === leases.length || leases.some(({ signal }) => signal.aborted);
-  }, "a renewal");
-  for (const { signal } of leases) assert.ok(!signal.aborted, String(signal.reason));
 }
 
 /** Waits until the signal is aborted; returns its reason. */

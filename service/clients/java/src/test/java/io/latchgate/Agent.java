@@ -128,12 +128,6 @@ final class Agent {
                 CompletableFuture<LatchgateException> loss = new CompletableFuture<>();
                 holding.lease.onLoss(loss::complete);
                 return said(loss.get());
-            case "renewed":
-                long from = Clock.now();
-                for (Object number : (List<?>) call.get("leases")) {
-                    for (Holding one = held.get(number); one.keeper.sent() < from; Thread.sleep(10)) one.check();
-                }
-                break;
             case "release": holding.lease.release(); break;
             case "once": return once(client, call);
             case "ended": works.get(call.get("call")).put(call); break;
