@@ -51,7 +51,7 @@ test("an option that is unknown or of another type is refused by its name", asyn
   await isFree("k");
 });
 
-test("what JSON cannot say is refused with its path, and not left out of an identity", async (context) => {
+test("what JSON cannot say is refused with its path", async (context) => {
   const recorder = await startRecorder(context);
   const client = clientOf(recorder);
   const fail = () => assert.fail("it runs");

@@ -48,7 +48,7 @@ test("38: a person who must decide reads what the work has thrown", async () => 
   }
 });
 
-test("18: a repeated pre is about the same operation although the caller changes its contents", async (context) => {
+test("18: a repeated pre has the contents of the call, whatever changes them", async (context) => {
   const order = freshKey();
   const contents = { order };
   const recorder = await startRecorder(context, { losesFirst: true });

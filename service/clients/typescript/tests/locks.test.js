@@ -7,7 +7,7 @@ import { test } from "node:test";
 import { now } from "../src/clock.js";
 import { a, aborted, b, clientOf, eventually, freshKey, isFree } from "./world.js";
 
-test("11: work that fails releases its lock, and a wait ends with the reason of its signal", async () => {
+test("11: failed work releases its lock, and an aborted wait has its reason", async () => {
   const key = freshKey();
   const client = clientOf();
   const failing = client.withLock(key, async () => {
