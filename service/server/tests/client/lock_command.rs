@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, Uid};
 use serde_json::json;
 
-use crate::world::{Desk, Run, client, desk, force, is_alive, look, node, seconds, two_nodes, until_gone, until_held};
+use crate::world::{Desk, Run, client, desk, force, is_alive, look, node, seconds, two_nodes, until_gone};
 
 /// Ignores SIGTERM, and says its process id.
 const STUBBORN: &str = "trap '' TERM; echo $$ >id; while :; do sleep 0.1; done";
