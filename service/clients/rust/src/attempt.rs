@@ -83,7 +83,7 @@ pub struct Attempt {
     stamp: String,
     answer: Value,
     /// Of a run without a claim: what is sent if it succeeds, and the claim that may have been made after all.
-    unclaimed: Option<(Map<String, Value>, Pending)>,
+    unclaimed: Option<Box<(Map<String, Value>, Pending)>>,
     is_claimed: bool,
     /// A success that no node records is reported later.
     proceeds: bool,
@@ -156,7 +156,7 @@ impl Attempt {
 
     /// A run that the gate has not answered.
     pub(crate) fn without_claim(client: Client, on_expiry: OnExpiry, claim: Pending) -> Self {
-        let (unclaimed, is_claimed, proceeds) = (Some((claim.entry(), claim)), false, true);
+        let (unclaimed, is_claimed, proceeds) = (Some(Box::new((claim.entry(), claim))), false, true);
         let state = watch::Sender::new(AttemptState::Running { until: None });
         let (id, stamp, answer, beaten) = (String::new(), String::new(), Value::Null, Arc::default());
         let (heart, runtime) = (tokio::spawn(async {}), Handle::current());
@@ -279,7 +279,7 @@ impl Attempt {
         self.heart.abort();
         self.state.send_replace(AttemptState::Reported);
         let Value::Object(mut body) = body else { return Ok(Value::Null) };
-        if let Some((entry, claim)) = self.unclaimed.take() {
+        if let Some((entry, claim)) = self.unclaimed.take().map(|unclaimed| *unclaimed) {
             self.enter(outcome, entry, claim, body);
             return Ok(Value::Null);
         }
@@ -306,8 +306,8 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.heart.abort();
-        if let Some((_, claim)) = &mut self.unclaimed {
-            claim.is_in_doubt &= self.on_expiry == OnExpiry::Retry;
+        if let Some(unclaimed) = &mut self.unclaimed {
+            unclaimed.1.is_in_doubt &= self.on_expiry == OnExpiry::Retry;
         }
         if matches!(self.state.send_replace(AttemptState::Reported), AttemptState::Reported) || !self.is_claimed() {
             return;
