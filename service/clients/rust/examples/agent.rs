@@ -27,7 +27,7 @@ struct Agent {
 }
 
 enum Held {
-    Lease(Lease),
+    Lease(Box<Lease>),
     Attempt { state: watch::Receiver<AttemptState>, is_claimed: bool },
 }
 
@@ -237,7 +237,7 @@ impl Agent {
             "lease": number, "key": keys[0], "lease_id": lease.id(), "token": lease.token(), "tokens": tokens,
             "owner": lease.owner(), "slots": lease.slots()[0],
         });
-        at(&self.held).insert(number, Held::Lease(lease));
+        at(&self.held).insert(number, Held::Lease(Box::new(lease)));
         Ok(about)
     }
 
