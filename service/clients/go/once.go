@@ -132,13 +132,7 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 				c.later(func() { c.giveBack(request, options, outcome, detail) })
 			}
 		case isClaimed:
-			done.ResultOmitted, err = c.postSuccess(got, operation, done.Result, func(result fields) bool {
-				isEntered := options.OnOutage == "proceed" && c.unclaimed.begin()
-				if isEntered {
-					c.enterRun(request, ranAt, result)
-				}
-				return isEntered
-			})
+			done.ResultOmitted, err = c.postSuccess(got, operation, done.Result, options.OnOutage == "proceed")
 		default:
 			result := resultFields(operation, done.Result)
 			done.ResultOmitted = result["result_omitted"] != nil
@@ -240,13 +234,14 @@ func resultFields(operation string, result any) fields {
 	return fields{"result": text}
 }
 
-// postSuccess says whether the result was omitted. `enter` is for an outage, and says whether the success will be entered.
-func (c *Client) postSuccess(got answer, operation string, result any, enter func(result fields) bool) (isOmitted bool, err error) {
+// postSuccess says whether the result was omitted. If it `proceeds`, an outage is no error: the success is reported later.
+func (c *Client) postSuccess(got answer, operation string, result any, proceeds bool) (isOmitted bool, err error) {
 	body := resultFields(operation, result)
 	body["stamp"], body["outcome"] = got.Stamp, "success"
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
 	posted, failure := c.nodes.call(context.Background(), it)
-	if failure != nil && it.isOutage(failure) && enter(body) {
+	if failure != nil && proceeds && it.isOutage(failure) && c.unclaimed.begin() {
+		c.reportLater(report{"the success of operation " + got.ID + " is not recorded", it.path, body})
 		return body["result_omitted"] != nil, nil
 	}
 	if failure != nil {

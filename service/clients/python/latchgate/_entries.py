@@ -1,4 +1,4 @@
-"""Runs of work that were made while the gate was away."""
+"""Successes of work that no node has recorded, because the gate was away."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _PAUSE_MIN, _PAUSE_MAX = 0.2, 10.0
 
 
 class Entries:
-    """The unguarded runs of one client: each is entered in the background, for as long as the process lives."""
+    """Those of one client: each is reported in the background, for as long as the process lives. That of an unguarded run is entered; that of an
+    attempt is posted again."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._waiting: deque[tuple[dict[str, Any], object]] = deque()
+        self._waiting: deque[tuple[str, str, dict[str, Any], object]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._pid = os.getpid()
-        # Runs that have begun and are not entered.
+        # Runs that have begun or ended and are not entered.
         self.open = 0
 
     def begin(self) -> bool:
@@ -44,9 +45,9 @@ class Entries:
         """A run is entered, or has nothing to enter."""
         self.open -= 1
 
-    def add(self, entry: dict[str, Any], held: object) -> None:
+    def add(self, operation: str, path: str, report: dict[str, Any], held: object) -> None:
         """`held` is what must live until the run is entered."""
-        self._waiting.append((entry, held))
+        self._waiting.append((operation, path, report, held))
         if self._task is None or self._task.done():
             self._task = self._core.background("runs that were made while the gate was away", self._enter_all)
 
@@ -62,10 +63,9 @@ class Entries:
     async def _enter_all(self) -> None:
         pause = _PAUSE_MIN
         while self._waiting:
-            entry, _ = self._waiting[0]
-            operation = entry["operation"]
+            operation, path, report, _ = self._waiting[0]
             try:
-                answer = await self._core.call("/v1/operations/enter", dict(entry), until=now() + self._core.retry_for)
+                answer = await self._core.call(path, dict(report), until=now() + self._core.retry_for)
                 if answer.body.get("double_run"):
                     _log.warning("%s ran while the gate was away, and may have been done twice: id %s", operation, answer.body.get("id"))
             except Error as error:

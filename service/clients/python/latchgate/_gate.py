@@ -61,6 +61,8 @@ class Claim:
     first: Renewed | None = None
     # A node may have granted it, though no answer says so.
     is_in_doubt: bool = False
+    # A success that no node records is reported later.
+    proceeds: bool = False
 
     @property
     def heartbeat(self) -> tuple[str, dict[str, Any]]:
@@ -140,16 +142,17 @@ class AttemptBase(Generic[Lost]):
         return text.encode("utf-8", "backslashreplace")[:1500].decode("utf-8", "ignore") + beat
 
     async def _succeeded(self, result: Result, held: object) -> Done[Result]:
-        """`held` is what must live until an unguarded run is entered."""
+        """`held` is what must live until the run is entered."""
         if not self._is_here:
             self.check()
         self._stop()
         claim, kept = self._claim, _kept(result, self.id or self._claim.request["operation"])
         if self.guarded:
-            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result))
+            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result, held))
         else:
             entry = {name: value for name, value in claim.request.items() if name in _ENTERED}
-            claim.core.entries.add({**entry, **kept, "ran_at": self._began.isoformat()}, held)
+            run = {**entry, **kept, "ran_at": self._began.isoformat()}
+            claim.core.entries.add(entry["operation"], "/v1/operations/enter", run, held)
             omitted = "result_omitted" in kept
         return Done(result, False, omitted)
 
@@ -190,14 +193,13 @@ async def claim(
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
         # Not for another reason, and not beside an attempt that is known to run.
-        is_away = isinstance(error, Unavailable) and error.code in ("store-unavailable", "no-answer") and not doubt.is_taken
-        if is_away and on_outage == "proceed" and core.entries.begin():
+        if on_outage == "proceed" and _is_away(error) and not doubt.is_taken and core.entries.begin():
             _log.warning("%s runs unguarded, because the gate is away: %s", request["operation"], error)
             return make(Claim(core, request, {}, length, is_in_doubt=doubt.is_set))
         if doubt.is_set:
             await core.give_back(error, "the claim of an operation", lambda: _give_back(core, request, length))
         raise
-    claimed = Claim(core, request, answer.body, length)
+    claimed = Claim(core, request, answer.body, length, proceeds=on_outage == "proceed")
     try:
         first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
         # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
@@ -212,6 +214,11 @@ async def claim(
         # The work has not begun.
         await _post_quietly(claimed, "failure")
         raise
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether the gate's store, or every node, is away."""
+    return isinstance(error, Unavailable) and error.code in ("store-unavailable", "no-answer")
 
 
 async def _give_back(core: Core, request: dict[str, Any], length: float) -> None:
@@ -247,14 +254,17 @@ def _kept(result: Any, what: str) -> dict[str, Any]:
     return {"result_omitted": True}
 
 
-async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any) -> bool:
+async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any, held: object) -> bool:
     """Whether the result was omitted."""
     core, granted = claim.core, claim.granted
-    success = {"stamp": granted["stamp"], "outcome": "success", **kept}
+    path, success = f"/v1/operations/{granted['id']}/post", {"stamp": granted["stamp"], "outcome": "success", **kept}
     until = now() + max(core.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
-        answer = await core.call(f"/v1/operations/{granted['id']}/post", success, until=until)
+        answer = await core.call(path, success, until=until)
     except Error as error:
+        if claim.proceeds and _is_away(error) and core.entries.begin():
+            core.entries.add(f"operation {granted['id']}", path, success, held)
+            return "result_omitted" in kept
         raise NotRecorded(error, result) from error
     return bool(answer.body.get("result_omitted"))
 

@@ -16,7 +16,7 @@ from unittest import mock
 import latchgate
 from latchgate import LeaseLost, Refused, Unavailable
 
-from .world import IS_PYTHON, KIND, PATIENCE, Background, Node, Scenario, eventually, not_for, only
+from .world import IS_PYTHON, KIND, PATIENCE, Background, Node, Scenario, eventually, not_for, only, problem
 
 
 class Errors(Scenario):
@@ -69,7 +69,7 @@ class Errors(Scenario):
 
     def test_22_a_node_that_is_busy_is_called_again_after_its_time(self) -> None:
         proxy = self.proxy(self.a)
-        proxy.refuse(2)
+        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.seen) < 3 else None
         self.client(proxy).lock(self.key).release()
         times = [at for path, at, _ in proxy.seen if path.endswith("/acquire")]
         self.assertEqual(len(times), 3)

@@ -31,14 +31,22 @@ impl Background {
         })
     }
 
-    /// Leaves the call out if a thousand go on, so that a long outage does not fill the memory. `then` says what that may mean.
-    pub(crate) fn spawn_if_few(&self, runtime: &Handle, call: impl Future<Output = ()> + Send + 'static, then: &str) {
-        if self.0.receiver_count() < CALLS_MAX {
+    /// Leaves the call out if a thousand go on, so that a long outage does not fill the memory. `then` says what that may mean. Returns whether
+    /// the call is made.
+    pub(crate) fn spawn_if_few(
+        &self,
+        runtime: &Handle,
+        call: impl Future<Output = ()> + Send + 'static,
+        then: &str,
+    ) -> bool {
+        let are_few = self.0.receiver_count() < CALLS_MAX;
+        if are_few {
             self.spawn(runtime, call);
         } else {
             self.give_up();
             tracing::error!("too many calls go on in the background: {then}");
         }
+        are_few
     }
 
     /// Waits for a call that goes on if the caller stops waiting.

@@ -3,12 +3,10 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { clientOf, freshKey, startRecorder, world } from "./world.js";
-
-const nodes = world();
+import { a, clientOf, freshKey, startRecorder } from "./world.js";
 
 test("36: a result that cannot be stored is omitted, and every later caller sees that", async () => {
-  const client = clientOf(nodes.a);
+  const client = clientOf(a);
   const circular = {};
   circular.itself = circular;
   class Receipt {
@@ -29,7 +27,7 @@ test("36: a result that cannot be stored is omitted, and every later caller sees
 });
 
 test("38: a person who must decide reads what the work has thrown", async () => {
-  const client = clientOf(nodes.a);
+  const client = clientOf(a);
   class BankError extends Error {}
   for (const [thrown, shown] of [
     [new BankError("no answer from the bank"), "BankError: no answer from the bank"],
@@ -44,16 +42,16 @@ test("38: a person who must decide reads what the work has thrown", async () => 
     await assert.rejects(client.once(contents, work, options), (error) => error === thrown);
     const unknown = await client.once(contents, work, options).catch((error) => error);
     assert.equal(unknown.fields.label, "shop: order 7");
-    const { detail } = await (await fetch(`${nodes.a.url}/v1/operations/${unknown.fields.id}`)).json();
+    const { detail } = await (await fetch(`${a.url}/v1/operations/${unknown.fields.id}`)).json();
     assert.ok(detail.startsWith(shown), detail);
     assert.match(detail.slice(shown.length), /^\nThe last heartbeat that was answered was sent \d+ s before this report\.$/);
   }
 });
 
-test("18: a repeated pre is about the same operation although the caller changes its contents", async () => {
+test("18: a repeated pre has the contents of the call, whatever changes them", async (context) => {
   const order = freshKey();
   const contents = { order };
-  const recorder = await startRecorder(nodes.a, { losesFirst: true });
+  const recorder = await startRecorder(context, { losesFirst: true });
   const running = clientOf(recorder).once(contents, () => 1, { operation: "test" });
   contents.order = "another one";
   await running;

@@ -73,15 +73,24 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
             return Err(error);
         }
     };
-    let is_claimed = attempt.is_claimed();
+    let (id, is_claimed) = (attempt.id().to_owned(), attempt.is_claimed());
     let detail = evidence(code, is_cut, &errors);
     let code = report(args, attempt, code, is_cut, output, &detail).await?;
-    if !is_claimed && !settle(&client, args.node.retry_for.max(GIVE_BACK_MIN), &mut signals).await {
-        eprintln!(
-            "latchgate: CMD was run without the gate, and no node has entered the run: a later run may do it again"
-        );
+    // Nothing goes on in the background unless the gate is away.
+    if settle(&client, args.node.retry_for.max(GIVE_BACK_MIN), &mut signals).await {
+        return Ok(code);
     }
+    if is_claimed {
+        say_not_recorded(args, &id, args.on_expiry == OnExpiryChoice::Retry);
+        return Ok(UNKNOWN.into());
+    }
+    eprintln!("latchgate: CMD was run without the gate, and no node has entered the run: a later run may do it again");
     Ok(code)
+}
+
+fn say_not_recorded(args: &OnceArgs, id: &str, may_repeat: bool) {
+    let then = if may_repeat { String::new() } else { format!(": {}", resolving(args, id)) };
+    eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
 }
 
 /// What a person needs who must decide whether CMD has done its work.
@@ -164,8 +173,7 @@ async fn report(
         }
         Err(error) if code == 0 => {
             failed(&error);
-            let then = if may_repeat { String::new() } else { format!(": {}", resolving(args, &id)) };
-            eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
+            say_not_recorded(args, &id, may_repeat);
             Ok(UNKNOWN.into())
         }
         Err(error) => {

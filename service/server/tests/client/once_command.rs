@@ -37,6 +37,8 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     assert!(unknown.err.contains(&format!("`{resolve}`")), "{unknown:?}");
     let shown = desk.run(&["operations", "show", listed.out.trim()]).ends().await;
     assert!(shown.code == Some(0) && shown.err.contains(&resolve), "{shown:?}");
+    once("long", &["--permanent"], "echo ran").await.assert(0, "ran\n");
+    once("too-long", &["--retention", "3650d"], "echo ran").await.assert(64, "");
     once("c", &["--on-expiry", "retry"], "exit 4").await.assert(4, "");
     once("c", &["--on-expiry", "retry"], "echo ran").await.assert(0, "ran\n");
     let monthly = ["--every", "1month", "--tz", "Europe/Berlin"];
@@ -212,15 +214,6 @@ async fn contents_that_say_nothing_are_refused_before_anything_runs() {
     // White space around contents does not make them others.
     desk.run(&["once", r#" {"order": 42}"#, "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
     desk.run(&["once", "{\"order\":42}\n", "--", "echo", "again"]).ends().await.assert(0, "ran\n");
-}
-
-#[tokio::test]
-async fn a_retention_that_no_node_accepts_is_refused_before_the_work() {
-    let (_node, desk) = desk().await;
-    let refused = desk.run(&["once", "a", "--retention", "3650d", "--", "touch", "ran"]).ends().await;
-    assert!(refused.code == Some(64) && refused.err.contains("retention_ms"), "{refused:?}");
-    assert!(!desk.path("ran").exists());
-    desk.run(&["once", "a", "--permanent", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
 }
 
 #[tokio::test]

@@ -149,7 +149,7 @@ public final class Once {
             Object result = work.run(attempt);
             outcome = "success";
             if (keeper != null) keeper.end(null);
-            return new Done(result, false, granted == null ? once.enter(ranAt, result) : once.postSuccess(granted, ranAt, result));
+            return new Done(result, false, granted == null ? once.enter(ranAt, result) : once.postSuccess(granted, result));
         } catch (LatchgateException.NotDone nothing) {
             // Only the work can know that.
             outcome = "failure";
@@ -213,16 +213,17 @@ public final class Once {
 
     private static String path(Answer granted, String verb) { return "/v1/operations/" + granted.text("id") + "/" + verb; }
 
-    /** Reports the success. Whether the result was omitted. */
-    private boolean postSuccess(Answer granted, Instant ranAt, Object result) {
+    /** Reports the success, with `proceedOnOutage` later if it must be. Whether the result was omitted. */
+    private boolean postSuccess(Answer granted, Object result) {
         Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", "success"));
         boolean isOmitted = !put(body, result);
         try {
             Answer posted = client.nodes.callToEnd(path(granted, "post"), body, Math.max(client.nodes.retryFor, granted.left()));
             return isOmitted || Answer.is(posted.body(), "result_omitted");
         } catch (LatchgateException error) {
-            if (options.proceeds && isAway(error) && client.unclaimed.begin()) return enter(ranAt, result);
-            throw new LatchgateException.NotRecorded(error, result);
+            if (!options.proceeds || !isAway(error) || !client.unclaimed.begin()) throw new LatchgateException.NotRecorded(error, result);
+            client.unclaimed.report(new Unclaimed.Report("the success of operation " + granted.text("id") + " is not recorded", path(granted, "post"), body));
+            return isOmitted;
         }
     }
 
@@ -232,7 +233,7 @@ public final class Once {
         body.keySet().removeAll(List.of("ttl_ms", "on_expiry"));
         body.put("ran_at", ranAt.toString());
         boolean isOmitted = !put(body, result);
-        client.unclaimed.enter(body);
+        client.unclaimed.report(new Unclaimed.Report("a run of operation " + request.get("operation") + " without a claim is not entered", "/v1/operations/enter", body));
         return isOmitted;
     }
 
