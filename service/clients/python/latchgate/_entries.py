@@ -25,7 +25,7 @@ _PAUSE_MIN, _PAUSE_MAX = 0.2, 10.0
 
 @dataclass
 class Entry:
-    """A success. That of an attempt is posted again; that of an unguarded run is entered, and so is one whose attempt the store has lost."""
+    """A success. That of an attempt is posted again, and entered if the store has lost the attempt; that of an unguarded run is entered."""
 
     operation: str
     # Paths and bodies.
@@ -79,7 +79,8 @@ class Entries:
             try:
                 answer = await self._core.call(path, dict(report), until=now() + self._core.retry_for)
                 if answer.body.get("double_run"):
-                    _log.warning("%s ran while the gate was away, and may have been done twice: id %s", entry.operation, answer.body.get("id"))
+                    id = answer.body.get("id")
+                    _log.warning("%s ran while the gate was away, and may have been done twice: id %s", entry.operation, id)
             except Error as error:
                 if error.code in ("operation-not-found", "stamp-mismatch") and entry.requests[1:]:
                     del entry.requests[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import logging
 import os
 import signal
 import threading
@@ -251,11 +252,8 @@ class Proceed(Scenario):
         self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
 
     def test_40_the_work_does_not_run_for_another_reason(self) -> None:
-        for status, code in ((503, "outcome-unknown"), (503, "overloaded"), (503, "shutting-down"), (429, "rate-limited")):
-            self.away(code, status)
-            with self.subTest(code=code), self.assertRaises(Unavailable):
-                self.once()
-        for status, code in ((500, "internal-error"), (401, "unauthorized"), (400, "invalid-request"), (409, "operation-unknown")):
+        refusals = {"shutting-down": 503, "rate-limited": 429, "internal-error": 500, "unauthorized": 401, "operation-unknown": 409}
+        for code, status in refusals.items():
             self.away(code, status)
             with self.subTest(code=code), self.assertRaises(Error):
                 self.once()
@@ -318,7 +316,8 @@ class Proceed(Scenario):
         claimed = [body["attempt_id"] for body in self.gate.requests("/pre")]
         self.assertEqual([body["attempt_id"] for body in self.gate.requests("/enter")], claimed)
 
-    def test_40_a_run_that_cannot_be_entered_stays_and_no_other_waits_for_it(self) -> None:
+    @patch("latchgate._entries._log.log")
+    def test_40_a_run_that_cannot_be_entered_stays_and_no_other_waits_for_it(self, log: Any) -> None:
         first = self.key
 
         def answers(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any] | str] | None:
@@ -335,12 +334,16 @@ class Proceed(Scenario):
             self.gate.then_refuse.clear()
             eventually(lambda: self.record().get("state") == "succeeded", "the second is entered")
             self.key = first
+            eventually(lambda: sum(body["contents"] == first for body in self.gate.requests("/enter")) > 2, "it is tried again")
             self.assertEqual(self.record(), {})
             self.gate.answers = lambda path, body: None
             eventually(lambda: self.record().get("state") == "succeeded", "the first is entered")
             first = self.key = f"{first}/{code}"
             self.away()
             self.gate.answers = answers
+        if IS_PYTHON:
+            # A refusal is said once.
+            self.assertEqual(sum(call.args[0] == logging.WARNING for call in log.call_args_list), 2)
 
     def test_40_a_success_that_no_node_records_is_entered_afterwards(self) -> None:
         client = self.client(self.gate, retry_for=5)
