@@ -2,14 +2,12 @@
 // Requests to any of the nodes. Nearly every request of this package can be repeated, so a call goes on until a node has answered it.
 
 import { now } from "./clock.js";
-import { LatchgateError, Unavailable, isTransient, ofProblem, otherKey } from "./errors.js";
+import { LatchgateError, LockHeld, Unavailable, isTransient, ofProblem, foreignAnswer, otherKey } from "./errors.js";
 import { checked } from "./options.js";
 
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 const TIMEOUT_MS_MIN = 20;
-/** At the end of a call, a request has little time: less than this without an answer does not mean that the node is away. */
-const SILENCE_MS_MIN = 250;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
 const FIRST_WAIT_MS = 500;
 /** Longest silence of a stream: the node sends a comment every 15 s. */
@@ -24,10 +22,10 @@ const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNEC
  *
  * `until`: when the call ends, if no node has answered. Each node gets a part of that time, so that others can be tried. `waitUntil`: each
  * request waits at the node, and the call goes on with tickets until then, and for `retryForMs` after that while no node answers. A wait
- * does not begin in an outage: until a node has answered, `until` counts. `keys`: those that the answer must be about. `signal` ends the
- * call with its reason. `doubt` says afterwards whether a node may have carried out the call though no answer says so; without
+ * does not begin in an outage: until a node has answered, `until` counts. `keys`: those that the answer must be about. `needs`: what an
+ * answer must have that lets the caller proceed. `signal` ends the call with its reason. `doubt` says afterwards whether a node may have carried out the call though no answer says so; without
  * `repeatInDoubt` the call ends then.
- * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
+ * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], needs?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
  * @typedef {{isSet: boolean, isOfOther?: boolean}} Doubt `isOfOther`: a node has said that another caller was first
  */
 
@@ -121,7 +119,7 @@ export class Nodes {
    * @param {CallOptions} options
    * @returns {Promise<Answer>}
    */
-  async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, signal, doubt = { isSet: false } }) {
+  async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, needs = [], signal, doubt = { isSet: false } }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
     const waits = waitUntil !== undefined && waitUntil > now();
@@ -152,10 +150,13 @@ export class Nodes {
         const answer = await this.send(path, body, timeoutMs + waitMs, signal);
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
-        if (status < 300) return answer;
+        if (status < 300) {
+          if (needs.every((name) => answer.body[name] !== undefined)) return answer;
+          throw ofProblem(status, foreignAnswer(`has no ${needs.join(", ")}`));
+        }
         error = said = ofProblem(status, answer.body);
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
-        if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
+        if ([409, 410, 422, 423].includes(status) && error.code !== "foreign-answer") doubt.isSet = false;
         // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
         else if (status < 500 || ["overloaded", "store-unavailable", "shutting-down", "state-unreadable"].includes(error.code)) doubt.isSet = wasInDoubt;
         // A wait that ended leaves a ticket, with which the next request returns to its position.
@@ -164,7 +165,7 @@ export class Nodes {
           delete body.ticket;
           continue;
         }
-        const isOfWait = status === 423 || error.code === "operation-in-progress";
+        const isOfWait = error instanceof LockHeld || error.code === "operation-in-progress";
         if (isOfWait && waitUntil !== undefined && now() < waitUntil) {
           wasAnswered = doubt.isOfOther = true;
           until = waitUntil + this.retryForMs;
@@ -184,7 +185,8 @@ export class Nodes {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
         // The last of the time is too short for an answer, so what earlier requests have shown says more.
         if (!seen || !noAnswer.isLate) seen = new Unavailable("no-answer", noAnswer.message);
-        error = said && timeoutMs < SILENCE_MS_MIN ? said : seen;
+        // A node that has answered before is not away.
+        error = said ?? seen;
         retryAfterMs = noAnswer.retryAfterMs;
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
@@ -218,11 +220,10 @@ export class Nodes {
       signal?.removeEventListener("abort", end);
     };
     try {
-      const response = await fetch(this.#urls[index] + path, { ...this.#trust, headers, redirect: "error", signal: ended.signal });
+      const response = await fetch(this.#urls[index] + path, { ...this.#trust, headers, redirect: "manual", signal: ended.signal });
       if (response.status !== 200 || !response.body) {
-        const problem = parse(await response.text());
-        if (problem && typeof problem.code === "string") throw ofProblem(response.status, problem);
-        throw new NoAnswer(`${this.#urls[index]}: the answer with status ${response.status} is none of Latchgate's`);
+        const { status, answer } = await read(this.#urls[index], response);
+        throw ofProblem(status, answer);
       }
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       return (async function* () {
@@ -281,15 +282,10 @@ export class Nodes {
         method: body ? "POST" : "GET",
         headers: this.#headers,
         body: text,
-        redirect: "error",
+        redirect: "manual",
         signal: ended.signal,
       });
-      const answer = parse(await response.text());
-      if (!answer || (!response.ok && typeof answer.code !== "string")) {
-        const seconds = Number(response.headers.get("Retry-After") ?? 0);
-        throw new NoAnswer(`${url}: the answer with status ${response.status} is none of Latchgate's`, seconds * 1_000 || 0);
-      }
-      return { status: response.status, answer };
+      return await read(url, response);
     } catch (error) {
       signal?.throwIfAborted();
       if (error instanceof NoAnswer) throw error;
@@ -302,6 +298,23 @@ export class Nodes {
       signal?.removeEventListener("abort", end);
     }
   }
+}
+
+/**
+ * Without a code of Latchgate's, the answer is that of a gateway. Some of a gateway say that it does not reach the node, and with an answer that
+ * cannot be read it is as if there were none. All others are errors: the URL may be wrong.
+ * @param {string} url
+ * @param {Response} response
+ * @returns {Promise<{status: number, answer: Record<string, any>}>}
+ */
+async function read(url, response) {
+  const { ok, status, headers } = response;
+  const answer = parse(await response.text());
+  if (answer && (ok || typeof answer.code === "string")) return { status, answer };
+  const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
+  const detail = `with status ${status} is none of Latchgate's`;
+  if (ok || [502, 503, 504].includes(status)) throw new NoAnswer(`${url}: the answer ${detail}`, retryAfterMs);
+  return { status, answer: { ...foreignAnswer(`of ${url} ${detail}`), retry_after_ms: retryAfterMs } };
 }
 
 /**
@@ -349,11 +362,11 @@ function trustIn(ca) {
 
 /** @param {string} url */
 function checkUrl(url) {
-  const parsed = URL.canParse(url) ? new URL(url) : undefined;
-  // Only what follows a password is shown.
-  const shown = JSON.stringify(url.split("@").at(-1));
-  if (!parsed || /[\p{C}\p{Z}]/u.test(url) || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash || parsed.username || parsed.password) {
-    throw new TypeError(`not the URL of a node: ${shown} (example: http://127.0.0.1:7070)`);
+  // Before it there may be a password, which may have any letter.
+  if (url.includes("@")) throw new TypeError(`the URL of ${url.split("@").at(-1)} has a login, which no node takes: give an API key`);
+  // The parser leaves out, encodes or completes what these exclude.
+  if (/[\p{C}\p{Z}?#\\]/u.test(url) || !/^https?:\/\/[^/]/i.test(url) || !URL.canParse(url)) {
+    throw new TypeError(`not the URL of a node: ${JSON.stringify(url)} (example: http://127.0.0.1:7070)`);
   }
   return url.replace(/\/+$/, "");
 }
