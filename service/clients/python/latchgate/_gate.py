@@ -16,11 +16,12 @@ from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
 from ._core import Core
+from ._entries import Entry
 from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded, Unavailable
-from ._http import encoded
+from ._http import FOREIGN_ANSWER, NO_ANSWER, encoded
 from ._json import json_of
 from ._lease import Lost
-from ._nodes import Doubt
+from ._nodes import Answer, Doubt
 from ._renewals import Keeper, Renewed
 
 _log = logging.getLogger("latchgate")
@@ -146,13 +147,14 @@ class AttemptBase(Generic[Lost]):
         if not self._is_here:
             self.check()
         self._stop()
-        claim, kept = self._claim, _kept(result, self.id or self._claim.request["operation"])
+        claim, operation = self._claim, self._claim.request["operation"]
+        kept = _kept(result, self.id or operation)
+        named = {name: value for name, value in claim.request.items() if name in _ENTERED}
+        entry = Entry(operation, [("/v1/operations/enter", {**named, **kept, "ran_at": self._began.isoformat()})], held)
         if self.guarded:
-            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result, held))
+            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result, entry))
         else:
-            entry = {name: value for name, value in claim.request.items() if name in _ENTERED}
-            run = {**entry, **kept, "ran_at": self._began.isoformat()}
-            claim.core.entries.add(entry["operation"], "/v1/operations/enter", run, held)
+            claim.core.entries.add(entry)
             omitted = "result_omitted" in kept
         return Done(result, False, omitted)
 
@@ -188,7 +190,7 @@ async def claim(
     request["attempt_id"] = str(uuid.uuid4())
     doubt = Doubt()
     try:
-        answer = await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
+        answer = await _pre(core, request, doubt, until, wait_until)
     except BaseException as error:
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
@@ -216,9 +218,17 @@ async def claim(
         raise
 
 
+async def _pre(core: Core, request: dict[str, Any], doubt: Doubt, until: float, wait_until: float | None = None) -> Answer:
+    """What a node has granted."""
+    answer = await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
+    if [type(answer.body.get(name)) for name in ("id", "stamp", "ttl_ms")] != [str, str, int]:
+        raise Unavailable(FOREIGN_ANSWER, "the answer to a pre is none of a gate", answer.status)
+    return answer
+
+
 def _is_away(error: BaseException) -> bool:
     """Whether the gate's store, or every node, is away."""
-    return isinstance(error, Unavailable) and error.code in ("store-unavailable", "no-answer")
+    return isinstance(error, Unavailable) and error.code in ("store-unavailable", NO_ANSWER)
 
 
 async def _give_back(core: Core, request: dict[str, Any], length: float) -> None:
@@ -230,7 +240,7 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
         doubt = Doubt()
         doubt.begin()
         try:
-            answer = await core.call("/v1/operations/pre", request, until=now() + core.retry_for, doubt=doubt)
+            answer = await _pre(core, request, doubt, now() + core.retry_for)
         except Error as error:
             if not doubt.is_set:
                 return
@@ -254,16 +264,17 @@ def _kept(result: Any, what: str) -> dict[str, Any]:
     return {"result_omitted": True}
 
 
-async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any, held: object) -> bool:
-    """Whether the result was omitted."""
+async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any, entry: Entry) -> bool:
+    """Whether the result was omitted. The entry is for later."""
     core, granted = claim.core, claim.granted
     path, success = f"/v1/operations/{granted['id']}/post", {"stamp": granted["stamp"], "outcome": "success", **kept}
     until = now() + max(core.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
         answer = await core.call(path, success, until=until)
     except Error as error:
-        if claim.proceeds and _is_away(error) and core.entries.begin():
-            core.entries.add(f"operation {granted['id']}", path, success, held)
+        if claim.proceeds and isinstance(error, Unavailable) and core.entries.begin():
+            entry.requests.insert(0, (path, success))
+            core.entries.add(entry)
             return "result_omitted" in kept
         raise NotRecorded(error, result) from error
     return bool(answer.body.get("result_omitted"))

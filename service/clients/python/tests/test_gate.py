@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from latchgate import Error, NotDone, NotRecorded, OperationInProgress, OperationUnknown, Refused, Unavailable
 
-from .world import IS_PYTHON, KIND, Background, Scenario, eventually, only, request
+from .world import IS_PYTHON, KIND, Background, Scenario, eventually, only, problem, request
 
 # How the detail of an unknown outcome names an error without a class of its own.
 PREFIX = {"go": "*errors.errorString: ", "java": "io.latchgate.Agent$WorkFailed: ", "rust": "", "typescript": "Error: "}.get(KIND, "Exception: ")
@@ -284,6 +284,74 @@ class Proceed(Scenario):
         before = len(self.gate.requests("/pre"))
         self.client(self.b).once(self.key, beside, operation="charge")
         self.assertEqual(self.runs, [])
+
+    def test_50_only_a_gateway_that_reaches_no_node_is_an_outage(self) -> None:
+        answered: list[tuple[int, dict[str, Any] | str]] = []
+        self.gate.answers = lambda path, body: answered[0] if path.endswith("/pre") else None
+        # A wrong route, a login page, a limit of the gateway; and what no gate says to a pre.
+        for status in (200, 302, 401, 403, 404, 409, 413, 423, 429, 500):
+            answered[:] = [(status, {})]
+            with self.subTest(status=status), self.assertRaises(Error):
+                self.once(retry_for=0.5, ttl=2)
+        self.assertEqual(self.runs, [])
+        for answer in ((502, {}), (503, "busy"), (504, "<html>"), (200, "<html>")):
+            answered[:] = [answer]
+            self.key += "/next"
+            with self.subTest(answer=answer):
+                self.assertEqual(self.once(retry_for=0.5).result, "receipt 7")
+        self.assertEqual(self.runs, [False] * 4)
+
+    def test_49_what_a_node_has_answered_counts_although_silence_follows(self) -> None:
+        for code, runs in (("outcome-unknown", []), ("overloaded", []), ("store-unavailable", [False])):
+            self.key += "/next"
+            gate = self.gate = self.proxy(self.a)
+            gate.hangs = self.key
+            gate.answers = lambda path, body: (503, problem(code)) if len(gate.seen) == 1 else None
+            with self.subTest(code=code):
+                try:
+                    self.once(retry_for=1, ttl=2)
+                except Unavailable:
+                    pass
+                self.assertGreater(len(gate.requests("/pre")), 1)
+                self.assertEqual(self.runs, runs)
+
+    def test_40_a_success_that_the_store_has_lost_is_entered(self) -> None:
+        def work(attempt: Any) -> str:
+            self.gate.then_refuse["post"] = (503, "store-unavailable")
+            return self.work(attempt)
+
+        for status, code in ((404, "operation-not-found"), (403, "stamp-mismatch")):
+            self.key += "/next"
+            self.once(work=work, ttl=2, retry_for=1)
+            self.gate.then_refuse["post"] = (status, code)
+            eventually(lambda: self.record().get("state") == "succeeded", "it is entered")
+            self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
+        claimed = [body["attempt_id"] for body in self.gate.requests("/pre")]
+        self.assertEqual([body["attempt_id"] for body in self.gate.requests("/enter")], claimed)
+
+    def test_40_a_run_that_cannot_be_entered_stays_and_no_other_waits_for_it(self) -> None:
+        first = self.key
+
+        def answers(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any] | str] | None:
+            return refusal if path.endswith("/enter") and body["contents"] == first else None
+
+        self.away()
+        self.gate.answers = answers
+        client = self.client(self.gate, retry_for=0.5)
+        for status, code in ((503, "store-unavailable"), (401, "unauthorized"), (403, "forbidden")):
+            refusal = (status, problem(code))
+            client.once(first, self.work, operation="charge", on_outage="proceed")
+            self.key = f"{first}/next"
+            client.once(self.key, self.work, operation="charge", on_outage="proceed")
+            self.gate.then_refuse.clear()
+            eventually(lambda: self.record().get("state") == "succeeded", "the second is entered")
+            self.key = first
+            self.assertEqual(self.record(), {})
+            self.gate.answers = lambda path, body: None
+            eventually(lambda: self.record().get("state") == "succeeded", "the first is entered")
+            first = self.key = f"{first}/{code}"
+            self.away()
+            self.gate.answers = answers
 
     def test_40_a_success_that_no_node_records_is_entered_afterwards(self) -> None:
         client = self.client(self.gate, retry_for=5)

@@ -110,8 +110,8 @@ class Proxy:
     hides = False
     # A key in paths becomes another one.
     merges = ("", "")
-    # Answers some requests itself, by path and body: a status and a body.
-    answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = staticmethod(lambda path, body: None)
+    # Answers some requests itself, by path and body: a status, and a body or a page, which is no JSON.
+    answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any] | str] | None] = staticmethod(lambda path, body: None)
     # The length of the longest request.
     longest = 0
     # So many of the next answers come only after a lease of a second has ended.
@@ -132,6 +132,9 @@ class Proxy:
 
             def do_POST(self) -> None:
                 proxy._pass_on(self, node)
+
+            def do_GET(self) -> None:
+                proxy.answer(self, 200, b"<html>where a redirection leads")
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -158,7 +161,8 @@ class Proxy:
         self.seen.append((handler.path, time.monotonic(), json.loads(body)))
         self.longest = max(self.longest, len(body))
         if own := self.answers(handler.path, json.loads(body)):
-            return self.answer(handler, own[0], json.dumps(own[1]).encode())
+            status, answered = own
+            return self.answer(handler, status, (answered if isinstance(answered, str) else json.dumps(answered)).encode())
         if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
             status, code, *after = self.then_refuse[verb]
             return self.answer(handler, status, json.dumps(problem(code, sum(after))).encode())
@@ -196,6 +200,8 @@ class Proxy:
     def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
+        if status == 302:
+            handler.send_header("Location", "/login")
         try:
             handler.end_headers()
             handler.wfile.write(body)
