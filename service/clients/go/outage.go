@@ -3,7 +3,7 @@ package latchgate
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net/http"
 	"sync"
 	"time"
 )
@@ -12,22 +12,25 @@ const (
 	// The most runs without a claim, and other successes that no node has recorded. With more, OnOutage is as if it were empty.
 	unclaimedMax  = 1000
 	enterPauseMax = 30 * time.Second
+	enterPath     = "/v1/operations/enter"
 )
 
 // unclaimed are runs of this process that were made without a claim, because the gate did not answer. With them are the successes of attempts that
 // no node has recorded.
 type unclaimed struct {
 	mu          sync.Mutex
-	count       int      // with those whose work still runs
-	ended       []report // the first one is being sent
+	count       int       // with those whose work still runs
+	ended       []*report // the first one is being sent
 	isReporting bool
 }
 
 // report is of a success. It is repeated until a node answers, for as long as the process lives.
 type report struct {
-	warning string // if it is not recorded
-	path    string
-	body    fields
+	warning   string // if it is not recorded
+	path      string
+	body      fields
+	run       fields // of an attempt: it is entered if the store has lost that
+	isRefused bool
 }
 
 // begin says whether there is room for one more.
@@ -51,11 +54,11 @@ func (u *unclaimed) end() {
 // it may not.
 func (c *call) isOutage(err error) bool {
 	var e *Error
-	return !c.answered && errors.As(err, &e) && (e.Status == 0 || e.Code == "store-unavailable")
+	return !c.answered && errors.As(err, &e) && (e.Code == noAnswer || e.Code == "store-unavailable")
 }
 
-// enterRun reports a run without a claim that has succeeded.
-func (c *Client) enterRun(pre fields, ranAt time.Time, result fields) {
+// runOf is what enters a run that has succeeded.
+func runOf(pre fields, ranAt time.Time, result fields) fields {
 	run := fields{"ran_at": ranAt.UTC().Format(time.RFC3339Nano)}
 	for _, name := range []string{"operation", "contents", "checked", "attempt_id", "label", "durability", "retention_ms", "permanent", "result", "result_omitted"} {
 		for _, from := range []fields{pre, result} {
@@ -64,10 +67,10 @@ func (c *Client) enterRun(pre fields, ranAt time.Time, result fields) {
 			}
 		}
 	}
-	c.reportLater(report{fmt.Sprintf("a run of operation %s without a claim is not entered", run["operation"]), "/v1/operations/enter", run})
+	return run
 }
 
-func (c *Client) reportLater(success report) {
+func (c *Client) reportLater(success *report) {
 	u := &c.unclaimed
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -89,7 +92,17 @@ func (c *Client) report() {
 		success := u.ended[0]
 		u.mu.Unlock()
 		got, err := c.nodes.call(context.Background(), c.nodes.callTo(success.path, success.body))
-		if errors.Is(err, ErrUnavailable) {
+		var e *Error
+		isRefused := errors.As(err, &e) && e.Kind != ErrUnavailable
+		if isRefused && success.run != nil && (e.Code == "operation-not-found" || e.Code == "stamp-mismatch") {
+			success.path, success.body, success.run = enterPath, success.run, nil
+			continue
+		}
+		if err != nil && (!isRefused || e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+			if isRefused && !success.isRefused {
+				warn("%s yet: %v", success.warning, err)
+			}
+			success.isRefused = success.isRefused || isRefused
 			time.Sleep(jitter(pause, 1, 1.5))
 			pause = least(2*pause, enterPauseMax)
 			u.mu.Lock()

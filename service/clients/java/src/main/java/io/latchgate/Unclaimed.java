@@ -3,6 +3,7 @@ package io.latchgate;
 import java.util.ArrayDeque;
 import java.util.Collections;
 import java.util.IdentityHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.locks.LockSupport;
@@ -15,8 +16,36 @@ final class Unclaimed {
     private static final long PAUSE_MAX = 30_000 * Nodes.MS;
     private static final System.Logger LOG = System.getLogger("io.latchgate");
 
-    /** Of a success. The warning is for one that is not recorded. */
-    record Report(String warning, String path, Map<String, Object> body) {}
+    static final String ENTER = "/v1/operations/enter";
+
+    /** Of a success. The warning is for one that is not recorded. That of an attempt has a run, to be entered if the store has lost the attempt. */
+    static final class Report {
+        private final String warning;
+        private String path;
+        private Map<String, Object> body, run;
+        private boolean isRefused;
+
+        Report(String warning, String path, Map<String, Object> body, Map<String, Object> run) {
+            this.warning = warning;
+            this.path = path;
+            this.body = body;
+            this.run = run;
+        }
+
+        /** Whether it is tried again after this error, at once or later. */
+        private boolean goesOn(LatchgateException error) {
+            if (error instanceof LatchgateException.Unavailable) return true;
+            if (run != null && List.of("operation-not-found", "stamp-mismatch").contains(error.code)) {
+                path = ENTER;
+                body = run;
+                run = null;
+                return true;
+            }
+            boolean isOfApiKey = error.status == 401 || error.status == 403;
+            if (!isOfApiKey || !isRefused) LOG.log(System.Logger.Level.WARNING, warning + (isOfApiKey ? " yet: " : ": ") + error);
+            return isRefused = isOfApiKey;
+        }
+    }
 
     /** Those of all clients that are not recorded. */
     private static final Set<Report> OPEN = Collections.synchronizedSet(Collections.newSetFromMap(new IdentityHashMap<>()));
@@ -66,15 +95,15 @@ final class Unclaimed {
             try {
                 Answer answer = nodes.callToEnd(success.path, success.body, nodes.retryFor);
                 if (Answer.is(answer.body(), "double_run")) LOG.log(System.Logger.Level.WARNING, "operation " + answer.text("id") + " may have run twice");
-            } catch (LatchgateException.Unavailable outage) {
-                LockSupport.parkNanos(Nodes.jitter(pause, 1, 1.5));
-                pause = Math.min(2 * pause, PAUSE_MAX);
-                synchronized (this) {
-                    ended.add(success);
+            } catch (LatchgateException error) {
+                if (success.goesOn(error)) {
+                    LockSupport.parkNanos(Nodes.jitter(pause, 1, 1.5));
+                    pause = Math.min(2 * pause, PAUSE_MAX);
+                    synchronized (this) {
+                        ended.add(success);
+                    }
+                    continue;
                 }
-                continue;
-            } catch (LatchgateException refused) {
-                LOG.log(System.Logger.Level.WARNING, success.warning + ": " + refused);
             }
             pause = Nodes.PAUSE_MIN;
             OPEN.remove(success);
