@@ -339,4 +339,15 @@ async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards(
     desk.touch("go");
     entering.ends().await.assert(0, "entered\n");
     desk.run(&["once", "a", "--", "echo", "again"]).ends().await.assert(0, "entered\n");
+
+    // One that has a claim, and whose success no node records.
+    let script = "echo $$ >claimed; until [ -e end ]; do sleep 0.1; done; echo ran";
+    let args = ["once", "b", "--retry-for", "1s", "--lease", "2s", "--on-outage", "proceed", "--", "sh", "-c", script];
+    let claimed = desk.run(&args);
+    desk.number("claimed").await;
+    node.kill9();
+    desk.touch("end");
+    let ended = claimed.ends().await;
+    ended.assert(70, "ran\n");
+    assert!(ended.err.contains("CMD has succeeded, but no node has recorded it"), "{ended:?}");
 }
