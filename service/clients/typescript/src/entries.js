@@ -87,7 +87,7 @@ export class Entries {
         return this.#isSettled(entry);
       }
       if (error instanceof Unavailable) return false;
-      const mayPassLater = status === 401 || status === 403 || code === "foreign-answer";
+      const mayPassLater = status === 401 || status === 403;
       if (!mayPassLater) say(entry, `is not recorded: ${error}`);
       else if (!entry.isSaid) say(entry, `is not recorded yet: ${error}`);
       entry.isSaid = true;

@@ -90,8 +90,7 @@ const BY_CODE = new Map([
  * @param {Record<string, any>} problem
  */
 export function ofProblem(status, problem) {
-  const isHeld = status === 423 && problem.code !== "foreign-answer";
-  const Kind = status >= 500 || isTransient(status) ? Unavailable : BY_CODE.get(problem.code) ?? (isHeld ? LockHeld : Refused);
+  const Kind = status >= 500 || isTransient(status) ? Unavailable : BY_CODE.get(problem.code) ?? (status === 423 ? LockHeld : Refused);
   return new Kind(problem.code, problem.detail ?? problem.title ?? "", status, problem);
 }
 
@@ -103,14 +102,6 @@ export function ofProblem(status, problem) {
 export function otherKey(said, asked) {
   const keys = `${JSON.stringify(said)}, not ${JSON.stringify(asked)}`;
   return new Refused("other-key", `the answer is about ${keys}: a proxy in front of the node may change the paths of requests`);
-}
-
-/**
- * As the body of an answer that is none of Latchgate's.
- * @param {string} what
- */
-export function foreignAnswer(what) {
-  return { code: "foreign-answer", detail: `the answer ${what}` };
 }
 
 /**

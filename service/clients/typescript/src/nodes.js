@@ -2,7 +2,7 @@
 // Requests to any of the nodes. Nearly every request of this package can be repeated, so a call goes on until a node has answered it.
 
 import { now } from "./clock.js";
-import { LatchgateError, LockHeld, Unavailable, isTransient, ofProblem, foreignAnswer, otherKey } from "./errors.js";
+import { LatchgateError, Unavailable, isTransient, ofProblem, otherKey } from "./errors.js";
 import { checked } from "./options.js";
 
 const PAUSE_MS_MIN = 100;
@@ -23,25 +23,28 @@ const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNEC
  * `until`: when the call ends, if no node has answered. Each node gets a part of that time, so that others can be tried. `waitUntil`: each
  * request waits at the node, and the call goes on with tickets until then, and for `retryForMs` after that while no node answers. A wait
  * does not begin in an outage: until a node has answered, `until` counts. `keys`: those that the answer must be about. `needs`: what an
- * answer must have that lets the caller proceed. `signal` ends the call with its reason. `doubt` says afterwards whether a node may have carried out the call though no answer says so; without
- * `repeatInDoubt` the call ends then.
+ * answer must have that lets the caller proceed. `signal` ends the call with its reason. `doubt` says afterwards whether a node may have
+ * carried out the call though no answer says so; without `repeatInDoubt` the call ends then.
  * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], needs?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
  * @typedef {{isSet: boolean, isOfOther?: boolean}} Doubt `isOfOther`: a node has said that another caller was first
  */
+
+/** The code of an answer that is none of Latchgate's, and does not say that a node is away. */
+const FOREIGN = "foreign-answer";
 
 /** The node was not reached, or did not answer in time or in full. It may have carried out the request. */
 export class NoAnswer extends Error {
   /**
    * @param {string} detail
-   * @param {number} [retryAfterMs]
-   * @param {boolean} [isSent] whether there was a connection
-   * @param {boolean} [isLate] whether its time has passed
+   * @param {{retryAfterMs?: number, isSent?: boolean, isLate?: boolean, code?: string}} [more] `isSent`: whether it may have reached the node.
+   * `isLate`: whether its time has passed
    */
-  constructor(detail, retryAfterMs = 0, isSent = true, isLate = false) {
+  constructor(detail, { retryAfterMs = 0, isSent = true, isLate = false, code = "no-answer" } = {}) {
     super(detail);
     this.retryAfterMs = retryAfterMs;
     this.isSent = isSent;
     this.isLate = isLate;
+    this.code = code;
   }
 }
 
@@ -152,11 +155,11 @@ export class Nodes {
         if (keys) checkKeys(keys, answer);
         if (status < 300) {
           if (needs.every((name) => answer.body[name] !== undefined)) return answer;
-          throw ofProblem(status, foreignAnswer(`has no ${needs.join(", ")}`));
+          throw new NoAnswer(`the answer has no ${needs.join(", ")}`, { code: FOREIGN });
         }
         error = said = ofProblem(status, answer.body);
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
-        if ([409, 410, 422, 423].includes(status) && error.code !== "foreign-answer") doubt.isSet = false;
+        if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
         // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
         else if (status < 500 || ["overloaded", "store-unavailable", "shutting-down", "state-unreadable"].includes(error.code)) doubt.isSet = wasInDoubt;
         // A wait that ended leaves a ticket, with which the next request returns to its position.
@@ -165,7 +168,7 @@ export class Nodes {
           delete body.ticket;
           continue;
         }
-        const isOfWait = error instanceof LockHeld || error.code === "operation-in-progress";
+        const isOfWait = status === 423 || error.code === "operation-in-progress";
         if (isOfWait && waitUntil !== undefined && now() < waitUntil) {
           wasAnswered = doubt.isOfOther = true;
           until = waitUntil + this.retryForMs;
@@ -183,8 +186,10 @@ export class Nodes {
         }
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
+        const unanswered = new Unavailable(noAnswer.code, noAnswer.message);
+        if (noAnswer.code === FOREIGN) said = unanswered;
         // The last of the time is too short for an answer, so what earlier requests have shown says more.
-        if (!seen || !noAnswer.isLate) seen = new Unavailable("no-answer", noAnswer.message);
+        if (!seen || !noAnswer.isLate) seen = unanswered;
         // A node that has answered before is not away.
         error = said ?? seen;
         retryAfterMs = noAnswer.retryAfterMs;
@@ -292,7 +297,7 @@ export class Nodes {
       const cause = /** @type {any} */ (error).cause ?? error;
       const isLate = ended.signal.aborted;
       const detail = isLate ? `no answer within ${Math.round(timeoutMs)} ms` : cause.message;
-      throw new NoAnswer(`${url}: ${detail}`, 0, !NOT_CONNECTED.includes(cause.code), isLate);
+      throw new NoAnswer(`${url}: ${detail}`, { isSent: !NOT_CONNECTED.includes(cause.code), isLate });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);
@@ -301,8 +306,8 @@ export class Nodes {
 }
 
 /**
- * Without a code of Latchgate's, the answer is that of a gateway. Some of a gateway say that it does not reach the node, and with an answer that
- * cannot be read it is as if there were none. All others are errors: the URL may be wrong.
+ * Without a code of Latchgate's, the answer is that of a gateway. With 502, 503 and 504 it says that it does not reach the node, and a 2xx that
+ * cannot be read is as good as none. After another one the URL may be wrong.
  * @param {string} url
  * @param {Response} response
  * @returns {Promise<{status: number, answer: Record<string, any>}>}
@@ -312,9 +317,9 @@ async function read(url, response) {
   const answer = parse(await response.text());
   if (answer && (ok || typeof answer.code === "string")) return { status, answer };
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
-  const detail = `with status ${status} is none of Latchgate's`;
-  if (ok || [502, 503, 504].includes(status)) throw new NoAnswer(`${url}: the answer ${detail}`, retryAfterMs);
-  return { status, answer: { ...foreignAnswer(`of ${url} ${detail}`), retry_after_ms: retryAfterMs } };
+  const code = ok || [502, 503, 504].includes(status) ? undefined : FOREIGN;
+  const isSent = ok || status >= 500;
+  throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
 }
 
 /**
