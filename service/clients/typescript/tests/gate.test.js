@@ -7,7 +7,7 @@ import { test } from "node:test";
 
 import { a, clientOf, eventually, freshKey, startRecorder } from "./world.js";
 
-test("36: a result that cannot be stored is omitted, and every later caller sees that", async () => {
+test("36: a result that cannot be stored is omitted, as every caller sees", async () => {
   const client = clientOf(a);
   const circular = {};
   circular.itself = circular;
@@ -82,7 +82,7 @@ test("40: when too many runs are not entered, no other one begins", async (conte
   await eventually(async () => run("one more").then(() => true, () => false), "there is room");
 });
 
-test("40: an entry that is refused for now, and then for good, is said once each", async (context) => {
+test("40: an entry is said once when refused for now, and once for good", async (context) => {
   const codes = ["unauthorized", "forbidden", "outcome-conflict"];
   const warn = context.mock.method(console, "warn", () => {});
   const client = await clientOfAbsent(context, () => [codes.length > 2 ? 401 : codes.length > 1 ? 403 : 409, { code: codes.shift() }]);
