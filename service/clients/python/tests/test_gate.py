@@ -175,6 +175,17 @@ class Gate(Scenario):
             self.client(self.a).once(self.key, work, **options)
         self.assertEqual(waiters[0].result().result, 7)
 
+    def test_17_a_node_that_ends_waits_at_once_is_not_asked_again_at_once(self) -> None:
+        proxy = self.proxy(self.a)
+        proxy.ends_waits = True
+
+        def work(_: object) -> None:
+            with self.assertRaises(OperationInProgress):
+                self.client(proxy).once(self.key, lambda _: 0, operation="test", wait=3)
+
+        self.client(self.b).once(self.key, work, operation="test")
+        self.assertLess(len(proxy.requests("/pre")), 20)
+
     def test_18_the_answers_to_a_pre_and_a_post_are_lost(self) -> None:
         proxy = self.proxy(self.a)
         runs: list[object] = []

@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::claim::{FOR_EVER, Pending, path_of_post, record, report};
+use crate::background::Place;
+use crate::claim::{ENTER, FOR_EVER, Pending, path_of_post, record, report};
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
@@ -82,11 +83,11 @@ pub struct Attempt {
     id: String,
     stamp: String,
     answer: Value,
-    /// Of a run without a claim: what is sent if it succeeds, and the claim that may have been made after all.
-    unclaimed: Option<Box<(Map<String, Value>, Pending)>>,
+    /// What is entered of a success that no node has recorded; none if the work does not proceed in an outage.
+    run: Option<Box<Map<String, Value>>>,
+    /// Of a run without a claim: the claim that may have been made after all, and the place of the entry.
+    unclaimed: Option<Box<(Pending, Place)>>,
     is_claimed: bool,
-    /// A success that no node records is reported later.
-    proceeds: bool,
     on_expiry: OnExpiry,
     state: watch::Sender<AttemptState>,
     /// When the last call was sent that was answered, in ms.
@@ -111,12 +112,13 @@ impl Attempt {
         sent: Moment,
         lease: Duration,
         on_expiry: OnExpiry,
-        proceeds: bool,
+        run: Option<Map<String, Value>>,
         answer: &Value,
     ) -> Result<Self, Error> {
         let text = |name: &str| answer[name].as_str().map(str::to_owned);
         let (Some(id), Some(stamp)) = (text("id"), text("stamp")) else {
-            return Err(Error::Invalid("the grant has no stamp".to_owned()));
+            let fields = json!({ "detail": "the answer is no claim: it has no stamp" });
+            return Err(Error::Refused(Problem::new(200, fields.as_object().cloned().unwrap_or_default())));
         };
         let left = answer["ttl_ms"].as_u64().map_or(lease, Duration::from_millis);
         // With `block`, an expired attempt still keeps every other one out.
@@ -143,9 +145,9 @@ impl Attempt {
             id,
             stamp,
             answer,
+            run: run.map(Box::new),
             unclaimed,
             is_claimed,
-            proceeds,
             on_expiry,
             state,
             beaten,
@@ -155,12 +157,12 @@ impl Attempt {
     }
 
     /// A run that the gate has not answered.
-    pub(crate) fn without_claim(client: Client, on_expiry: OnExpiry, claim: Pending) -> Self {
-        let (unclaimed, is_claimed, proceeds) = (Some(Box::new((claim.entry(), claim))), false, true);
+    pub(crate) fn without_claim(client: Client, on_expiry: OnExpiry, claim: Pending, place: Place) -> Self {
+        let (run, unclaimed, is_claimed) = (Some(Box::new(claim.entry())), Some(Box::new((claim, place))), false);
         let state = watch::Sender::new(AttemptState::Running { until: None });
         let (id, stamp, answer, beaten) = (String::new(), String::new(), Value::Null, Arc::default());
         let (heart, runtime) = (tokio::spawn(async {}), Handle::current());
-        Self { client, id, stamp, answer, unclaimed, is_claimed, proceeds, on_expiry, state, beaten, heart, runtime }
+        Self { client, id, stamp, answer, run, unclaimed, is_claimed, on_expiry, state, beaten, heart, runtime }
     }
 
     /// Whether the gate keeps other attempts out. If not, the gate did not answer, and the operation said
@@ -279,27 +281,25 @@ impl Attempt {
         self.heart.abort();
         self.state.send_replace(AttemptState::Reported);
         let Value::Object(mut body) = body else { return Ok(Value::Null) };
-        if let Some((entry, claim)) = self.unclaimed.take().map(|unclaimed| *unclaimed) {
-            self.enter(outcome, entry, claim, body);
+        let run = self.run.take().filter(|_| outcome == "success").map(|mut run| {
+            run.extend(body.clone());
+            Value::from(*run)
+        });
+        if let Some((mut claim, place)) = self.unclaimed.take().map(|unclaimed| *unclaimed) {
+            // Only a success is worth an entry. After a failure, a claim in doubt is given back when it is dropped.
+            claim.is_in_doubt &= outcome == "failure";
+            if let Some(run) = run {
+                let entering = record(self.client.clone(), ENTER.to_owned(), run, None);
+                self.client.background.spawn_in(place, &self.runtime, entering);
+            } else {
+                tracing::warn!(outcome, "a run without a claim has not succeeded: the gate does not learn of it");
+            }
             return Ok(Value::Null);
         }
         body.insert("stamp".to_owned(), self.stamp.clone().into());
         body.insert("outcome".to_owned(), outcome.into());
-        let may_be_later = self.proceeds && outcome == "success";
-        let reporting = report_attempt(self.client.clone(), self.id.clone(), body.into(), may_be_later);
+        let reporting = report_attempt(self.client.clone(), self.id.clone(), body.into(), run);
         self.client.background.run(&self.runtime, reporting).await
-    }
-
-    /// Without a claim, only a success is worth an entry: nothing is known of the operation yet. After a failure, a claim in doubt is given back
-    /// when it is dropped.
-    fn enter(&self, outcome: &str, mut entry: Map<String, Value>, mut claim: Pending, result: Map<String, Value>) {
-        claim.is_in_doubt &= outcome == "failure";
-        if outcome != "success" {
-            return tracing::warn!(outcome, "a run without a claim has not succeeded: the gate does not learn of it");
-        }
-        entry.extend(result);
-        let entering = record(self.client.clone(), "/v1/operations/enter".to_owned(), entry.into());
-        self.client.background.spawn_if_few(&self.runtime, entering, "a run without a claim is not entered");
     }
 }
 
@@ -307,7 +307,7 @@ impl Drop for Attempt {
     fn drop(&mut self) {
         self.heart.abort();
         if let Some(unclaimed) = &mut self.unclaimed {
-            unclaimed.1.is_in_doubt &= self.on_expiry == OnExpiry::Retry;
+            unclaimed.0.is_in_doubt &= self.on_expiry == OnExpiry::Retry;
         }
         if matches!(self.state.send_replace(AttemptState::Reported), AttemptState::Reported) || !self.is_claimed() {
             return;
@@ -319,22 +319,24 @@ impl Drop for Attempt {
                 json!({ "stamp": self.stamp, "outcome": "unknown", "detail": detail })
             }
         };
-        let reporting = report_attempt(self.client.clone(), self.id.clone(), body, false);
+        let reporting = report_attempt(self.client.clone(), self.id.clone(), body, None);
         self.client.background.spawn(&self.runtime, async move { timeout(REPORT_MAX, reporting).await });
     }
 }
 
-/// Reports the outcome of an attempt. During an outage, a success that `may_be_later` is reported later, and the answer is null.
-async fn report_attempt(client: Client, id: String, body: Value, may_be_later: bool) -> Result<Value, Error> {
+/// Reports the outcome of an attempt. If no node has decided, the success of a `run` is reported later, and the answer is null.
+async fn report_attempt(client: Client, id: String, body: Value, run: Option<Value>) -> Result<Value, Error> {
     let failure = match report(&client, &id, &body).await {
         Ok(answer) => return Ok(answer),
         Err(failure) => failure,
     };
-    if may_be_later && failure.is_outage() {
-        let recording = record(client.clone(), path_of_post(&id), body);
-        if client.background.spawn_if_few(&Handle::current(), recording, "a success is not recorded") {
-            return Ok(Value::Null);
-        }
+    if run.is_some()
+        && !matches!(failure, Failure::Decided(_))
+        && let Some(place) = client.background.place()
+    {
+        let recording = record(client.clone(), path_of_post(&id), body, run);
+        client.background.spawn_in(place, &Handle::current(), recording);
+        return Ok(Value::Null);
     }
     match failure.into_error() {
         Error::Refused(problem) if problem.code() == "operation-superseded" => Err(Error::AttemptLost(problem)),
@@ -398,7 +400,9 @@ impl Heart {
                         self.until = self.until.map(|_| sent.plus(left));
                         return Ok(());
                     }
-                    Err(Failure::Decided(problem)) if [404, 409].contains(&problem.status()) => return Err(Some(problem)),
+                    Err(Failure::Decided(problem)) if [404, 409].contains(&problem.status()) && !problem.code().is_empty() => {
+                        return Err(Some(problem));
+                    }
                     Err(failure) => failure,
                 },
                 () = sleep_until(until) => break,

@@ -14,6 +14,7 @@ use crate::error::{Error, Problem};
 use crate::transport::{Failure, Pause};
 
 pub(crate) const PRE: &str = "/v1/operations/pre";
+pub(crate) const ENTER: &str = "/v1/operations/enter";
 /// How long what must be recorded is repeated.
 pub(crate) const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 
@@ -33,7 +34,7 @@ impl Pending {
         Self { client: client.clone(), body: body.into(), lease, is_in_doubt: false, runtime: Handle::current() }
     }
 
-    /// The entry of a run without a claim. If the claim was made after all, the entry is its end, because both name the same attempt.
+    /// The entry of a run that begins now. If a claim of the attempt is there, the entry is its end, because both name the same attempt.
     pub(crate) fn entry(&self) -> Map<String, Value> {
         let mut entry = self.body.as_object().cloned().unwrap_or_default();
         for name in ["ttl_ms", "wait_ms", "on_expiry", "keep_contents"] {
@@ -49,7 +50,13 @@ impl Drop for Pending {
     fn drop(&mut self) {
         if self.is_in_doubt {
             let giving_back = give_back(self.client.clone(), self.body.take(), self.lease);
-            self.client.background.spawn_if_few(&self.runtime, giving_back, "an operation may stay blocked");
+            match self.client.background.place() {
+                Some(place) => self.client.background.spawn_in(place, &self.runtime, giving_back),
+                None => {
+                    self.client.background.give_up();
+                    tracing::error!("too many calls go on in the background: an operation may stay blocked");
+                }
+            }
         }
     }
 }
@@ -97,17 +104,35 @@ pub(crate) fn path_of_post(id: &str) -> String {
     format!("/v1/operations/{id}/post")
 }
 
-/// Repeats the report of a success until a node has answered, or the process ends.
-pub(crate) async fn record(client: Client, path: String, success: Value) {
+/// Repeats the report of a success until a node has decided, or the process ends. If the node has lost the claim, `run` is entered.
+pub(crate) async fn record(client: Client, mut path: String, mut success: Value, mut run: Option<Value>) {
     let for_ever = Moment::now().plus(FOR_EVER);
-    match client.transport.repeat(&Method::POST, &path, Some(&success), client.answer_max, for_ever).await {
-        Ok(recorded) if recorded["double_run"] == true => {
-            tracing::warn!(operation = %recorded["id"], "a run without a claim may have been a second one");
+    let mut pause = Pause::new(1);
+    let mut is_said = false;
+    loop {
+        let recording =
+            client.transport.repeat_until(&Method::POST, &path, Some(&success), client.answer_max, for_ever);
+        let failure = match recording.await {
+            Ok(recorded) if recorded["double_run"] == true => {
+                return tracing::warn!(operation = %recorded["id"], "a run without a claim may have been a second one");
+            }
+            Ok(recorded) => return tracing::info!(operation = %recorded["id"], "a success is recorded after an outage"),
+            Err(failure) => failure,
+        };
+        let (status, code) = failure.problem().map_or((0, ""), |problem| (problem.status(), problem.code()));
+        if ["operation-not-found", "stamp-mismatch"].contains(&code)
+            && let Some(run) = run.take()
+        {
+            (path, success) = (ENTER.to_owned(), run);
+            continue;
         }
-        Ok(recorded) => tracing::info!(operation = %recorded["id"], "a success is recorded after an outage"),
-        Err(error) => {
-            client.background.give_up();
-            tracing::error!(%error, path, "a success could not be recorded: the operation may be done again");
+        // The API key may be let in again, and a gateway may find the way.
+        let may_pass_later = [401, 403].contains(&status) || code.is_empty();
+        if !may_pass_later || !std::mem::replace(&mut is_said, true) {
+            tracing::error!(?failure, path, may_pass_later, "a success is not recorded");
+        }
+        if !may_pass_later || !pause.after(&failure, for_ever).await {
+            return client.background.give_up();
         }
     }
 }

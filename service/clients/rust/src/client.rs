@@ -235,18 +235,20 @@ impl Client {
 }
 
 fn parse(text: &str) -> Result<Url, Error> {
-    // Before an @ there may be a password.
-    let shown = text.rsplit('@').next().unwrap_or_default();
-    let invalid = || Error::Invalid(format!("{shown:?} is not a base URL such as http://127.0.0.1:7070"));
-    let url = Url::parse(text).map_err(|_| invalid())?;
-    let is_base = ["http", "https"].contains(&url.scheme()) && url.has_host();
-    let has_more = url.query().or(url.fragment()).or(url.password()).is_some() || !url.username().is_empty();
-    // The parser leaves them out, or encodes them.
-    let is_blank = |letter: char| letter.is_control() || letter.is_whitespace();
-    if !is_base || has_more || text.contains(is_blank) {
+    // Before it there may be a password, which may have any letter.
+    if let Some((_, node)) = text.rsplit_once('@') {
+        let rule = format!("the URL of {node} has a login, which no node takes: give an API key");
+        return Err(Error::Invalid(rule));
+    }
+    let invalid = || Error::Invalid(format!("{text:?} is not a base URL such as http://127.0.0.1:7070"));
+    let (scheme, rest) = text.split_once("://").ok_or_else(invalid)?;
+    let is_base = ["http", "https"].contains(&&*scheme.to_ascii_lowercase()) && !rest.starts_with('/');
+    // The parser leaves them out, encodes or completes them.
+    let is_other = |letter: char| letter.is_control() || letter.is_whitespace() || ['?', '#', '\\'].contains(&letter);
+    if !is_base || text.contains(is_other) || text.escape_debug().to_string().contains("\\u{") {
         return Err(invalid());
     }
-    Ok(url)
+    Url::parse(text).map_err(|_| invalid())
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use crate::attempt::{Attempt, Failed, OnExpiry};
 use crate::claim::{PRE, Pending, is_about_attempt};
 use crate::client::Client;
-use crate::clock::Moment;
+use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
 use crate::transport::{Failure, Pause, ms, new_id};
 
@@ -28,7 +28,7 @@ pub enum OnOutage {
     Closed,
     /// The work is done without a claim, and nothing keeps two callers apart: for work that would rather be done twice than not at all.
     /// A success is entered afterwards, in the background, for as long as the process lives. See [`Attempt::is_claimed`]. So is the success of
-    /// an attempt that no node has recorded.
+    /// an attempt that no node has recorded. While a thousand of both are not entered, no other run begins.
     Proceed,
 }
 
@@ -258,15 +258,24 @@ impl Operation {
             };
             match answer {
                 Ok(answer) => {
-                    let proceeds = self.on_outage == OnOutage::Proceed;
-                    let attempt = Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, proceeds, &answer);
+                    let run = (self.on_outage == OnOutage::Proceed).then(|| pending.entry());
+                    let attempt = Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, run, &answer);
+                    // It may be a claim all the same.
+                    pending.is_in_doubt = attempt.is_err();
                     return attempt.map(Begun::Go);
                 }
                 Err(Failure::Decided(problem)) => {
                     if problem.code() == "operation-in-progress" && !wait_until.has_passed() {
-                        pause = Pause::new(nodes);
                         silent_since = None;
                         was_answered = true;
+                        if sent.elapsed() >= wait / 2 {
+                            pause = Pause::new(nodes);
+                            continue;
+                        }
+                        // A node that is about to stop ends waits early.
+                        self.client.transport.avoid_preferred();
+                        let before_next = pause.next(&Failure::Later(problem));
+                        sleep_until(Moment::now().plus(before_next.min(wait_until.left()))).await;
                         continue;
                     }
                     return refused(problem);
@@ -281,11 +290,18 @@ impl Operation {
                     {
                         continue;
                     }
-                    // Not before: a planned switch of the gate is over by then. And not beside an attempt that is known to run.
-                    if self.on_outage == OnOutage::Proceed && failure.is_outage() && !was_answered {
-                        return Ok(Begun::Go(Attempt::without_claim(self.client.clone(), self.on_expiry, pending)));
+                    let failure = pause.last(failure);
+                    // Not before: a planned switch of the gate is over by then. And not beside an attempt that is known to run, nor if too many
+                    // runs are not entered.
+                    if self.on_outage == OnOutage::Proceed
+                        && failure.is_outage()
+                        && !was_answered
+                        && let Some(place) = self.client.background.place()
+                    {
+                        let attempt = Attempt::without_claim(self.client.clone(), self.on_expiry, pending, place);
+                        return Ok(Begun::Go(attempt));
                     }
-                    return Err(pause.last(failure).into_error());
+                    return Err(failure.into_error());
                 }
             }
         }

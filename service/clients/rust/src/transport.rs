@@ -105,11 +105,18 @@ impl Failure {
 
     /// No node has answered, or the store does not answer the node.
     pub(crate) fn is_outage(&self) -> bool {
+        self.is_silence() || self.problem().is_some_and(|problem| problem.code() == "store-unavailable")
+    }
+
+    /// No node has answered. Without a code, the answer is that of a gateway.
+    fn is_silence(&self) -> bool {
+        self.problem().is_none_or(|problem| (502..=504).contains(&problem.status()) && problem.code().is_empty())
+    }
+
+    pub(crate) fn problem(&self) -> Option<&Problem> {
         match self {
-            Self::NotSent(_) | Self::NoAnswer(_) => true,
-            Self::Decided(_) => false,
-            // Without a code, the answer is that of a gateway.
-            Self::Later(problem) => problem.status() >= 502 && ["store-unavailable", ""].contains(&problem.code()),
+            Self::Decided(problem) | Self::Later(problem) => Some(problem),
+            Self::NotSent(_) | Self::NoAnswer(_) => None,
         }
     }
 
@@ -315,12 +322,15 @@ pub(crate) struct Pause {
     retry_after_max: Duration,
     /// Why a call had no answer, before the time for one was over.
     seen: Option<String>,
+    /// What a node has answered last.
+    said: Option<Problem>,
 }
 
 impl Pause {
     pub(crate) fn new(nodes: usize) -> Self {
         let (retry_after, retry_after_max) = (Duration::ZERO, RETRY_AFTER_MAX);
-        Self { nodes, failures: 0, next: PAUSE_MIN, max: PAUSE_MAX, retry_after, retry_after_max, seen: None }
+        let (seen, said) = (None, None);
+        Self { nodes, failures: 0, next: PAUSE_MIN, max: PAUSE_MAX, retry_after, retry_after_max, seen, said }
     }
 
     /// Before the renewal of a lease, which must not be lost by a pause.
@@ -336,6 +346,9 @@ impl Pause {
             Failure::Later(problem) => {
                 let ms = problem.field("retry_after_ms").as_u64().unwrap_or(0);
                 self.retry_after = self.retry_after.max(Duration::from_millis(ms)).min(self.retry_after_max);
+                if !failure.is_silence() {
+                    self.said = Some(problem.clone());
+                }
             }
             Failure::NotSent(reason) | Failure::NoAnswer(reason) if !reason.contains(LATE) => {
                 self.seen = Some(reason.clone());
@@ -351,11 +364,13 @@ impl Pause {
         pause
     }
 
-    /// The failure that ends a call. The last of the time is too short for an answer, so what earlier calls have shown says more.
+    /// The failure that ends a call. A node that has answered before is not away; and the last of the time is too short for an answer, so what
+    /// earlier calls have shown says more.
     pub(crate) fn last(&self, failure: Failure) -> Failure {
-        match (failure, &self.seen) {
-            (Failure::NoAnswer(reason), Some(seen)) if reason.contains(LATE) => Failure::NoAnswer(seen.clone()),
-            (failure, _) => failure,
+        match (failure, &self.said, &self.seen) {
+            (failure, Some(said), _) if failure.is_silence() => Failure::Later(said.clone()),
+            (Failure::NoAnswer(reason), None, Some(seen)) if reason.contains(LATE) => Failure::NoAnswer(seen.clone()),
+            (failure, ..) => failure,
         }
     }
 

@@ -1,7 +1,8 @@
 //! What only the Rust client has: ../../../clients/python/tests runs the scenarios that all clients have.
 
 use futures::FutureExt;
-use latchgate_client::{Begun, Client, Error, Failed, Method, OnExpiry, OnceError, blocking};
+use futures::future::join_all;
+use latchgate_client::{Begun, Client, Error, Failed, Method, OnExpiry, OnOutage, OnceError, blocking};
 use latchgate_testkit::free_port;
 use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::until;
@@ -151,6 +152,17 @@ async fn after_a_failure_the_next_caller_works_unless_the_outcome_is_unknown() {
     assert!(matches!(block.once(&1, refuse).await, Err(OnceError::Work("not today"))));
     assert!(matches!(block.once(&1, fail).await, Err(OnceError::Work("broken"))));
     assert!(matches!(block.once(&1, work).await, Err(OnceError::Gate(Error::OutcomeUnknown(_)))));
+}
+
+#[tokio::test]
+async fn no_run_begins_without_a_claim_while_a_thousand_are_not_entered() {
+    let away = Client::new([format!("http://127.0.0.1:{}", free_port())]).unwrap().patience(seconds(1));
+    let charges = &away.operation("charge").on_outage(OnOutage::Proceed);
+    let begun = join_all((0..1_001).map(|order| async move { charges.begin(&order).await })).await;
+    let (runs, refused): (Vec<_>, Vec<_>) = begun.into_iter().partition(Result::is_ok);
+    assert!(runs.len() == 1_000 && matches!(refused[..], [Err(Error::Unreachable(_))]), "{refused:?}");
+    drop(runs);
+    charges.begin(&0).await.unwrap();
 }
 
 #[tokio::test]
