@@ -74,6 +74,7 @@ export class Entries {
   /**
    * Whether a node has recorded it, or has refused it for good.
    * @param {Entry} entry
+   * @returns {Promise<boolean>}
    */
   async #isSettled(entry) {
     try {
