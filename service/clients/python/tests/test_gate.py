@@ -121,7 +121,7 @@ class Gate(Scenario):
             self.assertLessEqual(len(detail.encode()), 2_048)
 
     @only("blocking")
-    def test_16_a_call_that_is_interrupted_before_the_work_lets_the_next_one_run(self) -> None:
+    def test_16_a_call_interrupted_before_the_work_lets_the_next_one_run(self) -> None:
         proxy = self.proxy(self.a)
         client = self.client(proxy)
         client.lock(self.key).release()  # its thread runs
@@ -226,7 +226,7 @@ class Proceed(Scenario):
         for verb in ("pre", "post"):
             self.gate.lose(verb, 0)
 
-    def test_40_the_work_runs_while_the_store_is_away_and_is_entered_when_it_is_back(self) -> None:
+    def test_40_the_work_runs_while_the_store_is_away_and_is_entered_later(self) -> None:
         self.away()
         with self.assertRaises(Unavailable):
             self.once(on_outage=None)
@@ -273,7 +273,7 @@ class Proceed(Scenario):
         def beside(_: object) -> None:
             # Another attempt is known to run; then the gate goes away.
             call = Background(lambda: self.once(wait=1, retry_for=1))
-            eventually(lambda: len(self.gate.requests("/pre")) > before, "it waits")
+            eventually(lambda: len(self.gate.requests("/pre")) > before + 1, "it waits, and calls again")
             self.gate.lose("pre", 0)
             self.gate.then_refuse["pre"] = (503, "store-unavailable")
             with self.assertRaises((Unavailable, OperationInProgress)):
@@ -286,9 +286,9 @@ class Proceed(Scenario):
     def test_50_only_a_gateway_that_reaches_no_node_is_an_outage(self) -> None:
         answered: list[tuple[int, dict[str, Any] | str]] = []
         self.gate.answers = lambda path, body: answered[0] if path.endswith("/pre") else None
-        # A wrong route, a login page, a limit of the gateway; and what no gate says to a pre.
+        # A wrong route, a login page, a limit of the gateway; and what no gate says to a pre, which has no stamp.
         for status in (200, 302, 401, 403, 404, 409, 413, 423, 429, 500):
-            answered[:] = [(status, {})]
+            answered[:] = [(status, {"ttl_ms": 60_000})]
             with self.subTest(status=status), self.assertRaises(Error):
                 self.once(retry_for=0.5, ttl=2)
         self.assertEqual(self.runs, [])

@@ -181,7 +181,7 @@ class Locks(Scenario):
         self.assertEqual(raised.exception.why, "forced")
         self.free(self.key)
 
-    def test_46_a_holder_that_ignores_a_revocation_learns_why_its_lease_has_ended(self) -> None:
+    def test_46_a_holder_that_ignores_a_revocation_learns_why_its_lease_ended(self) -> None:
         client = self.client()
         for take in (lambda: client.lock(self.key, ttl=3), lambda: client.multilock([self.key, self.key + "/2"], ttl=3)):
             lease = take()

@@ -43,7 +43,7 @@ except latchgate.Unavailable:
         self.run_to_its_end(proxy, script)
         self.assertEqual(self.client().once(self.key, lambda _: 7, operation="test", wait=0).result, 7)
 
-    def test_40_an_unguarded_run_is_entered_although_its_client_is_forgotten_and_before_its_process_ends(self) -> None:
+    def test_40_a_run_of_a_forgotten_client_is_entered_before_its_process_ends(self) -> None:
         proxy = self.proxy(self.a)
         proxy.then_refuse["pre"] = proxy.then_refuse["enter"] = (503, "store-unavailable")
         script = """
