@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests the clients for Python, TypeScript, Go and Java against real nodes on a private Postgres: the scenarios of
+# Tests the clients for Python, TypeScript, Go, Java and Rust against real nodes on a private Postgres: the scenarios of
 # service/clients/SCENARIOS.md, with the clients of each language; what only one language has, in its own test runner, and the types of those for
 # Python and TypeScript; tooz's and Verrou's own tests of our drivers; the programs of docs/GATE.md, in four languages; and `latchgate mcp` under the official SDKs. What lacks its toolchain or its packages, and cannot be given them
 # here, is skipped by name. The last line is the sum: `N passed, N failed, N skipped`.
@@ -13,7 +13,7 @@ missing=()
 (ensure_packages java javac) || missing+=("the client for Java")
 binary=${CLIENT_BINARY-}
 if [[ -z $binary ]]; then
-    cargo build --locked -p latchgate -p latchgate-testkit --bin latchgate --example guarded
+    cargo build --locked -p latchgate -p latchgate-testkit -p latchgate-client --bin latchgate --example guarded --example agent
     binary=${CARGO_TARGET_DIR:-target}/debug/latchgate
 fi
 python_tools types mypy==2.4.1
@@ -77,6 +77,11 @@ if [[ " ${missing[*]} " != *" for Java"* ]]; then
     find service/clients/java/src -name '*.java' -exec \
         javac --release 17 -encoding UTF-8 -Xlint:all,-serial,-try -Werror -d "$SCRATCH/classes" {} +
     agents[java]="java -Dfile.encoding=UTF-8 -cp $SCRATCH/classes io.latchgate.Agent"
+fi
+if rust=$(realpath -e "${CARGO_TARGET_DIR:-target}/debug/examples/agent"); then
+    agents[rust]=$rust
+else
+    missing+=("the client for Rust")
 fi
 
 # Most of the time the tests wait, so all files run at once.

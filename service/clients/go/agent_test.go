@@ -14,12 +14,17 @@ import (
 
 // agent makes the calls that ../python/tests/remote.py sends, which runs the scenarios.
 type agent struct {
-	mu      sync.Mutex
-	out     *json.Encoder
-	clients map[int]*Client
-	held    map[int]holding
-	works   map[int]chan agentCall
-	cancels map[int]context.CancelFunc
+	mu  sync.Mutex
+	out *json.Encoder
+	// By their numbers.
+	clients, held, works, cancels sync.Map
+}
+
+// numbered is what has the number; the zero value if nothing has.
+func numbered[T any](all *sync.Map, number int) T {
+	value, _ := all.Load(number)
+	one, _ := value.(T)
+	return one
 }
 
 // agentCall has the fields of all calls. Durations are in milliseconds.
@@ -27,7 +32,6 @@ type agentCall struct {
 	Number, Client, Lease, Call int
 	Do, Key, Operation          string
 	Keys                        []Key
-	Leases                      []int
 	Contents, Result            any
 	Failed, NotDone             *string
 	Config
@@ -53,8 +57,7 @@ var kindNames = map[error]string{
 }
 
 func runAgent() {
-	a := &agent{out: json.NewEncoder(os.Stdout), clients: map[int]*Client{}, held: map[int]holding{}, works: map[int]chan agentCall{},
-		cancels: map[int]context.CancelFunc{}}
+	a := &agent{out: json.NewEncoder(os.Stdout)}
 	lines := bufio.NewReader(os.Stdin)
 	for {
 		line, err := lines.ReadBytes('\n')
@@ -64,9 +67,7 @@ func runAgent() {
 		var c agentCall
 		must(json.Unmarshal(line, &c))
 		inside, cancel := context.WithCancel(ctx)
-		a.mu.Lock()
-		a.cancels[c.Number] = cancel
-		a.mu.Unlock()
+		a.cancels.Store(c.Number, cancel)
 		go func() {
 			value, err := a.do(inside, c)
 			if err != nil {
@@ -101,26 +102,17 @@ func said(err error, result any) fields {
 	return fields{"kind": kindNames[e.Kind], "code": e.Code, "detail": e.Detail, "status": e.Status, "fields": all, "result": result}
 }
 
-func (a *agent) keep(h holding, about fields) fields {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	about["lease"] = len(a.held) + 1
-	a.held[len(a.held)+1] = h
-	return about
-}
-
-func (a *agent) granted(lease *Lease, err error) (any, error) {
+func (a *agent) granted(number int, lease *Lease, err error) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return a.keep(holding{lease, lease.keeper, lease.Err}, fields{"key": lease.Key, "lease_id": lease.ID, "token": lease.Token(),
-		"tokens": lease.Tokens, "owner": lease.Owner, "slots": lease.Slots}), nil
+	a.held.Store(number, holding{lease, lease.keeper, lease.Err})
+	return fields{"lease": number, "key": lease.Key, "lease_id": lease.ID, "token": lease.Token(), "tokens": lease.Tokens, "owner": lease.Owner,
+		"slots": lease.Slots}, nil
 }
 
 func (a *agent) do(inside context.Context, c agentCall) (any, error) {
-	a.mu.Lock()
-	client, h, work, cancel := a.clients[c.Client], a.held[c.Lease], a.works[c.Call], a.cancels[c.Call]
-	a.mu.Unlock()
+	client, h := numbered[*Client](&a.clients, c.Client), numbered[holding](&a.held, c.Lease)
 	const ms = time.Millisecond
 	c.Options.TTL, c.MinHold = c.TTLMs*ms, c.MinHoldMs*ms
 	if c.WaitMs != nil {
@@ -136,14 +128,14 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 			c.HTTPClient = http.DefaultClient
 		}
 		client, err := New(c.Config)
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.clients[c.Client] = client
+		a.clients.Store(c.Client, client)
 		return nil, err
 	case "lock":
-		return a.granted(client.Lock(inside, c.Key, c.Options))
+		lease, err := client.Lock(inside, c.Key, c.Options)
+		return a.granted(c.Number, lease, err)
 	case "multilock":
-		return a.granted(client.Multilock(inside, c.Keys, c.Options))
+		lease, err := client.Multilock(inside, c.Keys, c.Options)
+		return a.granted(c.Number, lease, err)
 	case "fence":
 		return nil, client.Fence(inside, c.Key, c.Token)
 	case "revoke":
@@ -163,37 +155,22 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 	case "lost":
 		<-h.lease.Context().Done()
 		return said(h.err(), nil), nil
-	case "renewed":
-		from := now()
-		for _, number := range c.Leases {
-			a.mu.Lock()
-			h := a.held[number]
-			a.mu.Unlock()
-			for ; sentAt(h.keeper) < from; time.Sleep(10 * ms) {
-				if err := h.err(); err != nil {
-					return nil, err
-				}
-			}
-		}
 	case "release":
 		return nil, h.lease.Release()
 	case "forget":
-		a.mu.Lock()
-		a.held[c.Lease] = holding{}
-		a.mu.Unlock()
+		a.held.Delete(c.Lease)
 		runtime.GC()
 	case "once":
 		ended := make(chan agentCall)
-		a.mu.Lock()
-		a.works[c.Number] = ended
-		a.mu.Unlock()
+		a.works.Store(c.Number, ended)
 		c.OnceOptions.TTL, c.OnceOptions.Wait, c.Retention = c.Options.TTL, c.Options.Wait, c.RetentionMs*ms
 		done, err := Once(inside, client, c.Operation, c.Contents, c.OnceOptions, func(_ context.Context, attempt *Attempt) (any, error) {
-			about := fields{"guarded": attempt.Guarded}
+			a.held.Store(c.Number, holding{nil, attempt.keeper, attempt.Err})
+			about := fields{"lease": c.Number, "guarded": attempt.Guarded}
 			if attempt.Guarded {
 				about["id"] = attempt.ID
 			}
-			a.say(fields{"number": c.Number, "work": a.keep(holding{nil, attempt.keeper, attempt.Err}, about)})
+			a.say(fields{"number": c.Number, "work": about})
 			switch end := <-ended; {
 			case end.NotDone != nil:
 				return nil, ErrNotDone
@@ -208,9 +185,9 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 		}
 		return fields{"result": done.Result, "duplicate": done.Duplicate, "result_omitted": done.ResultOmitted}, err
 	case "ended":
-		work <- c
+		numbered[chan agentCall](&a.works, c.Call) <- c
 	case "cancel":
-		cancel()
+		numbered[context.CancelFunc](&a.cancels, c.Call)()
 	case "queued":
 		client.mu.Lock()
 		defer client.mu.Unlock()
@@ -219,14 +196,6 @@ func (a *agent) do(inside context.Context, c agentCall) (any, error) {
 			queued += queue.callers
 		}
 		return queued, nil
-	case "close":
-		client.Close()
 	}
 	return nil, nil
-}
-
-func sentAt(k *keeper) time.Duration {
-	k.renewals.mu.Lock()
-	defer k.renewals.mu.Unlock()
-	return k.sent
 }

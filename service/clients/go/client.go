@@ -36,7 +36,7 @@ const (
 
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
-	// Without white space and control characters.
+	// Without white space, control and format characters.
 	urlForm = regexp.MustCompile(`^https?://[^\pC\pZ/?#@]+(/[^\pC\pZ?#@]*)?$`)
 )
 
@@ -95,9 +95,11 @@ func New(config Config) (*Client, error) {
 		if text = strings.TrimRight(strings.TrimSpace(text), "/"); text == "" {
 			continue
 		}
+		if at := strings.LastIndex(text, "@"); at >= 0 {
+			return nil, invalid(fmt.Sprintf("the URL of %s has a login, which no node takes: give an API key", text[at+1:]))
+		}
 		if !urlForm.MatchString(text) {
-			// Before an @ there may be a password.
-			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070, without a user)", text[strings.LastIndex(text, "@")+1:]))
+			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
 		}
 		n.urls = append(n.urls, text)
 	}
@@ -118,6 +120,10 @@ func New(config Config) (*Client, error) {
 			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 		}}
 	}
+	// A redirection is an answer of a gateway.
+	direct := *n.http
+	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	n.http = &direct
 	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
 }
 

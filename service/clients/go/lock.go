@@ -122,7 +122,7 @@ func (c *Client) take(ctx context.Context, it *call, keys []Key, o Options) (*Le
 		it.doubt = false
 		got, err := c.nodes.call(ctx, it)
 		if err == nil && got.LeaseID != id {
-			err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none to this call"}
+			err = &Error{Kind: ErrUnavailable, Code: foreignAnswer, Detail: "the answer is none to this call"}
 		}
 		if err == nil {
 			if o.Owner == "" {

@@ -26,6 +26,9 @@ const (
 	waitPerCall = 20 * time.Second
 )
 
+// The codes of what is no answer of a node. A foreign answer is that of a gateway.
+const noAnswer, foreignAnswer = "no-answer", "foreign-answer"
+
 type fields = map[string]any
 
 // nodes are those of one cluster. Nearly every request can be repeated, so a call goes on until a node has answered it.
@@ -82,7 +85,11 @@ func (n *nodes) send(ctx context.Context, path string, body fields, timeout time
 	if err := n.post(inTime, n.urls[index]+path, body, &got); err != nil {
 		var dial *net.OpError
 		isUnsent := errors.As(err, &dial) && dial.Op == "dial"
-		got = answer{sent: got.sent, isUnsent: isUnsent, RetryAfter: got.RetryAfter, Code: "no-answer", Detail: err.Error()}
+		code, other := noAnswer, foreign{}
+		if errors.As(err, &other) && !other.isOutage() {
+			code = foreignAnswer
+		}
+		got = answer{sent: got.sent, isUnsent: isUnsent, RetryAfter: got.RetryAfter, Code: code, Detail: err.Error()}
 	}
 	if ctx.Err() == nil && isTransient(got.Status) {
 		n.avoid(index)
@@ -112,11 +119,24 @@ func (n *nodes) post(ctx context.Context, url string, body fields, got *answer) 
 	if json.Unmarshal(got.raw, got) != nil || response.StatusCode >= 300 && got.Code == "" {
 		seconds, _ := strconv.ParseInt(response.Header.Get("Retry-After"), 10, 32)
 		got.RetryAfter = seconds * 1000
-		return fmt.Errorf("%s: the answer with status %d is none of Latchgate's", url, response.StatusCode)
+		return foreign{url, response.StatusCode}
 	}
 	got.Status = response.StatusCode
 	return nil
 }
+
+// foreign is an answer without a code of ours.
+type foreign struct {
+	url    string
+	status int
+}
+
+func (f foreign) Error() string {
+	return fmt.Sprintf("%s: the answer with status %d is none of Latchgate's", f.url, f.status)
+}
+
+// isOutage: the gateway reaches no node, or its answer cannot be read.
+func (f foreign) isOutage() bool { return f.status/100 == 2 || f.status >= 502 && f.status <= 504 }
 
 func (n *nodes) avoid(index int32) {
 	// Other goroutines may have moved on already.
@@ -167,7 +187,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 	}
 	waits, body := c.waitUntil > now(), c.body
 	pause := pauseMin
-	var seen *Error // why an earlier request had no answer
+	var err *Error // the last answer; if there was none, why
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
 		delete(body, "wait_ms")
@@ -181,28 +201,27 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 		if ctx.Err() != nil && got.Status == 0 {
 			return got, ctx.Err()
 		}
-		if err := c.isAnswered(got); err != nil {
-			return got, err
+		if other := c.isAnswered(got); other != nil {
+			return got, other
 		}
 		if got.Status/100 == 2 {
 			return got, nil
 		}
-		err, retryAfter := got.problem(), ms(got.RetryAfter)
-		if got.Status == 0 {
-			// The last of the time is too short for an answer, so what earlier requests have shown says more.
-			if seen == nil || now()-got.sent < timeout+wait {
-				seen = err
-			}
-			err = seen
-		}
+		said, retryAfter := got.problem(), ms(got.RetryAfter)
 		if got.Ticket != "" {
 			body["ticket"] = got.Ticket // with it, the next request returns to its position
 		}
-		if err.Code == "invalid-ticket" && body["ticket"] != nil {
+		if said.Code == "invalid-ticket" && body["ticket"] != nil {
 			delete(body, "ticket")
 			continue
 		}
-		isOfWait := got.Status == 423 || err.Kind == ErrOperationInProgress
+		// Silence is no outage once a node has answered. And the last of the time is too short for an answer: why there was none before
+		// says more.
+		isLate := now()-got.sent >= timeout+wait
+		if err == nil || said.Code != noAnswer || err.Code == noAnswer && !isLate {
+			err = said
+		}
+		isOfWait := got.Status == 423 || said.Kind == ErrOperationInProgress
 		if isOfWait && now() < c.waitUntil {
 			c.answered, c.until, retryAfter = true, c.waitUntil+n.retryFor, 0
 			if now()-got.sent >= wait/2 {
@@ -212,7 +231,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			n.avoid(index) // a node that is about to stop ends waits early
 		} else if !isTransient(got.Status) {
 			return got, err
-		} else if err.Code == "quota-reached" && now() < c.waitUntil {
+		} else if said.Code == "quota-reached" && now() < c.waitUntil {
 			c.until = c.waitUntil + n.retryFor
 		}
 		left := c.until - now()

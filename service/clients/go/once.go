@@ -132,17 +132,13 @@ func Once[T any](ctx context.Context, c *Client, operation string, contents any,
 				c.later(func() { c.giveBack(request, options, outcome, detail) })
 			}
 		case isClaimed:
-			done.ResultOmitted, err = c.postSuccess(got, operation, done.Result, func(result fields) bool {
-				isEntered := options.OnOutage == "proceed" && c.unclaimed.begin()
-				if isEntered {
-					c.enterRun(request, ranAt, result)
-				}
-				return isEntered
-			})
+			result := resultFields(operation, done.Result)
+			done.ResultOmitted, err = c.postSuccess(got, result, runOf(request, ranAt, result), options.OnOutage == "proceed")
 		default:
 			result := resultFields(operation, done.Result)
 			done.ResultOmitted = result["result_omitted"] != nil
-			c.enterRun(request, ranAt, result)
+			warning := "a run of operation " + operation + " without a claim is not entered"
+			c.reportLater(&report{warning: warning, path: enterPath, body: runOf(request, ranAt, result)})
 		}
 		if panicked != nil {
 			panic(panicked)
@@ -192,11 +188,7 @@ func (o OnceOptions) request(operation string, contents any) (request fields, er
 // pre has an answer without a stamp if the work may run without a claim; in doubt, a node may have claimed the operation for it.
 func (c *Client) pre(ctx context.Context, request fields, o OnceOptions) (got answer, inDoubt bool, err error) {
 	it := c.nodes.waiting("/v1/operations/pre", request, o.Wait, o.TTL)
-	got, err = c.nodes.call(ctx, it)
-	if err == nil && (got.ID == "" || got.Stamp == "") {
-		err = &Error{Kind: ErrUnavailable, Code: "no-answer", Detail: "the answer is none of a gate"}
-	}
-	if err == nil {
+	if got, err = c.nodes.claim(ctx, it); err == nil {
 		return got, false, nil
 	}
 	if o.OnOutage == "proceed" && it.isOutage(err) && c.unclaimed.begin() {
@@ -209,13 +201,21 @@ func (c *Client) pre(ctx context.Context, request fields, o OnceOptions) (got an
 	return got, it.doubt, err
 }
 
+// claim is what a node has granted.
+func (n *nodes) claim(ctx context.Context, pre *call) (got answer, err error) {
+	if got, err = n.call(ctx, pre); err == nil && (got.ID == "" || got.Stamp == "") {
+		err = &Error{Kind: ErrUnavailable, Code: foreignAnswer, Detail: "the answer to a pre is none of a gate", Status: got.Status}
+	}
+	return got, err
+}
+
 // giveBack repeats a pre until a node says whether it was claimed, at most for the length of its lease, and reports the outcome: a failure if
 // the work has not begun, because a claim that stays would block the operation.
 func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string) {
 	for until := now() + o.TTL; now() < until; time.Sleep(2 * pauseMin) {
 		it := c.nodes.callTo("/v1/operations/pre", request)
 		it.doubt = true
-		got, err := c.nodes.call(context.Background(), it)
+		got, err := c.nodes.claim(context.Background(), it)
 		if err == nil {
 			c.post(got, outcome, detail, most(o.TTL, c.nodes.retryFor))
 			return
@@ -240,13 +240,13 @@ func resultFields(operation string, result any) fields {
 	return fields{"result": text}
 }
 
-// postSuccess says whether the result was omitted. `enter` is for an outage, and says whether the success will be entered.
-func (c *Client) postSuccess(got answer, operation string, result any, enter func(result fields) bool) (isOmitted bool, err error) {
-	body := resultFields(operation, result)
+// postSuccess says whether the result was omitted. If it `proceeds`, an outage is no error: the success is reported later.
+func (c *Client) postSuccess(got answer, body, run fields, proceeds bool) (isOmitted bool, err error) {
 	body["stamp"], body["outcome"] = got.Stamp, "success"
 	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
 	posted, failure := c.nodes.call(context.Background(), it)
-	if failure != nil && it.isOutage(failure) && enter(body) {
+	if proceeds && errors.Is(failure, ErrUnavailable) && c.unclaimed.begin() {
+		c.reportLater(&report{"the success of operation " + got.ID + " is not recorded", it.path, body, run, false})
 		return body["result_omitted"] != nil, nil
 	}
 	if failure != nil {

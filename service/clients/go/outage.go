@@ -3,22 +3,34 @@ package latchgate
 import (
 	"context"
 	"errors"
+	"net/http"
 	"sync"
 	"time"
 )
 
 const (
-	// The most runs without a claim that are not entered yet. With more, OnOutage is as if it were empty.
+	// The most runs without a claim, and other successes that no node has recorded. With more, OnOutage is as if it were empty.
 	unclaimedMax  = 1000
 	enterPauseMax = 30 * time.Second
+	enterPath     = "/v1/operations/enter"
 )
 
-// unclaimed are runs of this process that were made without a claim, because the gate did not answer.
+// unclaimed are runs of this process that were made without a claim, because the gate did not answer. With them are the successes of attempts that
+// no node has recorded.
 type unclaimed struct {
-	mu         sync.Mutex
-	count      int      // with those whose work still runs
-	ended      []fields // the first one is being entered
-	isEntering bool
+	mu          sync.Mutex
+	count       int       // with those whose work still runs
+	ended       []*report // the first one is being sent
+	isReporting bool
+}
+
+// report is of a success. It is repeated until a node answers, for as long as the process lives.
+type report struct {
+	warning   string // if it is not recorded
+	path      string
+	body      fields
+	run       fields // of an attempt: it is entered if the store has lost that
+	isRefused bool
 }
 
 // begin says whether there is room for one more.
@@ -42,11 +54,11 @@ func (u *unclaimed) end() {
 // it may not.
 func (c *call) isOutage(err error) bool {
 	var e *Error
-	return !c.answered && errors.As(err, &e) && (e.Status == 0 || e.Code == "store-unavailable")
+	return !c.answered && errors.As(err, &e) && (e.Code == noAnswer || e.Code == "store-unavailable")
 }
 
-// enterRun reports a run without a claim that has succeeded. The report is repeated until a node answers, for as long as the process lives.
-func (c *Client) enterRun(pre fields, ranAt time.Time, result fields) {
+// runOf is what enters a run that has succeeded.
+func runOf(pre fields, ranAt time.Time, result fields) fields {
 	run := fields{"ran_at": ranAt.UTC().Format(time.RFC3339Nano)}
 	for _, name := range []string{"operation", "contents", "checked", "attempt_id", "label", "durability", "retention_ms", "permanent", "result", "result_omitted"} {
 		for _, from := range []fields{pre, result} {
@@ -55,39 +67,53 @@ func (c *Client) enterRun(pre fields, ranAt time.Time, result fields) {
 			}
 		}
 	}
+	return run
+}
+
+func (c *Client) reportLater(success *report) {
 	u := &c.unclaimed
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.ended = append(u.ended, run)
-	if !u.isEntering {
-		u.isEntering = true
-		c.later(c.enterRuns)
+	u.ended = append(u.ended, success)
+	if !u.isReporting {
+		u.isReporting = true
+		c.later(c.report)
 	}
 }
 
-func (c *Client) enterRuns() {
+func (c *Client) report() {
 	u, pause := &c.unclaimed, pauseMin
 	for {
 		u.mu.Lock()
-		if u.isEntering = len(u.ended) > 0; !u.isEntering {
+		if u.isReporting = len(u.ended) > 0; !u.isReporting {
 			u.mu.Unlock()
 			return
 		}
-		run := u.ended[0]
+		success := u.ended[0]
 		u.mu.Unlock()
-		got, err := c.nodes.call(context.Background(), c.nodes.callTo("/v1/operations/enter", run))
-		if errors.Is(err, ErrUnavailable) {
+		got, err := c.nodes.call(context.Background(), c.nodes.callTo(success.path, success.body))
+		var e *Error
+		isRefused := errors.As(err, &e) && e.Kind != ErrUnavailable
+		if isRefused && success.run != nil && (e.Code == "operation-not-found" || e.Code == "stamp-mismatch") {
+			success.path, success.body, success.run = enterPath, success.run, nil
+			continue
+		}
+		if err != nil && (!isRefused || e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
+			if isRefused && !success.isRefused {
+				warn("%s yet: %v", success.warning, err)
+			}
+			success.isRefused = success.isRefused || isRefused
 			time.Sleep(jitter(pause, 1, 1.5))
 			pause = least(2*pause, enterPauseMax)
 			u.mu.Lock()
-			u.ended = append(u.ended[1:], run) // it keeps no other waiting
+			u.ended = append(u.ended[1:], success) // it keeps no other waiting
 			u.mu.Unlock()
 			continue
 		}
 		if pause = pauseMin; err != nil {
-			warn("a run of operation %s without a claim is not entered: %v", run["operation"], err)
+			warn("%s: %v", success.warning, err)
 		} else if got.DoubleRun {
-			warn("operation %s (%s) may have run twice", run["operation"], got.ID)
+			warn("operation %s may have run twice", got.ID)
 		}
 		u.mu.Lock()
 		u.ended, u.count = u.ended[1:], u.count-1
@@ -95,11 +121,11 @@ func (c *Client) enterRuns() {
 	}
 }
 
-// warn reports the runs that are lost if the process ends now.
+// warn says which successes are lost if the process ends now.
 func (u *unclaimed) warn() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, run := range u.ended {
-		warn("a run of operation %s without a claim is not entered: no node has answered until Close", run["operation"])
+	for _, success := range u.ended {
+		warn("%s: no node has answered until Close", success.warning)
 	}
 }

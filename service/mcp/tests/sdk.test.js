@@ -1,5 +1,5 @@
-// Both servers, driven by the official SDK for TypeScript. `scripts/test-clients.sh` names the binary in CLIENT_BINARY, a Postgres in CLIENT_POSTGRES,
-// and the folder of the SDK in MCP_NODE_MODULES.
+// Both servers, driven by the official SDK for TypeScript. `scripts/test-clients.sh` names the binary in CLIENT_BINARY, nodes in CLIENT_NODES, and
+// the folder of the SDK in MCP_NODE_MODULES.
 
 import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
@@ -9,20 +9,18 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { cleanUp, startNode } from "../../clients/typescript/tests/world.js";
+import { a as node } from "../../clients/typescript/tests/world.js";
 
 const require = createRequire(join(process.env.MCP_NODE_MODULES, "latchgate.js"));
 const { Client } = require("@modelcontextprotocol/sdk/client/index.js");
 const { StdioClientTransport } = require("@modelcontextprotocol/sdk/client/stdio.js");
 
 const here = fileURLToPath(new URL(".", import.meta.url));
-let node, directory;
+let directory;
 
 before(async () => {
-  node = await startNode(["--locks", "sqlite:mcp.db"]);
   directory = await mkdtemp(join(tmpdir(), "latchgate-mcp-"));
 });
-after(cleanUp);
 after(() => rm(directory, { recursive: true }));
 
 async function session(name, args, env = {}) {

@@ -83,11 +83,6 @@ impl Lossy {
         self.faults.is_over.store(true, Ordering::SeqCst);
         self.faults.left.store(0, Ordering::SeqCst);
     }
-
-    /// Whether it has lost as many answers as it was to lose.
-    pub fn lost_all(&self) -> bool {
-        self.faults.left.load(Ordering::SeqCst) == 0
-    }
 }
 
 async fn pass(mut client: TcpStream, target: u16, faults: Arc<Faults>) -> io::Result<()> {

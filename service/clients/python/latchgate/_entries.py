@@ -1,4 +1,4 @@
-"""Runs of work that were made while the gate was away."""
+"""Successes of work that no node has recorded, because the gate was away."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import os
 import random
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ._clock import now
@@ -22,15 +23,27 @@ _OPEN_MAX = 1_000
 _PAUSE_MIN, _PAUSE_MAX = 0.2, 10.0
 
 
+@dataclass
+class Entry:
+    """A success. That of an attempt is posted again, and entered if the store has lost the attempt; that of an unguarded run is entered."""
+
+    operation: str
+    # Paths and bodies.
+    requests: list[tuple[str, dict[str, Any]]]
+    # What must live until it is recorded.
+    held: object
+    is_refused: bool = False
+
+
 class Entries:
-    """The unguarded runs of one client: each is entered in the background, for as long as the process lives."""
+    """Those of one client: each is reported in the background, for as long as the process lives."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._waiting: deque[tuple[dict[str, Any], object]] = deque()
+        self._waiting: deque[Entry] = deque()
         self._task: asyncio.Task[None] | None = None
         self._pid = os.getpid()
-        # Runs that have begun and are not entered.
+        # Runs that have begun or ended and are not entered.
         self.open = 0
 
     def begin(self) -> bool:
@@ -44,9 +57,8 @@ class Entries:
         """A run is entered, or has nothing to enter."""
         self.open -= 1
 
-    def add(self, entry: dict[str, Any], held: object) -> None:
-        """`held` is what must live until the run is entered."""
-        self._waiting.append((entry, held))
+    def add(self, entry: Entry) -> None:
+        self._waiting.append(entry)
         if self._task is None or self._task.done():
             self._task = self._core.background("runs that were made while the gate was away", self._enter_all)
 
@@ -57,26 +69,33 @@ class Entries:
             self._pid, self.open = os.getpid(), 0
         self._task = None
         if self._waiting:
-            self.add(*self._waiting.pop())
+            self.add(self._waiting.pop())
 
     async def _enter_all(self) -> None:
         pause = _PAUSE_MIN
         while self._waiting:
-            entry, _ = self._waiting[0]
-            operation = entry["operation"]
+            entry = self._waiting[0]
+            path, report = entry.requests[0]
             try:
-                answer = await self._core.call("/v1/operations/enter", dict(entry), until=now() + self._core.retry_for)
+                answer = await self._core.call(path, dict(report), until=now() + self._core.retry_for)
                 if answer.body.get("double_run"):
-                    _log.warning("%s ran while the gate was away, and may have been done twice: id %s", operation, answer.body.get("id"))
+                    id = answer.body.get("id")
+                    _log.warning("%s ran while the gate was away, and may have been done twice: id %s", entry.operation, id)
             except Error as error:
-                if isinstance(error, Unavailable) or error.status in (401, 403):
-                    _log.debug("the run of %s is not entered yet: %s", operation, error)
-                    # One that is refused for now keeps no other waiting.
+                if error.code in ("operation-not-found", "stamp-mismatch") and entry.requests[1:]:
+                    del entry.requests[0]
+                    continue
+                is_refused = not isinstance(error, Unavailable)
+                if not is_refused or error.status in (401, 403):
+                    is_new = is_refused and not entry.is_refused
+                    _log.log(logging.WARNING if is_new else logging.DEBUG, "the run of %s is not entered yet: %s", entry.operation, error)
+                    entry.is_refused |= is_refused
+                    # It keeps no other waiting.
                     self._waiting.rotate(-1)
                     await asyncio.sleep(pause * random.uniform(1.0, 1.5))
                     pause = min(pause * 2, _PAUSE_MAX)
                     continue
-                _log.error("%s ran while the gate was away, and the run is not entered: %s", operation, error)
+                _log.error("%s ran while the gate was away, and the run is not entered: %s", entry.operation, error)
             self._waiting.popleft()
             self.end()
             pause = _PAUSE_MIN

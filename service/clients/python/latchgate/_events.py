@@ -86,7 +86,7 @@ class Reading:
             except (NoAnswer, Unavailable) as error:
                 tried += 1
                 if now() >= until:
-                    raise error if isinstance(error, Unavailable) else Unavailable("no-answer", str(error)) from error
+                    raise error if isinstance(error, Unavailable) else Unavailable(error.code, str(error)) from error
             if tried % len(self._nodes) == 0:
                 await asyncio.sleep(min(pause, max(until - now(), 0)))
                 pause = min(pause * 2, _PAUSE_MAX)

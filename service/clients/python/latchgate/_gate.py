@@ -16,11 +16,12 @@ from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
 from ._core import Core
+from ._entries import Entry
 from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded, Unavailable
-from ._http import encoded
+from ._http import FOREIGN_ANSWER, NO_ANSWER, encoded
 from ._json import json_of
 from ._lease import Lost
-from ._nodes import Doubt
+from ._nodes import Answer, Doubt
 from ._renewals import Keeper, Renewed
 
 _log = logging.getLogger("latchgate")
@@ -61,6 +62,8 @@ class Claim:
     first: Renewed | None = None
     # A node may have granted it, though no answer says so.
     is_in_doubt: bool = False
+    # A success that no node records is reported later.
+    proceeds: bool = False
 
     @property
     def heartbeat(self) -> tuple[str, dict[str, Any]]:
@@ -140,16 +143,18 @@ class AttemptBase(Generic[Lost]):
         return text.encode("utf-8", "backslashreplace")[:1500].decode("utf-8", "ignore") + beat
 
     async def _succeeded(self, result: Result, held: object) -> Done[Result]:
-        """`held` is what must live until an unguarded run is entered."""
+        """`held` is what must live until the run is entered."""
         if not self._is_here:
             self.check()
         self._stop()
-        claim, kept = self._claim, _kept(result, self.id or self._claim.request["operation"])
+        claim, operation = self._claim, self._claim.request["operation"]
+        kept = _kept(result, self.id or operation)
+        named = {name: value for name, value in claim.request.items() if name in _ENTERED}
+        entry = Entry(operation, [("/v1/operations/enter", {**named, **kept, "ran_at": self._began.isoformat()})], held)
         if self.guarded:
-            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result))
+            omitted = await claim.core.insist(f"the success of operation {self.id}", lambda: _post_success(claim, kept, result, entry))
         else:
-            entry = {name: value for name, value in claim.request.items() if name in _ENTERED}
-            claim.core.entries.add({**entry, **kept, "ran_at": self._began.isoformat()}, held)
+            claim.core.entries.add(entry)
             omitted = "result_omitted" in kept
         return Done(result, False, omitted)
 
@@ -185,19 +190,18 @@ async def claim(
     request["attempt_id"] = str(uuid.uuid4())
     doubt = Doubt()
     try:
-        answer = await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
+        answer = await _pre(core, request, doubt, until, wait_until)
     except BaseException as error:
         if isinstance(error, Error) and error.code == "operation-duplicate":
             return Done(error.fields.get("result"), True, bool(error.fields.get("result_omitted")))
         # Not for another reason, and not beside an attempt that is known to run.
-        is_away = isinstance(error, Unavailable) and error.code in ("store-unavailable", "no-answer") and not doubt.is_taken
-        if is_away and on_outage == "proceed" and core.entries.begin():
+        if on_outage == "proceed" and _is_away(error) and not doubt.is_taken and core.entries.begin():
             _log.warning("%s runs unguarded, because the gate is away: %s", request["operation"], error)
             return make(Claim(core, request, {}, length, is_in_doubt=doubt.is_set))
         if doubt.is_set:
             await core.give_back(error, "the claim of an operation", lambda: _give_back(core, request, length))
         raise
-    claimed = Claim(core, request, answer.body, length)
+    claimed = Claim(core, request, answer.body, length, proceeds=on_outage == "proceed")
     try:
         first = Renewed(answer.sent, answer.body["ttl_ms"] / 1000, answer.body)
         # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
@@ -214,6 +218,19 @@ async def claim(
         raise
 
 
+async def _pre(core: Core, request: dict[str, Any], doubt: Doubt, until: float, wait_until: float | None = None) -> Answer:
+    """What a node has granted."""
+    answer = await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
+    if [type(answer.body.get(name)) for name in ("id", "stamp", "ttl_ms")] != [str, str, int]:
+        raise Unavailable(FOREIGN_ANSWER, "the answer to a pre is none of a gate", answer.status)
+    return answer
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether the gate's store, or every node, is away."""
+    return isinstance(error, Unavailable) and error.code in ("store-unavailable", NO_ANSWER)
+
+
 async def _give_back(core: Core, request: dict[str, Any], length: float) -> None:
     """Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the
     attempt is reported as a failure."""
@@ -223,7 +240,7 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
         doubt = Doubt()
         doubt.begin()
         try:
-            answer = await core.call("/v1/operations/pre", request, until=now() + core.retry_for, doubt=doubt)
+            answer = await _pre(core, request, doubt, now() + core.retry_for)
         except Error as error:
             if not doubt.is_set:
                 return
@@ -247,14 +264,18 @@ def _kept(result: Any, what: str) -> dict[str, Any]:
     return {"result_omitted": True}
 
 
-async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any) -> bool:
-    """Whether the result was omitted."""
+async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any, entry: Entry) -> bool:
+    """Whether the result was omitted. The entry is for later."""
     core, granted = claim.core, claim.granted
-    success = {"stamp": granted["stamp"], "outcome": "success", **kept}
+    path, success = f"/v1/operations/{granted['id']}/post", {"stamp": granted["stamp"], "outcome": "success", **kept}
     until = now() + max(core.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
-        answer = await core.call(f"/v1/operations/{granted['id']}/post", success, until=until)
+        answer = await core.call(path, success, until=until)
     except Error as error:
+        if claim.proceeds and isinstance(error, Unavailable) and core.entries.begin():
+            entry.requests.insert(0, (path, success))
+            core.entries.add(entry)
+            return "result_omitted" in kept
         raise NotRecorded(error, result) from error
     return bool(answer.body.get("result_omitted"))
 

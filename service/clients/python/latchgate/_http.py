@@ -31,11 +31,16 @@ def encoded(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
+NO_ANSWER, FOREIGN_ANSWER = "no-answer", "foreign-answer"
+
+
 class NoAnswer(Exception):
     """The node was not reached, or did not answer in time or in full. It may have carried out the request."""
 
-    def __init__(self, detail: str, retry_after: float = 0.0, sent: bool = True) -> None:
+    def __init__(self, detail: str, retry_after: float = 0.0, sent: bool = True, code: str = NO_ANSWER) -> None:
         super().__init__(detail)
+        # `foreign-answer`: that of a gateway, which is no outage.
+        self.code = code
         self.retry_after = retry_after
         # False: there was no connection, so the node has not carried it out.
         self.sent = sent
@@ -58,12 +63,12 @@ class Node:
     """One base URL, with the connections to it that are idle."""
 
     def __init__(self, url: str, api_key: str | None, ssl_context: ssl.SSLContext | None) -> None:
-        if not isinstance(url, str) or any(letter.isspace() or not letter.isprintable() for letter in url):
-            raise ValueError("the URL of a node is a text without spaces and control characters (example: http://127.0.0.1:7070)")
+        *login, shown = url.split("@")
+        if login:
+            raise ValueError(f"the URL of {shown} has a login, which no node takes: give an API key")
         parts = urlsplit(url)
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("the URL of a node has no user and password: a client has an api_key")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        has_form = re.fullmatch("https?://[^/?#]+(/[^?#]*)?", url) and url.isprintable() and " " not in url
+        if not has_form or not parts.hostname:
             raise ValueError(f"not the URL of a node: {url!r} (example: http://127.0.0.1:7070)")
         self._tls: Union[ssl.SSLContext, bool, None] = (ssl_context or True) if parts.scheme == "https" else None
         self._host, self._port = parts.hostname, parts.port or (443 if self._tls else 80)
@@ -112,11 +117,16 @@ class Node:
                 raise
             self._give_back(connection)
             parsed = _parse(answer)
-            if parsed is None or (status >= 300 and "code" not in parsed):
-                retry_after = headers.get("retry-after", "")
-                detail = f"{self.name}: the answer with status {status} is none of Latchgate's"
-                raise NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0)
+            if parsed is None or (status >= 300 and not isinstance(parsed.get("code"), str)):
+                raise self._foreign(status, headers)
             return status, parsed
+
+    def _foreign(self, status: int, headers: Mapping[str, str]) -> NoAnswer:
+        """An answer without a code of ours: that of a gateway. It is an outage only if the gateway reaches no node, or cannot be read."""
+        retry_after = headers.get("retry-after", "")
+        detail = f"{self.name}: the answer with status {status} is none of Latchgate's"
+        code = NO_ANSWER if status < 300 or status in (502, 503, 504) else FOREIGN_ANSWER
+        return NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0, code=code)
 
     async def stream(self, path: str, last_id: str | None, timeout: float) -> Stream:
         """A response without an end. Raises the error of an answer but 200."""
@@ -140,7 +150,7 @@ class Node:
             raise
         connection.close()
         if answer is None or "code" not in answer:
-            raise NoAnswer(f"{self.name}: the answer with status {status} is none of Latchgate's")
+            raise self._foreign(status, headers)
         raise of_problem(status, answer)
 
     def _head(self, method: str, path: str, headers: str) -> bytes:

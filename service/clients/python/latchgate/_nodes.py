@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from ._clock import now
 from ._errors import Error, Refused, Unavailable, is_transient, of_problem
-from ._http import NoAnswer, Node, Stream
+from ._http import NO_ANSWER, NoAnswer, Node, Stream
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
 _TIMEOUT_MIN = 0.02
@@ -146,7 +146,7 @@ class Nodes:
         With `wait_until`, each request waits at the node, and the call goes on with tickets until then, and for `retry_for` after
         that while no node answers. A wait does not begin in an outage: until a node has answered, `until` counts.
 
-        Raises `Unavailable` if there was no answer, and the error of an answer that does not let the caller proceed.
+        Raises the error of the last answer that does not let the caller proceed, and `Unavailable` if there was none.
         """
         self._enter()
         tried = 0
@@ -154,8 +154,8 @@ class Nodes:
         doubt = doubt or Doubt()
         waits = wait_until is not None and wait_until > now()
         was_answered = False
-        error: Error
-        seen: Unavailable | None = None
+        # The last answer; if there was none, why.
+        error: Error | None = None
         while True:
             left = until - now()
             wait = 0.0
@@ -173,13 +173,14 @@ class Nodes:
                 _check_keys(path, body, answer)
                 if 200 <= answer.status < 300:
                     return answer
-                error = of_problem(answer.status, answer.body)
-                doubt.answered(error, before)
+                refusal = of_problem(answer.status, answer.body)
+                doubt.answered(refusal, before)
                 # A wait that ended leaves a ticket, with which the next request returns to its position.
                 if "ticket" in answer.body:
                     body["ticket"] = answer.body["ticket"]
-                if error.code == "invalid-ticket" and body.pop("ticket", None):
+                if refusal.code == "invalid-ticket" and body.pop("ticket", None):
                     continue
+                error = refusal
                 is_of_wait = answer.status == 423 or error.code == "operation-in-progress"
                 if is_of_wait and wait_until is not None and now() < wait_until:
                     was_answered = doubt.is_taken = True
@@ -196,9 +197,11 @@ class Nodes:
                     until = wait_until + self.retry_for
                 retry_after = float(answer.body.get("retry_after_ms", 0)) / 1000 if is_transient(answer.status) else 0.0
             except NoAnswer as no_answer:
-                # The last of the time is too short for an answer, so what earlier requests have shown says more.
+                # Silence is no outage once a node has answered. And the last of the time is too short for an answer: why there was none
+                # before says more.
                 is_late = isinstance(no_answer.__cause__, asyncio.TimeoutError)
-                error = seen = seen if seen and is_late else Unavailable("no-answer", str(no_answer))
+                if error is None or no_answer.code != NO_ANSWER or (error.code == NO_ANSWER and not is_late):
+                    error = Unavailable(no_answer.code, str(no_answer))
                 retry_after = no_answer.retry_after
                 doubt.is_set = before or no_answer.sent
             tried += 1
@@ -215,10 +218,11 @@ class Nodes:
 
 
 def _check_keys(path: str, body: Mapping[str, Any], answer: Answer) -> None:
-    """Raises `Refused` if the answer is about another key than the request. Not every answer names its key."""
+    """Raises `Refused` if the answer is about another key than the request. A refusal need not name its key, nor a release."""
     asked = [lock["key"] for lock in body.get("locks", [])] or key_of(path)
     answered = [lock.get("key") for lock in answer.body.get("locks", [answer.body])]
-    if asked and not {None, *asked}.issuperset(answered):
+    may_lack = [None] if answer.status >= 300 or path.endswith("/release") else []
+    if asked and not {*asked, *may_lack}.issuperset(answered):
         raise other_key(asked, answered)
 
 

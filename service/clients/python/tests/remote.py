@@ -205,5 +205,22 @@ class Client:
     def revoke(self, key: str, **options: Any) -> Value:
         return Value(self._call("revoke", key=key, **_options(options)))
 
-    def close(self) -> None:
-        self._call("close")
+    def events(self, key: str, after: str | None = None) -> Events:
+        return Events(self._agent, self._call("events", key=key, after=after))
+
+
+class Events:
+    def __init__(self, agent: Agent, number: int) -> None:
+        self._agent, self._number = agent, number
+
+    def __enter__(self) -> Events:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        pass
+
+    def __iter__(self) -> Events:
+        return self
+
+    def __next__(self) -> Value:
+        return Value(self._agent.call("next", events=self._number))

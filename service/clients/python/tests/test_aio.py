@@ -47,7 +47,7 @@ class Aio(Scenario):
     async def wait_for_it(self, client: Client) -> None:
         await client.lock(self.key)
 
-    def test_11_a_grant_whose_caller_is_cancelled_is_given_back_before_the_event_loop_ends(self) -> None:
+    def test_11_a_cancelled_grant_is_given_back_before_the_event_loop_ends(self) -> None:
         proxy = self.proxy(self.a)
         proxy.lose("acquire", 1_000)
 
@@ -59,7 +59,7 @@ class Aio(Scenario):
         asyncio.run(run())
         self.assertFalse(self.b.lock(self.key)["held"])
 
-    def test_18_a_repeated_pre_is_about_the_same_operation_although_the_caller_changes_its_contents(self) -> None:
+    def test_18_a_repeated_pre_has_the_contents_that_it_had_at_the_call(self) -> None:
         proxy = self.proxy(self.a)
         proxy.lose("pre")
 
@@ -228,7 +228,7 @@ class Decorators(Scenario):
         self.assertEqual([asyncio.run(awaiting(order)) for order in (5, 6, 7)], [5, 6, 5])
         self.assertEqual(len(runs), 4)
 
-    def test_a_later_caller_of_a_function_whose_result_is_not_stored_gets_no_none(self) -> None:
+    def test_a_later_caller_gets_no_none_in_place_of_an_omitted_result(self) -> None:
         @latchgate.once(self.key, client=self.client())
         def opened(path: str) -> object:
             return object()

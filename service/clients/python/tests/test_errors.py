@@ -16,7 +16,7 @@ from unittest import mock
 import latchgate
 from latchgate import LeaseLost, Refused, Unavailable
 
-from .world import IS_PYTHON, KIND, PATIENCE, Background, Node, Scenario, eventually, not_for, only
+from .world import IS_PYTHON, KIND, PATIENCE, Background, Node, Scenario, eventually, not_for, only, problem
 
 
 class Errors(Scenario):
@@ -69,7 +69,7 @@ class Errors(Scenario):
 
     def test_22_a_node_that_is_busy_is_called_again_after_its_time(self) -> None:
         proxy = self.proxy(self.a)
-        proxy.refuse(2)
+        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.seen) < 3 else None
         self.client(proxy).lock(self.key).release()
         times = [at for path, at, _ in proxy.seen if path.endswith("/acquire")]
         self.assertEqual(len(times), 3)
@@ -122,12 +122,19 @@ class Errors(Scenario):
             with self.subTest(key=key), self.assertRaisesRegex(ValueError, "API key") as raised:
                 self.connect("http://a", api_key=key)
             self.assertNotRegex(str(raised.exception), "0ffee|4567|0123|Secret")
-        bad_urls: list[str | list[str]] = ["", ",", " , ", "a:7070", "/v1", "http://", "ftp://a", "http://a?b", ["http://a", "localhost"]]
-        bad_urls += [f"http://a{blank}b" for blank in " \n\r\t\0\x7f\xa0\u2028"]
-        for urls in (*bad_urls, "http://me:c0ffee@a", "ftp://me:c0ffee@a", "http://me:c0ffee\n@a"):
-            with self.subTest(urls=urls), self.assertRaises(ValueError) as raised:
+        bad_urls: list[str | list[str]] = ["", ",", " , ", "a:7070", "/v1", "http://", "http:/a", "ftp://a", ["http://a", "localhost"]]
+        bad_urls += [f"http://a{end}" for end in ("?b", "?", "#b", "#", "/?", "/#")]
+        bad_urls += [f"http://a{blank}b" for blank in " \n\r\t\0\x7f\xa0\u2028\u200b\xad\ufeff"]
+        for urls in bad_urls:
+            with self.subTest(urls=urls), self.assertRaises(ValueError):
                 self.connect(urls)
-            self.assertNotIn("c0ffee", str(raised.exception))
+        # A login, even an empty one; and its password may have anything.
+        logins = ["http://@", "http://me@", "http://me:c0ffee@", "ftp://me:c0ffee@", "http://me:c0ffee\n@"]
+        for login in (*logins, "http://me:c0f/fee@", "http://me:@c0ffee@"):
+            with self.subTest(login=login), self.assertRaises(ValueError) as raised:
+                self.connect(f"{login}node-1:7070")
+            self.assertIn("the URL of node-1:7070 has a login, which no node takes: give an API key", str(raised.exception))
+            self.assertNotRegex(str(raised.exception), "c0f")
 
     @not_for("rust")
     def test_43_the_authorities_in_LATCHGATE_CA_are_trusted(self) -> None:

@@ -9,7 +9,6 @@ import decimal
 import enum
 import math
 import unittest
-import uuid
 from typing import Any, NamedTuple
 
 import latchgate
@@ -32,44 +31,26 @@ class Unset(enum.Enum):
     VALUE = 1
 
 
-async def coroutine() -> int:
-    return 7
-
-
 SAID_BY_NO_JSON: list[tuple[Any, str]] = [
     (math.nan, ""),
     (-math.inf, ""),
     ({1, 2}, ""),
-    (frozenset("a"), ""),
     (b"order 42", ""),
-    (bytearray(b"a"), ""),
     ({1: "a"}, ""),
-    ({None: "a"}, ""),
-    ({True: "a"}, ""),
-    ({("a", 1): "b"}, ""),
     (Order(42), ""),
-    (Order, ""),
     (Amount(7), ""),
     (Unset.VALUE, ""),
     (datetime.datetime(2026, 11, 28), ""),
-    (datetime.date(2026, 11, 28), ""),
     (decimal.Decimal("19.90"), ""),
-    (uuid.UUID(int=7), ""),
-    (1j, ""),
     (2**53, ""),
     (-1e300, ""),
     ("\ud800", ""),
     ({"a\udc00": 1}, ""),
-    (range(3), ""),
-    ({"a": 1}.items(), ""),
     (iter([1]), ""),
     (lambda: 7, ""),
-    (coroutine, ""),
     (object(), ""),
-    (..., ""),
     ({"lines": [{"amount": decimal.Decimal(1)}]}, ".lines[0].amount"),
     ([0, (1, {"a": {"b": b""}})], "[1][1].a.b"),
-    ({"a": {"b": {2: 1}}}, ".a.b"),
 ]
 
 

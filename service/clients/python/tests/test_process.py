@@ -43,7 +43,7 @@ except latchgate.Unavailable:
         self.run_to_its_end(proxy, script)
         self.assertEqual(self.client().once(self.key, lambda _: 7, operation="test", wait=0).result, 7)
 
-    def test_40_an_unguarded_run_is_entered_although_its_client_is_forgotten_and_before_its_process_ends(self) -> None:
+    def test_40_a_run_of_a_forgotten_client_is_entered_before_its_process_ends(self) -> None:
         proxy = self.proxy(self.a)
         proxy.then_refuse["pre"] = proxy.then_refuse["enter"] = (503, "store-unavailable")
         script = """
@@ -72,28 +72,6 @@ lease = client.lock(key)
 """
         self.run_to_its_end(self.a, script)
         self.assertFalse(self.b.lock(self.key)["held"])
-
-    def test_a_forked_process_has_a_thread_and_connections_of_its_own(self) -> None:
-        script = """
-def renewed(lease):
-    first = lease._keeper.last
-    while lease._keeper.last is first:
-        lease.check()
-        time.sleep(0.01)
-lease = client.lock(key + "/parent", ttl=6)
-if os.fork() == 0:
-    with client.lock(key + "/child", ttl=6) as mine:
-        renewed(mine)
-    print(threading.active_count(), flush=True)
-    sys.exit(0)
-assert os.wait()[1] == 0
-renewed(lease)
-lease.release()
-print(threading.active_count())
-"""
-        self.assertEqual(self.run_to_its_end(self.a, script), "2\n2\n")
-        self.free(self.key + "/child")
-        self.free(self.key + "/parent")
 
     def forks(self) -> list[str]:
         """Ways in which a child of the process, forked where `END` stands, ends."""
@@ -189,7 +167,7 @@ asyncio.run(main())
         self.assertEqual(len(proxy.requests("/release")), 1)
         self.assertEqual([body["outcome"] for body in proxy.requests("/post")], ["success"])
 
-    def test_34_workers_that_are_forked_after_the_first_calls_share_no_connection(self) -> None:
+    def test_34_forked_workers_have_a_thread_and_connections_of_their_own(self) -> None:
         script = """
 client.lock(key + "/seen").release()
 before = client.events(key + "/before")
@@ -201,6 +179,12 @@ while before._reading._stream is None:
 for worker in range(4):
     if os.fork() == 0:
         before.close()
+        with client.lock(f"{key}/kept/{worker}", ttl=3) as kept:
+            first = kept._keeper.last
+            while kept._keeper.last is first:
+                kept.check()
+                time.sleep(0.01)
+        assert threading.active_count() == 2
         for turn in range(20):
             with client.lock(f"{key}/{worker}", ttl=6) as lease:
                 assert client.once([key, worker, turn], lambda _: turn, operation="worker").result == turn

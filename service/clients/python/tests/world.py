@@ -110,8 +110,8 @@ class Proxy:
     hides = False
     # A key in paths becomes another one.
     merges = ("", "")
-    # Answers some requests itself, by path and body: a status and a body.
-    answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any]] | None] = staticmethod(lambda path, body: None)
+    # Answers some requests itself, by path and body: a status, and a body or a page, which is no JSON.
+    answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any] | str] | None] = staticmethod(lambda path, body: None)
     # The length of the longest request.
     longest = 0
     # So many of the next answers come only after a lease of a second has ended.
@@ -123,7 +123,6 @@ class Proxy:
         self.seen: list[tuple[str, float, dict[str, Any]]] = []
         self._stopped = threading.Event()
         self._lose: dict[str, int] = {}
-        self._refuse = 0
         # Of requests of this path, after those whose answers were lost: the status, the code, and after how many ms to come again, if any.
         self.then_refuse: dict[str, tuple[Any, ...]] = {}
         proxy = self
@@ -133,6 +132,9 @@ class Proxy:
 
             def do_POST(self) -> None:
                 proxy._pass_on(self, node)
+
+            def do_GET(self) -> None:
+                proxy.answer(self, 200, b"<html>where a redirection leads")
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -144,10 +146,6 @@ class Proxy:
     def lose(self, verb: str, times: int = 1) -> None:
         """Loses the next answers to requests of paths that end so."""
         self._lose[verb] = times
-
-    def refuse(self, times: int) -> None:
-        """Answers the next requests with 503 and `Retry-After: 1`."""
-        self._refuse = times
 
     def requests(self, verb: str) -> list[dict[str, Any]]:
         return [body for path, _, body in self.seen if path.endswith(verb)]
@@ -163,16 +161,11 @@ class Proxy:
         self.seen.append((handler.path, time.monotonic(), json.loads(body)))
         self.longest = max(self.longest, len(body))
         if own := self.answers(handler.path, json.loads(body)):
-            return self.answer(handler, own[0], json.dumps(own[1]).encode())
-        if self._refuse > 0:
-            self._refuse -= 1
-            problem = {"code": "overloaded", "detail": "This proxy refuses.", "retry_after_ms": 1000}
-            return self.answer(handler, 503, json.dumps(problem).encode(), 1)
+            status, answered = own
+            return self.answer(handler, status, (answered if isinstance(answered, str) else json.dumps(answered)).encode())
         if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
             status, code, *after = self.then_refuse[verb]
-            retry_after_ms = sum(after)
-            problem = {"code": code, "detail": "This proxy refuses.", "retry_after_ms": retry_after_ms}
-            return self.answer(handler, status, json.dumps(problem).encode(), retry_after_ms // 1_000)
+            return self.answer(handler, status, json.dumps(problem(code, sum(after))).encode())
         if self.hangs and self.hangs.encode() in body:
             self._stopped.wait()
         if self.ends_waits and b'"wait_ms"' in body:
@@ -204,16 +197,20 @@ class Proxy:
         self.answer(handler, response.status, answer)
 
     @staticmethod
-    def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes, retry_after_s: int = 0) -> None:
+    def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
-        if retry_after_s:
-            handler.send_header("Retry-After", str(retry_after_s))
+        if status == 302:
+            handler.send_header("Location", "/login")
         try:
             handler.end_headers()
             handler.wfile.write(body)
         except OSError:
             pass  # the client has given up
+
+
+def problem(code: str, retry_after_ms: int = 0) -> dict[str, Any]:
+    return {"code": code, "detail": "This proxy refuses.", "retry_after_ms": retry_after_ms}
 
 
 class Background:
@@ -301,17 +298,18 @@ class Scenario(unittest.TestCase):
 
         eventually(nothing, f"{key} is free")
 
-    def until_renewed(self, *leases: Any) -> None:
-        """Waits for a renewal of each lease, or of an attempt, that was sent from now on."""
-        if not IS_PYTHON:
-            leases[0].agent.call("renewed", leases=[lease.lease for lease in leases])
-            return
-        before = [lease._keeper.last.sent for lease in leases]
+    @staticmethod
+    def until_renewed(*leases: Any) -> None:
+        """Waits for a renewal of each lease, or of an attempt, that is answered from now on: then more is left of it."""
+        left = [lease.remaining() for lease in leases]
+        waiting = set(range(len(leases)))
 
         def all_renewed() -> bool:
-            renewed = [lease._keeper.last.sent > sent for lease, sent in zip(leases, before)]
-            return all(renewed) or any(lease.lost.is_set() for lease in leases)
+            for number in list(waiting):
+                before, left[number] = left[number], leases[number].remaining()
+                if left[number] > before:
+                    waiting.remove(number)
+                leases[number].check()
+            return not waiting
 
         eventually(all_renewed, "a renewal")
-        for lease in leases:
-            self.assertFalse(lease.lost.is_set(), lease._keeper.loss)

@@ -14,6 +14,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::background::Place;
+use crate::claim::{ENTER, FOR_EVER, Pending, path_of_post, record, report};
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
@@ -21,7 +23,6 @@ use crate::transport::{ANSWER_MAX, Failure, Pause};
 
 /// Longest time for a report that goes on behind the caller's back.
 const REPORT_MAX: Duration = Duration::from_secs(10);
-const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
 /// Nodes keep no longer result, and refuse the body of a request that is much longer.
 const RESULT_BYTES_MAX: usize = 64 * 1_024;
 /// Nodes keep 2 KiB.
@@ -82,8 +83,11 @@ pub struct Attempt {
     id: String,
     stamp: String,
     answer: Value,
-    /// What is sent if the run succeeds, when it was made without a claim.
-    entry: Option<Map<String, Value>>,
+    /// What is entered of a success that no node has recorded; none if the work does not proceed in an outage.
+    run: Option<Box<Map<String, Value>>>,
+    /// Of a run without a claim: the claim that may have been made after all, and the place of the entry.
+    unclaimed: Option<Box<(Pending, Place)>>,
+    is_claimed: bool,
     on_expiry: OnExpiry,
     state: watch::Sender<AttemptState>,
     /// When the last call was sent that was answered, in ms.
@@ -108,11 +112,13 @@ impl Attempt {
         sent: Moment,
         lease: Duration,
         on_expiry: OnExpiry,
+        run: Option<Map<String, Value>>,
         answer: &Value,
     ) -> Result<Self, Error> {
         let text = |name: &str| answer[name].as_str().map(str::to_owned);
         let (Some(id), Some(stamp)) = (text("id"), text("stamp")) else {
-            return Err(Error::Invalid("the grant has no stamp".to_owned()));
+            let fields = json!({ "detail": "the answer is no claim: it has no stamp" });
+            return Err(Error::Refused(Problem::new(200, fields.as_object().cloned().unwrap_or_default())));
         };
         let left = answer["ttl_ms"].as_u64().map_or(lease, Duration::from_millis);
         // With `block`, an expired attempt still keeps every other one out.
@@ -133,23 +139,37 @@ impl Attempt {
         // An outcome that is not reported blocks the operation, or lets it be done twice: it is worth some patience.
         let patience = client.patience.max(left);
         let client = client.patience(patience);
-        let (answer, entry, runtime) = (answer.clone(), None, Handle::current());
-        Ok(Self { client, id, stamp, answer, entry, on_expiry, state, beaten, heart, runtime })
+        let (answer, unclaimed, is_claimed, runtime) = (answer.clone(), None, true, Handle::current());
+        Ok(Self {
+            client,
+            id,
+            stamp,
+            answer,
+            run: run.map(Box::new),
+            unclaimed,
+            is_claimed,
+            on_expiry,
+            state,
+            beaten,
+            heart,
+            runtime,
+        })
     }
 
-    /// A run that the gate has not answered. `entry` says it later.
-    pub(crate) fn without_claim(client: Client, on_expiry: OnExpiry, entry: Map<String, Value>) -> Self {
+    /// A run that the gate has not answered.
+    pub(crate) fn without_claim(client: Client, on_expiry: OnExpiry, claim: Pending, place: Place) -> Self {
+        let (run, unclaimed, is_claimed) = (Some(Box::new(claim.entry())), Some(Box::new((claim, place))), false);
         let state = watch::Sender::new(AttemptState::Running { until: None });
         let (id, stamp, answer, beaten) = (String::new(), String::new(), Value::Null, Arc::default());
         let (heart, runtime) = (tokio::spawn(async {}), Handle::current());
-        Self { client, id, stamp, answer, entry: Some(entry), on_expiry, state, beaten, heart, runtime }
+        Self { client, id, stamp, answer, run, unclaimed, is_claimed, on_expiry, state, beaten, heart, runtime }
     }
 
     /// Whether the gate keeps other attempts out. If not, the gate did not answer, and the operation said
     /// [`OnOutage::Proceed`](crate::OnOutage::Proceed).
     #[must_use]
     pub fn is_claimed(&self) -> bool {
-        self.entry.is_none()
+        self.is_claimed
     }
 
     /// The operation's id; empty without a claim.
@@ -197,7 +217,9 @@ impl Attempt {
 
     /// The work is done: every later caller gets this result. If the future is dropped, the report goes on in the background.
     ///
-    /// Without a claim it returns null at once, and the run is entered in the background: see [`Client::settled`].
+    /// Without a claim it returns null at once, and the run is entered in the background: see [`Client::settled`]. With
+    /// [`OnOutage::Proceed`](crate::OnOutage::Proceed) it also returns null if no node has recorded the success, which is then reported in the
+    /// background.
     ///
     /// # Errors
     /// [`Error::AttemptLost`] if another attempt has taken over: the work may have been done twice.
@@ -259,30 +281,34 @@ impl Attempt {
         self.heart.abort();
         self.state.send_replace(AttemptState::Reported);
         let Value::Object(mut body) = body else { return Ok(Value::Null) };
-        if let Some(entry) = self.entry.take() {
-            self.enter(outcome, entry, body);
+        let run = self.run.take().filter(|_| outcome == "success").map(|mut run| {
+            run.extend(body.clone());
+            Value::from(*run)
+        });
+        if let Some((mut claim, place)) = self.unclaimed.take().map(|unclaimed| *unclaimed) {
+            // Only a success is worth an entry. After a failure, a claim in doubt is given back when it is dropped.
+            claim.is_in_doubt &= outcome == "failure";
+            if let Some(run) = run {
+                let entering = record(self.client.clone(), ENTER.to_owned(), run, None);
+                self.client.background.spawn_in(place, &self.runtime, entering);
+            } else {
+                tracing::warn!(outcome, "a run without a claim has not succeeded: the gate does not learn of it");
+            }
             return Ok(Value::Null);
         }
         body.insert("stamp".to_owned(), self.stamp.clone().into());
         body.insert("outcome".to_owned(), outcome.into());
-        let reporting = report(self.client.clone(), self.id.clone(), body.into());
+        let reporting = report_attempt(self.client.clone(), self.id.clone(), body.into(), run);
         self.client.background.run(&self.runtime, reporting).await
-    }
-
-    /// Without a claim, only a success is worth an entry: nothing is known of the operation yet.
-    fn enter(&self, outcome: &str, mut entry: Map<String, Value>, result: Map<String, Value>) {
-        if outcome != "success" {
-            return tracing::warn!(outcome, "a run without a claim has not succeeded: the gate does not learn of it");
-        }
-        entry.extend(result);
-        let entering = enter(self.client.clone(), entry.into());
-        self.client.background.spawn_if_few(&self.runtime, entering, "a run without a claim is not entered");
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
         self.heart.abort();
+        if let Some(unclaimed) = &mut self.unclaimed {
+            unclaimed.0.is_in_doubt &= self.on_expiry == OnExpiry::Retry;
+        }
         if matches!(self.state.send_replace(AttemptState::Reported), AttemptState::Reported) || !self.is_claimed() {
             return;
         }
@@ -293,35 +319,28 @@ impl Drop for Attempt {
                 json!({ "stamp": self.stamp, "outcome": "unknown", "detail": detail })
             }
         };
-        let reporting = report(self.client.clone(), self.id.clone(), body);
+        let reporting = report_attempt(self.client.clone(), self.id.clone(), body, None);
         self.client.background.spawn(&self.runtime, async move { timeout(REPORT_MAX, reporting).await });
     }
 }
 
-/// Enters a run that was made without a claim. It goes on until a node has answered, or the process ends.
-async fn enter(client: Client, entry: Value) {
-    let for_ever = Moment::now().plus(FOR_EVER);
-    let entered =
-        client.transport.repeat(&Method::POST, "/v1/operations/enter", Some(&entry), client.answer_max, for_ever);
-    match entered.await {
-        Ok(entered) if entered["double_run"] == true => {
-            tracing::warn!(operation = %entered["id"], "a run without a claim may have been a second one");
-        }
-        Ok(entered) => tracing::info!(operation = %entered["id"], "a run without a claim is entered"),
-        Err(error) => {
-            client.background.give_up();
-            tracing::error!(%error, "a run without a claim could not be entered: the operation may be done again");
-        }
+/// Reports the outcome of an attempt. If no node has decided, the success of a `run` is reported later, and the answer is null.
+async fn report_attempt(client: Client, id: String, body: Value, run: Option<Value>) -> Result<Value, Error> {
+    let failure = match report(&client, &id, &body).await {
+        Ok(answer) => return Ok(answer),
+        Err(failure) => failure,
+    };
+    if run.is_some()
+        && !matches!(failure, Failure::Decided(_))
+        && let Some(place) = client.background.place()
+    {
+        let recording = record(client.clone(), path_of_post(&id), body, run);
+        client.background.spawn_in(place, &Handle::current(), recording);
+        return Ok(Value::Null);
     }
-}
-
-/// Repeats the post while no node answers: a repeated post is recorded once.
-pub(crate) async fn report(client: Client, id: String, body: Value) -> Result<Value, Error> {
-    let path = format!("/v1/operations/{id}/post");
-    let until = Moment::now().plus(client.patience);
-    match client.transport.repeat(&Method::POST, &path, Some(&body), client.answer_max, until).await {
-        Err(Error::Refused(problem)) if problem.code() == "operation-superseded" => Err(Error::AttemptLost(problem)),
-        answer => answer,
+    match failure.into_error() {
+        Error::Refused(problem) if problem.code() == "operation-superseded" => Err(Error::AttemptLost(problem)),
+        error => Err(error),
     }
 }
 
@@ -381,7 +400,9 @@ impl Heart {
                         self.until = self.until.map(|_| sent.plus(left));
                         return Ok(());
                     }
-                    Err(Failure::Decided(problem)) if [404, 409].contains(&problem.status()) => return Err(Some(problem)),
+                    Err(Failure::Decided(problem)) if [404, 409].contains(&problem.status()) && !problem.code().is_empty() => {
+                        return Err(Some(problem));
+                    }
                     Err(failure) => failure,
                 },
                 () = sleep_until(until) => break,

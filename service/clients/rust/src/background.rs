@@ -3,20 +3,33 @@
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinHandle;
 
 use crate::error::Error;
 
 const CALLS_MAX: usize = 1_000;
 
-/// The calls that go on in the background. Each of them has a receiver. The value is whether one was given up: a grant may stay.
+/// The calls that go on in the background.
 #[derive(Clone, Debug)]
-pub(crate) struct Background(Arc<watch::Sender<bool>>);
+pub(crate) struct Background {
+    /// Each call has a receiver. The value is whether one was given up: a grant may stay.
+    running: Arc<watch::Sender<bool>>,
+    /// Of calls that may go on for as long as an outage, so that a long one does not fill the memory.
+    places: Arc<Semaphore>,
+}
+
+/// Of a call that may go on for as long as an outage.
+pub(crate) type Place = OwnedSemaphorePermit;
 
 impl Background {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
+        Self { running: Arc::new(watch::Sender::new(false)), places: Arc::new(Semaphore::new(CALLS_MAX)) }
+    }
+
+    /// A place for a call that may go on for as long as an outage; none if a thousand do.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.places.clone().try_acquire_owned().ok()
     }
 
     pub(crate) fn spawn<T: Send + 'static>(
@@ -24,21 +37,18 @@ impl Background {
         runtime: &Handle,
         call: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<T> {
-        let running = self.0.subscribe();
+        let running = self.running.subscribe();
         runtime.spawn(async move {
             let _running = running;
             call.await
         })
     }
 
-    /// Leaves the call out if a thousand go on, so that a long outage does not fill the memory. `then` says what that may mean.
-    pub(crate) fn spawn_if_few(&self, runtime: &Handle, call: impl Future<Output = ()> + Send + 'static, then: &str) {
-        if self.0.receiver_count() < CALLS_MAX {
-            self.spawn(runtime, call);
-        } else {
-            self.give_up();
-            tracing::error!("too many calls go on in the background: {then}");
-        }
+    pub(crate) fn spawn_in(&self, place: Place, runtime: &Handle, call: impl Future<Output = ()> + Send + 'static) {
+        self.spawn(runtime, async move {
+            let _place = place;
+            call.await;
+        });
     }
 
     /// Waits for a call that goes on if the caller stops waiting.
@@ -53,12 +63,12 @@ impl Background {
 
     /// No node says whether a grant was given back.
     pub(crate) fn give_up(&self) {
-        self.0.send_replace(true);
+        self.running.send_replace(true);
     }
 
     /// Whether none was given up.
     pub(crate) async fn ended(&self) -> bool {
-        self.0.closed().await;
-        !*self.0.borrow()
+        self.running.closed().await;
+        !*self.running.borrow()
     }
 }

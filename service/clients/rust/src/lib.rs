@@ -32,6 +32,7 @@ pub mod clock;
 
 mod attempt;
 mod background;
+mod claim;
 mod client;
 mod error;
 mod events;

@@ -21,6 +21,7 @@ use crate::transport::{ANSWER_MAX, Failure, Pause, ms, new_id};
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// How long each later call of a wait lasts: below the time-outs of proxies, and a node that freezes is noticed soon.
 const NEXT_WAIT: Duration = Duration::from_secs(20);
+const WAIT_MIN: Duration = Duration::from_millis(1);
 const TTL: Duration = Duration::from_secs(30);
 
 type OnWait = Arc<dyn Fn(&Problem) + Send + Sync>;
@@ -241,7 +242,8 @@ impl LockRequest {
         loop {
             let ends = self.client.ends(wait_until, silent_since, was_answered);
             let longest = if was_answered { next_wait } else { next_wait.min(ends.left() / 4) };
-            let wait = wait_until.left().min(longest);
+            // A call that waits gets the answer of a wait, also if an outage has taken all of its time.
+            let wait = wait_until.left().min(longest).max(self.wait.min(WAIT_MIN));
             let body = self.body(&pending.lease_id, wait, &ticket);
             let sent = Moment::now();
             let might_be_granted = std::mem::replace(&mut pending.is_in_doubt, true);
@@ -277,7 +279,10 @@ impl LockRequest {
                     let was_in_doubt = silent_since.take().is_some();
                     // Another refusal, such as that of an API key, says nothing about an earlier call without an answer.
                     pending.is_in_doubt = may_be_granted && ![409, 410, 423].contains(&problem.status());
-                    pause = self.pause();
+                    let is_early = sent.elapsed() < wait / 2;
+                    if !is_early {
+                        pause = self.pause();
+                    }
                     match problem.code() {
                         _ if problem.status() == 423 && wait_until.has_passed() => {
                             return Err(Error::NotAcquired(problem));
@@ -292,6 +297,11 @@ impl LockRequest {
                                 let retry_after =
                                     Duration::from_millis(problem.field("retry_after_ms").as_u64().unwrap_or(100));
                                 sleep_until(Moment::now().plus(retry_after.min(wait_until.left()))).await;
+                            } else if is_early {
+                                // A node that is about to stop ends waits early.
+                                self.client.transport.avoid_preferred();
+                                let before_next = pause.next(&Failure::Decided(problem));
+                                sleep_until(Moment::now().plus(before_next.min(wait_until.left()))).await;
                             }
                         }
                         "invalid-ticket" if !ticket.is_null() => ticket = Value::Null,
@@ -322,7 +332,7 @@ impl LockRequest {
                         )
                         .await
                     {
-                        return Err(failure.into_error());
+                        return Err(pause.last(failure).into_error());
                     }
                 }
             }

@@ -7,21 +7,18 @@ use std::time::Duration;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::{Map, Value, json};
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
-use tokio::runtime::Handle;
+use serde_json::{Map, Value};
 
-use crate::attempt::{Attempt, Failed, OnExpiry, report};
+use crate::attempt::{Attempt, Failed, OnExpiry};
+use crate::claim::{PRE, Pending, is_about_attempt};
 use crate::client::Client;
-use crate::clock::Moment;
+use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
 use crate::transport::{Failure, Pause, ms, new_id};
 
 /// How long each call of a wait lasts.
 const WAIT_PER_CALL: Duration = Duration::from_secs(20);
 const TTL: Duration = Duration::from_secs(60);
-const PRE: &str = "/v1/operations/pre";
 
 /// What happens while the gate does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +27,8 @@ pub enum OnOutage {
     #[default]
     Closed,
     /// The work is done without a claim, and nothing keeps two callers apart: for work that would rather be done twice than not at all.
-    /// A success is entered afterwards, in the background, for as long as the process lives. See [`Attempt::is_claimed`].
+    /// A success is entered afterwards, in the background, for as long as the process lives. See [`Attempt::is_claimed`]. So is the success of
+    /// an attempt that no node has recorded. While a thousand of both are not entered, no other run begins.
     Proceed,
 }
 
@@ -146,10 +144,10 @@ impl Operation {
         self
     }
 
-    /// How long a success is remembered; a day unless set. Then the work may be done again.
+    /// How long a success is remembered; a day unless set. Then the work may be done again. Nodes refuse it together with
+    /// [`permanent`](Self::permanent).
     #[must_use]
-    pub fn retention(mut self, retention: Duration) -> Self {
-        self.fields.remove("permanent");
+    pub fn retention(self, retention: Duration) -> Self {
         self.field("retention_ms", ms(retention))
     }
 
@@ -161,8 +159,7 @@ impl Operation {
 
     /// A success is remembered for ever.
     #[must_use]
-    pub fn permanent(mut self) -> Self {
-        self.fields.remove("retention_ms");
+    pub fn permanent(self) -> Self {
         self.field("permanent", true)
     }
 
@@ -261,14 +258,24 @@ impl Operation {
             };
             match answer {
                 Ok(answer) => {
-                    let attempt = Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, &answer);
+                    let run = (self.on_outage == OnOutage::Proceed).then(|| pending.entry());
+                    let attempt = Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, run, &answer);
+                    // It may be a claim all the same.
+                    pending.is_in_doubt = attempt.is_err();
                     return attempt.map(Begun::Go);
                 }
                 Err(Failure::Decided(problem)) => {
                     if problem.code() == "operation-in-progress" && !wait_until.has_passed() {
-                        pause = Pause::new(nodes);
                         silent_since = None;
                         was_answered = true;
+                        if sent.elapsed() >= wait / 2 {
+                            pause = Pause::new(nodes);
+                            continue;
+                        }
+                        // A node that is about to stop ends waits early.
+                        self.client.transport.avoid_preferred();
+                        let before_next = pause.next(&Failure::Later(problem));
+                        sleep_until(Moment::now().plus(before_next.min(wait_until.left()))).await;
                         continue;
                     }
                     return refused(problem);
@@ -283,10 +290,16 @@ impl Operation {
                     {
                         continue;
                     }
-                    // Not before: a planned switch of the gate is over by then. And not beside an attempt that is known to run.
-                    if self.on_outage == OnOutage::Proceed && failure.is_outage() && !was_answered {
-                        let entry = pending.proceed();
-                        return Ok(Begun::Go(Attempt::without_claim(self.client.clone(), self.on_expiry, entry)));
+                    let failure = pause.last(failure);
+                    // Not before: a planned switch of the gate is over by then. And not beside an attempt that is known to run, nor if too many
+                    // runs are not entered.
+                    if self.on_outage == OnOutage::Proceed
+                        && failure.is_outage()
+                        && !was_answered
+                        && let Some(place) = self.client.background.place()
+                    {
+                        let attempt = Attempt::without_claim(self.client.clone(), self.on_expiry, pending, place);
+                        return Ok(Begun::Go(attempt));
                     }
                     return Err(failure.into_error());
                 }
@@ -342,77 +355,6 @@ impl Operation {
             }
         }
     }
-}
-
-/// A claim that may have been made. When the begin ends without it, or its future is dropped, it is given back.
-struct Pending {
-    client: Client,
-    body: Value,
-    lease: Duration,
-    /// An answer was lost: the claim may have been made.
-    is_in_doubt: bool,
-    runtime: Handle,
-}
-
-impl Pending {
-    fn new(client: &Client, body: Map<String, Value>, lease: Duration) -> Self {
-        Self { client: client.clone(), body: body.into(), lease, is_in_doubt: false, runtime: Handle::current() }
-    }
-}
-
-impl Pending {
-    /// The entry of a run without a claim. If the claim was made after all, the entry is its end, because both name the same attempt.
-    fn proceed(&mut self) -> Map<String, Value> {
-        self.is_in_doubt = false;
-        let Value::Object(mut entry) = self.body.take() else { return Map::new() };
-        for name in ["ttl_ms", "wait_ms", "on_expiry", "keep_contents"] {
-            entry.remove(name);
-        }
-        let ran_at = OffsetDateTime::now_utc().format(&Rfc3339).unwrap_or_default();
-        entry.insert("ran_at".to_owned(), ran_at.into());
-        entry
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if self.is_in_doubt {
-            let giving_back = give_back(self.client.clone(), self.body.take(), self.lease);
-            self.client.background.spawn_if_few(&self.runtime, giving_back, "an operation may stay blocked");
-        }
-    }
-}
-
-/// Repeats a pre until a node says whether the claim was made, at most for the length of its lease. Its work has not begun: the
-/// attempt is reported as a failure.
-async fn give_back(client: Client, mut body: Value, lease: Duration) {
-    body["wait_ms"] = 0.into();
-    let until = Moment::now().plus(lease);
-    let mut pause = Pause::new(client.transport.nodes());
-    let answer = loop {
-        match client.transport.call(&Method::POST, PRE, Some(&body), client.answer_max).await {
-            Ok(answer) => break answer,
-            Err(Failure::Decided(problem)) if is_about_attempt(&problem) => return,
-            Err(failure) if pause.after(&failure, until).await => {}
-            Err(_) => {
-                client.background.give_up();
-                return tracing::error!("no node says whether an operation was claimed: it may stay blocked");
-            }
-        }
-    };
-    if let (Some(id), Some(stamp)) = (answer["id"].as_str(), answer["stamp"].as_str()) {
-        let patience = client.patience.max(lease);
-        let failure = json!({ "stamp": stamp, "outcome": "failure" });
-        let background = client.background.clone();
-        if let Err(Error::Unreachable(_)) = report(client.patience(patience), id.to_owned(), failure).await {
-            background.give_up();
-        }
-    }
-}
-
-/// Whether the answer to a repeated pre shows that no earlier call of this attempt has claimed the operation.
-fn is_about_attempt(problem: &Problem) -> bool {
-    [409, 422].contains(&problem.status()) && !problem.code().is_empty()
 }
 
 fn refused(problem: Problem) -> Result<Begun, Error> {

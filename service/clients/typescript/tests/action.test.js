@@ -7,12 +7,12 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, test } from "node:test";
+import { createInterface } from "node:readline";
 import { text } from "node:stream/consumers";
 import { fileURLToPath } from "node:url";
 
-import { eventually, freshKey, isFree, startNode, world } from "./world.js";
+import { a, b, eventually, freshKey, isFree } from "./world.js";
 
-const nodes = world();
 const directories = [];
 after(() => Promise.all(directories.map((directory) => rm(directory, { recursive: true }))));
 
@@ -23,7 +23,7 @@ async function job(repository, key, inputs = {}, runner = 'exec "$0" "$1"') {
   const env = {
     ...process.env,
     INPUT_KEY: key,
-    INPUT_URL: `${nodes.a.url},${nodes.b.url}`,
+    INPUT_URL: `${a.url},${b.url}`,
     INPUT_WAIT: "6h",
     INPUT_TTL: "60s",
     ...inputs,
@@ -50,7 +50,7 @@ async function job(repository, key, inputs = {}, runner = 'exec "$0" "$1"') {
   };
 }
 
-const waiters = (key, count) => eventually(async () => (await nodes.a.lock(key)).waiters === count, `${count} waiters`);
+const waiters = (key, count) => eventually(async () => (await a.lock(key)).waiters === count, `${count} waiters`);
 
 test("jobs of several repositories hold the lock one after the other, in the order in which they came", async () => {
   const key = freshKey();
@@ -73,7 +73,7 @@ test("jobs of several repositories hold the lock one after the other, in the ord
   }
   assert.equal((await last.release()).code, 0);
   assert.ok(tokens[0] < tokens[1] && tokens[1] < tokens[2], String(tokens));
-  await isFree(nodes.a, key);
+  await isFree(key);
 });
 
 test("a job that may not wait fails, and names the run that holds the lock", async () => {
@@ -97,14 +97,14 @@ test("a job that is cancelled while it waits leaves the queue", async () => {
   await waiters(key, 0);
   assert.deepEqual(await second.release(), { code: 0, said: "" });
   await first.release();
-  await isFree(nodes.a, key);
+  await isFree(key);
 });
 
 test("a job fails at its end if it has lost the lock meanwhile", async () => {
   const key = freshKey();
   const first = await job("acme/shop", key);
   await first.hold.ended;
-  await nodes.a.force(key);
+  await a.force(key);
   const { code, said } = await first.release();
   assert.ok(code === 1 && said.includes(`${key} was not held until the end of the job`), said);
   const again = await first.release();
@@ -116,13 +116,17 @@ test("a runner that dies does not keep the lock", async () => {
   const first = await job("acme/shop", key, {}, '"$0" "$1" && read -r line');
   await eventually(first.token, "the lock");
   first.hold.child.kill("SIGKILL");
-  await isFree(nodes.a, key);
+  await isFree(key);
 });
 
-test("a node at https is trusted for the authorities that ca names", async () => {
-  const { CLIENT_TLS: tls, LATCHGATE_CA: ca } = process.env;
-  const node = await startNode(["--tls-cert", `${tls}/cert.pem`, "--tls-key", `${tls}/key.pem`]);
-  const first = await job("acme/shop", freshKey(), { INPUT_URL: node.url, INPUT_CA: ca, LATCHGATE_CA: "" });
+test("a node at https is trusted for the authorities that ca names", async (context) => {
+  const { CLIENT_BINARY: binary, CLIENT_TLS: tls, LATCHGATE_CA: ca } = process.env;
+  const cwd = await mkdtemp(join(tmpdir(), "node-"));
+  directories.push(cwd);
+  const node = spawn(binary, ["serve", "--listen", "127.0.0.1:0", "--tls-cert", `${tls}/cert.pem`, "--tls-key", `${tls}/key.pem`], { cwd });
+  context.after(() => node.kill("SIGKILL"));
+  const [line] = await once(createInterface(node.stdout), "line");
+  const first = await job("acme/shop", freshKey(), { INPUT_URL: line.split(" ").at(-1), INPUT_CA: ca, LATCHGATE_CA: "" });
   assert.deepEqual(await first.hold.ended, { code: 0, said: "" });
   assert.equal((await first.release()).code, 0);
 });

@@ -3,12 +3,13 @@
 import { createInterface } from "node:readline";
 
 import { Client, LatchgateError, NotDone } from "../src/index.js";
-import { aborted, untilRenewed } from "./world.js";
+import { aborted } from "./world.js";
 
 const clients = new Map();
 const leases = new Map();
 const works = new Map();
 const waits = new Map();
+const streams = new Map();
 const thrown = new WeakSet();
 
 const say = (message) => process.stdout.write(JSON.stringify(message) + "\n");
@@ -42,7 +43,6 @@ const calls = {
     }
   },
   lost: async ({ lease }) => said(await aborted(leases.get(lease).signal)),
-  renewed: ({ leases: numbers }) => untilRenewed(...numbers.map((number) => leases.get(number))),
   release: ({ lease }) => leases.get(lease).release(),
   forget() {},
   async once({ client, contents, ...options }, number) {
@@ -60,7 +60,11 @@ const calls = {
     return error ? reject(error) : resolve(result);
   },
   cancel: ({ call }) => waits.get(call)?.abort(),
-  close() {},
+  events({ client, key, after }, number) {
+    streams.set(number, clients.get(client).events(key, { after }));
+    return number;
+  },
+  next: async ({ events }) => (await streams.get(events).next()).value,
 };
 
 for await (const line of createInterface(process.stdin)) {

@@ -8,72 +8,51 @@ import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
 import { Client } from "../src/index.js";
-import { clientOf, freshKey, isFree, startRecorder, world } from "./world.js";
+import { a, b, clientOf, freshKey, isFree, startRecorder } from "./world.js";
 
-const nodes = world();
-
-test("an unknown option is refused by its name", async () => {
-  const { signal } = new AbortController();
-  const client = clientOf(nodes.a);
-  const calls = [
-    async () => new Client([nodes.a.url], { ttlMs: 1 }),
-    () => client.lock("k", { ttl: 1 }),
-    () => client.tryLock("k", { waitMs: 1 }),
-    () => client.withLock("k", { ttl: 1 }, () => assert.fail("it runs")),
-    () => client.multilock(["k"], { shared: true }),
-    () => client.multilock([{ key: "k", share: true }]),
-    () => client.once("k", () => assert.fail("it runs"), { operation: "test", onExpire: "retry" }),
-    () => client.revoke("k", { grace: 1 }),
-    async () => client.events("k", { since: "1", signal }),
-    async () => client.events({ prefixes: "k" }),
-  ];
-  const names = ["ttlMs", "ttl", "waitMs", "ttl", "shared", "share", "onExpire", "grace", "since", "prefixes"];
-  for (const [index, call] of calls.entries()) {
-    await assert.rejects(call, (error) => error instanceof TypeError && error.message.includes(`no option "${names[index]}"`));
-  }
-  await assert.rejects(client.lock("k", 30_000), TypeError);
-  assert.throws(() => new Client({ apiKey: "lgk_1" }), (error) => error instanceof TypeError && error.message.includes("the URLs first"));
-  assert.throws(() => new Client(["localhost"]), (error) => error instanceof TypeError && error.message.includes('the URL of a node: "localhost"'));
-  await isFree(nodes.a, "k");
-});
-
-test("an option of another type is refused by its name", async () => {
-  const client = clientOf(nodes.a);
+test("an option that is unknown or of another type is refused by its name", async () => {
+  const client = clientOf(a);
   const fail = () => assert.fail("it runs");
   const calls = {
-    minHoldMs: () => client.lock("k", { minHoldMs: NaN }),
-    delayMs: () => client.lock("k", { delayMs: Infinity }),
-    waitMs: () => client.lock("k", { waitMs: "5" }),
-    maxHoldMs: () => client.withLock("k", { maxHoldMs: 1.5 }, fail),
-    ttlMs: () => client.once("k", fail, { operation: "test", ttlMs: null }),
-    permits: () => client.tryLock("k", { permits: "2", limit: 3 }),
-    shared: () => client.multilock([{ key: "k", shared: "no" }]),
-    owner: () => client.multilock(["k"], { owner: 7 }),
-    group: () => client.lock("k", { limit: 2, group: "\ud800" }),
-    barge: () => client.lock("k", { barge: 1 }),
-    permanent: () => client.once("k", fail, { operation: "test", permanent: "yes" }),
-    label: () => client.once("k", fail, { operation: "test", label: 7 }),
-    onOutage: () => client.once("k", fail, { operation: "test", onOutage: "open" }),
-    onExpiry: () => client.once("k", fail, { operation: "test", onExpiry: "Block" }),
-    token: () => client.revoke("k", { token: NaN }),
-    metadata: () => client.lock("k", { metadata: ["a"] }),
-    signal: () => client.lock("k", { signal: new AbortController() }),
-    after: async () => client.events("k", { after: "1\r\nX: y" }),
-    retryForMs: async () => new Client(nodes.a.url, { retryForMs: "2000" }),
+    'Client has no option "ttlMs"': async () => new Client([a.url], { ttlMs: 1 }),
+    "Client takes the URLs first": async () => new Client({ apiKey: "lgk_1" }),
+    'the URL of a node: "localhost"': async () => new Client(["localhost"]),
+    'lock has no option "ttl"': () => client.lock("k", { ttl: 1 }),
+    'tryLock has no option "waitMs"': () => client.tryLock("k", { waitMs: 1 }),
+    'withLock has no option "ttl"': () => client.withLock("k", { ttl: 1 }, fail),
+    'multilock has no option "shared"': () => client.multilock(["k"], { shared: true }),
+    'a key of multilock has no option "share"': () => client.multilock([{ key: "k", share: true }]),
+    'once has no option "onExpire"': () => client.once("k", fail, { operation: "test", onExpire: "retry" }),
+    'revoke has no option "grace"': () => client.revoke("k", { grace: 1 }),
+    'events has no option "since"': async () => client.events("k", { since: "1" }),
+    'the first argument of events has no option "prefixes"': async () => client.events({ prefixes: "k" }),
+    "lock takes an object, not 30000": () => client.lock("k", 30_000),
+    "minHoldMs of lock": () => client.lock("k", { minHoldMs: NaN }),
+    "waitMs of lock": () => client.lock("k", { waitMs: "5" }),
+    "ttlMs of once": () => client.once("k", fail, { operation: "test", ttlMs: null }),
+    "shared of a key of multilock": () => client.multilock([{ key: "k", shared: "no" }]),
+    "owner of multilock": () => client.multilock(["k"], { owner: 7 }),
+    "group of lock": () => client.lock("k", { limit: 2, group: "\ud800" }),
+    "onOutage of once": () => client.once("k", fail, { operation: "test", onOutage: "open" }),
+    "token of revoke": () => client.revoke("k", { token: NaN }),
+    "metadata of lock": () => client.lock("k", { metadata: ["a"] }),
+    "signal of lock": () => client.lock("k", { signal: new AbortController() }),
+    "after of events": async () => client.events("k", { after: "1\r\nX: y" }),
+    "retryForMs of Client": async () => new Client(a.url, { retryForMs: "2000" }),
+    "fence needs the token of a lease": () => client.fence("k", NaN),
   };
-  for (const [name, call] of Object.entries(calls)) {
-    await assert.rejects(call, (error) => error instanceof TypeError && error.message.startsWith(`${name} of `), name);
+  for (const [says, call] of Object.entries(calls)) {
+    await assert.rejects(call, (error) => error instanceof TypeError && error.message.includes(says), says);
   }
   for (const key of [undefined, null, 42, {}, "\udfff"]) {
     await assert.rejects(client.lock(key), TypeError);
     await assert.rejects(client.fence(key, 1), TypeError);
   }
-  await assert.rejects(client.fence("k", NaN), TypeError);
-  await isFree(nodes.a, "k");
+  await isFree("k");
 });
 
-test("what JSON cannot say is refused with its path, and not left out of an identity", async () => {
-  const recorder = await startRecorder(nodes.a);
+test("what JSON cannot say is refused with its path", async (context) => {
+  const recorder = await startRecorder(context);
   const client = clientOf(recorder);
   const fail = () => assert.fail("it runs");
   class Order {
@@ -91,7 +70,6 @@ test("what JSON cannot say is refused with its path, and not left out of an iden
     [[1, NaN], "contents[1] is NaN"],
     [{ "a b": -Infinity }, 'contents["a b"] is -Infinity'],
     [{ lines: new Map([[1, 2]]) }, "contents.lines is a Map"],
-    [new Set([1]), "contents is a Set"],
     [{ price: () => 5 }, "contents.price is a function"],
     [{ kind: Symbol("a") }, "contents.kind is a symbol"],
     [{ id: 5n }, "contents.id is a bigint"],
@@ -99,21 +77,15 @@ test("what JSON cannot say is refused with its path, and not left out of an iden
     [{ name: "\ud83d" }, "contents.name is a string with half"],
     [{ "\udc00": 1 }, "contents has a name with half"],
     [{ at: new Date(NaN) }, "contents.at has nothing to say"],
-    [{ body: new Uint8Array([1, 2]) }, "contents.body is a Uint8Array"],
-    [{ error: new RangeError("no") }, "contents.error is a RangeError"],
     [{ found: /(?<year>\d+)/.exec("in 2026") }, "contents.found is an array with members that have names"],
     [[1, , 3], "contents[1] is undefined"],
     [{ [Symbol("id")]: 7, a: 1 }, "contents has members that JSON leaves out"],
     [{ hidden }, "contents.hidden has members that JSON leaves out"],
     [{ big: 2 ** 53 }, "contents.big is 9007199254740992"],
-    [{ boxed: new String("a") }, "contents.boxed is a String"],
     [Object.create({ inherited: 1 }), "contents is a Object"],
     [circular, "contents.within[0].within"],
     [undefined, "contents is undefined"],
     ["", "contents says nothing"],
-    [{}, "contents says nothing"],
-    [[], "contents says nothing"],
-    [null, "contents says nothing"],
     [{ a: null, b: [null, { c: "" }] }, "contents says nothing"],
   ];
   for (const [contents, begins] of refused) {
@@ -142,19 +114,16 @@ test("what JSON cannot say is refused with its path, and not left out of an iden
   assert.equal(JSON.stringify(bodies[1]), JSON.stringify({ order, named }));
 });
 
-test("a wrong call of `once` or `withLock` is noticed before the pre", async () => {
-  const recorder = await startRecorder(nodes.a);
+test("a wrong call of `once` or `withLock` is noticed before the pre", async (context) => {
+  const recorder = await startRecorder(context);
   const client = clientOf(recorder);
   const fail = () => assert.fail("it runs");
   await assert.rejects(client.once("k", fail), (error) => error instanceof TypeError && error.message.includes("{ operation }"));
-  await assert.rejects(client.once("k", fail, "charge"), (error) => error instanceof TypeError && error.message.includes("{ operation }"));
   await assert.rejects(client.once("k", { operation: "charge" }), TypeError);
-  await assert.rejects(client.once(fail, "k", { operation: "charge" }), TypeError);
   await assert.rejects(client.once("k", (order, amount) => fail(order, amount), { operation: "charge" }), /takes 2 arguments/);
   await assert.rejects(client.withLock("k", (lease, done) => fail(lease, done)), /takes 2 arguments/);
   await assert.rejects(client.withLock("k", {}), TypeError);
   await assert.rejects(client.withLock("k", fail, { shared: true }), /takes the options before the work/);
-  await assert.rejects(client.withLock({ shared: true }, "k", fail), TypeError);
   await assert.rejects(client.once("k", { operation: "charge" }, fail), /once\(contents, work, options\)/);
   assert.deepEqual(recorder.bodies, []);
 });
@@ -168,7 +137,7 @@ test("the examples of the README run", async () => {
   const directory = await mkdtemp(join(folder, "tests", "readme-"));
   try {
     await writeFile(join(directory, "examples.js"), examples.join("\n"));
-    const environment = { ...process.env, LATCHGATE_URL: `${nodes.a.url},${nodes.b.url}` };
+    const environment = { ...process.env, LATCHGATE_URL: `${a.url},${b.url}` };
     execFileSync(process.execPath, [join(directory, "examples.js")], { env: environment, encoding: "utf8" });
   } finally {
     await rm(directory, { recursive: true });

@@ -8,9 +8,8 @@ import { after, before, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 
-import { freshKey, isFree, world } from "./world.js";
+import { a, b, freshKey, isFree } from "./world.js";
 
-const nodes = world();
 let directory;
 before(async () => {
   // Inside the package, so that a program finds it by its name.
@@ -22,7 +21,7 @@ after(() => rm(directory, { recursive: true }));
 async function run(name, code) {
   const file = join(directory, name);
   await writeFile(file, code);
-  const env = { ...process.env, LATCHGATE_URL: `${nodes.a.url},${nodes.b.url}` };
+  const env = { ...process.env, LATCHGATE_URL: `${a.url},${b.url}` };
   const { stdout } = await promisify(execFile)(process.execPath, [file], { env, encoding: "utf8", timeout: 60_000 });
   return stdout.trim();
 }
@@ -44,7 +43,7 @@ test("a process ends after its release, though the lease would have lasted longe
     import { Client } from "latchgate";
     await new Client(undefined, { retryForMs: 30_000 }).withLock(${JSON.stringify(key)}, { ttlMs: 60_000 }, () => {});
   `);
-  await isFree(nodes.b, key);
+  await isFree(key);
 });
 
 test("CommonJS and ES modules get one and the same client", async () => {
@@ -84,7 +83,7 @@ test("a forked process that is sent a lease has no lease", async () => {
     });
   `);
   assert.equal(printed, "undefined undefined false\ntrue");
-  await isFree(nodes.b, key);
+  await isFree(key);
 });
 
 test("48: a run that waits to be entered does not keep its process, whose end reports it", async () => {

@@ -6,9 +6,8 @@ import { LockFactory, Verrou } from "@verrou/core";
 import { registerStoreTestSuite } from "@verrou/core/test_suite";
 import { LatchgateStore, latchgateStore } from "latchgate/verrou";
 
-import { cleanUp, startPair } from "./world.js";
+import { a, b } from "./world.js";
 
-const [a, b] = await startPair();
 const options = [[a.url, b.url], { retryForMs: 30_000 }];
 const createStore = () => new LatchgateStore(...options);
 const counts = { tests: 0, fail: 0 };
@@ -46,9 +45,5 @@ function count({ title, hasError, errors }) {
 }
 
 process.on("exit", () => console.log(`# tests ${counts.tests}\n# fail ${counts.fail}`));
-try {
-  await run();
-} finally {
-  await cleanUp();
-}
+await run();
 process.exit();

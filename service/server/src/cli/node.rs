@@ -40,6 +40,7 @@ pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
 /// A node that was only frozen gives it back by itself, because this client has gone.
 pub async fn settle(client: &Client, max: Duration, signals: &mut Signals) -> bool {
     tokio::select! {
+        biased;
         is_settled = timeout(max, client.settled()) => is_settled.unwrap_or(false),
         _ = signals.end() => false,
     }

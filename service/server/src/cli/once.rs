@@ -65,23 +65,32 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     let (code, is_cut, output, errors) = match ended {
         Ok(Ended::Ran { code, is_cut, output, errors }) => (code, is_cut, output, errors),
         Ok(Ended::NotRun(code)) => {
-            let _ = attempt.fail().await;
+            give_up(attempt, &client, args, &mut signals).await;
             return Ok(code.into());
         }
         Err(error) => {
-            let _ = attempt.fail().await;
+            give_up(attempt, &client, args, &mut signals).await;
             return Err(error);
         }
     };
-    let is_claimed = attempt.is_claimed();
+    let (id, is_claimed) = (attempt.id().to_owned(), attempt.is_claimed());
     let detail = evidence(code, is_cut, &errors);
-    let code = report(args, attempt, code, is_cut, output, &detail).await?;
-    if !is_claimed && !settle(&client, args.node.retry_for.max(GIVE_BACK_MIN), &mut signals).await {
-        eprintln!(
-            "latchgate: CMD was run without the gate, and no node has entered the run: a later run may do it again"
-        );
+    let (code, is_later) = report(args, attempt, code, is_cut, output, &detail).await;
+    // Nothing goes on in the background unless the gate is away.
+    if settle(&client, args.node.retry_for.max(GIVE_BACK_MIN), &mut signals).await || !is_later {
+        return Ok(code);
     }
+    if is_claimed {
+        say_not_recorded(args, &id, args.on_expiry == OnExpiryChoice::Retry);
+        return Ok(UNKNOWN.into());
+    }
+    eprintln!("latchgate: CMD was run without the gate, and no node has entered the run: a later run may do it again");
     Ok(code)
+}
+
+fn say_not_recorded(args: &OnceArgs, id: &str, may_repeat: bool) {
+    let then = if may_repeat { String::new() } else { format!(": {}", resolving(args, id)) };
+    eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
 }
 
 /// What a person needs who must decide whether CMD has done its work.
@@ -101,17 +110,31 @@ fn evidence(code: u8, is_cut: bool, errors: &[u8]) -> String {
 async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> bool {
     let is_settled = settle(client, args.node.retry_for.max(GIVE_BACK_MIN), signals).await;
     if !is_settled {
-        eprintln!(
-            "latchgate: CMD was not run, but no node says whether the operation was claimed: it may stay claimed until its lease ends{}",
-            match args.on_expiry {
-                OnExpiryChoice::Block => ", and then block until a person resolves it as failed",
-                OnExpiryChoice::Retry => "",
-            }
-        );
+        say_claimed(args);
     }
     is_settled
 }
 
+/// CMD was never started: the next run may begin.
+async fn give_up(attempt: Attempt, client: &Client, args: &OnceArgs, signals: &mut Signals) {
+    match attempt.fail().await {
+        // Of an attempt without a claim, one may be there all the same.
+        Ok(_) => _ = give_back(client, args, signals).await,
+        Err(_) => say_claimed(args),
+    }
+}
+
+fn say_claimed(args: &OnceArgs) {
+    eprintln!(
+        "latchgate: CMD was not run, but no node says whether the operation was claimed: it may stay claimed until its lease ends{}",
+        match args.on_expiry {
+            OnExpiryChoice::Block => ", and then block until a person resolves it as failed",
+            OnExpiryChoice::Retry => "",
+        }
+    );
+}
+
+/// Returns the exit code, and whether a success is recorded later.
 async fn report(
     args: &OnceArgs,
     attempt: Attempt,
@@ -119,12 +142,13 @@ async fn report(
     is_cut: bool,
     output: Option<Printed>,
     detail: &str,
-) -> anyhow::Result<ExitCode> {
+) -> (ExitCode, bool) {
     let (id, is_claimed) = (attempt.id().to_owned(), attempt.is_claimed());
     let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
     let is_printed = output.as_ref().is_none_or(|output| !output.is_lost);
     let mut is_kept = false;
-    let reported = if code == 0 && !is_cut {
+    let is_success = code == 0 && !is_cut;
+    let reported = if is_success {
         let kept = match output.map(|output| output.kept.map(String::from_utf8)) {
             Some(Some(Ok(text))) => Some(Value::from(text))
                 .filter(|text| text.to_string().len() <= OUTPUT_BYTES_MAX)
@@ -147,32 +171,33 @@ async fn report(
     } else {
         attempt.leave_unknown(detail).await
     };
-    match reported {
+    let is_later = is_success && matches!(reported, Ok(Value::Null));
+    let code = match reported {
         _ if is_cut => {
             eprintln!("latchgate: CMD was ended, because its lease would have ended: another run may have begun");
-            Ok(LOST.into())
+            LOST
         }
         Ok(_) if code == 0 && !is_printed => {
             let next = if is_kept { ": the next run prints it" } else { "" };
             eprintln!("latchgate: CMD has succeeded, but its output could not be printed{next}");
-            Ok(NOT_PRINTED.into())
+            NOT_PRINTED
         }
-        Ok(_) if code == 0 || may_repeat || !is_claimed => Ok(code.into()),
+        Ok(_) if code == 0 || may_repeat || !is_claimed => code,
         Ok(_) => {
             eprintln!("latchgate: CMD has failed, and may be half done: {}", resolving(args, &id));
-            Ok(code.into())
-        }
-        Err(error) if code == 0 => {
-            failed(&error);
-            let then = if may_repeat { String::new() } else { format!(": {}", resolving(args, &id)) };
-            eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
-            Ok(UNKNOWN.into())
+            code
         }
         Err(error) => {
             failed(&error);
-            Ok(code.into())
+            if code == 0 {
+                say_not_recorded(args, &id, may_repeat);
+                UNKNOWN
+            } else {
+                code
+            }
         }
-    }
+    };
+    (code.into(), is_later)
 }
 
 /// What a person does about an operation whose outcome is unknown.

@@ -52,6 +52,9 @@ async fn locks_are_listed_with_their_times_in_a_chosen_order_and_number() {
     desk.run(&["locks", "close", "free", "--reason", "moving", "--for", "1h"]).ends().await;
     let closed = desk.run(&["locks", "list", "--closed"]).ends().await;
     assert!(closed.out.contains("\tmoving, until 20"), "{closed:?}");
+    desk.run(&["lock", "free", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(75, "");
+    desk.run(&["locks", "open", "free"]).ends().await.assert(0, "free is open.\n");
+    desk.run(&["locks", "open", "free"]).ends().await.assert(0, "free was not closed.\n");
 
     let listed = desk.run(&["locks", "list", "--prefix", "b"]).ends().await;
     let cells: Vec<&str> = listed.out.trim_end_matches('\n').split('\t').collect();
@@ -103,22 +106,6 @@ async fn a_terminal_shows_states_in_colour_unless_that_is_not_wanted() {
 }
 
 #[tokio::test]
-async fn an_order_with_a_token_from_the_screen_does_not_end_a_newer_lease() {
-    let (node, desk) = desk().await;
-    let client = client(&[&node]);
-    let shown = client.lock("k").acquire().await.unwrap().tokens()[0].to_string();
-    until("the lock is free", async || look(&node, "k").await["held"] == false).await;
-    let since = client.lock("k").acquire().await.unwrap();
-    for order in ["force", "revoke"] {
-        let refused = desk.run(&["locks", order, "k", "--token", &shown]).ends().await;
-        assert!(refused.code == Some(64) && refused.err.contains("stale-token"), "{refused:?}");
-    }
-    assert!(since.check().is_ok() && look(&node, "k").await["held"] == true);
-    let token = since.tokens()[0].to_string();
-    desk.run(&["locks", "force", "k", "--token", &token]).ends().await.assert(0, "1 lease ended: k.\n");
-}
-
-#[tokio::test]
 async fn each_event_has_all_its_values_between_tabs() {
     let (_node, desk) = desk().await;
     let script =
@@ -141,6 +128,10 @@ async fn a_refusal_after_a_wait_says_who_holds_the_lock() {
     let _held = client(&[&node]).lock("k").owner("nightly").acquire().await.unwrap();
     let refused = desk.run(&["lock", "k", "--wait", "100ms", "--quiet", "--", "true"]).ends().await;
     assert!(refused.code == Some(75) && refused.err.contains("nightly holds the lock"), "{refused:?}");
+    for order in ["force", "revoke"] {
+        let stale = desk.run(&["locks", order, "k", "--token", "7"]).ends().await;
+        assert!(stale.code == Some(64) && stale.err.contains("stale-token"), "{stale:?}");
+    }
     let waiting = desk.run(&["lock", "k", "--owner", "second", "--", "true"]);
     until("a waiter", async || look(&node, "k").await["waiters"] == 1).await;
     let shown = desk.run(&["locks", "show", "k"]).ends().await;
@@ -347,4 +338,27 @@ async fn every_command_says_by_its_exit_code_why_it_has_failed() {
             assert_eq!(run(&format!("LATCHGATE_API_KEY={api_key}")).await, Some(64), "{command}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_command_whose_output_cannot_be_written_ends_with_exit_code_74() {
+    // An API key that could not be printed is revoked.
+    let (_node, desk) = desk().await;
+    desk.run(&["lock", "k", "--", "true"]).ends().await.assert(0, "");
+    for command in [
+        "locks list --all",
+        "locks show k",
+        "locks history k --json",
+        "engines list",
+        "api-key list --json; latchgate api-key generate",
+        "app list",
+        "openapi",
+    ] {
+        let ended = desk.shell(&format!("latchgate {command} >/dev/full")).ends().await;
+        assert_eq!(ended.code, Some(74), "{command}: {}", ended.err);
+        assert!(!ended.err.contains("panicked"), "{command}: {}", ended.err);
+    }
+    let created = desk.shell("latchgate api-key create --scope admin >/dev/full").ends().await;
+    assert_eq!(created.code, Some(74), "{}", created.err);
+    assert!(created.err.contains("is revoked"), "{}", created.err);
 }

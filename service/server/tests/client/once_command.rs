@@ -37,6 +37,8 @@ async fn the_exit_code_of_the_program_says_whether_the_next_run_begins() {
     assert!(unknown.err.contains(&format!("`{resolve}`")), "{unknown:?}");
     let shown = desk.run(&["operations", "show", listed.out.trim()]).ends().await;
     assert!(shown.code == Some(0) && shown.err.contains(&resolve), "{shown:?}");
+    once("long", &["--permanent"], "echo ran").await.assert(0, "ran\n");
+    once("too-long", &["--retention", "3650d"], "echo ran").await.assert(64, "");
     once("c", &["--on-expiry", "retry"], "exit 4").await.assert(4, "");
     once("c", &["--on-expiry", "retry"], "echo ran").await.assert(0, "ran\n");
     let monthly = ["--every", "1month", "--tz", "Europe/Berlin"];
@@ -108,6 +110,37 @@ async fn a_claim_whose_answer_is_lost_is_given_back_for_some_seconds() {
     lossy.pass_all();
     run.ends().await.assert(69, "");
     desk.run(&["once", "a", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn a_claim_in_doubt_is_given_back_if_the_program_cannot_be_started() {
+    let (node, desk) = desk().await;
+    let lossy = Lossy::of_all(&node, "/pre").await;
+    let args =
+        ["once", "a", "--on-outage", "proceed", "--retry-for", "1s", "--url", &lossy.base_url(), "--", "./absent"];
+    let mut run = desk.run(&args);
+    // It says that the gate does not answer, and tries to start the program.
+    let mut said = [0];
+    run.child.stderr.as_mut().unwrap().read_exact(&mut said).await.unwrap();
+    lossy.pass_all();
+    run.ends().await.assert(127, "");
+    desk.run(&["once", "a", "--wait", "0", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
+}
+
+#[tokio::test]
+async fn a_signal_during_the_report_does_not_change_what_is_said_of_the_run() {
+    let (node, desk) = desk().await;
+    // Several times, because it may have come too late.
+    for (number, (script, code)) in [("exit 3", 3), ("exit 0", 0)].into_iter().cycle().take(8).enumerate() {
+        let lossy = Lossy::of_all(&node, "/post").await;
+        let contents = format!("{number}");
+        let run = desk.run(&["once", &contents, "--url", &lossy.base_url(), "--", "sh", "-c", script]);
+        lossy.until_lost_one().await;
+        run.signal(Signal::SIGTERM);
+        lossy.pass_all();
+        let ended = run.ends().await;
+        assert!(ended.code == Some(code) && !ended.err.contains("recorded"), "{script}: {ended:?}");
+    }
 }
 
 #[tokio::test]
@@ -215,15 +248,6 @@ async fn contents_that_say_nothing_are_refused_before_anything_runs() {
 }
 
 #[tokio::test]
-async fn a_retention_that_no_node_accepts_is_refused_before_the_work() {
-    let (_node, desk) = desk().await;
-    let refused = desk.run(&["once", "a", "--retention", "3650d", "--", "touch", "ran"]).ends().await;
-    assert!(refused.code == Some(64) && refused.err.contains("retention_ms"), "{refused:?}");
-    assert!(!desk.path("ran").exists());
-    desk.run(&["once", "a", "--permanent", "--", "echo", "ran"]).ends().await.assert(0, "ran\n");
-}
-
-#[tokio::test]
 async fn on_a_terminal_a_replay_says_when_and_by_which_run_the_work_was_done() {
     let (_node, desk) = desk().await;
     desk.run(&["once", "a", "--label", "the first", "--", "echo", "receipt"]).ends().await.assert(0, "receipt\n");
@@ -315,4 +339,15 @@ async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards(
     desk.touch("go");
     entering.ends().await.assert(0, "entered\n");
     desk.run(&["once", "a", "--", "echo", "again"]).ends().await.assert(0, "entered\n");
+
+    // One that has a claim, and whose success no node records.
+    let script = "echo $$ >claimed; until [ -e end ]; do sleep 0.1; done; echo ran";
+    let args = ["once", "b", "--retry-for", "1s", "--lease", "2s", "--on-outage", "proceed", "--", "sh", "-c", script];
+    let claimed = desk.run(&args);
+    desk.number("claimed").await;
+    node.kill9();
+    desk.touch("end");
+    let ended = claimed.ends().await;
+    ended.assert(70, "ran\n");
+    assert!(ended.err.contains("CMD has succeeded, but no node has recorded it"), "{ended:?}");
 }

@@ -1,56 +1,39 @@
 //! `latchgate lock` at a terminal, which `script` makes.
 
-use std::process::Stdio;
 use std::time::Duration;
 
-use latchgate_testkit::node::{Node, command};
+use latchgate_testkit::node::Node;
 use latchgate_testkit::{eventually, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, Command};
 
-use crate::world::{BIN, look, node, until_held};
+use crate::world::{Desk, Run, look, node, until_held};
 
 /// A shell with job control at a terminal.
 struct Terminal {
-    shell: Child,
-    dir: tempfile::TempDir,
+    shell: Run,
+    desk: Desk,
 }
 
 impl Terminal {
     fn open(node: &Node) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        // With the signals of a terminal also where the tests run in the background of a shell, which ignores some.
-        let mut script = Command::from(command("env"));
-        let bin = std::path::Path::new(BIN).parent().unwrap();
-        let mut shell = script
-            .args(["--default-signal", "script", "-qec", "bash --norc --noprofile -i", "/dev/null"])
-            .env("PATH", format!("{}:{}", bin.display(), std::env::var("PATH").unwrap()))
-            .env("LATCHGATE_URL", node.base_url())
-            .env("PS1", "> ")
-            .env("TERM", "xterm")
-            .current_dir(dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
+        let desk = Desk::new(&[node]);
+        let shell = "PS1='> ' TERM=xterm exec script -qec 'bash --norc --noprofile -i' /dev/null 2>/dev/null";
+        let mut shell = desk.shell(shell);
         // Reads on, so that the terminal never blocks.
-        let mut output = shell.stdout.take().unwrap();
+        let mut output = shell.child.stdout.take().unwrap();
         tokio::spawn(async move { while output.read(&mut [0; 4_096]).await.is_ok_and(|length| length > 0) {} });
-        Self { shell, dir }
+        Self { shell, desk }
     }
 
     async fn types(&mut self, keys: &str) {
-        let input = self.shell.stdin.as_mut().unwrap();
+        let input = self.shell.child.stdin.as_mut().unwrap();
         input.write_all(keys.as_bytes()).await.unwrap();
         input.flush().await.unwrap();
     }
 
     async fn until_written(&self, name: &str, text: &str) {
-        let path = self.dir.path().join(name);
-        let is_there = || std::future::ready(std::fs::read_to_string(&path).is_ok_and(|found| found == text));
-        until(format!("{text:?} in {name}: {:?}", std::fs::read_to_string(&path)), is_there).await;
+        let is_there = || std::future::ready(self.desk.read(name) == text);
+        until(format!("{text:?} in {name}: {:?}", self.desk.read(name)), is_there).await;
     }
 }
 
@@ -67,7 +50,7 @@ echo "key $key" >key
 async fn a_full_screen_program_has_the_terminal_and_the_shell_has_it_afterwards() {
     let node = node().await;
     let mut terminal = Terminal::open(&node);
-    std::fs::write(terminal.dir.path().join("full-screen"), FULL_SCREEN).unwrap();
+    std::fs::write(terminal.desk.path("full-screen"), FULL_SCREEN).unwrap();
     terminal.types("latchgate lock k -- bash ./full-screen; echo $? >code\n").await;
     terminal.until_written("ready", "ready\n").await;
     assert_eq!(look(&node, "k").await["held"], true);
@@ -98,7 +81,7 @@ async fn ctrl_c_ends_the_program_and_ctrl_z_brings_the_shell_back() {
     }
     until_held(&node, "k", false).await;
     terminal.types("\necho $? >code\n").await;
-    until("a code", || std::future::ready(terminal.dir.path().join("code").exists())).await;
+    until("a code", || std::future::ready(terminal.desk.path("code").exists())).await;
 
     terminal.types("latchgate lock k --ttl 5m -- sh -c 'echo again >ready; read line; echo $line >line'\n").await;
     terminal.until_written("ready", "again\n").await;

@@ -1,4 +1,4 @@
-//! Nodes, clients, a proxy that loses answers, and runs of the commands.
+//! Nodes, clients, and runs of the commands.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,6 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use latchgate_client::{Client, Method};
-use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::shared_database;
 use latchgate_testkit::until;
@@ -40,17 +39,6 @@ pub fn client(nodes: &[&Node]) -> Client {
     Client::new(nodes.iter().map(|node| node.base_url())).unwrap().patience(seconds(30))
 }
 
-/// A client of both nodes that calls `first` until it fails.
-pub async fn client_that_prefers(first: &Node, other: &Node) -> Client {
-    loop {
-        let client = client(&[first, other]);
-        // A new client begins with any of them: the one whose first call does not reach `other`.
-        if client.prefers(&first.base_url()) {
-            return client;
-        }
-    }
-}
-
 pub async fn look(node: &Node, key: &str) -> Value {
     client(&[node]).call(Method::GET, &format!("/v1/locks/{key}"), None).await.unwrap()
 }
@@ -75,10 +63,6 @@ pub fn is_alive(id: i32) -> bool {
 
 pub async fn until_gone(id: i32) {
     until(format!("process {id} is gone"), || std::future::ready(!is_alive(id))).await;
-}
-
-pub fn client_through(lossy: &Lossy) -> Client {
-    Client::new([lossy.base_url()]).unwrap().patience(seconds(30))
 }
 
 /// A node, and a directory in which commands that call it run.

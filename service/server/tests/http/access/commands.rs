@@ -104,16 +104,18 @@ async fn a_command_beside_the_store_creates_and_migrates_nothing() {
 #[tokio::test]
 async fn a_server_cannot_control_the_terminal_and_no_password_is_printed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://someone:s3cret@{}", listener.local_addr().unwrap());
+    let node = listener.local_addr().unwrap();
     let problem = json!({ "status": 403, "code": "forbidden", "detail": "\u{1b}[2Jfine\u{202e}\u{9b}31m" }).to_string();
     let head = [("content-type", "application/problem+json")];
     let answer = move || std::future::ready((StatusCode::FORBIDDEN, head, problem.clone()));
     tokio::spawn(async move { axum::serve(listener, axum::Router::new().fallback(answer)).await });
     for args in [&["app", "list"][..], &["locks", "list"], &["lock", "k", "--", "true"]] {
-        let ended = run(args, &[("LATCHGATE_URL", &url)]).await;
-        let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
-        assert!(printed.contains("fine") && !ended.status.success(), "{args:?}: {printed}");
-        assert!(!printed.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{args:?}: {printed:?}");
-        assert!(!printed.contains("s3cret"), "{args:?}: {printed}");
+        for (login, said) in [("", "fine"), ("someone:s3cret@", "has a login")] {
+            let ended = run(args, &[("LATCHGATE_URL", &format!("http://{login}{node}"))]).await;
+            let printed = String::from_utf8([ended.stdout, ended.stderr].concat()).unwrap();
+            assert!(printed.contains(said) && !ended.status.success(), "{args:?}: {printed}");
+            assert!(!printed.contains(['\u{1b}', '\u{202e}', '\u{9b}']), "{args:?}: {printed:?}");
+            assert!(!printed.contains("s3cret"), "{args:?}: {printed}");
+        }
     }
 }

@@ -7,8 +7,11 @@ import java.util.Map;
 /** An answer, or one of several results in it, and when its request was sent: what a lease has left counts from there. The status is 0 if the
  * node was not reached, or did not answer in time or in full. Unsent: the node cannot have carried out the request. */
 record Answer(long sent, int status, Map<String, Object> body, boolean isUnsent) {
-    static Answer none(long sent, String detail, boolean isUnsent, long retryAfterMs) {
-        return new Answer(sent, 0, Map.of("code", "no-answer", "detail", detail, "retry_after_ms", retryAfterMs), isUnsent);
+    /** The codes of what is no answer of a node. A foreign answer is that of a gateway. */
+    static final String NO_ANSWER = "no-answer", FOREIGN = "foreign-answer";
+
+    static Answer none(long sent, String code, String detail, boolean isUnsent, long retryAfterMs) {
+        return new Answer(sent, 0, Map.of("code", code, "detail", detail, "retry_after_ms", retryAfterMs), isUnsent);
     }
 
     static long number(Map<String, Object> body, String name) { return body.get(name) instanceof Number number ? number.longValue() : 0; }

@@ -46,8 +46,6 @@ final class Keeper {
 
     synchronized long until() { return until; }
 
-    synchronized long sent() { return sent; }
-
     synchronized long silentSeconds() { return (Clock.now() - sent) / (1_000 * Nodes.MS); }
 
     synchronized Map<?, ?> revocation() { return revocation; }

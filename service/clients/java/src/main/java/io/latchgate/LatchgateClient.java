@@ -215,7 +215,7 @@ public final class LatchgateClient {
                 boolean isGranted = false;
                 try {
                     Answer answer = client.nodes.call(path, body, call);
-                    if (!answer.text("lease_id").equals(id)) throw LatchgateException.noAnswer("the answer is none to this call");
+                    if (!answer.text("lease_id").equals(id)) throw LatchgateException.foreign("the answer is none to this call");
                     Keeper keeper = new Keeper("the lease of " + String.join(", ", keys), null, leases, options.ttl.toNanos());
                     client.renewals.keep(keeper, answer);
                     Lease lease = new Lease(client.nodes, answer, keeper);

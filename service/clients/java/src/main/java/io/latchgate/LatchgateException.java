@@ -109,7 +109,7 @@ public class LatchgateException extends RuntimeException {
         return BY_CODE.getOrDefault(answer.text("code"), answer.status() == 423 ? LockHeld::new : Refused::new).apply(answer);
     }
 
-    static LatchgateException noAnswer(String detail) { return of(Answer.none(0, detail, false, 0)); }
+    static LatchgateException foreign(String detail) { return of(Answer.none(0, Answer.FOREIGN, detail, false, 0)); }
 
     static LeaseLost lost(String detail, String why) {
         return new LeaseLost(new Answer(0, 0, Map.of("code", "lease-lost", "detail", detail, "why", why), false));

@@ -38,7 +38,7 @@ final class Nodes {
     private static final long FIRST_WAIT = 500 * MS;
     /** How long one request waits at most. Longer waits go on with tickets. */
     private static final long WAIT_PER_CALL = 20_000 * MS;
-    private static final String EXAMPLE = " (example: http://127.0.0.1:7070, without a user)";
+    private static final String EXAMPLE = " (example: http://127.0.0.1:7070)";
 
     /** What is to be known of a call and its repeats. */
     static final class Call {
@@ -97,8 +97,9 @@ final class Nodes {
         List<String> given = config.urls != null ? config.urls : List.of(config.variable("LATCHGATE_URL", "http://127.0.0.1:7070"));
         urls = Arrays.stream(String.join(",", given).split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
-            // Before an @ there may be a password.
-            if (!url.matches("https?://[^\\p{C}\\p{Z}/?#@]+(/[^\\p{C}\\p{Z}?#@]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url.replaceAll("(?s).*@", "") + EXAMPLE);
+            int at = url.lastIndexOf('@');
+            if (at >= 0) throw new IllegalArgumentException("the URL of " + url.substring(at + 1) + " has a login, which no node takes: give an API key");
+            if (!url.matches("https?://[^\\p{C}\\p{Z}/?#]+(/[^\\p{C}\\p{Z}?#]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
         }
         if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
         count = urls.size();
@@ -165,7 +166,7 @@ final class Nodes {
         CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).thenApply(got -> read(sent, got)).exceptionally(failure -> {
             response.cancel(true);
             Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
-            return Answer.none(sent, url + ": " + why(cause, URI.create(url).getAuthority()), cause instanceof ConnectException, 0);
+            return Answer.none(sent, Answer.NO_ANSWER, url + ": " + why(cause, URI.create(url).getAuthority()), cause instanceof ConnectException, 0);
         }).thenApply(read -> {
             if (read.isTransient()) avoid(index);
             return read;
@@ -183,6 +184,7 @@ final class Nodes {
         return said + address + " (" + failure + ", cause: " + failure.getCause() + ")";
     }
 
+    /** An answer without a code of ours is that of a gateway. It is an outage only if the gateway reaches no node, or cannot be read. */
     private static Answer read(long sent, HttpResponse<String> got) {
         try {
             Map<String, Object> fields = Json.parse(got.body());
@@ -192,7 +194,9 @@ final class Nodes {
         }
         String seconds = got.headers().firstValue("Retry-After").filter(text -> text.matches("\\d{1,5}")).orElse("0");
         String detail = got.uri() + ": the answer with status " + got.statusCode() + " is none of Latchgate's";
-        return Answer.none(sent, detail, false, Long.parseLong(seconds) * 1_000);
+        // A client of HTTP of the caller may follow redirections.
+        boolean isOutage = got.previousResponse().isEmpty() && got.statusCode() / 100 == 2 || List.of(502, 503, 504).contains(got.statusCode());
+        return Answer.none(sent, isOutage ? Answer.NO_ANSWER : Answer.FOREIGN, detail, false, Long.parseLong(seconds) * 1_000);
     }
 
     private void avoid(int index) {
@@ -206,7 +210,7 @@ final class Nodes {
         Map<String, Object> request = new LinkedHashMap<>(body);
         boolean waits = call.waitUntil > Clock.now();
         long pause = PAUSE_MIN;
-        LatchgateException seen = null; // why an earlier request had no answer
+        LatchgateException error = null; // the last answer; if there was none, why
         for (int tried = 0; ; ) {
             long left = call.until - Clock.now(), wait = Math.min(WAIT_PER_CALL, call.length / 3);
             if (!call.answered) wait = Math.min(wait, Math.min(FIRST_WAIT, left / 4));
@@ -221,17 +225,16 @@ final class Nodes {
             call.doubt = answer.leavesDoubt(before);
             call.check(answer);
             if (answer.status() / 100 == 2) return answer;
-            LatchgateException error = LatchgateException.of(answer);
-            if (answer.status() == 0) {
-                // The last of the time is too short for an answer, so what earlier requests have shown says more.
-                boolean isLate = Clock.now() - answer.sent() >= timeout + wait;
-                error = seen = seen != null && isLate ? seen : error;
-            }
+            LatchgateException said = LatchgateException.of(answer);
             long retryAfter = answer.retryAfter();
             // With its ticket, the next request returns to its position.
             if (!answer.text("ticket").isEmpty()) request.put("ticket", answer.text("ticket"));
-            if (error.code.equals("invalid-ticket") && request.remove("ticket") != null) continue;
-            boolean isOfWait = error.status == 423 || error instanceof LatchgateException.OperationInProgress;
+            if (said.code.equals("invalid-ticket") && request.remove("ticket") != null) continue;
+            // Silence is no outage once a node has answered. And the last of the time is too short for an answer: why there was none before
+            // says more.
+            boolean isSilent = said.code.equals(Answer.NO_ANSWER), isLate = Clock.now() - answer.sent() >= timeout + wait;
+            if (error == null || !isSilent || error.code.equals(Answer.NO_ANSWER) && !isLate) error = said;
+            boolean isOfWait = said.status == 423 || said instanceof LatchgateException.OperationInProgress;
             if (isOfWait && Clock.now() < call.waitUntil) {
                 call.answered = true;
                 call.until = call.waitUntil + retryFor;
@@ -244,7 +247,7 @@ final class Nodes {
                 avoid(index); // a node that is about to stop ends waits early
             } else if (!answer.isTransient()) {
                 throw error;
-            } else if (error.code.equals("quota-reached") && Clock.now() < call.waitUntil) {
+            } else if (said.code.equals("quota-reached") && Clock.now() < call.waitUntil) {
                 call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();

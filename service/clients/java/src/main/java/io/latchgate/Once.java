@@ -149,7 +149,7 @@ public final class Once {
             Object result = work.run(attempt);
             outcome = "success";
             if (keeper != null) keeper.end(null);
-            return new Done(result, false, granted == null ? once.enter(ranAt, result) : once.postSuccess(granted, ranAt, result));
+            return new Done(result, false, once.succeed(granted, ranAt, result));
         } catch (LatchgateException.NotDone nothing) {
             // Only the work can know that.
             outcome = "failure";
@@ -165,16 +165,23 @@ public final class Once {
         }
     }
 
-    private static boolean isAway(LatchgateException error) { return error.status == 0 || error.code.equals("store-unavailable"); }
+    private static boolean isAway(LatchgateException error) { return List.of(Answer.NO_ANSWER, "store-unavailable").contains(error.code); }
+
+    /** What a node has granted. */
+    private Answer claim(Nodes.Call call) throws InterruptedException {
+        Answer answer = client.nodes.call("/v1/operations/pre", request, call);
+        boolean isClaim = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
+        if (!isClaim) throw LatchgateException.foreign("the answer to a pre is none of a gate");
+        return answer;
+    }
 
     /** Null if the work may run without a claim. */
     private Answer pre() throws InterruptedException {
         Nodes.Call call = client.nodes.within(options.wait, options.ttl);
         boolean isDecided = false;
         try {
-            Answer answer = client.nodes.call("/v1/operations/pre", request, call);
-            isDecided = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
-            if (!isDecided) throw LatchgateException.noAnswer("the answer is none of a gate");
+            Answer answer = claim(call);
+            isDecided = true;
             return answer;
         } catch (LatchgateException.Unavailable outage) {
             // If a node has said that another attempt runs, it would surely be a second run.
@@ -197,7 +204,7 @@ public final class Once {
                 Nodes.Call call = client.nodes.within();
                 call.doubt = true;
                 try {
-                    Answer granted = Nodes.uninterrupted(() -> client.nodes.call("/v1/operations/pre", request, call));
+                    Answer granted = Nodes.uninterrupted(() -> claim(call));
                     post(granted, outcome, detail, Math.max(client.nodes.retryFor, options.ttl.toNanos()));
                     return;
                 } catch (LatchgateException error) {
@@ -213,27 +220,27 @@ public final class Once {
 
     private static String path(Answer granted, String verb) { return "/v1/operations/" + granted.text("id") + "/" + verb; }
 
-    /** Reports the success. Whether the result was omitted. */
-    private boolean postSuccess(Answer granted, Instant ranAt, Object result) {
+    /** Reports the success: that of a run without a claim later, and with `proceedOnOutage` another one too, if it must be. Whether the result
+     * was omitted. */
+    private boolean succeed(Answer granted, Instant ranAt, Object result) {
+        Map<String, Object> run = new LinkedHashMap<>(request);
+        run.keySet().removeAll(List.of("ttl_ms", "on_expiry"));
+        run.put("ran_at", ranAt.toString());
+        boolean isOmitted = !put(run, result);
+        if (granted == null) {
+            client.unclaimed.report(new Unclaimed.Report("a run of operation " + request.get("operation") + " without a claim is not entered", Unclaimed.ENTER, run, null));
+            return isOmitted;
+        }
         Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", "success"));
-        boolean isOmitted = !put(body, result);
+        for (String name : List.of("result", "result_omitted")) if (run.containsKey(name)) body.put(name, run.get(name));
         try {
             Answer posted = client.nodes.callToEnd(path(granted, "post"), body, Math.max(client.nodes.retryFor, granted.left()));
             return isOmitted || Answer.is(posted.body(), "result_omitted");
         } catch (LatchgateException error) {
-            if (options.proceeds && isAway(error) && client.unclaimed.begin()) return enter(ranAt, result);
-            throw new LatchgateException.NotRecorded(error, result);
+            if (!options.proceeds || !(error instanceof LatchgateException.Unavailable) || !client.unclaimed.begin()) throw new LatchgateException.NotRecorded(error, result);
+            client.unclaimed.report(new Unclaimed.Report("the success of operation " + granted.text("id") + " is not recorded", path(granted, "post"), body, run));
+            return isOmitted;
         }
-    }
-
-    /** Has the success of a run without a claim reported. Whether the result was omitted. */
-    private boolean enter(Instant ranAt, Object result) {
-        Map<String, Object> body = new LinkedHashMap<>(request);
-        body.keySet().removeAll(List.of("ttl_ms", "on_expiry"));
-        body.put("ran_at", ranAt.toString());
-        boolean isOmitted = !put(body, result);
-        client.unclaimed.enter(body);
-        return isOmitted;
     }
 
     /** A result that cannot be stored is omitted, and the success is recorded all the same. */

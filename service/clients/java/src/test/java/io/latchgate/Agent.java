@@ -6,13 +6,11 @@ import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.SynchronousQueue;
-import java.util.concurrent.atomic.AtomicLong;
 
 /** Makes the calls that ../../python/tests/remote.py sends, which runs the scenarios. */
 final class Agent {
@@ -27,7 +25,6 @@ final class Agent {
     }
 
     private static final PrintStream OUT = new PrintStream(System.out, true, StandardCharsets.UTF_8);
-    private static final AtomicLong HELD = new AtomicLong();
     private final Map<Object, LatchgateClient> clients = new ConcurrentHashMap<>();
     private final Map<Object, Holding> held = new ConcurrentHashMap<>();
     private final Map<Object, SynchronousQueue<Map<String, Object>>> works = new ConcurrentHashMap<>();
@@ -72,17 +69,10 @@ final class Agent {
         return Map.of("kind", error instanceof InterruptedException ? "cancelled" : "options", "detail", detail);
     }
 
-    private Map<String, Object> keep(Holding holding, Map<String, Object> about) {
-        long number = HELD.incrementAndGet();
-        held.put(number, holding);
-        Map<String, Object> said = new LinkedHashMap<>(about);
-        said.put("lease", number);
-        return said;
-    }
-
-    private Map<String, Object> granted(Lease lease) {
-        return keep(new Holding(lease, lease.keeper), Map.of("key", lease.key(), "lease_id", lease.id(), "token", lease.token(), "tokens", lease.tokens(),
-                "owner", lease.owner(), "slots", lease.slots()));
+    private Map<String, Object> granted(Object number, Lease lease) {
+        held.put(number, new Holding(lease, lease.keeper));
+        return Map.of("lease", number, "key", lease.key(), "lease_id", lease.id(), "token", lease.token(), "tokens", lease.tokens(),
+                "owner", lease.owner(), "slots", lease.slots());
     }
 
     private static Duration ms(Map<String, Object> call, String name) { return call.get(name) == null ? null : Duration.ofMillis(Answer.number(call, name)); }
@@ -123,9 +113,10 @@ final class Agent {
             case "lock":
                 Lease lease = client.acquire(key, options(call).interruptOnLoss());
                 if (Thread.interrupted()) throw new IllegalStateException("interrupted for a lease that the caller never had");
-                return granted(lease);
+                return granted(call.get("number"), lease);
             case "multilock":
-                return granted(client.multilock(Answer.list(call, "keys").stream().map(one -> new LatchgateClient.Key((String) one.get("key"), options(one))).toList(), options(call)));
+                List<LatchgateClient.Key> keys = Answer.list(call, "keys").stream().map(one -> new LatchgateClient.Key((String) one.get("key"), options(one))).toList();
+                return granted(call.get("number"), client.multilock(keys, options(call)));
             case "fence": client.fence(key, Answer.number(call, "token")); break;
             case "revoke":
                 LatchgateClient.Revoking revoking = client.revoke(key, (String) call.get("reason"), (String) call.get("by"), ms(call, "graceMs"), Answer.number(call, "token"));
@@ -137,18 +128,12 @@ final class Agent {
                 CompletableFuture<LatchgateException> loss = new CompletableFuture<>();
                 holding.lease.onLoss(loss::complete);
                 return said(loss.get());
-            case "renewed":
-                long from = Clock.now();
-                for (Object number : (List<?>) call.get("leases")) {
-                    for (Holding one = held.get(number); one.keeper.sent() < from; Thread.sleep(10)) one.check();
-                }
-                break;
             case "release": holding.lease.release(); break;
             case "once": return once(client, call);
             case "ended": works.get(call.get("call")).put(call); break;
             case "cancel": threads.get(call.get("call")).interrupt(); break;
             case "queued": return client.queues.values().stream().mapToInt(queue -> queue.callers).sum();
-            default: // A client of Java is not closed.
+            default: throw new IllegalArgumentException("no call: " + call);
         }
         return null;
     }
@@ -177,8 +162,9 @@ final class Agent {
         SynchronousQueue<Map<String, Object>> ended = new SynchronousQueue<>();
         works.put(call.get("number"), ended);
         Once.Done done = client.once((String) call.get("operation"), call.get("contents"), options, (Once.Work<Exception>) attempt -> {
-            Map<String, Object> about = attempt.isGuarded() ? Map.of("guarded", true, "id", attempt.id()) : Map.of("guarded", false);
-            say(call.get("number"), "work", keep(new Holding(null, attempt.keeper), about));
+            Object number = call.get("number");
+            held.put(number, new Holding(null, attempt.keeper));
+            say(number, "work", attempt.isGuarded() ? Map.of("lease", number, "guarded", true, "id", attempt.id()) : Map.of("lease", number, "guarded", false));
             Map<String, Object> end = ended.take();
             if (end.get("notDone") instanceof String why) throw new LatchgateException.NotDone(why);
             if (end.get("failed") instanceof String why) throw new WorkFailed(why);

@@ -4,6 +4,7 @@ import io.latchgate.LatchgateException.LeaseLost;
 import io.latchgate.LatchgateException.LockHeld;
 import io.latchgate.LatchgateException.Unavailable;
 import java.lang.management.ManagementFactory;
+import java.lang.reflect.InvocationTargetException;
 import java.lang.reflect.Method;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -14,9 +15,6 @@ import java.util.Map;
 import java.util.UUID;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
-import java.util.concurrent.ExecutorService;
-import java.util.concurrent.Executors;
-import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
 
 /** What only this client has: ../../python/tests runs the scenarios that all have. The names of tests begin with the numbers in
@@ -32,35 +30,21 @@ final class Scenarios extends World {
             return;
         }
         long began = System.nanoTime();
-        Map<String, Callable<Void>> tests = new java.util.TreeMap<>();
-        for (Method method : Scenarios.class.getDeclaredMethods()) {
-            if (method.getName().startsWith("test") && (arguments.length == 0 || method.getName().contains(arguments[0]))) {
-                tests.put(method.getName(), () -> { method.invoke(new Scenarios()); return null; });
-            }
-        }
-        ExecutorService threads = Executors.newFixedThreadPool(10);
-        Map<String, Future<Void>> results = new java.util.TreeMap<>();
-        // Alone, because the clock steps for all.
-        String alone = "test24_the_machine_was_suspended_for_longer_than_the_lease";
-        if (tests.containsKey(alone)) {
-            Future<Void> first = threads.submit(tests.remove(alone));
-            results.put(alone, first);
-            try { first.get(); } catch (java.util.concurrent.ExecutionException below) { Clock.stepped = 0; }
-        }
-        tests.forEach((name, test) -> results.put(name, threads.submit(test)));
-        int failed = 0;
-        for (Map.Entry<String, Future<Void>> entry : results.entrySet()) {
+        int ran = 0, failed = 0;
+        for (Method test : Scenarios.class.getDeclaredMethods()) {
+            if (!test.getName().startsWith("test") || arguments.length > 0 && !test.getName().contains(arguments[0])) continue;
+            ran++;
             try {
-                entry.getValue().get();
-                System.out.println("ok      " + entry.getKey());
-            } catch (java.util.concurrent.ExecutionException failure) {
-                Throwable cause = failure.getCause().getCause() == null ? failure.getCause() : failure.getCause().getCause();
-                System.out.println("FAILED  " + entry.getKey() + ": " + cause);
-                cause.printStackTrace(System.out);
+                test.invoke(new Scenarios());
+                System.out.println("ok      " + test.getName());
+            } catch (InvocationTargetException failure) {
+                System.out.println("FAILED  " + test.getName() + ": " + failure.getCause());
+                failure.getCause().printStackTrace(System.out);
                 failed++;
+                Clock.stepped = 0;
             }
         }
-        System.out.printf("Ran %d tests in %d s%n%n", results.size(), (System.nanoTime() - began) / 1_000_000_000);
+        System.out.printf("Ran %d tests in %d s%n%n", ran, (System.nanoTime() - began) / 1_000_000_000);
         System.out.printf(failed > 0 ? "FAILED (failures=%d)%n" : "OK (failures=%d)%n", failed);
         System.exit(failed > 0 ? 1 : 0);
     }
