@@ -174,6 +174,14 @@ fn a_lease_counts_until_its_client_sends_a_release_or_learns_of_the_loss() {
 }
 
 #[test]
+fn a_lease_id_that_was_forgotten_may_be_granted_again_with_a_higher_token() {
+    let calls = [acquired(1, "a", (0, 2), 10), acquired(2, "b", (3_010, 3_020), 11), released(2, "b", (3_030, 3_040))];
+    let with = |token| broken(&[&calls[..], &[acquired(1, "a", (3_050, 3_060), token)]].concat());
+    assert_eq!(with(12), []);
+    assert_eq!(with(9), [Rule::TokensRise]);
+}
+
+#[test]
 fn a_lease_keeps_its_token() {
     assert_eq!(broken(&[acquired(1, "a", (0, 2), 10), renewed(1, "a", (3, 4), 11)]), [Rule::TokensRise]);
 }
