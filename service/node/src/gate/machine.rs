@@ -76,8 +76,11 @@ impl Machine {
     }
 
     /// Whether the engine in use may lose what it has acknowledged.
-    pub(super) fn is_volatile(&self) -> bool {
-        self.node.store.in_use().ok().is_none_or(|used| used.store.is_volatile())
+    ///
+    /// # Errors
+    /// `StoreUnavailable` while no engine is in use: nobody knows, and the caller may repeat its call.
+    pub(super) fn is_volatile(&self) -> Answer<bool> {
+        Ok(self.node.store.in_use()?.store.is_volatile())
     }
 
     /// Applies a command to an operation. The outcome is of a record that was stored, or that was read after the command arrived.
@@ -131,7 +134,13 @@ impl Machine {
     }
 
     pub(super) fn reply(&self, outcome: Outcome) -> Reply {
-        Reply { outcome, now: self.now(), record: None, waited: Duration::ZERO, is_volatile: self.is_volatile() }
+        Reply {
+            outcome,
+            now: self.now(),
+            record: None,
+            waited: Duration::ZERO,
+            is_volatile: self.is_volatile().unwrap_or(true),
+        }
     }
 
     /// The record of an operation that counts: not one whose time is over, nor one that was forgotten.

@@ -69,10 +69,10 @@ impl Inner {
     async fn post(&self, address: &OperationAddress, post: Post) -> Answer<Reply> {
         let is_permanent = post.retention == Some(Retention::Forever) && post.report == Report::Success;
         let command = Command::Post(post);
-        if !is_permanent || !self.fast().is_volatile() {
+        if !is_permanent || !self.fast().is_volatile()? {
             return self.apply_where_it_is(address, &command).await;
         }
-        if self.main.is_volatile() {
+        if self.main.is_volatile()? {
             return Err(Failure::PermanentNeedsDurable);
         }
         let reply = self.main.apply(address, &command).await?;

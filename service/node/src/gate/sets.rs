@@ -23,9 +23,9 @@ impl Inner {
     /// When no store keeps what the caller wants to be kept: better before the work than after it.
     pub(super) fn home_of_new(&self, call: &PreCall) -> Answer<&Machine> {
         match call.durability {
-            Durability::Durable if self.main.is_volatile() => Err(Failure::NoDurableStore),
+            Durability::Durable if self.main.is_volatile()? => Err(Failure::NoDurableStore),
             Durability::Durable => Ok(&self.main),
-            Durability::Fast if call.retention == Retention::Forever && self.fast().is_volatile() => {
+            Durability::Fast if call.retention == Retention::Forever && self.fast().is_volatile()? => {
                 Err(Failure::PermanentNeedsDurable)
             }
             Durability::Fast => Ok(self.fast()),

@@ -254,6 +254,11 @@ fn record(world: &Arc<World>) -> (oneshot::Sender<()>, JoinHandle<()>) {
     let databases = world.databases.clone();
     let write = move |call: &Call| {
         checker.record(&if plan.skews { cautious(call, &databases[0]) } else { call.clone() });
+        // Clients ask for nothing that is wrong, but for a ticket of earlier and a time that the clock has passed meanwhile.
+        let may_be_wrong = call.verb == Verb::Close || call.code.as_deref() == Some("invalid-ticket");
+        if call.status == Some(400) && !may_be_wrong {
+            checker.broken(format!("a request that is not wrong was refused: {call:?}"));
+        }
         let fence = |database: &Arc<Database>| database.fence(&call.key);
         let has_passed = call.verb == Verb::Fence && call.is_success() && checker.facts().lost_us < call.sent_us;
         if has_passed && databases.iter().map(fence).max() < call.token {
