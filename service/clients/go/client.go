@@ -91,12 +91,14 @@ func New(config Config) (*Client, error) {
 		}
 		urls = []string{or(url, "http://127.0.0.1:7070")}
 	}
-	for _, text := range strings.Split(strings.Join(urls, ","), ",") {
+	given := strings.Join(urls, ",")
+	// Before the last @ there may be a password, which may have a comma, too.
+	if at := strings.LastIndex(given, "@"); at >= 0 {
+		return nil, invalid(fmt.Sprintf("the URL of %s has a login, which no node takes: give an API key", given[at+1:]))
+	}
+	for _, text := range strings.Split(given, ",") {
 		if text = strings.TrimRight(strings.TrimSpace(text), "/"); text == "" {
 			continue
-		}
-		if at := strings.LastIndex(text, "@"); at >= 0 {
-			return nil, invalid(fmt.Sprintf("the URL of %s has a login, which no node takes: give an API key", text[at+1:]))
 		}
 		if !urlForm.MatchString(text) {
 			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))

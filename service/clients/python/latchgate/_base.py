@@ -15,6 +15,7 @@ from ._core import Core
 from ._errors import Error, LeaseLost
 from ._events import Reading
 from ._gate import Attempt, Claim, Done, Durability, OnExpiry, OnOutage, claim
+from ._http import check_no_login
 from ._json import json_of, ms, one_of, says_nothing, seconds, typed
 from ._lease import Granted, LeaseBase, Target
 from ._nodes import Doubt
@@ -92,10 +93,12 @@ class ClientBase(Generic[Held, Taken]):
             urls = _variable("LATCHGATE_URL") or "http://127.0.0.1:7070"
         if not isinstance(api_key, (str, type(None))):
             raise TypeError("api_key must be of the type str")
-        each = urls.split(",") if isinstance(urls, str) else list(urls) if isinstance(urls, Iterable) else [urls]
-        if not all(isinstance(url, str) for url in each):
+        texts = list(urls) if isinstance(urls, Iterable) and not isinstance(urls, str) else [urls]
+        if not all(isinstance(text, str) for text in texts):
             raise TypeError("urls must be of the type str, or several of that type")
-        urls = [url.strip() for url in each]
+        for text in texts:
+            check_no_login(text)
+        urls = [url.strip() for text in texts for url in text.split(",")]
         api_key = (api_key or os.environ.get("LATCHGATE_API_KEY") or "").strip() or None
         ssl_context = ssl_context or _authorities()
         seconds(timeout=timeout, retry_for=retry_for, wait_per_call=wait_per_call)

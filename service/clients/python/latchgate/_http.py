@@ -59,13 +59,17 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
         task.cancel()
 
 
+def check_no_login(urls: str) -> None:
+    # Before the last @ there may be a password, which may have a comma, too.
+    *login, shown = urls.split("@")
+    if login:
+        raise ValueError(f"the URL of {shown} has a login, which no node takes: give an API key")
+
+
 class Node:
     """One base URL, with the connections to it that are idle."""
 
     def __init__(self, url: str, api_key: str | None, ssl_context: ssl.SSLContext | None) -> None:
-        *login, shown = url.split("@")
-        if login:
-            raise ValueError(f"the URL of {shown} has a login, which no node takes: give an API key")
         parts = urlsplit(url)
         has_form = re.fullmatch("https?://[^/?#]+(/[^?#]*)?", url) and url.isprintable() and " " not in url
         if not has_form or not parts.hostname:

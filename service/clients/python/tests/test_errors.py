@@ -130,7 +130,7 @@ class Errors(Scenario):
                 self.connect(urls)
         # A login, even an empty one; and its password may have anything.
         logins = ["http://@", "http://me@", "http://me:c0ffee@", "ftp://me:c0ffee@", "http://me:c0ffee\n@"]
-        for login in (*logins, "http://me:c0f/fee@", "http://me:@c0ffee@"):
+        for login in (*logins, "http://me:c0f/fee@", "http://me:c0f,fee@", "http://me:@c0ffee@"):
             with self.subTest(login=login), self.assertRaises(ValueError) as raised:
                 self.connect(f"{login}node-1:7070")
             self.assertIn("the URL of node-1:7070 has a login, which no node takes: give an API key", str(raised.exception))

@@ -55,6 +55,13 @@ impl Client {
     /// [`Error::Invalid`] if there is no URL, or one has the wrong form. A URL has no user and password: see [`Self::api_key`].
     pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         let texts: Vec<U> = urls.into_iter().collect();
+        for text in &texts {
+            // Before the last @ there may be a password, which may have a comma, too.
+            if let Some((_, node)) = text.as_ref().rsplit_once('@') {
+                let rule = format!("the URL of {node} has a login, which no node takes: give an API key");
+                return Err(Error::Invalid(rule));
+            }
+        }
         let texts =
             texts.iter().flat_map(|texts| texts.as_ref().split(',')).map(str::trim).filter(|text| !text.is_empty());
         let urls: Vec<Url> = texts.map(parse).collect::<Result<_, _>>()?;
@@ -235,11 +242,6 @@ impl Client {
 }
 
 fn parse(text: &str) -> Result<Url, Error> {
-    // Before it there may be a password, which may have any letter.
-    if let Some((_, node)) = text.rsplit_once('@') {
-        let rule = format!("the URL of {node} has a login, which no node takes: give an API key");
-        return Err(Error::Invalid(rule));
-    }
     let invalid = || Error::Invalid(format!("{text:?} is not a base URL such as http://127.0.0.1:7070"));
     let (scheme, rest) = text.split_once("://").ok_or_else(invalid)?;
     let is_base = ["http", "https"].contains(&&*scheme.to_ascii_lowercase()) && !rest.starts_with('/');

@@ -67,9 +67,11 @@ export class Nodes {
     const { timeoutMs = 5_000, retryForMs = 2_000, waitPerCallMs = 20_000 } = checked("Client", options);
     if (typeof urls === "object" && !Array.isArray(urls)) throw new TypeError("Client takes the URLs first: new Client(urls, { apiKey })");
     if (retryForMs === 0) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
+    const given = [urls ?? variable(env, "LATCHGATE_URL") ?? "http://127.0.0.1:7070"].flat().join();
+    // Before the last @ there may be a password, which may have a comma, too.
+    if (given.includes("@")) throw new TypeError(`the URL of ${given.split("@").at(-1)} has a login, which no node takes: give an API key`);
     // As files and lists leave them: with a line end, or a comma at the end.
-    this.#urls = [urls ?? variable(env, "LATCHGATE_URL") ?? "http://127.0.0.1:7070"].flat()
-      .flatMap((text) => String(text).split(",")).map((url) => url.trim()).filter((url) => url !== "").map(checkUrl);
+    this.#urls = given.split(",").map((url) => url.trim()).filter((url) => url !== "").map(checkUrl);
     if (this.#urls.length === 0) throw new TypeError("at least one URL is needed");
     this.#headers = { "Content-Type": "application/json", Accept: "application/json" };
     const apiKey = (options.apiKey ?? env.LATCHGATE_API_KEY ?? "").trim();
@@ -367,8 +369,6 @@ function trustIn(ca) {
 
 /** @param {string} url */
 function checkUrl(url) {
-  // Before it there may be a password, which may have any letter.
-  if (url.includes("@")) throw new TypeError(`the URL of ${url.split("@").at(-1)} has a login, which no node takes: give an API key`);
   // The parser leaves out, encodes or completes what these exclude.
   if (/[\p{C}\p{Z}?#\\]/u.test(url) || !/^https?:\/\/[^/]/i.test(url) || !URL.canParse(url)) {
     throw new TypeError(`not the URL of a node: ${JSON.stringify(url)} (example: http://127.0.0.1:7070)`);

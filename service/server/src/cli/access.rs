@@ -130,9 +130,7 @@ async fn create(args: &OperatorCommand<KeyCommand>, key: &KeyCreateArgs) -> anyh
 async fn call(node: &NodeArgs, method: Method, path: &str, body: Option<Value>) -> anyhow::Result<Value> {
     let answer = client(node)?.call(method, path, body.as_ref()).await;
     answer.map_err(|error| match error {
-        Error::Unreachable(_) => {
-            anyhow::Error::new(error).context(format!("cannot call the node at {}", node.places()))
-        }
+        Error::Unreachable(_) => anyhow::Error::new(error).context(format!("cannot call the node at {}", node.url)),
         error => error.into(),
     })
 }

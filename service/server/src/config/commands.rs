@@ -39,17 +39,6 @@ fn authorities(path: &str) -> Result<PathBuf, &'static str> {
     if path.trim().is_empty() { Err("LATCHGATE_CA is set and empty, or --ca is") } else { Ok(path.into()) }
 }
 
-impl NodeArgs {
-    /// The nodes, without the login that a URL may have.
-    pub fn places(&self) -> String {
-        let places = self.url.split(',').map(|url| match url.split_once("://") {
-            Some((scheme, rest)) => format!("{scheme}://{}", rest.rsplit('@').next().unwrap_or_default()),
-            None => url.to_owned(),
-        });
-        places.collect::<Vec<_>>().join(",")
-    }
-}
-
 const EXIT_CODES_OF_LOCK: &str = "\
 Exit codes:
   The code of CMD; 128 and the signal's number if a signal ended it. And of latchgate itself:

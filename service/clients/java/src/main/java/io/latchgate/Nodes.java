@@ -94,11 +94,12 @@ final class Nodes {
     private final AtomicInteger first = new AtomicInteger();
 
     Nodes(LatchgateClient.Config config) {
-        List<String> given = config.urls != null ? config.urls : List.of(config.variable("LATCHGATE_URL", "http://127.0.0.1:7070"));
-        urls = Arrays.stream(String.join(",", given).split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
+        String given = config.urls != null ? String.join(",", config.urls) : config.variable("LATCHGATE_URL", "http://127.0.0.1:7070");
+        // Before the last @ there may be a password, which may have a comma, too.
+        int at = given.lastIndexOf('@');
+        if (at >= 0) throw new IllegalArgumentException("the URL of " + given.substring(at + 1) + " has a login, which no node takes: give an API key");
+        urls = Arrays.stream(given.split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
-            int at = url.lastIndexOf('@');
-            if (at >= 0) throw new IllegalArgumentException("the URL of " + url.substring(at + 1) + " has a login, which no node takes: give an API key");
             if (!url.matches("https?://[^\\p{C}\\p{Z}/?#]+(/[^\\p{C}\\p{Z}?#]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
         }
         if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
