@@ -81,7 +81,6 @@ const ANSWERS_OF_THE_GATE: &[&str] = &[
     "Heartbeat 200",
     "Heartbeat operation-ended",
     "Heartbeat operation-superseded",
-    "Heartbeat operation-not-found",
     "Post 200",
     "Post outcome-conflict",
     "Post operation-superseded",
