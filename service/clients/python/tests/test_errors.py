@@ -69,7 +69,7 @@ class Errors(Scenario):
 
     def test_22_a_node_that_is_busy_is_called_again_after_its_time(self) -> None:
         proxy = self.proxy(self.a)
-        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.seen) < 3 else None
+        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.requests("/acquire")) < 3 else None
         self.client(proxy).lock(self.key).release()
         times = [at for path, at, _ in proxy.seen if path.endswith("/acquire")]
         self.assertEqual(len(times), 3)

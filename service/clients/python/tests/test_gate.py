@@ -304,7 +304,7 @@ class Proceed(Scenario):
             self.key += "/next"
             gate = self.gate = self.proxy(self.a)
             gate.hangs = self.key
-            gate.answers = lambda path, body: (503, problem(code)) if len(gate.seen) == 1 else None
+            gate.answers = lambda path, body: (503, problem(code)) if len(gate.requests("/pre")) == 1 else None
             with self.subTest(code=code):
                 try:
                     self.once(retry_for=1, ttl=2)

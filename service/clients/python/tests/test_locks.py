@@ -64,7 +64,7 @@ class Locks(Scenario):
 
     def test_03_a_wait_that_ends_during_an_outage_is_a_wait_that_ended(self) -> None:
         proxy = self.proxy(self.a)
-        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.seen) == 1 else None
+        proxy.answers = lambda path, body: (503, problem("overloaded", 1_000)) if len(proxy.requests("/acquire")) == 1 else None
         with self.client(self.b).lock(self.key):
             with self.assertRaises(WaitTimeout):
                 self.client(proxy).lock(self.key, wait=0.5)
