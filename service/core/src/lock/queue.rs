@@ -16,7 +16,7 @@ use crate::time::{CLOCK_BOUND_MS, Timestamp};
 /// Identifies a waiter within one process.
 pub type WaiterId = u64;
 
-/// A waiter's place in the order of service: its [`Position`], and a number that tells apart two waiters with the same
+/// A waiter's place in the order of service: its [`Position`](super::Position), and a number that tells apart two waiters with the same
 /// position, which a ticket that is presented twice creates.
 pub type Rank = (Reverse<u8>, Timestamp, u64, u64);
 
