@@ -156,7 +156,8 @@ export class Nodes {
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
         if (status < 300) {
-          if (needs.every((name) => answer.body[name] !== undefined)) return answer;
+          if (needs.every((name) => answer.body[name])) return answer;
+          this.#avoid(index);
           throw new NoAnswer(`the answer has no ${needs.join(", ")}`, { code: FOREIGN });
         }
         error = said = ofProblem(status, answer.body);
@@ -308,18 +309,23 @@ export class Nodes {
 }
 
 /**
- * Without a code of Latchgate's, the answer is that of a gateway. With 502, 503 and 504 it says that it does not reach the node, and a 2xx that
- * cannot be read is as good as none. After another one the URL may be wrong.
+ * Once there is a status, the call has an answer. Without a code of Latchgate's, the answer is that of a gateway: with 502, 503 and 504 it says
+ * that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign: the URL may be wrong.
  * @param {string} url
  * @param {Response} response
  * @returns {Promise<{status: number, answer: Record<string, any>}>}
  */
 async function read(url, response) {
   const { ok, status, headers } = response;
-  const answer = parse(await response.text());
+  const text = await response.text().catch((error) => {
+    if (ok) throw error;
+  });
+  const value = text === undefined ? undefined : parse(text);
+  const answer = typeof value === "object" && !Array.isArray(value) ? value : undefined;
   if (answer && (ok || typeof answer.code === "string")) return { status, answer };
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
-  const code = ok || [502, 503, 504].includes(status) ? undefined : FOREIGN;
+  const isOutage = ok ? value === undefined : text !== undefined && [502, 503, 504].includes(status);
+  const code = isOutage ? undefined : FOREIGN;
   const isSent = ok || status >= 500;
   throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
 }
@@ -378,12 +384,11 @@ function checkUrl(url) {
 
 /**
  * @param {string} text
- * @returns {Record<string, any> | undefined}
+ * @returns {any} undefined if it is not JSON
  */
 function parse(text) {
   try {
-    const value = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : undefined;
+    return JSON.parse(text);
   } catch {
     return undefined;
   }
