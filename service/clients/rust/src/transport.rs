@@ -454,7 +454,7 @@ async fn read(response: Response, needs: &[&str]) -> Result<Value, Failure> {
     if let Err(reason) = &body {
         fields.insert("detail".to_owned(), format!("the body of the answer cannot be read: {reason}").into());
     }
-    let is_foreign = !fields.get("code").is_some_and(|code| code.as_str().is_some_and(|code| !code.is_empty()));
+    let is_foreign = fields.get("code").and_then(Value::as_str).is_none_or(str::is_empty);
     let is_outage = (502..=504).contains(&status) && body.is_ok();
     if is_foreign && !is_outage {
         fields.insert("code".to_owned(), FOREIGN.into());

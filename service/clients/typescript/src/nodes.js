@@ -156,7 +156,7 @@ export class Nodes {
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
         if (status < 300) {
-          if (needs.every((name) => answer.body[name])) return answer;
+          if (needs.every((name) => has(answer.body, name))) return answer;
           this.#avoid(index);
           throw new NoAnswer(`the answer has no ${needs.join(", ")}`, { code: FOREIGN });
         }
@@ -328,6 +328,15 @@ async function read(url, response) {
   const code = isOutage ? undefined : FOREIGN;
   const isSent = ok || status >= 500;
   throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
+}
+
+/**
+ * @param {Record<string, any>} body
+ * @param {string} name
+ */
+function has(body, name) {
+  const value = body[name];
+  return name === "ttl_ms" ? Number.isInteger(value) && value > 0 : typeof value === "string" && value !== "";
 }
 
 /**
