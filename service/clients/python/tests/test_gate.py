@@ -314,7 +314,9 @@ class Proceed(Scenario):
                         self.once(retry_for=0.6, ttl=1)
                     if KIND != "rust":
                         self.assertEqual(raised.exception.code, "foreign-answer")
-                    self.assertGreater(len(gate.requests("/pre")), 1)
+                    # The client for Rust gives all of the time to the only node.
+                    if KIND != "rust" or breaks == "cut":
+                        self.assertGreater(len(gate.requests("/pre")), 1)
         self.assertEqual(self.runs, [])
         # As good as no answer: only a claim that can be read is one.
         gate = self.gate = self.proxy(self.a)
