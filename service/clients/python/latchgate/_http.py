@@ -23,6 +23,8 @@ _ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _LINE_BYTES_MAX = 1024 * 1024
 # Longest silence of a stream: the node sends a comment every 15 s.
 _SILENCE_MAX = 45.0
+# A body comes with its head, so it has this time also if the head came late.
+_BODY_TIMEOUT_MIN = 0.1
 # What breaks a connection: also an answer that is no HTTP.
 _BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.TimeoutError)
 
@@ -130,7 +132,7 @@ class Node:
         is_whole = is_json = False
         cause: BaseException | None = None
         try:
-            text = await within(timeout, _whole(connection.body(headers)))
+            text = await within(max(timeout, _BODY_TIMEOUT_MIN), _whole(connection.body(headers)))
             is_whole = True
             answer = json.loads(text)
             is_json = True

@@ -204,7 +204,7 @@ class Proxy:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
         if status == 302:
-            handler.send_header("Location", "/login")
+            handler.send_header("Location", "/login%")  # of which a parser of URLs may say that it is none
         try:
             handler.end_headers()
             handler.wfile.write(body[: len(body) // 2] if breaks else body)
