@@ -20,6 +20,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Shortest time for an answer.
 pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
+/// A body comes with its head, so it has this time also if the head came late.
+const BODY_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 const LATE: &str = "no answer in time";
@@ -183,8 +185,10 @@ impl Transport {
     ) -> Result<Value, Failure> {
         let index = self.preferred.load(Ordering::Relaxed);
         let called = async {
-            let response = self.send(index, method, path, body, |request| request.timeout(answer_max)).await?;
-            read(response, needs(path)).await
+            let until = Moment::now().plus(answer_max);
+            let sent = timeout(answer_max, self.send(index, method, path, body, |request| request)).await;
+            let response = sent.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, LATE))))?;
+            read(response, needs(path), until.left().max(BODY_MIN)).await
         };
         let answer = called.await.map_err(|failure| checked(path, failure));
         if let Err(failure) = &answer {
@@ -211,9 +215,10 @@ impl Transport {
         let called = async {
             match self.send(index, &Method::GET, path, None, add).await {
                 Ok(response) if response.status().is_success() => Ok(response),
-                Ok(response) => {
-                    Err(read(response, &[]).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())))
-                }
+                Ok(response) => Err(read(response, &[], begins_within)
+                    .await
+                    .err()
+                    .unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned()))),
                 Err(failure) => Err(failure),
             }
         };
@@ -432,10 +437,13 @@ fn needs(path: &str) -> &'static [&'static str] {
 
 /// Once there is a status, the call has an answer. Without a code of Latchgate's, the answer is that of a gateway: with 502, 503 and 504 it
 /// says that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign.
-async fn read(response: Response, needs: &[&str]) -> Result<Value, Failure> {
+async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<Value, Failure> {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = response.bytes().await.map_err(|error| reason_of(&error));
+    let body = match timeout(body_max, response.bytes()).await {
+        Ok(body) => body.map_err(|error| reason_of(&error)),
+        Err(_) => Err(LATE.to_owned()),
+    };
     let answer: Option<Value> = body.as_ref().ok().and_then(|body| serde_json::from_slice(body).ok());
     let is_success = (200..300).contains(&status);
     let mut fields = match answer {

@@ -8,6 +8,8 @@ import { checked } from "./options.js";
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 const TIMEOUT_MS_MIN = 20;
+/** A body comes with its head, so it has this time also if the head came late. */
+const BODY_MS_MIN = 100;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
 const FIRST_WAIT_MS = 500;
 /** Longest silence of a stream: the node sends a comment every 15 s. */
@@ -282,7 +284,8 @@ export class Nodes {
     const text = JSON.stringify(body);
     const ended = new AbortController();
     const end = () => ended.abort();
-    const timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
+    const until = now() + timeoutMs;
+    let timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
     signal?.addEventListener("abort", end);
     try {
       const response = await fetch(url + path, {
@@ -293,6 +296,8 @@ export class Nodes {
         redirect: "manual",
         signal: ended.signal,
       });
+      clearTimeout(timer);
+      timer = setTimeout(end, Math.min(Math.max(until - now(), BODY_MS_MIN), TIMER_MS_MAX));
       return await read(url, response);
     } catch (error) {
       signal?.throwIfAborted();
