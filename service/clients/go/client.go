@@ -122,11 +122,24 @@ func New(config Config) (*Client, error) {
 			TLSNextProto: map[string]func(string, *tls.Conn) http.RoundTripper{},
 		}}
 	}
-	// A redirection is an answer of a gateway.
-	direct := *n.http
-	direct.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
-	n.http = &direct
+	client := *n.http
+	if client.Transport == nil {
+		client.Transport = http.DefaultTransport
+	}
+	client.Transport = direct{client.Transport}
+	n.http = &client
 	return &Client{nodes: n, renewals: newRenewals(n), queues: map[string]*queue{}}, nil
+}
+
+// direct: a redirection is an answer of a gateway, also to what is no URL, of which the package net/http says only that it cannot be parsed.
+type direct struct{ http.RoundTripper }
+
+func (d direct) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := d.RoundTripper.RoundTrip(request)
+	if response != nil {
+		response.Header.Del("Location")
+	}
+	return response, err
 }
 
 // variable refuses an empty value: the default would be another service, or other authorities.

@@ -110,7 +110,7 @@ func TestARequestWithoutAnAnswerIsAloneOnItsConnection(t *testing.T) {
 	server.StartTLS()
 	defer server.Close()
 	c := client(Config{}, server.URL)
-	c.nodes.http.Transport.(*http.Transport).TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
+	c.nodes.http.Transport.(direct).RoundTripper.(*http.Transport).TLSClientConfig = server.Client().Transport.(*http.Transport).TLSClientConfig.Clone()
 	check(t, c.Fence(ctx, "key", 1) == nil, "refused")
 }
 

@@ -55,6 +55,7 @@ type answer struct {
 	Results                   []json.RawMessage
 	Owner                     string
 	Token                     int64
+	Outcome                   string
 	Slots                     []int
 	Locks                     []answer
 	ID, Stamp                 string
@@ -85,8 +86,8 @@ func (n *nodes) send(ctx context.Context, path string, body fields, timeout time
 	if err := n.post(inTime, n.urls[index]+path, body, &got); err != nil {
 		var dial *net.OpError
 		isUnsent := errors.As(err, &dial) && dial.Op == "dial"
-		code, other := noAnswer, foreign{}
-		if errors.As(err, &other) && !other.isOutage() {
+		code := noAnswer
+		if other, is := err.(foreign); is && !other.isOutage() {
 			code = foreignAnswer
 		}
 		got = answer{sent: got.sent, isUnsent: isUnsent, RetryAfter: got.RetryAfter, Code: code, Detail: err.Error()}
@@ -113,30 +114,40 @@ func (n *nodes) post(ctx context.Context, url string, body fields, got *answer) 
 		return err
 	}
 	defer response.Body.Close()
-	if got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax)); err != nil {
-		return fmt.Errorf("%s: %w", url, err)
+	got.raw, err = io.ReadAll(io.LimitReader(response.Body, answerBytesMax))
+	isWhole, status := err == nil && len(got.raw) < answerBytesMax, response.StatusCode
+	// A refusal is one of a node if it has a code, whatever its other members are.
+	if err = json.Unmarshal(got.raw, got); isWhole && (status < 300 && err == nil || status >= 300 && got.Code != "") {
+		got.Status = status
+		return nil
 	}
-	if json.Unmarshal(got.raw, got) != nil || response.StatusCode >= 300 && got.Code == "" {
-		seconds, _ := strconv.ParseInt(response.Header.Get("Retry-After"), 10, 32)
-		got.RetryAfter = seconds * 1000
-		return foreign{url, response.StatusCode}
-	}
-	got.Status = response.StatusCode
-	return nil
+	seconds, _ := strconv.ParseInt(response.Header.Get("Retry-After"), 10, 32)
+	got.RetryAfter = seconds * 1000
+	return foreign{url, status, isWhole, isWhole && json.Valid(got.raw)}
 }
 
-// foreign is an answer without a code of ours.
+// foreign is an answer that is none of a node, or is not whole.
 type foreign struct {
-	url    string
-	status int
+	url             string
+	status          int
+	isWhole, isJSON bool
 }
 
 func (f foreign) Error() string {
-	return fmt.Sprintf("%s: the answer with status %d is none of Latchgate's", f.url, f.status)
+	what := "none of Latchgate's"
+	if !f.isWhole {
+		what = "not whole"
+	}
+	return fmt.Sprintf("%s: the answer with status %d is %s", f.url, f.status, what)
 }
 
-// isOutage: the gateway reaches no node, or its answer cannot be read.
-func (f foreign) isOutage() bool { return f.status/100 == 2 || f.status >= 502 && f.status <= 504 }
+// isOutage: the gateway says that it reaches no node, or the answer does not say what was granted: it is a 2xx that is no JSON.
+func (f foreign) isOutage() bool {
+	if f.status/100 == 2 {
+		return !f.isJSON
+	}
+	return f.isWhole && f.status >= 502 && f.status <= 504
+}
 
 func (n *nodes) avoid(index int32) {
 	// Other goroutines may have moved on already.
@@ -161,10 +172,17 @@ type call struct {
 	doubt bool
 	// It is not repeated in doubt.
 	isOnce bool
+	// Whether a 2xx is one of this service.
+	isOurs func(answer) bool
 }
 
 func (n *nodes) callTo(path string, body fields) *call {
 	return &call{path: path, body: body, until: now() + n.retryFor}
+}
+
+// report is a call whose answer has the outcome that it has recorded.
+func (n *nodes) report(path string, body fields, patience time.Duration) *call {
+	return &call{path: path, body: body, until: now() + patience, isOurs: func(got answer) bool { return got.Outcome != "" }}
 }
 
 // callAbout is a call whose path has the key: something in between may change that, a//b into a/b for example.
@@ -205,7 +223,11 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			return got, other
 		}
 		if got.Status/100 == 2 {
-			return got, nil
+			if c.isOurs == nil || c.isOurs(got) {
+				return got, nil
+			}
+			n.avoid(index)
+			got = answer{sent: got.sent, Code: foreignAnswer, Detail: fmt.Sprintf("the answer to %s with status %d is none of Latchgate's", c.path, got.Status)}
 		}
 		said, retryAfter := got.problem(), ms(got.RetryAfter)
 		if got.Ticket != "" {

@@ -203,10 +203,8 @@ func (c *Client) pre(ctx context.Context, request fields, o OnceOptions) (got an
 
 // claim is what a node has granted.
 func (n *nodes) claim(ctx context.Context, pre *call) (got answer, err error) {
-	if got, err = n.call(ctx, pre); err == nil && (got.ID == "" || got.Stamp == "") {
-		err = &Error{Kind: ErrUnavailable, Code: foreignAnswer, Detail: "the answer to a pre is none of a gate", Status: got.Status}
-	}
-	return got, err
+	pre.isOurs = func(got answer) bool { return got.ID != "" && got.Stamp != "" && got.TTL > 0 }
+	return n.call(ctx, pre)
 }
 
 // giveBack repeats a pre until a node says whether it was claimed, at most for the length of its lease, and reports the outcome: a failure if
@@ -243,10 +241,11 @@ func resultFields(operation string, result any) fields {
 // postSuccess says whether the result was omitted. If it `proceeds`, an outage is no error: the success is reported later.
 func (c *Client) postSuccess(got answer, body, run fields, proceeds bool) (isOmitted bool, err error) {
 	body["stamp"], body["outcome"] = got.Stamp, "success"
-	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + most(c.nodes.retryFor, ms(got.TTL))}
+	it := c.nodes.report("/v1/operations/"+got.ID+"/post", body, most(c.nodes.retryFor, ms(got.TTL)))
 	posted, failure := c.nodes.call(context.Background(), it)
-	if proceeds && errors.Is(failure, ErrUnavailable) && c.unclaimed.begin() {
-		c.reportLater(&report{"the success of operation " + got.ID + " is not recorded", it.path, body, run, false})
+	later := &report{"the success of operation " + got.ID + " is not recorded", it.path, body, run, false}
+	if proceeds && (later.changesToRun(failure) || errors.Is(failure, ErrUnavailable)) && c.unclaimed.begin() {
+		c.reportLater(later)
 		return body["result_omitted"] != nil, nil
 	}
 	if failure != nil {
@@ -263,7 +262,7 @@ func (c *Client) post(got answer, outcome, detail string, patience time.Duration
 	if outcome == "unknown" { // a person must decide
 		put(body, "detail", detail)
 	}
-	it := &call{path: "/v1/operations/" + got.ID + "/post", body: body, until: now() + patience}
+	it := c.nodes.report("/v1/operations/"+got.ID+"/post", body, patience)
 	if _, err := c.nodes.call(context.Background(), it); err != nil {
 		warn("the outcome %s of operation %s is not recorded: %v", outcome, got.ID, err)
 	}

@@ -33,6 +33,16 @@ type report struct {
 	isRefused bool
 }
 
+// changesToRun says whether the store has lost the attempt. Then the run is reported from now on.
+func (r *report) changesToRun(err error) bool {
+	var e *Error
+	isLost := r.run != nil && errors.As(err, &e) && (e.Code == "operation-not-found" || e.Code == "stamp-mismatch")
+	if isLost {
+		r.path, r.body, r.run = enterPath, r.run, nil
+	}
+	return isLost
+}
+
 // begin says whether there is room for one more.
 func (u *unclaimed) begin() bool {
 	u.mu.Lock()
@@ -91,13 +101,12 @@ func (c *Client) report() {
 		}
 		success := u.ended[0]
 		u.mu.Unlock()
-		got, err := c.nodes.call(context.Background(), c.nodes.callTo(success.path, success.body))
-		var e *Error
-		isRefused := errors.As(err, &e) && e.Kind != ErrUnavailable
-		if isRefused && success.run != nil && (e.Code == "operation-not-found" || e.Code == "stamp-mismatch") {
-			success.path, success.body, success.run = enterPath, success.run, nil
+		got, err := c.nodes.call(context.Background(), c.nodes.report(success.path, success.body, c.nodes.retryFor))
+		if success.changesToRun(err) {
 			continue
 		}
+		var e *Error
+		isRefused := errors.As(err, &e) && e.Kind != ErrUnavailable
 		if err != nil && (!isRefused || e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden) {
 			if isRefused && !success.isRefused {
 				warn("%s yet: %v", success.warning, err)

@@ -21,6 +21,10 @@ _log = logging.getLogger("latchgate")
 # When so many runs are not entered, no further work runs unguarded.
 _OPEN_MAX = 1_000
 _PAUSE_MIN, _PAUSE_MAX = 0.2, 10.0
+# The store has lost the attempt.
+ATTEMPT_UNKNOWN = ("operation-not-found", "stamp-mismatch")
+# What the answer to a report has.
+RECORDED = {"outcome": str}
 
 
 @dataclass
@@ -77,12 +81,12 @@ class Entries:
             entry = self._waiting[0]
             path, report = entry.requests[0]
             try:
-                answer = await self._core.call(path, dict(report), until=now() + self._core.retry_for)
+                answer = await self._core.call(path, dict(report), until=now() + self._core.retry_for, needs=RECORDED)
                 if answer.body.get("double_run"):
                     id = answer.body.get("id")
                     _log.warning("%s ran while the gate was away, and may have been done twice: id %s", entry.operation, id)
             except Error as error:
-                if error.code in ("operation-not-found", "stamp-mismatch") and entry.requests[1:]:
+                if error.code in ATTEMPT_UNKNOWN and entry.requests[1:]:
                     del entry.requests[0]
                     continue
                 is_refused = not isinstance(error, Unavailable)

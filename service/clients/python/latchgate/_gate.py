@@ -16,9 +16,9 @@ from typing import Any, Generic, Literal, TypeVar, Union
 
 from ._clock import now
 from ._core import Core
-from ._entries import Entry
+from ._entries import ATTEMPT_UNKNOWN, RECORDED, Entry
 from ._errors import AttemptLost, Error, LeaseLost, NotDone, NotRecorded, Unavailable
-from ._http import FOREIGN_ANSWER, NO_ANSWER, encoded
+from ._http import NO_ANSWER, encoded
 from ._json import json_of
 from ._lease import Lost
 from ._nodes import Answer, Doubt
@@ -207,7 +207,7 @@ async def claim(
         # After a wait, the lease began long after the pre was sent: a heartbeat tells until when it lasts.
         if first.until - now() < length * 2 / 3:
             path, body = claimed.heartbeat
-            beat = await core.call(path, body, until=now() + min(length, core.retry_for))
+            beat = await core.call(path, body, until=now() + min(length, core.retry_for), needs={"ttl_ms": int})
             first = Renewed(beat.sent, beat.body["ttl_ms"] / 1000, beat.body)
         return make(replace(claimed, first=first))
     except AttemptLost:
@@ -220,10 +220,8 @@ async def claim(
 
 async def _pre(core: Core, request: dict[str, Any], doubt: Doubt, until: float, wait_until: float | None = None) -> Answer:
     """What a node has granted."""
-    answer = await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt)
-    if [type(answer.body.get(name)) for name in ("id", "stamp", "ttl_ms")] != [str, str, int]:
-        raise Unavailable(FOREIGN_ANSWER, "the answer to a pre is none of a gate", answer.status)
-    return answer
+    needs = {"id": str, "stamp": str, "ttl_ms": int}
+    return await core.call("/v1/operations/pre", request, until=until, wait_until=wait_until, doubt=doubt, needs=needs)
 
 
 def _is_away(error: BaseException) -> bool:
@@ -270,10 +268,12 @@ async def _post_success(claim: Claim, kept: Mapping[str, Any], result: Any, entr
     path, success = f"/v1/operations/{granted['id']}/post", {"stamp": granted["stamp"], "outcome": "success", **kept}
     until = now() + max(core.retry_for, granted.get("ttl_ms", 0) / 1000)
     try:
-        answer = await core.call(path, success, until=until)
+        answer = await core.call(path, success, until=until, needs=RECORDED)
     except Error as error:
-        if claim.proceeds and isinstance(error, Unavailable) and core.entries.begin():
-            entry.requests.insert(0, (path, success))
+        is_unknown = error.code in ATTEMPT_UNKNOWN
+        if claim.proceeds and (is_unknown or isinstance(error, Unavailable)) and core.entries.begin():
+            if not is_unknown:
+                entry.requests.insert(0, (path, success))
             core.entries.add(entry)
             return "result_omitted" in kept
         raise NotRecorded(error, result) from error
@@ -286,6 +286,6 @@ async def _post_quietly(claim: Claim, outcome: str, patience: float = 0.0, detai
     body = {"stamp": claim.granted["stamp"], "outcome": outcome, **({"detail": detail} if detail else {})}
     until = now() + max(core.retry_for, patience)
     try:
-        await core.insist(f"the outcome of operation {claim.granted['id']}", lambda: core.call(path, body, until=until))
+        await core.insist(f"the outcome of operation {claim.granted['id']}", lambda: core.call(path, body, until=until, needs=RECORDED))
     except Error as failure:
         _log.warning("the outcome %s of operation %s is not recorded: %s", outcome, claim.granted["id"], failure)

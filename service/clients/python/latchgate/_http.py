@@ -23,6 +23,8 @@ _ANSWER_BYTES_MAX = 4 * 1024 * 1024
 _LINE_BYTES_MAX = 1024 * 1024
 # Longest silence of a stream: the node sends a comment every 15 s.
 _SILENCE_MAX = 45.0
+# A body comes with its head, so it has this time also if the head came late.
+_BODY_TIMEOUT_MIN = 0.1
 # What breaks a connection: also an answer that is no HTTP.
 _BROKEN = (OSError, EOFError, ValueError, asyncio.LimitOverrunError, asyncio.TimeoutError)
 
@@ -107,7 +109,8 @@ class Node:
                 if connection is None:
                     connection = await within(until - now(), self._connect())
                 sent = True
-                status, headers, answer = await within(until - now(), connection.exchange(request))
+                status, headers = await within(until - now(), connection.begin(request))
+                break
             except _BROKEN as error:
                 if connection:
                     connection.close()
@@ -119,18 +122,34 @@ class Node:
                 if connection:
                     connection.close()
                 raise
-            self._give_back(connection)
-            parsed = _parse(answer)
-            if parsed is None or (status >= 300 and not isinstance(parsed.get("code"), str)):
-                raise self._foreign(status, headers)
-            return status, parsed
+        answer = await self._read(connection, status, headers, until - now())
+        self._give_back(connection)
+        return status, answer
 
-    def _foreign(self, status: int, headers: Mapping[str, str]) -> NoAnswer:
-        """An answer without a code of ours: that of a gateway. It is an outage only if the gateway reaches no node, or cannot be read."""
+    async def _read(self, connection: _Connection, status: int, headers: Mapping[str, str], timeout: float) -> dict[str, Any]:
+        """The JSON object of an answer of a node. Another answer is that of a gateway, or is not whole. That is an outage only if the gateway
+        says that it reaches no node, or if it does not say what was granted: a 2xx that is no JSON."""
+        is_whole = is_json = False
+        cause: BaseException | None = None
+        try:
+            text = await within(max(timeout, _BODY_TIMEOUT_MIN), _whole(connection.body(headers)))
+            is_whole = True
+            answer = json.loads(text)
+            is_json = True
+            if isinstance(answer, dict) and (status < 300 or isinstance(answer.get("code"), str)):
+                return answer
+        except (*_BROKEN, RecursionError) as error:
+            cause = error
+        except BaseException:
+            connection.close()
+            raise
+        connection.close()
+        is_outage = not is_json if status < 300 else is_whole and status in (502, 503, 504)
         retry_after = headers.get("retry-after", "")
-        detail = f"{self.name}: the answer with status {status} is none of Latchgate's"
-        code = NO_ANSWER if status < 300 or status in (502, 503, 504) else FOREIGN_ANSWER
-        return NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0, code=code)
+        what = "none of Latchgate's" if is_whole else "not whole"
+        code = NO_ANSWER if is_outage else FOREIGN_ANSWER
+        detail = f"{self.name}: the answer with status {status} is {what}"
+        raise NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0, code=code) from cause
 
     async def stream(self, path: str, last_id: str | None, timeout: float) -> Stream:
         """A response without an end. Raises the error of an answer but 200."""
@@ -143,7 +162,6 @@ class Node:
             status, headers = await within(timeout, connection.begin(self._head("GET", path, head)))
             if status == 200:
                 return Stream(connection, connection.body(headers))
-            answer = _parse(await within(timeout, _whole(connection.body(headers))))
         except _BROKEN as error:
             if connection:
                 connection.close()
@@ -152,10 +170,9 @@ class Node:
             if connection:
                 connection.close()
             raise
+        answer = await self._read(connection, status, headers, timeout)
         connection.close()
-        if answer is None or "code" not in answer:
-            raise self._foreign(status, headers)
-        raise of_problem(status, answer)
+        raise of_problem(status, {"code": FOREIGN_ANSWER, **answer})
 
     def _head(self, method: str, path: str, headers: str) -> bytes:
         return f"{method} {self._prefix}{path} HTTP/1.1\r\n{self._headers}{headers}\r\n".encode()
@@ -196,10 +213,6 @@ class _Connection:
     def close(self) -> None:
         """At once: the node notices that the client has gone, and a reader gets the end."""
         self._transport.abort()
-
-    async def exchange(self, request: bytes) -> tuple[int, dict[str, str], bytes]:
-        status, headers = await self.begin(request)
-        return status, headers, await _whole(self.body(headers))
 
     async def begin(self, request: bytes) -> tuple[int, dict[str, str]]:
         """Sends a request, and reads the head of its answer. It does not wait until all is sent: a node may refuse before that."""
@@ -272,11 +285,3 @@ async def _whole(body: AsyncIterator[bytes]) -> bytes:
         if len(text) > _ANSWER_BYTES_MAX:
             raise ValueError("the answer is too long")
     return bytes(text)
-
-
-def _parse(text: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None

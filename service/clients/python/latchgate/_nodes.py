@@ -14,12 +14,13 @@ from urllib.parse import unquote
 
 from ._clock import now
 from ._errors import Error, Refused, Unavailable, is_transient, of_problem
-from ._http import NO_ANSWER, NoAnswer, Node, Stream
+from ._http import FOREIGN_ANSWER, NO_ANSWER, NoAnswer, Node, Stream
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
 _TIMEOUT_MIN = 0.02
 # The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node.
 _FIRST_WAIT = 0.5
+_NOTHING: Mapping[str, type] = {}
 
 
 @dataclass(frozen=True)
@@ -102,12 +103,15 @@ class Nodes:
         for node in self._nodes:
             node.close() if are_ours else node.forget()
 
-    async def send(self, path: str, body: dict[str, Any], timeout: float, fresh: bool = False) -> Answer:
-        """One request to one node. Raises `NoAnswer`. If that node cannot serve, the next request goes to another one."""
+    async def send(self, path: str, body: dict[str, Any], timeout: float, fresh: bool = False, needs: Mapping[str, type] = _NOTHING) -> Answer:
+        """One request to one node. Raises `NoAnswer`, also after a 2xx without what it `needs`, which is none of this service. If that node
+        cannot serve, the next request goes to another one."""
         index = self._first
         sent = now()
         try:
             status, answer = await self._nodes[index].post(path, body, timeout, fresh)
+            if status < 300 and not all(type(answer.get(name)) is kind and answer[name] for name, kind in needs.items()):
+                raise NoAnswer(f"{self._nodes[index].name}: the answer has no {', '.join(needs)}", code=FOREIGN_ANSWER)
         except NoAnswer:
             self.avoid(index)
             raise
@@ -139,12 +143,14 @@ class Nodes:
         wait_until: float | None = None,
         repeat_in_doubt: bool = True,
         doubt: Doubt | None = None,
+        needs: Mapping[str, type] = _NOTHING,
     ) -> Answer:
         """Posts the request, and repeats it until a node has answered it or it is `until`. Each node gets a part of that time, so that
         others can be tried.
 
         With `wait_until`, each request waits at the node, and the call goes on with tickets until then, and for `retry_for` after
-        that while no node answers. A wait does not begin in an outage: until a node has answered, `until` counts.
+        that while no node answers. A wait does not begin in an outage: until a node has answered, `until` counts. `needs`: the members, and
+        their types, without which no answer lets the caller proceed.
 
         Raises the error of the last answer that does not let the caller proceed, and `Unavailable` if there was none.
         """
@@ -169,7 +175,7 @@ class Nodes:
             before = doubt.begin()
             index, sent = self._first, now()
             try:
-                answer = await self.send(path, body, timeout + wait, fresh=not repeat_in_doubt)
+                answer = await self.send(path, body, timeout + wait, fresh=not repeat_in_doubt, needs=needs)
                 _check_keys(path, body, answer)
                 if 200 <= answer.status < 300:
                     return answer

@@ -299,6 +299,47 @@ class Proceed(Scenario):
                 self.assertEqual(self.once(retry_for=0.5).result, "receipt 7")
         self.assertEqual(self.runs, [False] * 4)
 
+    def test_50_an_answer_whose_body_cannot_be_read_is_no_outage(self) -> None:
+        refusals = {"operation-duplicate": 409, "unauthorized": 401, "moved": 302, "internal-error": 500, "outcome-unknown": 503}
+        for breaks, then in (("cut", "the same"), ("hangs", "the same"), ("cut", "silence")):
+            for code, status in refusals.items():
+                self.key += "/next"
+                gate = self.gate = self.proxy(self.a)
+                gate.breaks = breaks
+                if then == "silence":
+                    gate.hangs = self.key
+                gate.answers = lambda path, body: (status, problem(code)) if then == "the same" or len(gate.seen) == 1 else None
+                with self.subTest(breaks=breaks, code=code, then=then):
+                    with self.assertRaises(Unavailable) as raised:
+                        self.once(retry_for=0.6, ttl=1)
+                    if KIND != "rust":
+                        self.assertEqual(raised.exception.code, "foreign-answer")
+                    # The client for Rust gives all of the time to the only node.
+                    if KIND != "rust" or breaks == "cut":
+                        self.assertGreater(len(gate.requests("/pre")), 1)
+        self.assertEqual(self.runs, [])
+        # As good as no answer: only a claim that can be read is one.
+        gate = self.gate = self.proxy(self.a)
+        gate.breaks = "cut"
+        gate.answers = lambda path, body: (200, {"id": "a" * 32, "stamp": "s", "ttl_ms": 60_000}) if path.endswith("/pre") else None
+        self.once(retry_for=0.6)
+        self.assertEqual(self.runs, [False])
+
+    def test_50_an_answer_in_JSON_that_is_no_claim_is_no_outage(self) -> None:
+        claim = {"id": "a" * 32, "stamp": "s", "ttl_ms": 60_000}
+        others: list[dict[str, Any] | str] = ["[]", '"ok"', "null", "7", {}, {**claim, "ttl_ms": 0}, {**claim, "id": 7}]
+        others += [{**claim, name: None} for name in claim]
+        others += [{other: claim[other] for other in claim if other != name} for name in claim]
+        for other in others:
+            self.gate.answers = lambda path, body: (200, other) if path.endswith("/pre") else None
+            for on_outage in ("proceed", None):
+                with self.subTest(other=other, on_outage=on_outage):
+                    with self.assertRaises(Unavailable) as raised:
+                        self.once(retry_for=0.3, ttl=1, on_outage=on_outage)
+                    if KIND != "rust":
+                        self.assertEqual(raised.exception.code, "foreign-answer")
+        self.assertEqual(self.runs, [])
+
     def test_49_what_a_node_has_answered_counts_although_silence_follows(self) -> None:
         for code, runs in (("outcome-unknown", []), ("overloaded", []), ("store-unavailable", [False])):
             self.key += "/next"
@@ -326,6 +367,54 @@ class Proceed(Scenario):
             self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
         claimed = [body["attempt_id"] for body in self.gate.requests("/pre")]
         self.assertEqual([body["attempt_id"] for body in self.gate.requests("/enter")], claimed)
+
+    def test_40_a_success_that_the_store_has_lost_at_the_first_post_is_entered(self) -> None:
+        def work(attempt: Any) -> str:
+            self.gate.then_refuse["post"] = (status, code)
+            return self.work(attempt)
+
+        entered = []
+        for status, code in ((404, "operation-not-found"), (403, "stamp-mismatch")):
+            self.key += "/next"
+            with self.assertRaises(NotRecorded) as raised:
+                self.once(work=work, on_outage=None)
+            self.assertEqual((raised.exception.code, raised.exception.result), (code, "receipt 7"))
+            self.back()
+            self.key += "/next"
+            done = self.once(work=work)
+            self.assertEqual((done.result, done.duplicate, done.result_omitted), ("receipt 7", False, False))
+            eventually(lambda: self.record().get("state") == "succeeded", "it is entered")
+            self.assertEqual(self.record().get("suspected_double_runs", 0), 0)
+            entered.append(self.gate.requests("/pre")[-1]["attempt_id"])
+            self.back()
+        self.assertEqual([body["attempt_id"] for body in self.gate.requests("/enter")], entered)
+        self.assertEqual(self.runs, [True] * 4)
+
+    def test_50_a_success_is_recorded_by_an_answer_that_has_its_outcome(self) -> None:
+        times = 0
+
+        def answers(path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any] | str] | None:
+            is_foreign = path.endswith(verb) and len(self.gate.requests(verb)) <= times
+            return (200, {}) if is_foreign else None
+
+        verb, times, self.gate.answers = "/post", 2, answers
+        self.assertEqual(self.once().result, "receipt 7")
+        self.assertEqual((self.record()["state"], len(self.gate.requests("/post"))), ("succeeded", 3))
+        self.key, times = f"{self.key}/next", 1_000_000
+        with self.assertRaises(NotRecorded) as raised:
+            self.once(on_outage=None, retry_for=0.5, ttl=1)
+        if KIND != "rust":
+            self.assertEqual(raised.exception.code, "foreign-answer")
+        # Later is not too late.
+        self.key += "/next"
+        self.once(retry_for=0.5, ttl=1)
+        times = 0
+        eventually(lambda: self.record().get("state") == "succeeded", "it is recorded")
+        self.key, verb, times = f"{self.key}/next", "/enter", 2
+        self.away()
+        self.once()
+        self.gate.then_refuse.clear()
+        eventually(lambda: self.record().get("state") == "succeeded", "it is entered")
 
     @patch("latchgate._entries._log.log")
     def test_40_a_run_that_cannot_be_entered_stays_and_no_other_waits_for_it(self, log: Any) -> None:

@@ -74,6 +74,29 @@ class Http(unittest.IsolatedAsyncioTestCase):
                 (result,) = await self.ask(answer)
                 self.assertIsInstance(result, NoAnswer)
 
+    async def test_once_there_is_a_status_only_some_answers_are_an_outage(self) -> None:
+        def answer(status: int, body: bytes, lacks: int = 0) -> bytes:
+            return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n" % (status, len(body) + lacks) + body
+
+        problem, deep = b'{"code":"outcome-unknown"}', b"[" * 100_000
+        foreign = [answer(status, problem, 9) + end for status in (302, 401, 409, 500, 502, 503, 504) for end in (b"|", b"")]
+        foreign += [answer(status, body) for status in (302, 401, 409, 500) for body in (b"{}", b"", b'{"code":7}', deep)]
+        foreign += [answer(200, body) for body in (b"[]", b"null", b'"ok"', b"7")]
+        foreign += [b"HTTP/1.1 409 X\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", b"HTTP/1.1 409 X\r\nContent-Length: zz\r\n\r\n"]
+        outage = [answer(status, body) for status in (502, 503, 504) for body in (b"{}", b"busy", b"", b"[]")]
+        outage += [answer(200, b"<html>"), answer(200, b""), answer(200, deep), answer(200, OK, 9) + b"|", answer(200, OK, 9)]
+        for code, answers in (("foreign-answer", foreign), ("no-answer", outage)):
+            for each in answers:
+                with self.subTest(answer=each[:100], code=code):
+                    (result,) = await self.ask(each)
+                    assert isinstance(result, NoAnswer)
+                    self.assertEqual((result.code, result.sent), (code, True))
+        # Also on a connection that was idle: the node has answered, so the request is not sent again there.
+        ok = answer(200, OK)
+        first, cut, third = await self.ask(ok, answer(409, problem, 9) + b"|", ok)
+        assert isinstance(cut, NoAnswer)
+        self.assertEqual((first, cut.code, third), ((200, {"token": 7}), "foreign-answer", (200, {"token": 7})))
+
     async def test_a_proxy_may_say_when_to_come_again(self) -> None:
         (result,) = await self.ask(b"HTTP/1.1 503 Busy\r\nRetry-After: 3\r\nContent-Length: 4\r\n\r\nbusy")
         assert isinstance(result, NoAnswer)

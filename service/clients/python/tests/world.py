@@ -112,6 +112,8 @@ class Proxy:
     merges = ("", "")
     # Answers some requests itself, by path and body: a status, and a body or a page, which is no JSON.
     answers: Callable[[str, dict[str, Any]], tuple[int, dict[str, Any] | str] | None] = staticmethod(lambda path, body: None)
+    # Such answers end in the middle of their body: "cut", or "hangs".
+    breaks = ""
     # The length of the longest request.
     longest = 0
     # So many of the next answers come only after a lease of a second has ended.
@@ -129,6 +131,8 @@ class Proxy:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # An answer goes out in one piece, because a client whose time is nearly over does not wait for the rest.
+            wbufsize = -1
 
             def do_POST(self) -> None:
                 proxy._pass_on(self, node)
@@ -162,7 +166,7 @@ class Proxy:
         self.longest = max(self.longest, len(body))
         if own := self.answers(handler.path, json.loads(body)):
             status, answered = own
-            return self.answer(handler, status, (answered if isinstance(answered, str) else json.dumps(answered)).encode())
+            return self.answer(handler, status, (answered if isinstance(answered, str) else json.dumps(answered)).encode(), self.breaks)
         if self._lose.get(verb, 0) == 0 and verb in self.then_refuse:
             status, code, *after = self.then_refuse[verb]
             return self.answer(handler, status, json.dumps(problem(code, sum(after))).encode())
@@ -196,17 +200,20 @@ class Proxy:
             time.sleep(1.5)
         self.answer(handler, response.status, answer)
 
-    @staticmethod
-    def answer(handler: BaseHTTPRequestHandler, status: int, body: bytes) -> None:
+    def answer(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, breaks: str = "") -> None:
         handler.send_response(status)
         handler.send_header("Content-Length", str(len(body)))
         if status == 302:
-            handler.send_header("Location", "/login")
+            handler.send_header("Location", "/login%")  # of which a parser of URLs may say that it is none
         try:
             handler.end_headers()
-            handler.wfile.write(body)
+            handler.wfile.write(body[: len(body) // 2] if breaks else body)
+            handler.wfile.flush()
         except OSError:
             pass  # the client has given up
+        if breaks == "hangs":
+            self._stopped.wait()
+        handler.close_connection = handler.close_connection or bool(breaks)
 
 
 def problem(code: str, retry_after_ms: int = 0) -> dict[str, Any]:

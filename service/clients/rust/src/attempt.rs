@@ -15,7 +15,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::background::Place;
-use crate::claim::{ENTER, FOR_EVER, Pending, path_of_post, record, report};
+use crate::claim::{ENTER, FOR_EVER, Pending, is_forgotten, is_loss, path_of_post, record, report};
 use crate::client::Client;
 use crate::clock::{Moment, sleep_until};
 use crate::error::{Error, Problem};
@@ -110,17 +110,13 @@ impl Attempt {
     pub(crate) fn keep(
         client: Client,
         sent: Moment,
-        lease: Duration,
         on_expiry: OnExpiry,
         run: Option<Map<String, Value>>,
         answer: &Value,
-    ) -> Result<Self, Error> {
-        let text = |name: &str| answer[name].as_str().map(str::to_owned);
-        let (Some(id), Some(stamp)) = (text("id"), text("stamp")) else {
-            let fields = json!({ "detail": "the answer is no claim: it has no stamp" });
-            return Err(Error::Refused(Problem::new(200, fields.as_object().cloned().unwrap_or_default())));
-        };
-        let left = answer["ttl_ms"].as_u64().map_or(lease, Duration::from_millis);
+    ) -> Self {
+        let text = |name: &str| answer[name].as_str().unwrap_or_default().to_owned();
+        let (id, stamp) = (text("id"), text("stamp"));
+        let left = left_of(answer);
         // With `block`, an expired attempt still keeps every other one out.
         let until = (on_expiry == OnExpiry::Retry).then(|| sent.plus(left));
         let state = watch::Sender::new(AttemptState::Running { until });
@@ -140,20 +136,8 @@ impl Attempt {
         let patience = client.patience.max(left);
         let client = client.patience(patience);
         let (answer, unclaimed, is_claimed, runtime) = (answer.clone(), None, true, Handle::current());
-        Ok(Self {
-            client,
-            id,
-            stamp,
-            answer,
-            run: run.map(Box::new),
-            unclaimed,
-            is_claimed,
-            on_expiry,
-            state,
-            beaten,
-            heart,
-            runtime,
-        })
+        let run = run.map(Box::new);
+        Self { client, id, stamp, answer, run, unclaimed, is_claimed, on_expiry, state, beaten, heart, runtime }
     }
 
     /// A run that the gate has not answered.
@@ -218,8 +202,8 @@ impl Attempt {
     /// The work is done: every later caller gets this result. If the future is dropped, the report goes on in the background.
     ///
     /// Without a claim it returns null at once, and the run is entered in the background: see [`Client::settled`]. With
-    /// [`OnOutage::Proceed`](crate::OnOutage::Proceed) it also returns null if no node has recorded the success, which is then reported in the
-    /// background.
+    /// [`OnOutage::Proceed`](crate::OnOutage::Proceed) it also returns null if no node has recorded the success, or the store has lost the
+    /// attempt: the success is then reported, or the run entered, in the background.
     ///
     /// # Errors
     /// [`Error::AttemptLost`] if another attempt has taken over: the work may have been done twice.
@@ -324,17 +308,22 @@ impl Drop for Attempt {
     }
 }
 
-/// Reports the outcome of an attempt. If no node has decided, the success of a `run` is reported later, and the answer is null.
+/// Reports the outcome of an attempt. If no node has decided, the success of a `run` is reported later; if the store has no record of the
+/// attempt, the run is entered later. Then the answer is null.
 async fn report_attempt(client: Client, id: String, body: Value, run: Option<Value>) -> Result<Value, Error> {
     let failure = match report(&client, &id, &body).await {
         Ok(answer) => return Ok(answer),
         Err(failure) => failure,
     };
-    if run.is_some()
-        && !matches!(failure, Failure::Decided(_))
+    let later = match (&failure, run) {
+        (Failure::Decided(problem), Some(run)) if is_forgotten(problem) => Some((ENTER.to_owned(), run, None)),
+        (Failure::Decided(_), _) | (_, None) => None,
+        (_, run) => Some((path_of_post(&id), body, run)),
+    };
+    if let Some((path, success, run)) = later
         && let Some(place) = client.background.place()
     {
-        let recording = record(client.clone(), path_of_post(&id), body, run);
+        let recording = record(client.clone(), path, success, run);
         client.background.spawn_in(place, &Handle::current(), recording);
         return Ok(Value::Null);
     }
@@ -353,6 +342,11 @@ struct Heart {
     until: Option<Moment>,
     state: watch::Sender<AttemptState>,
     beaten: Arc<AtomicU64>,
+}
+
+/// What is left of the lease.
+fn left_of(answer: &Value) -> Duration {
+    Duration::from_millis(answer["ttl_ms"].as_u64().unwrap_or(0))
 }
 
 fn as_ms(moment: Moment) -> u64 {
@@ -396,13 +390,10 @@ impl Heart {
                     Ok(answer) => {
                         self.sent = sent;
                         self.beaten.store(as_ms(sent), Ordering::Relaxed);
-                        let left = answer["ttl_ms"].as_u64().map_or(self.lease, Duration::from_millis);
-                        self.until = self.until.map(|_| sent.plus(left));
+                        self.until = self.until.map(|_| sent.plus(left_of(&answer)));
                         return Ok(());
                     }
-                    Err(Failure::Decided(problem)) if [404, 409].contains(&problem.status()) && !problem.code().is_empty() => {
-                        return Err(Some(problem));
-                    }
+                    Err(Failure::Decided(problem)) if is_loss(&problem) => return Err(Some(problem)),
                     Err(failure) => failure,
                 },
                 () = sleep_until(until) => break,

@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 
 use crate::client::Client;
 use crate::clock::Moment;
-use crate::error::{Error, Problem};
+use crate::error::Problem;
 use crate::transport::{Failure, Pause};
 
 pub(crate) const PRE: &str = "/v1/operations/pre";
@@ -83,15 +83,31 @@ async fn give_back(client: Client, mut body: Value, lease: Duration) {
         let failure = json!({ "stamp": stamp, "outcome": "failure" });
         let background = client.background.clone();
         let reported = report(&client.patience(patience), id, &failure).await;
-        if let Err(Error::Unreachable(_)) = reported.map_err(Failure::into_error) {
+        let is_over = match &reported {
+            Ok(_) => true,
+            Err(Failure::Decided(problem)) => is_loss(problem),
+            Err(_) => false,
+        };
+        if !is_over {
             background.give_up();
+            tracing::error!(?reported, "an operation was not given back: it may stay claimed");
         }
     }
 }
 
 /// Whether the answer to a repeated pre shows that no earlier call of this attempt has claimed the operation.
 pub(crate) fn is_about_attempt(problem: &Problem) -> bool {
-    [409, 422].contains(&problem.status()) && !problem.code().is_empty()
+    [409, 422].contains(&problem.status())
+}
+
+/// Whether the store has no record of the attempt.
+pub(crate) fn is_forgotten(problem: &Problem) -> bool {
+    ["operation-not-found", "stamp-mismatch"].contains(&problem.code())
+}
+
+/// Whether the attempt no longer has the operation.
+pub(crate) fn is_loss(problem: &Problem) -> bool {
+    is_forgotten(problem) || ["operation-superseded", "operation-ended"].contains(&problem.code())
 }
 
 /// Repeats the post while no node answers: a repeated post is recorded once.
@@ -119,15 +135,14 @@ pub(crate) async fn record(client: Client, mut path: String, mut success: Value,
             Ok(recorded) => return tracing::info!(operation = %recorded["id"], "a success is recorded after an outage"),
             Err(failure) => failure,
         };
-        let (status, code) = failure.problem().map_or((0, ""), |problem| (problem.status(), problem.code()));
-        if ["operation-not-found", "stamp-mismatch"].contains(&code)
+        if failure.problem().is_some_and(is_forgotten)
             && let Some(run) = run.take()
         {
             (path, success) = (ENTER.to_owned(), run);
             continue;
         }
-        // The API key may be let in again, and a gateway may find the way.
-        let may_pass_later = [401, 403].contains(&status) || code.is_empty();
+        // The API key may be let in again.
+        let may_pass_later = failure.problem().is_none_or(|problem| [401, 403].contains(&problem.status()));
         if !may_pass_later || !std::mem::replace(&mut is_said, true) {
             tracing::error!(?failure, path, may_pass_later, "a success is not recorded");
         }

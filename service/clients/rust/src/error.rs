@@ -37,7 +37,7 @@ pub enum Error {
     #[error("{0}")]
     Refused(Problem),
 
-    /// No node has answered in time, or each one said that it cannot serve. An acquire without an answer was released again, as
+    /// No node has answered in time, or each one said that it cannot serve, or a gateway has answered in place of a node. An acquire without an answer was released again, as
     /// far as possible.
     #[error("no node serves the call: {0}")]
     Unreachable(String),
@@ -89,7 +89,7 @@ impl Problem {
         self.status
     }
 
-    /// The stable code, for example `lock-held`; empty if the answer is not Latchgate's.
+    /// The stable code, for example `lock-held`.
     #[must_use]
     pub fn code(&self) -> &str {
         self.text("code")

@@ -259,10 +259,8 @@ impl Operation {
             match answer {
                 Ok(answer) => {
                     let run = (self.on_outage == OnOutage::Proceed).then(|| pending.entry());
-                    let attempt = Attempt::keep(self.client.clone(), sent, self.ttl, self.on_expiry, run, &answer);
-                    // It may be a claim all the same.
-                    pending.is_in_doubt = attempt.is_err();
-                    return attempt.map(Begun::Go);
+                    let attempt = Attempt::keep(self.client.clone(), sent, self.on_expiry, run, &answer);
+                    return Ok(Begun::Go(attempt));
                 }
                 Err(Failure::Decided(problem)) => {
                     if problem.code() == "operation-in-progress" && !wait_until.has_passed() {

@@ -20,9 +20,13 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Shortest time for an answer.
 pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
+/// A body comes with its head, so it has this time also if the head came late.
+const BODY_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 const LATE: &str = "no answer in time";
+/// The code of an answer that is not Latchgate's, and does not say that a node is away.
+const FOREIGN: &str = "foreign-answer";
 /// Longest `Retry-After` that is obeyed.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 
@@ -80,7 +84,7 @@ impl TransportSettings {
 pub(crate) enum Failure {
     /// The node has decided.
     Decided(Problem),
-    /// The node cannot serve now: nothing was done, or to repeat the call does it once.
+    /// The node cannot serve now, or the answer is not Latchgate's: nothing was done, or to repeat the call does it once.
     Later(Problem),
     /// No connection: the node has not seen it.
     NotSent(String),
@@ -93,9 +97,9 @@ impl Failure {
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
             Self::NotSent(_) => false,
-            // Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
+            // A 2xx that is not Latchgate's says nothing. Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
             Self::Decided(problem) | Self::Later(problem) => {
-                problem.status() >= 500
+                !(300..500).contains(&problem.status())
                     && !["overloaded", "store-unavailable", "shutting-down", "state-unreadable"]
                         .contains(&problem.code())
             }
@@ -181,8 +185,10 @@ impl Transport {
     ) -> Result<Value, Failure> {
         let index = self.preferred.load(Ordering::Relaxed);
         let called = async {
-            let response = self.send(index, method, path, body, |request| request.timeout(answer_max)).await?;
-            read(response).await
+            let until = Moment::now().plus(answer_max);
+            let sent = timeout(answer_max, self.send(index, method, path, body, |request| request)).await;
+            let response = sent.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, LATE))))?;
+            read(response, needs(path), until.left().max(BODY_MIN)).await
         };
         let answer = called.await.map_err(|failure| checked(path, failure));
         if let Err(failure) = &answer {
@@ -209,9 +215,10 @@ impl Transport {
         let called = async {
             match self.send(index, &Method::GET, path, None, add).await {
                 Ok(response) if response.status().is_success() => Ok(response),
-                Ok(response) => {
-                    Err(read(response).await.err().unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned())))
-                }
+                Ok(response) => Err(read(response, &[], begins_within)
+                    .await
+                    .err()
+                    .unwrap_or_else(|| Failure::NoAnswer("no stream".to_owned()))),
                 Err(failure) => Err(failure),
             }
         };
@@ -418,29 +425,62 @@ fn is_loopback(url: &Url) -> bool {
     host.parse::<IpAddr>().map_or(host == "localhost", |address| address.is_loopback())
 }
 
-async fn read(response: Response) -> Result<Value, Failure> {
+/// What an answer that lets the client proceed has at least.
+fn needs(path: &str) -> &'static [&'static str] {
+    match path.strip_prefix("/v1/operations/").and_then(|rest| rest.rsplit('/').next()) {
+        Some("pre") => &["id", "stamp", "ttl_ms"],
+        Some("heartbeat") => &["ttl_ms"],
+        Some("post" | "enter") => &["outcome"],
+        _ => &[],
+    }
+}
+
+/// Once there is a status, the call has an answer. Without a code of Latchgate's, the answer is that of a gateway: with 502, 503 and 504 it
+/// says that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign.
+async fn read(response: Response, needs: &[&str], body_max: Duration) -> Result<Value, Failure> {
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-    let body = response.bytes().await.map_err(|error| Failure::NoAnswer(reason_of(&error)))?;
-    let answer: Result<Value, _> = serde_json::from_slice(&body);
-    if (200..300).contains(&status) {
-        // A truncated or foreign answer is none: 2xx alone does not let a client proceed.
-        return answer.map_err(|_| Failure::NoAnswer(format!("the answer {status} is not from Latchgate")));
-    }
+    let body = match timeout(body_max, response.bytes()).await {
+        Ok(body) => body.map_err(|error| reason_of(&error)),
+        Err(_) => Err(LATE.to_owned()),
+    };
+    let answer: Option<Value> = body.as_ref().ok().and_then(|body| serde_json::from_slice(body).ok());
+    let is_success = (200..300).contains(&status);
     let mut fields = match answer {
-        Ok(Value::Object(fields)) => fields,
+        None if is_success => {
+            let reason = body.err().unwrap_or_else(|| format!("the answer {status} is not from Latchgate"));
+            return Err(Failure::NoAnswer(reason));
+        }
+        Some(answer) if is_success && needs.iter().all(|name| has(&answer, name)) => return Ok(answer),
+        Some(Value::Object(fields)) if !is_success => fields,
         _ => Map::new(),
     };
     if let (false, Some(seconds)) = (fields.contains_key("retry_after_ms"), retry_after) {
         let seconds: u64 = seconds;
         fields.insert("retry_after_ms".to_owned(), Value::from(seconds.saturating_mul(1_000)));
     }
+    if let Err(reason) = &body {
+        fields.insert("detail".to_owned(), format!("the body of the answer cannot be read: {reason}").into());
+    }
+    let is_foreign = fields.get("code").and_then(Value::as_str).is_none_or(str::is_empty);
+    let is_outage = (502..=504).contains(&status) && body.is_ok();
+    if is_foreign && !is_outage {
+        fields.insert("code".to_owned(), FOREIGN.into());
+    }
     let problem = Problem::new(status, fields);
     match status {
+        _ if is_foreign => Err(Failure::Later(problem)),
         429 | 502..=599 => Err(Failure::Later(problem)),
         // A defect may be that of one node, and says nothing about what was done.
-        500 if ["", "internal-error"].contains(&problem.code()) => Err(Failure::Later(problem)),
+        500 if problem.code() == "internal-error" => Err(Failure::Later(problem)),
         _ => Err(Failure::Decided(problem)),
+    }
+}
+
+fn has(answer: &Value, name: &str) -> bool {
+    match name {
+        "ttl_ms" => answer[name].as_u64().is_some_and(|ms| ms > 0),
+        _ => answer[name].as_str().is_some_and(|text| !text.is_empty()),
     }
 }
 

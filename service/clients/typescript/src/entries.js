@@ -82,19 +82,26 @@ export class Entries {
       if (body.double_run) say(entry, "is recorded, and may have been a second one");
       return true;
     } catch (error) {
-      const { code, status } = error instanceof LatchgateError ? error : { code: "", status: 0 };
-      if (entry.run && ["operation-not-found", "stamp-mismatch"].includes(code)) {
+      if (entry.run && isForgotten(error)) {
         Object.assign(entry, { path: ENTER, body: entry.run, run: undefined });
         return this.#isSettled(entry);
       }
       if (error instanceof Unavailable) return false;
-      const mayPassLater = status === 401 || status === 403;
+      const mayPassLater = error instanceof LatchgateError && [401, 403].includes(error.status ?? 0);
       if (!mayPassLater) say(entry, `is not recorded: ${error}`);
       else if (!entry.isSaid) say(entry, `is not recorded yet: ${error}`);
       entry.isSaid = true;
       return !mayPassLater;
     }
   }
+}
+
+/**
+ * Whether the store has no record of the attempt.
+ * @param {unknown} error
+ */
+export function isForgotten(error) {
+  return error instanceof LatchgateError && ["operation-not-found", "stamp-mismatch"].includes(error.code);
 }
 
 /**

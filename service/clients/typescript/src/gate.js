@@ -2,7 +2,7 @@
 // `once`: work that is done once.
 
 import { now } from "./clock.js";
-import { ENTER } from "./entries.js";
+import { ENTER, isForgotten } from "./entries.js";
 import { AttemptLost, LatchgateError, NotDone, NotRecorded, Unavailable } from "./errors.js";
 import { jsonOf } from "./json.js";
 import { sleep } from "./nodes.js";
@@ -115,8 +115,10 @@ export async function once(nodes, renewals, request, work, { lengthMs, waitMs, e
     const { body: posted } = await nodes.call(`${path}/post`, success, { until: now() + forMs, needs: ["outcome"] });
     return { ...kept.done, resultOmitted: Boolean(posted.result_omitted) };
   } catch (error) {
-    if (entries && error instanceof Unavailable && entries.begin()) {
-      entries.add({ path: `${path}/post`, body: success, run: { ...run, ...kept.fields } });
+    const isLost = isForgotten(error);
+    if (entries && (error instanceof Unavailable || isLost) && entries.begin()) {
+      const entry = { ...run, ...kept.fields };
+      entries.add(isLost ? { path: ENTER, body: entry } : { path: `${path}/post`, body: success, run: entry });
       return kept.done;
     }
     throw error instanceof LatchgateError ? new NotRecorded(error, result) : error;

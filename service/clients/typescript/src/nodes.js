@@ -8,6 +8,8 @@ import { checked } from "./options.js";
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 const TIMEOUT_MS_MIN = 20;
+/** A body comes with its head, so it has this time also if the head came late. */
+const BODY_MS_MIN = 100;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
 const FIRST_WAIT_MS = 500;
 /** Longest silence of a stream: the node sends a comment every 15 s. */
@@ -156,7 +158,8 @@ export class Nodes {
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
         if (status < 300) {
-          if (needs.every((name) => answer.body[name] !== undefined)) return answer;
+          if (needs.every((name) => has(answer.body, name))) return answer;
+          this.#avoid(index);
           throw new NoAnswer(`the answer has no ${needs.join(", ")}`, { code: FOREIGN });
         }
         error = said = ofProblem(status, answer.body);
@@ -281,7 +284,8 @@ export class Nodes {
     const text = JSON.stringify(body);
     const ended = new AbortController();
     const end = () => ended.abort();
-    const timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
+    const until = now() + timeoutMs;
+    let timer = setTimeout(end, Math.min(timeoutMs, TIMER_MS_MAX));
     signal?.addEventListener("abort", end);
     try {
       const response = await fetch(url + path, {
@@ -292,6 +296,8 @@ export class Nodes {
         redirect: "manual",
         signal: ended.signal,
       });
+      clearTimeout(timer);
+      timer = setTimeout(end, Math.min(Math.max(until - now(), BODY_MS_MIN), TIMER_MS_MAX));
       return await read(url, response);
     } catch (error) {
       signal?.throwIfAborted();
@@ -308,20 +314,34 @@ export class Nodes {
 }
 
 /**
- * Without a code of Latchgate's, the answer is that of a gateway. With 502, 503 and 504 it says that it does not reach the node, and a 2xx that
- * cannot be read is as good as none. After another one the URL may be wrong.
+ * Once there is a status, the call has an answer. Without a code of Latchgate's, the answer is that of a gateway: with 502, 503 and 504 it says
+ * that it does not reach the node, and a 2xx that is not JSON, or is cut, is as good as none. Every other one is foreign: the URL may be wrong.
  * @param {string} url
  * @param {Response} response
  * @returns {Promise<{status: number, answer: Record<string, any>}>}
  */
 async function read(url, response) {
   const { ok, status, headers } = response;
-  const answer = parse(await response.text());
+  const text = await response.text().catch((error) => {
+    if (ok) throw error;
+  });
+  const value = text === undefined ? undefined : parse(text);
+  const answer = typeof value === "object" && !Array.isArray(value) ? value : undefined;
   if (answer && (ok || typeof answer.code === "string")) return { status, answer };
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
-  const code = ok || [502, 503, 504].includes(status) ? undefined : FOREIGN;
+  const isOutage = ok ? value === undefined : text !== undefined && [502, 503, 504].includes(status);
+  const code = isOutage ? undefined : FOREIGN;
   const isSent = ok || status >= 500;
   throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
+}
+
+/**
+ * @param {Record<string, any>} body
+ * @param {string} name
+ */
+function has(body, name) {
+  const value = body[name];
+  return name === "ttl_ms" ? Number.isInteger(value) && value > 0 : typeof value === "string" && value !== "";
 }
 
 /**
@@ -378,12 +398,11 @@ function checkUrl(url) {
 
 /**
  * @param {string} text
- * @returns {Record<string, any> | undefined}
+ * @returns {any} undefined if it is not JSON
  */
 function parse(text) {
   try {
-    const value = JSON.parse(text);
-    return typeof value === "object" && value !== null && !Array.isArray(value) ? value : undefined;
+    return JSON.parse(text);
   } catch {
     return undefined;
   }

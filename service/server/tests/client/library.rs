@@ -9,7 +9,7 @@ use latchgate_testkit::until;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::world::{PATIENCE, client, look, node, seconds, until_held};
+use crate::world::{PATIENCE, client, gateway, look, node, seconds, until_held};
 
 fn client_through(lossy: &Lossy) -> Client {
     Client::new([lossy.base_url()]).unwrap().patience(seconds(30))
@@ -29,6 +29,25 @@ async fn a_change_goes_to_the_next_node_only_if_it_was_certainly_not_made() {
         }
         let changed = client.call(Method::PUT, "/v1/locks/p/limit", Some(&limit)).await;
         assert_eq!(changed.is_ok(), is_made, "{changed:?}");
+    }
+}
+
+#[tokio::test]
+async fn after_the_answer_of_a_gateway_the_call_goes_to_the_next_node() {
+    let node = node().await;
+    for status in [302, 401, 403, 404, 409] {
+        let urls = [gateway(move |_| Some((status, json!({})))).await, node.base_url()];
+        let through_gateway = || {
+            let mut client = Client::new(&urls).unwrap().patience(seconds(30));
+            while !client.prefers(&urls[0]) {
+                client = Client::new(&urls).unwrap().patience(seconds(30));
+            }
+            client
+        };
+        through_gateway().lock("k").acquire().await.unwrap().release().await.unwrap();
+        let begun = through_gateway().operation("charge").begin(&status).await.unwrap();
+        let Begun::Go(attempt) = begun else { panic!("a duplicate") };
+        attempt.succeed(&7.into()).await.unwrap();
     }
 }
 

@@ -1,11 +1,15 @@
 //! `latchgate once`.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use latchgate_testkit::lossy::Lossy;
 use latchgate_testkit::{free_port, until};
 use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 use tokio::io::AsyncReadExt;
 
-use crate::world::{desk, seconds, until_gone};
+use crate::world::{desk, gateway, seconds, until_gone};
 
 #[tokio::test]
 async fn of_a_hundred_runs_of_one_content_one_runs_and_all_print_its_output() {
@@ -154,6 +158,63 @@ async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks()
         assert!(ended.code == Some(code) && ended.out.is_empty(), "{ended:?}");
         assert!(ended.err.contains("it may stay claimed"), "{ended:?}");
     }
+}
+
+/// What a node answers to a pre: a claim.
+fn claim(ttl_ms: u64) -> Option<(u16, Value)> {
+    Some((201, json!({ "id": "a".repeat(32), "stamp": "b".repeat(32), "attempt": 1, "ttl_ms": ttl_ms })))
+}
+
+#[tokio::test]
+async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
+    let (_node, desk) = desk().await;
+    let unauthorized = (401, json!({ "code": "unauthorized", "detail": "refused by the test" }));
+    // The second is that of a gateway: the report is repeated, and has no end before the command gives up.
+    for refusal in [unauthorized, (404, json!({}))] {
+        let is_back = Arc::new(AtomicBool::new(false));
+        let answers = {
+            let is_back = is_back.clone();
+            move |path: &str| match path {
+                "/v1/operations/pre" => claim(60_000).filter(|_| is_back.load(Ordering::SeqCst)),
+                _ => Some(refusal.clone()),
+            }
+        };
+        let url = gateway(answers).await;
+        let mut run = desk.run(&["once", "a", "--url", &url, "--retry-for", "1s", "--", "echo", "ran"]);
+        // The command says that no node answers, and gives the claim back.
+        let mut said = [0];
+        run.child.stderr.as_mut().unwrap().read_exact(&mut said).await.unwrap();
+        is_back.store(true, Ordering::SeqCst);
+        let ended = run.ends().await;
+        ended.assert(70, "");
+        assert!(ended.err.contains("it may stay claimed"), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn heartbeats_without_a_lease_and_those_of_an_unknown_stamp_end_the_run() {
+    let (_node, desk) = desk().await;
+    let unknown = (403, json!({ "code": "stamp-mismatch", "detail": "refused by the test" }));
+    for (on_expiry, beat) in [("retry", (200, json!({}))), ("retry", (200, json!([]))), ("block", unknown)] {
+        let answers = move |path: &str| match path.rsplit('/').next() {
+            Some("pre") => claim(2_000),
+            Some("heartbeat") => Some(beat.clone()),
+            _ => Some((200, json!({ "outcome": "unknown" }))),
+        };
+        let url = gateway(answers).await;
+        let args = ["once", "a", "--url", &url, "--lease", "2s", "--on-expiry", on_expiry, "--", "sleep", "20"];
+        desk.run(&args).ends().await.assert(76, "");
+    }
+}
+
+#[tokio::test]
+async fn a_success_that_only_a_gateway_has_answered_is_not_recorded() {
+    let (_node, desk) = desk().await;
+    let url = gateway(|path| if path.ends_with("/pre") { claim(2_000) } else { Some((200, json!({}))) }).await;
+    let args = ["once", "a", "--url", &url, "--lease", "2s", "--retry-for", "1s", "--", "echo", "ran"];
+    let ended = desk.run(&args).ends().await;
+    ended.assert(70, "ran\n");
+    assert!(ended.err.contains("no node has recorded it"), "{ended:?}");
 }
 
 #[tokio::test]

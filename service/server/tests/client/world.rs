@@ -1,10 +1,13 @@
 //! Nodes, clients, and runs of the commands.
 
 use std::fs;
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use axum::http::{StatusCode, Uri};
+use axum::{Json, Router};
 use latchgate_client::{Client, Method};
 use latchgate_testkit::node::{Node, command};
 use latchgate_testkit::postgres::shared_database;
@@ -13,6 +16,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
@@ -63,6 +67,19 @@ pub fn is_alive(id: i32) -> bool {
 
 pub async fn until_gone(id: i32) {
     until(format!("process {id} is gone"), || std::future::ready(!is_alive(id))).await;
+}
+
+/// The base URL of a gateway that answers in place of a node, by the path; `None` is no answer.
+pub async fn gateway(answers: impl Fn(&str) -> Option<(u16, Value)> + Clone + Send + Sync + 'static) -> String {
+    let answer = async move |uri: Uri| match answers(uri.path()) {
+        Some((status, body)) => (StatusCode::from_u16(status).unwrap(), Json(body)),
+        None => pending().await,
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let routes = Router::new().fallback(answer);
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    url
 }
 
 /// A node, and a directory in which commands that call it run.

@@ -107,12 +107,19 @@ final class Json {
     }
 
     /** The object that this text is. */
-    @SuppressWarnings("unchecked")
     static Map<String, Object> parse(String text) {
+        if (parseAny(text) instanceof Map<?, ?> map) return object(map);
+        throw new IllegalArgumentException("no JSON object");
+    }
+
+    @SuppressWarnings("unchecked")
+    static Map<String, Object> object(Map<?, ?> parsed) { return (Map<String, Object>) parsed; }
+
+    static Object parseAny(String text) {
         Json json = new Json(text);
         Object value = json.value();
-        if (!(value instanceof Map) || json.peek() != 0) throw new IllegalArgumentException("no JSON object");
-        return (Map<String, Object>) value;
+        if (json.peek() != 0) throw new IllegalArgumentException("no JSON");
+        return value;
     }
 
     private char peek() {

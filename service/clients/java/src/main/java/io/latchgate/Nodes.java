@@ -28,6 +28,8 @@ import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Predicate;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
@@ -55,6 +57,8 @@ final class Nodes {
         boolean doubt;
         /** It is not repeated in doubt. */
         boolean isOnce;
+        /** Whether a 2xx is one of this service. */
+        Predicate<Answer> isOurs = answer -> true;
         /** The keys that an answer must be about; none if the path has an id. */
         private List<String> keys = List.of();
 
@@ -146,9 +150,9 @@ final class Nodes {
     }
 
     /** A pool of threads that is full throws at once. For callers, and for renewals, that is a request without an answer. */
-    private CompletableFuture<HttpResponse<String>> begin(HttpRequest request) {
+    private CompletableFuture<HttpResponse<String>> begin(HttpRequest request, HttpResponse.BodyHandler<String> reader) {
         try {
-            return http.sendAsync(request, HttpResponse.BodyHandlers.ofString());
+            return http.sendAsync(request, reader);
         } catch (RuntimeException | Error failure) {
             return CompletableFuture.failedFuture(failure);
         }
@@ -163,9 +167,15 @@ final class Nodes {
                 .POST(HttpRequest.BodyPublishers.ofString(Json.write(body)));
         if (!apiKey.isEmpty()) request.header("Authorization", "Bearer " + apiKey);
         long sent = Clock.now();
-        CompletableFuture<HttpResponse<String>> response = begin(request.build());
-        CompletableFuture<Answer> answer = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS).thenApply(got -> read(sent, got)).exceptionally(failure -> {
+        AtomicReference<HttpResponse.ResponseInfo> head = new AtomicReference<>();
+        CompletableFuture<HttpResponse<String>> response = begin(request.build(), info -> {
+            head.set(info);
+            return HttpResponse.BodyHandlers.ofString().apply(info);
+        });
+        CompletableFuture<HttpResponse<String>> inTime = response.copy().orTimeout(timeout, TimeUnit.NANOSECONDS);
+        CompletableFuture<Answer> answer = inTime.thenApply(got -> read(sent, url, head.get(), got.body(), got.previousResponse().isEmpty())).exceptionally(failure -> {
             response.cancel(true);
+            if (head.get() != null) return read(sent, url, head.get(), null, http.followRedirects() == HttpClient.Redirect.NEVER);
             Throwable cause = failure instanceof CompletionException ? failure.getCause() : failure;
             return Answer.none(sent, Answer.NO_ANSWER, url + ": " + why(cause, URI.create(url).getAuthority()), cause instanceof ConnectException, 0);
         }).thenApply(read -> {
@@ -185,18 +195,21 @@ final class Nodes {
         return said + address + " (" + failure + ", cause: " + failure.getCause() + ")";
     }
 
-    /** An answer without a code of ours is that of a gateway. It is an outage only if the gateway reaches no node, or cannot be read. */
-    private static Answer read(long sent, HttpResponse<String> got) {
+    /** The text is null if it is not whole. An answer that is none of a node is an outage only if a gateway says that it reaches no node, or if it
+     * does not say what was granted: a 2xx that is no JSON, and direct. A client of HTTP of the caller may follow redirections. */
+    private static Answer read(long sent, String url, HttpResponse.ResponseInfo head, String text, boolean isDirect) {
+        int status = head.statusCode();
+        boolean isWhole = text != null, isJson = false;
         try {
-            Map<String, Object> fields = Json.parse(got.body());
-            if (got.statusCode() < 300 || fields.get("code") instanceof String) return new Answer(sent, got.statusCode(), fields, false);
-        } catch (IllegalArgumentException noJson) {
+            Object value = isWhole ? Json.parseAny(text) : null;
+            isJson = isWhole;
+            if (value instanceof Map<?, ?> fields && (status < 300 || fields.get("code") instanceof String)) return new Answer(sent, status, Json.object(fields), false);
+        } catch (IllegalArgumentException | StackOverflowError noJson) {
             // as below
         }
-        String seconds = got.headers().firstValue("Retry-After").filter(text -> text.matches("\\d{1,5}")).orElse("0");
-        String detail = got.uri() + ": the answer with status " + got.statusCode() + " is none of Latchgate's";
-        // A client of HTTP of the caller may follow redirections.
-        boolean isOutage = got.previousResponse().isEmpty() && got.statusCode() / 100 == 2 || List.of(502, 503, 504).contains(got.statusCode());
+        String seconds = head.headers().firstValue("Retry-After").filter(after -> after.matches("\\d{1,5}")).orElse("0");
+        String detail = url + ": the answer with status " + status + " is " + (isWhole ? "none of Latchgate's" : "not whole");
+        boolean isOutage = status < 300 ? !isJson && isDirect : isWhole && List.of(502, 503, 504).contains(status);
         return Answer.none(sent, isOutage ? Answer.NO_ANSWER : Answer.FOREIGN, detail, false, Long.parseLong(seconds) * 1_000);
     }
 
@@ -225,7 +238,12 @@ final class Nodes {
             Answer answer = await(send(path, request, timeout + wait));
             call.doubt = answer.leavesDoubt(before);
             call.check(answer);
-            if (answer.status() / 100 == 2) return answer;
+            if (answer.status() / 100 == 2) {
+                if (call.isOurs.test(answer)) return answer;
+                avoid(index);
+                String detail = "the answer to " + path + " with status " + answer.status() + " is none of Latchgate's";
+                answer = Answer.none(answer.sent(), Answer.FOREIGN, detail, false, 0);
+            }
             LatchgateException said = LatchgateException.of(answer);
             long retryAfter = answer.retryAfter();
             // With its ticket, the next request returns to its position.
@@ -272,8 +290,16 @@ final class Nodes {
     }
 
     /** A call that an interrupt does not end: it can be repeated. */
-    Answer callToEnd(String path, Map<String, Object> body, long patience) {
+    Answer callToEnd(String path, Map<String, Object> body, long patience) { return callToEnd(path, body, new Call(Clock.now() + patience)); }
+
+    /** Such a call whose answer has the outcome that it has recorded. */
+    Answer report(String path, Map<String, Object> body, long patience) {
         Call call = new Call(Clock.now() + patience);
+        call.isOurs = answer -> !answer.text("outcome").isEmpty();
+        return callToEnd(path, body, call);
+    }
+
+    private Answer callToEnd(String path, Map<String, Object> body, Call call) {
         return uninterrupted(() -> call(path, body, call));
     }
 

@@ -169,10 +169,8 @@ public final class Once {
 
     /** What a node has granted. */
     private Answer claim(Nodes.Call call) throws InterruptedException {
-        Answer answer = client.nodes.call("/v1/operations/pre", request, call);
-        boolean isClaim = !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty();
-        if (!isClaim) throw LatchgateException.foreign("the answer to a pre is none of a gate");
-        return answer;
+        call.isOurs = answer -> !answer.text("id").isEmpty() && !answer.text("stamp").isEmpty() && answer.left() > 0;
+        return client.nodes.call("/v1/operations/pre", request, call);
     }
 
     /** Null if the work may run without a claim. */
@@ -234,11 +232,13 @@ public final class Once {
         Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", "success"));
         for (String name : List.of("result", "result_omitted")) if (run.containsKey(name)) body.put(name, run.get(name));
         try {
-            Answer posted = client.nodes.callToEnd(path(granted, "post"), body, Math.max(client.nodes.retryFor, granted.left()));
+            Answer posted = client.nodes.report(path(granted, "post"), body, Math.max(client.nodes.retryFor, granted.left()));
             return isOmitted || Answer.is(posted.body(), "result_omitted");
         } catch (LatchgateException error) {
-            if (!options.proceeds || !(error instanceof LatchgateException.Unavailable) || !client.unclaimed.begin()) throw new LatchgateException.NotRecorded(error, result);
-            client.unclaimed.report(new Unclaimed.Report("the success of operation " + granted.text("id") + " is not recorded", path(granted, "post"), body, run));
+            var later = new Unclaimed.Report("the success of operation " + granted.text("id") + " is not recorded", path(granted, "post"), body, run);
+            boolean isForLater = later.changesToRun(error) || error instanceof LatchgateException.Unavailable;
+            if (!options.proceeds || !isForLater || !client.unclaimed.begin()) throw new LatchgateException.NotRecorded(error, result);
+            client.unclaimed.report(later);
             return isOmitted;
         }
     }
@@ -271,7 +271,7 @@ public final class Once {
         Map<String, Object> body = new LinkedHashMap<>(Map.of("stamp", granted.text("stamp"), "outcome", outcome));
         if (outcome.equals("unknown")) body.put("detail", detail);
         try {
-            client.nodes.callToEnd(path(granted, "post"), body, patience);
+            client.nodes.report(path(granted, "post"), body, patience);
         } catch (LatchgateException failure) {
             LOG.log(System.Logger.Level.WARNING, "the outcome " + outcome + " of operation " + granted.text("id") + " is not recorded: " + failure);
         }

@@ -32,15 +32,19 @@ final class Unclaimed {
             this.run = run;
         }
 
+        /** Whether the store has lost the attempt. Then the run is reported from now on. */
+        boolean changesToRun(LatchgateException error) {
+            if (run == null || !List.of("operation-not-found", "stamp-mismatch").contains(error.code)) return false;
+            path = ENTER;
+            body = run;
+            run = null;
+            return true;
+        }
+
         /** Whether it is tried again after this error, at once or later. */
         private boolean goesOn(LatchgateException error) {
             if (error instanceof LatchgateException.Unavailable) return true;
-            if (run != null && List.of("operation-not-found", "stamp-mismatch").contains(error.code)) {
-                path = ENTER;
-                body = run;
-                run = null;
-                return true;
-            }
+            if (changesToRun(error)) return true;
             boolean isOfApiKey = error.status == 401 || error.status == 403;
             if (!isOfApiKey || !isRefused) LOG.log(System.Logger.Level.WARNING, warning + (isOfApiKey ? " yet: " : ": ") + error);
             return isRefused = isOfApiKey;
@@ -93,7 +97,7 @@ final class Unclaimed {
         long pause = Nodes.PAUSE_MIN;
         for (Report success = next(); success != null; success = next()) {
             try {
-                Answer answer = nodes.callToEnd(success.path, success.body, nodes.retryFor);
+                Answer answer = nodes.report(success.path, success.body, nodes.retryFor);
                 if (Answer.is(answer.body(), "double_run")) LOG.log(System.Logger.Level.WARNING, "operation " + answer.text("id") + " may have run twice");
             } catch (LatchgateException error) {
                 if (success.goesOn(error)) {
