@@ -290,7 +290,7 @@ class Proceed(Scenario):
         for status in (200, 302, 401, 403, 404, 409, 413, 423, 429, 500):
             answered[:] = [(status, {"ttl_ms": 60_000})]
             with self.subTest(status=status), self.assertRaises(Error):
-                self.once(retry_for=0.5, ttl=2)
+                self.once(retry_for=1, ttl=2)
         self.assertEqual(self.runs, [])
         for answer in ((502, {}), (503, "busy"), (504, "<html>"), (200, "<html>")):
             answered[:] = [answer]
@@ -308,10 +308,10 @@ class Proceed(Scenario):
                 gate.breaks = breaks
                 if then == "silence":
                     gate.hangs = self.key
-                gate.answers = lambda path, body: (status, problem(code)) if then == "the same" or len(gate.seen) == 1 else None
+                gate.answers = lambda path, body: (status, problem(code)) if then == "the same" or len(gate.requests("/pre")) == 1 else None
                 with self.subTest(breaks=breaks, code=code, then=then):
                     with self.assertRaises(Unavailable) as raised:
-                        self.once(retry_for=0.6, ttl=1)
+                        self.once(retry_for=2, ttl=1)
                     if KIND != "rust":
                         self.assertEqual(raised.exception.code, "foreign-answer")
                     # The client for Rust gives all of the time to the only node.
@@ -327,17 +327,15 @@ class Proceed(Scenario):
 
     def test_50_an_answer_in_JSON_that_is_no_claim_is_no_outage(self) -> None:
         claim = {"id": "a" * 32, "stamp": "s", "ttl_ms": 60_000}
-        others: list[dict[str, Any] | str] = ["[]", '"ok"', "null", "7", {}, {**claim, "ttl_ms": 0}, {**claim, "id": 7}]
-        others += [{**claim, name: None} for name in claim]
+        others: list[dict[str, Any] | str] = ["[]", '"ok"', "null", {}, {**claim, "ttl_ms": 0}, {**claim, "id": 7}, {**claim, "stamp": None}]
         others += [{other: claim[other] for other in claim if other != name} for name in claim]
         for other in others:
             self.gate.answers = lambda path, body: (200, other) if path.endswith("/pre") else None
-            for on_outage in ("proceed", None):
-                with self.subTest(other=other, on_outage=on_outage):
-                    with self.assertRaises(Unavailable) as raised:
-                        self.once(retry_for=0.3, ttl=1, on_outage=on_outage)
-                    if KIND != "rust":
-                        self.assertEqual(raised.exception.code, "foreign-answer")
+            with self.subTest(other=other):
+                with self.assertRaises(Unavailable) as raised:
+                    self.once(retry_for=2, ttl=1)
+                if KIND != "rust":
+                    self.assertEqual(raised.exception.code, "foreign-answer")
         self.assertEqual(self.runs, [])
 
     def test_49_what_a_node_has_answered_counts_although_silence_follows(self) -> None:
