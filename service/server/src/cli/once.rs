@@ -1,6 +1,7 @@
 //! `latchgate once`: runs a program once for its contents.
 
 use std::io::{IsTerminal as _, stderr};
+use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,6 +10,7 @@ use jiff::{Timestamp, ZonedDateTime};
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use latchgate_core::gate::says_nothing;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::lock::margin;
 use super::node::{LOST, NOT_HAD, UNKNOWN, client, failed, settle};
@@ -18,8 +20,8 @@ use crate::config::{Every, OnExpiryChoice, OnOutageChoice, OnceArgs};
 
 /// Longest output that is kept as the result, in JSON: nodes keep no more.
 const OUTPUT_BYTES_MAX: usize = 64 * 1_024;
-/// How long the command gives back a claim whose answer was lost, at least: a claim that stays may block the operation, but a crontab must not
-/// wait for the whole lease.
+/// How long the command gives back a claim whose answer was lost, at least, and reports an outcome after a signal: a claim that stays may block
+/// the operation, but a crontab must not wait for the whole lease.
 const GIVE_BACK_MIN: Duration = Duration::from_secs(5);
 /// The longest retention of a server that is not configured otherwise.
 const RETENTION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -75,9 +77,12 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     };
     let (id, is_claimed) = (attempt.id().to_owned(), attempt.is_claimed());
     let detail = evidence(code, is_cut, &errors);
-    let (code, is_later) = report(args, attempt, code, is_cut, output, &detail).await;
-    // Nothing goes on in the background unless the gate is away.
-    if settle(&client, args.node.retry_for.max(GIVE_BACK_MIN), &mut signals).await || !is_later {
+    let (code, is_later) = report(args, attempt, code, is_cut, output, &detail, &mut signals).await;
+    if is_claimed && !is_later {
+        return Ok(code);
+    }
+    // An entry, a later report or a give-back goes on in the background.
+    if settle(&client, patience(args), &mut signals).await || !is_later {
         return Ok(code);
     }
     if is_claimed {
@@ -106,9 +111,13 @@ fn evidence(code: u8, is_cut: bool, errors: &[u8]) -> String {
     }
 }
 
-/// As [`settle`], but for [`GIVE_BACK_MIN`] at least: a claim that is left behind blocks the operation, or is taken over after its lease.
+fn patience(args: &OnceArgs) -> Duration {
+    args.node.retry_for.max(GIVE_BACK_MIN)
+}
+
+/// A claim that is left behind blocks the operation, or is taken over after its lease.
 async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> bool {
-    let is_settled = settle(client, args.node.retry_for.max(GIVE_BACK_MIN), signals).await;
+    let is_settled = settle(client, patience(args), signals).await;
     if !is_settled {
         say_claimed(args);
     }
@@ -117,11 +126,41 @@ async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> b
 
 /// CMD was never started: the next run may begin.
 async fn give_up(attempt: Attempt, client: &Client, args: &OnceArgs, signals: &mut Signals) {
-    match attempt.fail().await {
+    let failed = tokio::select! {
+        biased;
+        failed = timeout(patience(args), attempt.fail()) => failed.ok(),
+        _ = signals.end() => None,
+    };
+    match failed {
         // Of an attempt without a claim, one may be there all the same.
-        Ok(_) => _ = give_back(client, args, signals).await,
-        Err(_) => say_claimed(args),
+        Some(Ok(_)) => _ = give_back(client, args, signals).await,
+        Some(Err(error)) if is_forgotten(&error) => {}
+        _ => say_claimed(args),
     }
+}
+
+/// The store has no record of the attempt.
+fn is_forgotten(error: &Error) -> bool {
+    matches!(error, Error::Refused(problem) if ["operation-not-found", "stamp-mismatch"].contains(&problem.code()))
+}
+
+/// The answer to a report, which goes on for [`GIVE_BACK_MIN`] after a first signal, and not after a second one.
+async fn answered(
+    reporting: impl Future<Output = Result<Value, Error>>,
+    signals: &mut Signals,
+) -> Result<Value, Error> {
+    let mut reporting = pin!(reporting);
+    tokio::select! {
+        biased;
+        answer = &mut reporting => return answer,
+        _ = signals.end() => {}
+    }
+    let answer = tokio::select! {
+        biased;
+        answer = timeout(GIVE_BACK_MIN, reporting) => answer.ok(),
+        _ = signals.end() => None,
+    };
+    answer.unwrap_or_else(|| Err(Error::Unreachable("a signal has ended the report".to_owned())))
 }
 
 fn say_claimed(args: &OnceArgs) {
@@ -142,6 +181,7 @@ async fn report(
     is_cut: bool,
     output: Option<Printed>,
     detail: &str,
+    signals: &mut Signals,
 ) -> (ExitCode, bool) {
     let (id, is_claimed) = (attempt.id().to_owned(), attempt.is_claimed());
     let may_repeat = args.on_expiry == OnExpiryChoice::Retry || (!is_cut && args.failure_exit.contains(&code));
@@ -158,8 +198,8 @@ async fn report(
             None => Ok(Value::Null),
         };
         let (why, reported) = match kept {
-            Ok(kept) => (None, attempt.succeed(&kept).await),
-            Err(why) => (Some(why), attempt.succeed_without_result().await),
+            Ok(kept) => (None, answered(attempt.succeed(&kept), signals).await),
+            Err(why) => (Some(why), answered(attempt.succeed_without_result(), signals).await),
         };
         is_kept = why.is_none();
         if let Some(why) = why {
@@ -167,9 +207,9 @@ async fn report(
         }
         reported
     } else if may_repeat {
-        attempt.fail().await
+        answered(attempt.fail(), signals).await
     } else {
-        attempt.leave_unknown(detail).await
+        answered(attempt.leave_unknown(detail), signals).await
     };
     let is_later = is_success && matches!(reported, Ok(Value::Null));
     let code = match reported {
@@ -190,7 +230,7 @@ async fn report(
         Err(error) => {
             failed(&error);
             if code == 0 {
-                say_not_recorded(args, &id, may_repeat);
+                say_not_recorded(args, &id, may_repeat || is_forgotten(&error));
                 UNKNOWN
             } else {
                 code

@@ -147,6 +147,19 @@ async fn a_signal_during_the_report_does_not_change_what_is_said_of_the_run() {
     }
 }
 
+/// Without a signal, it is repeated for as long as the lease lasts.
+#[tokio::test]
+async fn a_report_that_no_node_answers_ends_some_seconds_after_a_signal() {
+    let (node, desk) = desk().await;
+    for (program, code) in [("false", 1), ("true", 70), ("./absent", 127)] {
+        let lossy = Lossy::of_all(&node, "/post").await;
+        let run = desk.run(&["once", program, "--lease", "1h", "--url", &lossy.base_url(), "--", program]);
+        lossy.until_lost_one().await;
+        run.signal(Signal::SIGTERM);
+        run.ends().await.assert(code, "");
+    }
+}
+
 #[tokio::test]
 async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks() {
     let (node, desk) = desk().await;
