@@ -36,8 +36,8 @@ const (
 
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
-	// Without white space, control and format characters.
-	urlForm = regexp.MustCompile(`^https?://[^\pC\pZ/?#@]+(/[^\pC\pZ?#@]*)?$`)
+	// Without white space, control and format characters. Its third group is the port.
+	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+\]|[^\pC\pZ/?#@:\[\]\\]+)(:([0-9]{1,5}))?(/[^\pC\pZ?#@\\]*)?$`)
 )
 
 // Config is how to reach the nodes. The zero value has the defaults.
@@ -100,7 +100,8 @@ func New(config Config) (*Client, error) {
 		if text = strings.TrimRight(strings.TrimSpace(text), "/"); text == "" {
 			continue
 		}
-		if !urlForm.MatchString(text) {
+		form := urlForm.FindStringSubmatch(text)
+		if _, err := url.Parse(text); err != nil || form == nil || len(form[3]) == 5 && form[3] > "65535" {
 			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
 		}
 		n.urls = append(n.urls, text)

@@ -20,6 +20,8 @@ const (
 	answerBytesMax     = 4 << 20
 	pauseMin, pauseMax = 100 * time.Millisecond, time.Second
 	timeoutMin         = 20 * time.Millisecond
+	// The last request of a call has this time, too: with less, an answer of an outage would be cut.
+	requestMin = 100 * time.Millisecond
 	// The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node.
 	firstWait = 500 * time.Millisecond
 	// How long one request waits at most. Longer waits go on with tickets.
@@ -257,12 +259,12 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			c.until = c.waitUntil + n.retryFor
 		}
 		left := c.until - now()
-		if left <= 0 || retryAfter > left || c.doubt && c.isOnce {
+		if left <= requestMin || retryAfter > left || c.doubt && c.isOnce {
 			return got, err
 		}
 		if tried++; tried%len(n.urls) == 0 {
 			select {
-			case <-time.After(least(jitter(most(retryAfter, pause), 1, 1.5), left)):
+			case <-time.After(least(jitter(most(retryAfter, pause), 1, 1.5), left-requestMin)):
 			case <-ctx.Done():
 				return got, ctx.Err()
 			}
@@ -279,7 +281,7 @@ func (n *nodes) times(c *call) (timeout, wait time.Duration) {
 		wait = least(wait, firstWait, left/4)
 	}
 	wait = most(least(wait, c.waitUntil-now()), 0)
-	return most(least(n.timeout, left/3, left-wait), timeoutMin), wait
+	return most(least(n.timeout, left/3, left-wait), requestMin), wait
 }
 
 // nothingDone has the codes of 500 and above with which a node says that it has done nothing.

@@ -73,7 +73,7 @@ class Node:
 
     def __init__(self, url: str, api_key: str | None, ssl_context: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
-        has_form = re.fullmatch("https?://[^/?#]+(/[^?#]*)?", url) and url.isprintable() and " " not in url
+        has_form = re.fullmatch(r"https?://[^/?#\\]+(/[^?#\\]*)?", url) and url.isprintable() and " " not in url
         if not has_form or not parts.hostname:
             raise ValueError(f"not the URL of a node: {url!r} (example: http://127.0.0.1:7070)")
         self._tls: Union[ssl.SSLContext, bool, None] = (ssl_context or True) if parts.scheme == "https" else None

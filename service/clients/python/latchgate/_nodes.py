@@ -17,7 +17,8 @@ from ._errors import Error, Refused, Unavailable, is_transient, of_problem
 from ._http import FOREIGN_ANSWER, NO_ANSWER, NoAnswer, Node, Stream
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
-_TIMEOUT_MIN = 0.02
+# The last request of a call has this time, too: with less, an answer of an outage would be cut.
+_TIMEOUT_MIN = 0.1
 # The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node.
 _FIRST_WAIT = 0.5
 _NOTHING: Mapping[str, type] = {}
@@ -212,10 +213,10 @@ class Nodes:
                 doubt.is_set = before or no_answer.sent
             tried += 1
             left = until - now()
-            if left <= 0 or retry_after > left or (doubt.is_set and not repeat_in_doubt):
+            if left <= _TIMEOUT_MIN or retry_after > left or (doubt.is_set and not repeat_in_doubt):
                 raise error
             if tried % len(self._nodes) == 0:
-                await asyncio.sleep(min(max(retry_after, pause) * random.uniform(1.0, 1.5), left))
+                await asyncio.sleep(min(max(retry_after, pause) * random.uniform(1.0, 1.5), left - _TIMEOUT_MIN))
                 pause = min(pause * 2, _PAUSE_MAX)
 
     def __repr__(self) -> str:

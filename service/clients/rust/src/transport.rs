@@ -20,6 +20,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(3);
 pub(crate) const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Shortest time for an answer.
 pub(crate) const ANSWER_MIN: Duration = Duration::from_millis(20);
+/// The last request of a call has this time, too: with less, an answer of an outage would be cut.
+const REQUEST_MIN: Duration = Duration::from_millis(100);
 /// A body comes with its head, so it has this time also if the head came late.
 const BODY_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MIN: Duration = Duration::from_millis(50);
@@ -281,7 +283,7 @@ impl Transport {
     /// tried.
     pub(crate) fn share(&self, answer_max: Duration, until: Moment) -> Duration {
         let nodes = u32::try_from(self.nodes()).unwrap_or(u32::MAX);
-        answer_max.min((until.left() / nodes).max(ANSWER_MIN))
+        answer_max.min((until.left() / nodes).max(REQUEST_MIN))
     }
 
     /// Repeats a call that may be repeated, until a node decides or `until` has passed. The call is made once in any case.
@@ -381,10 +383,10 @@ impl Pause {
         }
     }
 
-    /// Waits before the next call. Returns false, at once, if that call would be after `until`.
+    /// Waits before the next call. Returns false, at once, if that call would have too little time until `until`.
     pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
         let pause = self.next(failure);
-        if until.left() <= pause {
+        if until.left() <= pause + REQUEST_MIN {
             return false;
         }
         sleep_until(Moment::now().plus(pause)).await;

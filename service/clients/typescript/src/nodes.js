@@ -7,7 +7,8 @@ import { checked } from "./options.js";
 
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
-const TIMEOUT_MS_MIN = 20;
+/** The last request of a call has this time, too: with less, an answer of an outage would be cut. */
+const TIMEOUT_MS_MIN = 100;
 /** A body comes with its head, so it has this time also if the head came late. */
 const BODY_MS_MIN = 100;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
@@ -202,9 +203,9 @@ export class Nodes {
       }
       tried += 1;
       leftMs = until - now();
-      if (leftMs <= 0 || retryAfterMs > leftMs || (doubt.isSet && !repeatInDoubt)) throw error;
+      if (leftMs <= TIMEOUT_MS_MIN || retryAfterMs > leftMs || (doubt.isSet && !repeatInDoubt)) throw error;
       if (tried % this.#urls.length === 0) {
-        await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs), signal);
+        await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs - TIMEOUT_MS_MIN), signal);
         pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
       }
     }

@@ -30,12 +30,18 @@ import java.util.concurrent.TimeoutException;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.function.Predicate;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import javax.net.ssl.SSLContext;
 import javax.net.ssl.TrustManagerFactory;
 
 /** Requests to any of the nodes. Nearly every request can be repeated, so a call goes on until a node has answered it. */
 final class Nodes {
     static final long MS = 1_000_000, PAUSE_MIN = 100 * MS, PAUSE_MAX = 1_000 * MS, TIMEOUT_MIN = 20 * MS;
+    /** The last request of a call has this time, too: with less, an answer of an outage would be cut. */
+    private static final long REQUEST_MIN = 100 * MS;
+    /** Its third group is the port. */
+    private static final Pattern URL = Pattern.compile("https?://(\\[[0-9A-Fa-f:.]+\\]|[^\\p{C}\\p{Z}/?#:\\[\\]\\\\]+)(:([0-9]{1,5}))?(/[^\\p{C}\\p{Z}?#\\\\]*)?");
     /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
     private static final long FIRST_WAIT = 500 * MS;
     /** How long one request waits at most. Longer waits go on with tickets. */
@@ -104,7 +110,13 @@ final class Nodes {
         if (at >= 0) throw new IllegalArgumentException("the URL of " + given.substring(at + 1) + " has a login, which no node takes: give an API key");
         urls = Arrays.stream(given.split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
-            if (!url.matches("https?://[^\\p{C}\\p{Z}/?#]+(/[^\\p{C}\\p{Z}?#]*)?")) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
+            Matcher form = URL.matcher(url);
+            if (!form.matches() || Integer.parseInt(Objects.requireNonNullElse(form.group(3), "0")) > 65_535) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
+            try {
+                HttpRequest.newBuilder(URI.create(url));
+            } catch (IllegalArgumentException other) {
+                throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE, other);
+            }
         }
         if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
         count = urls.size();
@@ -231,7 +243,7 @@ final class Nodes {
             wait = Math.max(Math.min(wait, call.waitUntil - Clock.now()), 0);
             // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
             if (waits) request.put("wait_ms", Math.max((wait + MS - 1) / MS, 1));
-            long timeout = Math.max(Math.min(Math.min(this.timeout, left / 3), left - wait), TIMEOUT_MIN);
+            long timeout = Math.max(Math.min(Math.min(this.timeout, left / 3), left - wait), REQUEST_MIN);
             int index = first.get();
             boolean before = call.doubt;
             call.doubt = true; // also if an interrupt ends it
@@ -270,9 +282,9 @@ final class Nodes {
                 call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
-            if (left <= 0 || retryAfter > left || call.doubt && call.isOnce) throw error;
+            if (left <= REQUEST_MIN || retryAfter > left || call.doubt && call.isOnce) throw error;
             if (++tried % count == 0) {
-                TimeUnit.NANOSECONDS.sleep(Math.min(jitter(Math.max(retryAfter, pause), 1, 1.5), left));
+                TimeUnit.NANOSECONDS.sleep(Math.min(jitter(Math.max(retryAfter, pause), 1, 1.5), left - REQUEST_MIN));
                 pause = Math.min(pause * 2, PAUSE_MAX);
             }
         }
