@@ -26,7 +26,7 @@ pub enum InvalidName {
 }
 
 /// No caller can name it, because a key has no control characters.
-const OF_NO_LOCK: &str = "\u{1}";
+const PLACEHOLDER: &str = "\u{1}";
 
 /// The name of a lock within an app: 1–512 bytes of UTF-8 without control characters.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -48,11 +48,11 @@ impl Key {
 
     /// For rows whose key cannot be decoded, or that have none. No lock has this key.
     pub fn placeholder() -> Self {
-        Self(OF_NO_LOCK.into())
+        Self(PLACEHOLDER.into())
     }
 
     pub fn is_placeholder(&self) -> bool {
-        &*self.0 == OF_NO_LOCK
+        &*self.0 == PLACEHOLDER
     }
 
     pub fn as_str(&self) -> &str {

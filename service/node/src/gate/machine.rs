@@ -78,7 +78,7 @@ impl Machine {
     /// Whether the engine in use may lose what it has acknowledged.
     ///
     /// # Errors
-    /// `StoreUnavailable` while no engine is in use: nobody knows, and the caller may repeat its call.
+    /// `StoreUnavailable` while no engine is in use.
     pub(super) fn is_volatile(&self) -> Answer<bool> {
         Ok(self.node.store.in_use()?.store.is_volatile())
     }

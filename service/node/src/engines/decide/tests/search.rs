@@ -14,7 +14,7 @@ const NOW: Timestamp = Timestamp::from_ms(1_700_000_000_000);
 /// How many steps from the beginning; `SEARCH_DEPTH` is another one.
 const DEPTH: usize = 10;
 /// After so many polls in calm, an engine serves.
-const LOOKS_MAX: usize = 40;
+const POLLS_MAX: usize = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Store {
@@ -196,7 +196,7 @@ impl World {
     /// In calm, a node finds an engine to serve.
     fn comes_to_an_end(&self) -> Result<(), String> {
         let mut world = self.clone();
-        for _ in 0..LOOKS_MAX {
+        for _ in 0..POLLS_MAX {
             let mut ignored = BTreeMap::new();
             for step in [Step::Read, Step::Act, Step::WritePage] {
                 world.take(0, step, &mut ignored)?;
