@@ -30,7 +30,7 @@ pub enum Failure {
     ShuttingDown,
 }
 
-pub type Answer<T> = Result<T, Failure>;
+pub type CallResult<T> = Result<T, Failure>;
 
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {

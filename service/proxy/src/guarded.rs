@@ -17,7 +17,7 @@ use crate::connections::Connection;
 use crate::request::Memory;
 use crate::stored::{is_final, not_stored, replayed, result};
 use crate::upstream::broken_off;
-use crate::{Answer, Problem, Proxy};
+use crate::{Problem, Proxy, ProxyResult};
 
 impl Proxy {
     pub(super) async fn guard(
@@ -25,7 +25,7 @@ impl Proxy {
         key: &str,
         request: Request<Incoming>,
         connection: Arc<Connection>,
-    ) -> Answer {
+    ) -> ProxyResult {
         let (head, body) = request.into_parts();
         let (body, memory) = self.receive(body).await?;
         let (contents, checked) = self.identity(key, &head, &body)?;
@@ -46,7 +46,7 @@ impl Proxy {
     }
 
     /// Calls the upstream, and reports the outcome before the client has any of the answer.
-    async fn run(&self, attempt: Attempt, mut head: Parts, body: Bytes, mut memory: Memory) -> Answer {
+    async fn run(&self, attempt: Attempt, mut head: Parts, body: Bytes, mut memory: Memory) -> ProxyResult {
         head.headers.remove(header::CONTENT_LENGTH);
         let sent = body.len();
         let (head, mut body) = match self.call(head, Body::from(body)).await {
@@ -102,7 +102,7 @@ fn refusal(error: &Error) -> Problem {
 }
 
 /// Returns the answer.
-fn log(report: Result<Value, Error>, answer: Answer) -> Answer {
+fn log(report: Result<Value, Error>, answer: ProxyResult) -> ProxyResult {
     if let Err(error) = report {
         tracing::error!(%error, "the gate does not take an outcome: it may be unknown");
     }

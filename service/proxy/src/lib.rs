@@ -134,7 +134,7 @@ impl Proxy {
         tokio::spawn(async move { connection.serve(serving).await });
     }
 
-    async fn answer(self: Arc<Self>, mut request: Request<Incoming>, connection: Arc<Connection>) -> Answer {
+    async fn answer(self: Arc<Self>, mut request: Request<Incoming>, connection: Arc<Connection>) -> ProxyResult {
         if let Some(key) = self.checked_key(&mut request)? {
             return self.guard(&key, request, connection).await;
         }
@@ -143,7 +143,7 @@ impl Proxy {
     }
 }
 
-type Answer = Result<Response, Problem>;
+type ProxyResult = Result<Response, Problem>;
 
 /// An answer of the proxy itself, or of the gate (RFC 9457).
 #[derive(Debug)]

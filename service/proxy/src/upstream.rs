@@ -13,7 +13,7 @@ use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use tokio::sync::Notify;
 
-use crate::{Answer, Problem, Proxy};
+use crate::{Problem, Proxy, ProxyResult};
 
 /// Headers that concern one connection only.
 const HOPS: &str = "connection expect keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer \
@@ -41,7 +41,7 @@ impl Proxy {
     ///
     /// # Errors
     /// [`broken_off`]; any other problem means that nothing was done.
-    pub(super) async fn call(&self, mut head: Parts, body: Body) -> Answer {
+    pub(super) async fn call(&self, mut head: Parts, body: Body) -> ProxyResult {
         without_hops(&mut head.headers);
         let mut target = self.settings.upstream.clone().into_parts();
         target.path_and_query = head.uri.path_and_query().cloned().or(target.path_and_query);

@@ -144,13 +144,13 @@ impl Kept {
     }
 }
 
-type Answer = (Moment, Result<Value, Failure>);
+type TimedAnswer = (Moment, Result<Value, Failure>);
 
 struct Task {
     transport: Arc<Transport>,
     kept: BTreeMap<u64, Kept>,
     next_id: u64,
-    calls: JoinSet<Answer>,
+    calls: JoinSet<TimedAnswer>,
     /// Which leases each call is about.
     batches: HashMap<task::Id, Vec<u64>>,
     wakes_at: Moment,
@@ -221,7 +221,7 @@ impl Task {
     }
 
     /// Each lease of a call gets its own result; if there are none, all have failed.
-    fn settle(&mut self, call: task::Id, answer: Option<Answer>) {
+    fn settle(&mut self, call: task::Id, answer: Option<TimedAnswer>) {
         let batch = self.batches.remove(&call).unwrap_or_default();
         let nodes = self.transport.nodes();
         let (sent, answer) =

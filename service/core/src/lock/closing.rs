@@ -19,12 +19,12 @@ pub struct Closing {
 
 impl Closing {
     /// When a node treats the closing as over, by its own estimate of the store's clock, which may be ahead by the clock bound.
-    pub(super) fn ends_at(&self) -> Option<Timestamp> {
+    pub(super) fn closed_until(&self) -> Option<Timestamp> {
         self.until.map(|until| until.plus_ms(CLOCK_BOUND_MS))
     }
 
     pub(super) fn is_over(&self, now: Timestamp) -> bool {
-        self.ends_at().is_some_and(|end| end <= now)
+        self.closed_until().is_some_and(|end| end <= now)
     }
 
     pub(super) fn event(&self, kind: EventKind, at: Timestamp) -> Event {

@@ -37,7 +37,7 @@ impl LockState {
     /// they do, the lock is granted to no client.
     pub(super) fn end_expired(&mut self, index: usize, now: Timestamp) -> (Lost, Event) {
         let lease = &self.holders[index];
-        let (at, why, until) = (lease.expires_at, lease.expiry_reason(), lease.ends_at().plus_ms(lease.delay_ms));
+        let (at, why, until) = (lease.expires_at, lease.expiry_reason(), lease.live_until().plus_ms(lease.delay_ms));
         self.start_lock_delay(Some(until));
         (Lost { why: Some(why), at: Some(at) }, self.end(index, why, at, now))
     }

@@ -235,11 +235,11 @@ impl Lease {
 
     /// Whether the lease has expired. Every node waits for the clock bound, so no node ends a lease early.
     pub fn has_expired(&self, now: Timestamp) -> bool {
-        now.as_ms() >= self.ends_at().as_ms()
+        now.as_ms() >= self.live_until().as_ms()
     }
 
     /// When a node may treat the lease as expired, by its own estimate of the store's clock.
-    pub fn ends_at(&self) -> Timestamp {
+    pub fn live_until(&self) -> Timestamp {
         self.expires_at.plus_ms(CLOCK_BOUND_MS)
     }
 
@@ -256,7 +256,7 @@ impl Lease {
             hold_ms / 100 * WARN_AFTER_PERCENT + hold_ms % 100 * WARN_AFTER_PERCENT / 100
         });
         let after_ms = of_hold.into_iter().chain(self.warn_after_ms).min().filter(|_| !self.warned)?;
-        Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.ends_at())
+        Some(self.granted_at.plus_ms(after_ms)).filter(|at| *at < self.live_until())
     }
 
     /// The reason that the lease ends with when its time is over.

@@ -6,9 +6,9 @@ use super::state::LockState;
 use crate::time::{CLOCK_BOUND_MS, Timestamp};
 
 impl Lease {
-    /// When the lock-delay ends that begins if the lease expires. Counted from `ends_at`, so no node's clock ends it early.
+    /// When the lock-delay ends that begins if the lease expires. Counted from `live_until`, so no node's clock ends it early.
     pub(super) fn delay_until(&self) -> Option<Timestamp> {
-        (self.delay_ms > 0).then(|| self.ends_at().plus_ms(self.delay_ms))
+        (self.delay_ms > 0).then(|| self.live_until().plus_ms(self.delay_ms))
     }
 
     /// When the shortest hold ends, if the lease is released before it. The clock bound is added, so no node's clock ends it early.

@@ -152,19 +152,19 @@ impl LockState {
 
     /// When time next causes an event.
     pub fn next_notice(&self) -> Option<Timestamp> {
-        let ends = self.holders.iter().map(Lease::ends_at);
-        let opens = self.closed.as_ref().and_then(Closing::ends_at);
+        let ends = self.holders.iter().map(Lease::live_until);
+        let opens = self.closed.as_ref().and_then(Closing::closed_until);
         ends.chain(self.holders.iter().filter_map(Lease::warns_at)).chain(opens).min()
     }
 
     /// When this state has no live lease, no live turn, no lock-delay, no kept permits, no limit, and is not closed. The delay of a
     /// lease that expires before any node notices is included, and so are the permits that are kept then.
     pub fn idle_from(&self) -> Timestamp {
-        let leases = self.holders.iter().map(|lease| lease.ends_at().plus_ms(lease.delay_ms));
+        let leases = self.holders.iter().map(|lease| lease.live_until().plus_ms(lease.delay_ms));
         let turns = self.turns.iter().map(|turn| turn.until);
         let limit = self.limit.filter(|limit| limit.is_set).map(|_| NEVER);
         let kept = self.kept.iter().map(|kept| kept.until).chain(self.holders.iter().filter_map(Lease::kept_until));
-        let closed = self.closed.as_ref().map(|closing| closing.ends_at().unwrap_or(NEVER));
+        let closed = self.closed.as_ref().map(|closing| closing.closed_until().unwrap_or(NEVER));
         leases.chain(turns).chain(self.delay_until).chain(kept).chain(closed).chain(limit).max().unwrap_or_default()
     }
 

@@ -144,14 +144,14 @@ impl LockState {
 
     /// When time next changes this state in a way that may admit a waiter of `node` at `position`.
     pub fn next_change(&self, node: &NodeId, position: Position, now: Timestamp) -> Option<Timestamp> {
-        let expiries = self.holders.iter().map(Lease::ends_at);
+        let expiries = self.holders.iter().map(Lease::live_until);
         let is_grouped = self.has_grouped_turns();
         let is_before = |turn: &&Turn| is_grouped || turn.position.rank() < position.rank();
         let lapses = self.turns_of_others(node).filter(is_before).map(|turn| turn.until);
         // Those of live leases, too: another node may have ended such a lease by then.
         let shortest = self.holders.iter().flat_map(|lease| [lease.kept_until(), lease.min_hold_until()]).flatten();
         let kept = self.kept.iter().map(|kept| kept.until).chain(shortest).filter(|until| *until > now);
-        let opens = self.closed.as_ref().and_then(Closing::ends_at);
+        let opens = self.closed.as_ref().and_then(Closing::closed_until);
         expiries.chain(lapses).chain(self.delayed_until(now)).chain(kept).chain(opens).min()
     }
 }

@@ -11,7 +11,7 @@ use super::Scope;
 use super::answers::{refusal, server_ended, stored, unknown};
 use super::call::Call;
 use super::message::{Line, Object, answer, field, set, text};
-use super::relay::{Answer, Relay};
+use super::relay::{Relay, ServerAnswer};
 
 /// Errors by which a server says that it has not begun the call: the protocol's own, and that the client must do something first. In the middle
 /// of a call they are unclear: servers also pass on the error with which the client has refused a request of theirs.
@@ -107,7 +107,7 @@ impl Relay {
             Ok(_) => "The server ended before it had answered.".to_owned(),
             Err(_) => format!("The server did not answer within {:?}.", self.settings.call_max),
         };
-        let Answer { message: mut said, is_first } = answered.ok().and_then(Result::ok).unwrap_or_default();
+        let ServerAnswer { message: mut said, is_first } = answered.ok().and_then(Result::ok).unwrap_or_default();
         let result = said.get("result").map(|result| serde_json::from_str::<Value>(result.get()));
         let code = field(&said, "error").and_then(|error: Value| error["code"].as_i64());
         // Some servers check what a tool has returned, too, and say then that it is invalid.

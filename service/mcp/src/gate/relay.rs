@@ -62,14 +62,14 @@ struct State {
     /// By the client's id, as it was sent: the id at the server, and whether the client has cancelled the call.
     calls: HashMap<String, (String, CancellationToken)>,
     /// By the id at the server, with `lines_of_server` before the call.
-    awaited: HashMap<String, (oneshot::Sender<Answer>, u64)>,
+    awaited: HashMap<String, (oneshot::Sender<ServerAnswer>, u64)>,
     /// Lines of the server that were no answers.
     lines_of_server: u64,
 }
 
 /// The server's answer to a gated call.
 #[derive(Default)]
-pub struct Answer {
+pub struct ServerAnswer {
     pub message: Object,
     /// Since the call, the server has sent nothing but answers: it has asked the client for nothing and reported nothing.
     pub is_first: bool,
@@ -262,7 +262,7 @@ impl Relay {
         if let Some(id) = field::<String>(&message, "id").filter(|id| id.starts_with(&self.run)) {
             let lines = state.lines_of_server;
             let arrives =
-                |(to, before): (oneshot::Sender<_>, _)| to.send(Answer { message, is_first: lines == before });
+                |(to, before): (oneshot::Sender<_>, _)| to.send(ServerAnswer { message, is_first: lines == before });
             if state.awaited.remove(&id).is_none_or(|awaits| arrives(awaits).is_err()) {
                 tracing::warn!(call = id, "the server has answered late, or twice: the answer is dropped");
             }
@@ -275,7 +275,7 @@ impl Relay {
     }
 
     /// Where the server's answer arrives; `None` if no call begins any more.
-    pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<Answer>> {
+    pub fn expect(&self, call: &Call) -> Option<oneshot::Receiver<ServerAnswer>> {
         let (to, answered) = oneshot::channel();
         let mut state = self.state.lock();
         let awaited = (to, state.lines_of_server);

@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::answers::{AND_MORE, Answer, failed, held, not_acquired, refused, said};
+use super::answers::{AND_MORE, ToolAnswer, failed, held, not_acquired, refused, said};
 use super::paths::{Locks, overlap};
 use super::session::{Caller, Context, Hold, PER_SESSION_MAX, Session, short};
 
@@ -71,7 +71,7 @@ impl Session {
     /// folders do not disturb each other. The lease is renewed until you release it or this session ends. If it is refused, the answer says
     /// who holds what, why, and what to do next.
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
-    async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: Context) -> Answer {
+    async fn acquire(&self, Parameters(args): Parameters<Acquire>, context: Context) -> ToolAnswer {
         let caller = self.caller(&context)?;
         let (paths, locks) = self.wanted(&args.keys, &args.paths)?;
         if let Some(own) = self.held_already(&args.keys, &paths)? {
@@ -107,7 +107,7 @@ impl Session {
 
     /// Release what acquire has given, as soon as the work is done. If a lease was lost meanwhile, the answer says so.
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
-    async fn release(&self, Parameters(args): Parameters<Release>) -> Answer {
+    async fn release(&self, Parameters(args): Parameters<Release>) -> ToolAnswer {
         let is_meant = |number: &u64, _: &mut Hold| args.lease.is_none_or(|lease| lease == *number);
         let released: Vec<_> = self.held.lock().leases.extract_if(.., is_meant).collect();
         let (mut numbers, mut lost) = (Vec::new(), Vec::new());
@@ -126,7 +126,7 @@ impl Session {
 
     /// Show who holds locks, since when, and why: of one path, of one key, of all keys that begin with a prefix, or of all.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
-    async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: Context) -> Answer {
+    async fn who_holds(&self, Parameters(args): Parameters<WhoHolds>, context: Context) -> ToolAnswer {
         let client = self.caller(&context)?.client;
         let not_known = |error: Error| failed(&error, "Who holds it is not known.");
         let (keys, paths): (Vec<_>, Vec<_>) = (args.key.into_iter().collect(), args.path.into_iter().collect());
@@ -151,7 +151,7 @@ impl Session {
 
 impl Session {
     /// The paths relative to the root, and what is locked for them and the keys.
-    fn wanted(&self, keys: &[String], paths: &[String]) -> Answer<(Vec<String>, Locks)> {
+    fn wanted(&self, keys: &[String], paths: &[String]) -> ToolAnswer<(Vec<String>, Locks)> {
         let tree = &self.settings.tree;
         let paths: Result<Vec<_>, _> = paths.iter().map(|path| tree.relative(path)).collect();
         let paths = paths.map_err(refused)?;
@@ -180,7 +180,7 @@ impl Session {
     }
 
     /// A repeated call gets the lease again. One that overlaps with an own lease would wait for itself.
-    fn held_already(&self, keys: &[String], paths: &[String]) -> Answer<Option<CallToolResult>> {
+    fn held_already(&self, keys: &[String], paths: &[String]) -> ToolAnswer<Option<CallToolResult>> {
         let held = self.held.lock();
         if held.leases.len() >= PER_SESSION_MAX {
             return Err(refused("This session holds too many leases: release some first."));
@@ -198,7 +198,7 @@ impl Session {
         Ok(None)
     }
 
-    fn resumed(&self, ticket: Option<u64>) -> Answer<(String, Option<Value>)> {
+    fn resumed(&self, ticket: Option<u64>) -> ToolAnswer<(String, Option<Value>)> {
         let Some(number) = ticket else { return Ok((uuid::Uuid::new_v4().to_string(), None)) };
         let found = self.held.lock().tickets.remove(&number).map(|(lease_id, ticket)| (lease_id, Some(ticket)));
         found.ok_or_else(|| refused(format!("There is no ticket {number}: call acquire without one.")))

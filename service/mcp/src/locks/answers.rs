@@ -15,7 +15,7 @@ const MAY_WAIT_FOR_YOU: &str =
 pub const AND_MORE: &str = "…";
 
 /// `Err` is a refusal, which the model reads, too.
-pub type Answer<T = CallToolResult> = Result<T, CallToolResult>;
+pub type ToolAnswer<T = CallToolResult> = Result<T, CallToolResult>;
 
 pub fn said(words: impl Into<String>, data: Value) -> CallToolResult {
     let mut result = CallToolResult::success(vec![ContentBlock::text(words)]);

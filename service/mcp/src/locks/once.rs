@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::answers::{Answer, failed, refused, said};
+use super::answers::{ToolAnswer, failed, refused, said};
 use super::session::{Context, PER_SESSION_MAX, Session, short};
 
 const RESOLVE: &str = include_str!("resolve.txt");
@@ -58,7 +58,7 @@ impl Session {
     /// Ask whether work that must not be done twice may begin. Do it only if `go` is true, then call finish_once. If it was done before,
     /// within a day, the answer has its result.
     #[tool(annotations(destructive_hint = false, idempotent_hint = false, open_world_hint = false))]
-    async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: Context) -> Answer {
+    async fn begin_once(&self, Parameters(args): Parameters<BeginOnce>, context: Context) -> ToolAnswer {
         let caller = self.caller(&context)?;
         if self.held.lock().attempts.len() >= PER_SESSION_MAX {
             return Err(refused("This session has begun too many operations: finish some first."));
@@ -91,7 +91,7 @@ impl Session {
 
     /// Say how work ended that begin_once let you begin. If you are not sure that it was done, say `unknown`.
     #[tool(annotations(destructive_hint = false, idempotent_hint = true, open_world_hint = false))]
-    async fn finish_once(&self, Parameters(args): Parameters<FinishOnce>) -> Answer {
+    async fn finish_once(&self, Parameters(args): Parameters<FinishOnce>) -> ToolAnswer {
         let Some(attempt) = self.held.lock().attempts.remove(&args.id) else {
             return Err(refused("This session has not begun an operation with this id, or has finished it."));
         };
@@ -106,7 +106,7 @@ impl Session {
 
     /// Show what is known of an operation: whether it runs, is done, or waits for a person.
     #[tool(annotations(read_only_hint = true, open_world_hint = false))]
-    async fn status_of(&self, Parameters(args): Parameters<StatusOf>, context: Context) -> Answer {
+    async fn status_of(&self, Parameters(args): Parameters<StatusOf>, context: Context) -> ToolAnswer {
         let client = self.caller(&context)?.client;
         let found = client.call(Method::GET, &format!("/v1/operations/{}", encode(&args.id)), None).await;
         let found = found.map_err(|error| failed(&error, "The state of the operation is not known."))?;

@@ -533,7 +533,7 @@ fn activate_copy(retired: Recorded<'_>, filled: Recorded<'_>, known: NodeMemory)
         operations_more_ms: old.operations_more_ms,
         operations_extra_ms: old.operations_extra_ms,
         since: filling.epoch,
-        ..filling.with_state(Active, filling.epoch).held_until(moved(old.hold_off_until), to.now)
+        ..filling.with_state(Active, filling.epoch).live_until(moved(old.hold_off_until), to.now)
     };
     if to.is_after_fail_over || known.epoch >= filling.epoch || to.copied < old.copied {
         let epoch = filling.epoch.max(known.epoch).next(to.now);

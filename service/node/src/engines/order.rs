@@ -166,7 +166,7 @@ impl EngineSet {
                     }
                     Some(_) => (forced_until, 0),
                 };
-                let next = EngineRecord { forced_until, operations_extra_ms, ..record.held_until(until, now) };
+                let next = EngineRecord { forced_until, operations_extra_ms, ..record.live_until(until, now) };
                 next.held_because(record, "an operator has ordered it")
             })
             .await

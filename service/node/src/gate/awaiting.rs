@@ -6,7 +6,7 @@ use latchgate_core::gate::{Command, OperationAddress, Outcome};
 
 use super::pre::Wait;
 use super::{Operations, Reply};
-use crate::failure::Answer;
+use crate::failure::CallResult;
 
 impl Operations {
     /// Waits while an attempt of the operation runs, for at most `patience`. The wait ends early if the node shuts down. The outcome is what a
@@ -14,7 +14,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer.
-    pub async fn outcome(&self, address: &OperationAddress, patience: Duration) -> Answer<Reply> {
+    pub async fn outcome(&self, address: &OperationAddress, patience: Duration) -> CallResult<Reply> {
         let (inner, wait) = (&self.inner, Wait::from_now(patience));
         let wait_at = async |home| inner.wait_for(home, address, Command::Await { until: None }, wait).await;
         let fast = wait_at(inner.fast()).await;

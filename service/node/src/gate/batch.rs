@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::give_back::GiveBackOnDrop;
 use super::{BatchReply, Operations, PreCall, Reply, ms};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 
 /// Claims of one batch that are on their way at once: each has its own time, and those of other callers come between them.
 const AT_ONCE: usize = 16;
@@ -38,7 +38,7 @@ impl Operations {
 }
 
 /// A go counts for what is left of its lease when the batch is answered.
-fn left((mut item, answered_at): (Answer<Reply>, Instant)) -> Answer<Reply> {
+fn left((mut item, answered_at): (CallResult<Reply>, Instant)) -> CallResult<Reply> {
     if let Ok(Reply { outcome: Outcome::Go(go), .. }) = &mut item {
         go.remaining_ms = go.remaining_ms.saturating_sub(ms(answered_at.elapsed()));
         if go.remaining_ms == 0 {

@@ -10,7 +10,7 @@ use latchgate_core::gate::{
 };
 
 use super::Reply;
-use crate::failure::Answer;
+use crate::failure::CallResult;
 
 /// A pre, as a caller puts it.
 #[derive(Clone, Debug)]
@@ -55,7 +55,7 @@ pub struct ShownPage {
 /// The replies to a batch of pres, in the order of the batch.
 #[derive(Clone, Debug)]
 pub struct BatchReply {
-    pub items: Vec<Answer<Reply>>,
+    pub items: Vec<CallResult<Reply>>,
     /// Every item may go.
     pub all_may_go: bool,
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::machine::Machine;
 use super::{Inner, PreCall, Reply};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 
 /// Before giving back is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -39,7 +39,7 @@ impl GiveBackOnDrop {
 
     /// Tries once. If the store does not answer, giving back goes on in the background until it does, or the lease has passed. Returns
     /// what the caller is answered.
-    pub(super) async fn give_back(mut self, item: Answer<Reply>) -> Answer<Reply> {
+    pub(super) async fn give_back(mut self, item: CallResult<Reply>) -> CallResult<Reply> {
         self.is_open &= match &item {
             // It is that of an earlier call, which may rely on it.
             Ok(Reply { outcome: Outcome::Go(go), .. }) => !go.repeated,
@@ -75,7 +75,12 @@ impl Drop for GiveBackOnDrop {
 }
 
 impl Inner {
-    async fn try_to_give_back(&self, durability: Durability, address: &OperationAddress, claim: &Claim) -> Answer<()> {
+    async fn try_to_give_back(
+        &self,
+        durability: Durability,
+        address: &OperationAddress,
+        claim: &Claim,
+    ) -> CallResult<()> {
         let home: &Machine = if durability == Durability::Durable { &self.main } else { self.fast() };
         home.apply(address, &Command::GiveBack(Box::new(claim.clone()))).await.map(drop)
     }

@@ -5,7 +5,7 @@ use latchgate_core::{Address, Timestamp};
 use tokio::sync::oneshot;
 
 use super::waits::Waits;
-use crate::failure::Answer;
+use crate::failure::CallResult;
 use crate::node::{Kind, Node, Round};
 use crate::store::{Change, Version};
 
@@ -16,7 +16,7 @@ pub(super) struct Gating;
 
 /// What a command came to, and the record then.
 pub(super) type Applied = (Outcome, State);
-pub(super) type Reply = oneshot::Sender<Answer<Applied>>;
+pub(super) type Reply = oneshot::Sender<CallResult<Applied>>;
 
 /// What one batch brings to one operation.
 #[derive(Default)]

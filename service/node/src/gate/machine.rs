@@ -13,7 +13,7 @@ use super::committer::{Call, Committer};
 use super::kind::{Applied, State};
 use super::waits::Waits;
 use crate::engines::{EngineInUse, EngineSet};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 use crate::node::{Node, collect, exit_if_it_panics};
 use crate::observe::traces;
 use crate::store::{Rows, StoreError};
@@ -79,7 +79,7 @@ impl Machine {
     ///
     /// # Errors
     /// `StoreUnavailable` while no engine is in use.
-    pub(super) fn is_volatile(&self) -> Answer<bool> {
+    pub(super) fn is_volatile(&self) -> CallResult<bool> {
         Ok(self.node.store.in_use()?.store.is_volatile())
     }
 
@@ -87,7 +87,7 @@ impl Machine {
     ///
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the command may have been stored all the same.
-    pub(super) async fn apply(&self, address: &OperationAddress, command: &Command) -> Answer<Reply> {
+    pub(super) async fn apply(&self, address: &OperationAddress, command: &Command) -> CallResult<Reply> {
         match self.try_to_apply(address, command).await {
             // If it was stored, it changes nothing the second time, and is acknowledged.
             Err(unknown @ Failure::OutcomeUnknown(_)) => self.try_to_apply(address, command).await.map_err(|_| unknown),
@@ -95,7 +95,7 @@ impl Machine {
         }
     }
 
-    async fn try_to_apply(&self, address: &OperationAddress, command: &Command) -> Answer<Reply> {
+    async fn try_to_apply(&self, address: &OperationAddress, command: &Command) -> CallResult<Reply> {
         if !self.node.health.is_up() {
             return Err(Failure::StoreUnavailable("the store does not answer".to_owned()));
         }
@@ -114,14 +114,14 @@ impl Machine {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub(super) async fn look(&self, address: &OperationAddress, command: &Command) -> Answer<Option<Reply>> {
+    pub(super) async fn look(&self, address: &OperationAddress, command: &Command) -> CallResult<Option<Reply>> {
         let record = self.load(address).await?;
         let step = step(record, command.clone(), self.now());
         if step.changed { Ok(None) } else { self.in_time((step.outcome, step.record)).map(Some) }
     }
 
     /// A go counts for what is left of its lease when it is answered, not when it was stored.
-    fn in_time(&self, (mut outcome, record): Applied) -> Answer<Reply> {
+    fn in_time(&self, (mut outcome, record): Applied) -> CallResult<Reply> {
         let now = self.now();
         if let Outcome::Go(go) = &mut outcome {
             // The estimate of the clock may have gone back by a ms: no lease is longer than requested.
@@ -147,13 +147,13 @@ impl Machine {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub(super) async fn get(&self, address: &OperationAddress) -> Answer<Option<OperationRecord>> {
+    pub(super) async fn get(&self, address: &OperationAddress) -> CallResult<Option<OperationRecord>> {
         let record = self.load(address).await?;
         let now = self.now();
         Ok(record.filter(|record| record.is_visible() && !record.is_gone(now)))
     }
 
-    async fn load(&self, address: &OperationAddress) -> Answer<State> {
+    async fn load(&self, address: &OperationAddress) -> CallResult<State> {
         let (engines, row) = (self.node.store.clone(), [row_of(address)]);
         let load = async move {
             let mut used = engines.in_use()?;
@@ -173,7 +173,7 @@ impl Machine {
     ///
     /// # Errors
     /// `Overloaded` if too many run already.
-    pub(super) async fn list<T: Send + 'static, F>(&self, read: impl FnOnce(Arc<EngineInUse>) -> F) -> Answer<T>
+    pub(super) async fn list<T: Send + 'static, F>(&self, read: impl FnOnce(Arc<EngineInUse>) -> F) -> CallResult<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {

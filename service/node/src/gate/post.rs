@@ -5,7 +5,7 @@ use latchgate_core::{App, Timestamp};
 
 use super::sets::is_elsewhere;
 use super::{Inner, Operations, PreCall, Reply};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 use crate::observe::metrics::GateOutcome;
 
 impl Operations {
@@ -13,7 +13,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn post(&self, address: &OperationAddress, post: Post) -> Answer<Reply> {
+    pub async fn post(&self, address: &OperationAddress, post: Post) -> CallResult<Reply> {
         let reply = self.inner.post(address, post).await;
         self.inner.metrics.count(outcome_of(&reply));
         if let Ok(Reply { outcome: Outcome::Superseded { counted: true, double_runs, .. }, .. }) = reply {
@@ -26,7 +26,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn enter(&self, app: &App, call: &PreCall, run: Post, ran_at: Timestamp) -> Answer<Reply> {
+    pub async fn enter(&self, app: &App, call: &PreCall, run: Post, ran_at: Timestamp) -> CallResult<Reply> {
         let inner = &self.inner;
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
         let entry = Command::Enter { claim: Box::new(call.claim()), run, ran_at };
@@ -52,7 +52,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn resolve(&self, address: &OperationAddress, resolve: Resolve) -> Answer<Reply> {
+    pub async fn resolve(&self, address: &OperationAddress, resolve: Resolve) -> CallResult<Reply> {
         self.inner.apply_where_it_is(address, &Command::Resolve(resolve)).await
     }
 
@@ -60,13 +60,18 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn heartbeat(&self, address: &OperationAddress, stamp: Stamp, lease_ms: Option<u64>) -> Answer<Reply> {
+    pub async fn heartbeat(
+        &self,
+        address: &OperationAddress,
+        stamp: Stamp,
+        lease_ms: Option<u64>,
+    ) -> CallResult<Reply> {
         self.inner.apply_where_it_is(address, &Command::Heartbeat { stamp, lease_ms }).await
     }
 }
 
 impl Inner {
-    async fn post(&self, address: &OperationAddress, post: Post) -> Answer<Reply> {
+    async fn post(&self, address: &OperationAddress, post: Post) -> CallResult<Reply> {
         let is_permanent = post.retention == Some(Retention::Forever) && post.report == Report::Success;
         let command = Command::Post(post);
         if !is_permanent || !self.fast().is_volatile()? {
@@ -86,7 +91,7 @@ impl Inner {
 }
 
 /// What a reply to a pre, a post or an entry counts as.
-pub(super) fn outcome_of(reply: &Answer<Reply>) -> GateOutcome {
+pub(super) fn outcome_of(reply: &CallResult<Reply>) -> GateOutcome {
     let outcome = match reply {
         Ok(reply) => &reply.outcome,
         Err(Failure::PermanentNeedsDurable | Failure::NoDurableStore) => return GateOutcome::Other,

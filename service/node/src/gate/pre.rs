@@ -11,7 +11,7 @@ use super::machine::{Machine, fresh_stamp, row_of};
 use super::post::outcome_of;
 use super::waits::Waiting;
 use super::{Inner, Operations, PreCall, Reply, ms};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 
 /// The first of those that wait looks again this often even when nothing wakes it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer; `OutcomeUnknown` if the claim may have been made: repeat it with the same attempt id.
-    pub async fn pre(&self, app: &App, call: PreCall) -> Answer<Reply> {
+    pub async fn pre(&self, app: &App, call: PreCall) -> CallResult<Reply> {
         let give_back = GiveBackOnDrop::new(&self.inner, app, &call);
         let reply = self.pre_with(app, &call, give_back.claim.clone()).await;
         give_back.answered();
@@ -46,7 +46,7 @@ impl Operations {
     }
 
     /// As [`Operations::pre`], with a claim of this call.
-    pub(super) async fn pre_with(&self, app: &App, call: &PreCall, claim: Claim) -> Answer<Reply> {
+    pub(super) async fn pre_with(&self, app: &App, call: &PreCall, claim: Claim) -> CallResult<Reply> {
         let address = OperationAddress { app: app.clone(), id: call.fingerprint.id };
         let reply = match self.inner.home_of_new(call) {
             Ok(home) => self.inner.wait_for(home, &address, Command::Pre(claim), Wait::from_now(call.wait)).await,
@@ -88,7 +88,7 @@ impl Inner {
         address: &OperationAddress,
         mut command: Command,
         wait: Wait,
-    ) -> Answer<Reply> {
+    ) -> CallResult<Reply> {
         let place = match wait.patience.is_zero() {
             true => None,
             false => Some(home.waits.join(&row_of(address))?),

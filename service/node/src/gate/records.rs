@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::machine::{Machine, row_of};
 use super::{Operations, Reply, Shown, ShownPage};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 use crate::store::{Filter, Listing};
 
 /// A sorted listing looks at so many pages of the stores, each of which examines a bounded number of records, ...
@@ -41,7 +41,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer.
-    pub async fn get(&self, address: &OperationAddress) -> Answer<Option<Shown>> {
+    pub async fn get(&self, address: &OperationAddress) -> CallResult<Option<Shown>> {
         let mut failure = None;
         for set in self.inner.sets() {
             match set.get(address).await {
@@ -125,7 +125,7 @@ impl Operations {
     ///
     /// # Errors
     /// As [`list`](Self::list).
-    pub async fn has_records(&self, app: &App) -> Answer<bool> {
+    pub async fn has_records(&self, app: &App) -> CallResult<bool> {
         let mut next: Option<String> = None;
         for _ in 0..SORTED_PAGES_MAX {
             let listing =
@@ -150,7 +150,7 @@ impl Operations {
     ///
     /// # Errors
     /// When there is no answer: repeat it, it is safe.
-    pub async fn forget(&self, address: &OperationAddress, force: bool) -> Answer<Reply> {
+    pub async fn forget(&self, address: &OperationAddress, force: bool) -> CallResult<Reply> {
         let mut found: Option<Reply> = None;
         for set in self.inner.sets() {
             let reply = forget_in(set, address, force).await?;
@@ -166,7 +166,7 @@ impl Operations {
     }
 }
 
-async fn forget_in(set: &Machine, address: &OperationAddress, force: bool) -> Answer<Reply> {
+async fn forget_in(set: &Machine, address: &OperationAddress, force: bool) -> CallResult<Reply> {
     let unreadable = match set.apply(address, &Command::Forget { force }).await {
         Err(error @ Failure::Unreadable { .. }) if force => error,
         reply => return reply,

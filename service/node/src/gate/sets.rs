@@ -4,7 +4,7 @@ use latchgate_core::gate::{Command, Durability, OperationAddress, Outcome, Reten
 
 use super::machine::{Machine, Reply};
 use super::{Inner, PreCall};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 
 impl Inner {
     /// Where fast operations are.
@@ -21,7 +21,7 @@ impl Inner {
     ///
     /// # Errors
     /// When no store keeps what the caller wants to be kept: better before the work than after it.
-    pub(super) fn home_of_new(&self, call: &PreCall) -> Answer<&Machine> {
+    pub(super) fn home_of_new(&self, call: &PreCall) -> CallResult<&Machine> {
         match call.durability {
             Durability::Durable if self.main.is_volatile()? => Err(Failure::NoDurableStore),
             Durability::Durable => Ok(&self.main),
@@ -33,7 +33,7 @@ impl Inner {
     }
 
     /// Applies a command where the operation, or the attempt, has its record.
-    pub(super) async fn apply_where_it_is(&self, address: &OperationAddress, command: &Command) -> Answer<Reply> {
+    pub(super) async fn apply_where_it_is(&self, address: &OperationAddress, command: &Command) -> CallResult<Reply> {
         let fast = self.fast().apply(address, command).await;
         if self.own.is_none() || fast.as_ref().is_ok_and(|reply| !is_elsewhere(reply)) {
             return fast;

@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 
-use super::context::Shared;
+use super::context::SharedContext;
 use super::endpoint::Exchange;
 use super::endpoint::RequestContext;
 use super::endpoint::{BodyLimit, Wait};
@@ -19,7 +19,7 @@ use super::{access, audit, body};
 /// # Errors
 /// Never.
 // Not `async fn`: that would keep room for the request as long as it is answered.
-pub fn layer(context: Shared, request: Arriving) -> impl Future<Output = Result<Response, Infallible>> + Send {
+pub fn layer(context: SharedContext, request: Arriving) -> impl Future<Output = Result<Response, Infallible>> + Send {
     let exchange = Arc::clone(&request.body().exchange);
     let answering = answering(RequestContext { context, exchange: Arc::clone(&exchange) }, request.map(Body::new));
     ended(exchange, answering)

@@ -13,7 +13,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::access::{self, lacks};
 use super::audit;
-use super::context::Shared;
+use super::context::SharedContext;
 use super::endpoint::{Exchange, RequestContext};
 use super::problem::{Code, Problem};
 use crate::access::Caller;
@@ -32,7 +32,7 @@ pub type Waiting = (OwnedSemaphorePermit, Option<Counted>);
 
 /// A request whose caller is known. An endpoint that needs nothing has none.
 pub struct Call {
-    pub context: Shared,
+    pub context: SharedContext,
     pub caller: Arc<Caller>,
     pub exchange: Arc<Exchange>,
 }

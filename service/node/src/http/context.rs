@@ -38,7 +38,7 @@ pub const LEASES_PER_CALL_MAX: usize = 500;
 const TICKET_MS: u64 = 60_000;
 
 /// All requests share it.
-pub type Shared = Arc<Context>;
+pub type SharedContext = Arc<Context>;
 
 pub struct Context {
     pub locks: Locks,

@@ -16,7 +16,7 @@ use latchgate_core::access::Scope;
 use percent_encoding::percent_decode_str;
 
 use super::client::Client;
-use super::context::{LEASES_PER_CALL_MAX, RequestLimits, Shared};
+use super::context::{LEASES_PER_CALL_MAX, RequestLimits, SharedContext};
 use super::target;
 use crate::access::Caller;
 use crate::audit::Entry;
@@ -250,11 +250,11 @@ impl Exchange {
 /// What handlers and extractors have beside the request.
 #[derive(Clone)]
 pub struct RequestContext {
-    pub context: Shared,
+    pub context: SharedContext,
     pub exchange: Arc<Exchange>,
 }
 
-impl FromRef<RequestContext> for Shared {
+impl FromRef<RequestContext> for SharedContext {
     fn from_ref(served: &RequestContext) -> Self {
         Arc::clone(&served.context)
     }

@@ -13,7 +13,7 @@ use tokio::time::interval;
 
 use super::answer::ok;
 use super::call::Call;
-use super::context::{Context, Shared};
+use super::context::{Context, SharedContext};
 use super::tls::Tls;
 use crate::engines::{EngineSet, View};
 use crate::format::answers;
@@ -27,7 +27,7 @@ const NODE: HeaderName = HeaderName::from_static("x-latchgate-node");
     get, path = "/metrics", tag = "probes",
     responses((status = 200, body = String, content_type = "application/openmetrics-text"))
 )]
-pub async fn metrics(State(context): State<Shared>) -> Response {
+pub async fn metrics(State(context): State<SharedContext>) -> Response {
     // Behind a load balancer, a browser gets those of several nodes by turns.
     let node = context.locks.node_id().as_str().to_owned();
     let page = metrics::page(move |page| write(&context, page));
@@ -64,7 +64,7 @@ pub async fn keep_samples(context: Weak<Context>) {
         let Some(context) = context.upgrade() else { return };
         // With many apps, a page is long.
         let taken = spawn_blocking(move || {
-            let counted = Shared::clone(&context);
+            let counted = SharedContext::clone(&context);
             context.samples.take(&metrics::page(move |page| counts(&counted, page)));
         });
         let _ = taken.await;

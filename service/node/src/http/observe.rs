@@ -13,7 +13,7 @@ use tower::{Service, service_fn};
 use tracing::level_filters::LevelFilter;
 use tracing::{Instrument as _, Level, Span};
 
-use super::context::Shared;
+use super::context::SharedContext;
 use super::endpoint::Exchange;
 use super::endpoint::Wait;
 use super::request_body::Arriving;
@@ -23,7 +23,7 @@ use crate::observe::traces;
 
 /// `inner`, observed.
 pub fn layer<S, B>(
-    context: Shared,
+    context: SharedContext,
     mut inner: S,
 ) -> impl Service<Arriving, Response = Response<B>, Error = Infallible, Future: Send> + Clone
 where
@@ -47,7 +47,7 @@ pub struct Panic(pub String);
 
 /// A request that is being answered.
 struct Observed {
-    context: Shared,
+    context: SharedContext,
     exchange: Arc<Exchange>,
     id: HeaderValue,
     span: Span,
@@ -58,7 +58,7 @@ struct Observed {
 }
 
 impl Observed {
-    fn begin(context: Shared, request: &Arriving) -> Self {
+    fn begin(context: SharedContext, request: &Arriving) -> Self {
         let started = Instant::now();
         let exchange = Arc::clone(&request.body().exchange);
         let endpoint = exchange.endpoint();

@@ -25,7 +25,7 @@ use tower::Service;
 
 use super::client::{Client, ClientStream};
 use super::connections::Connections;
-use super::context::Shared;
+use super::context::SharedContext;
 use super::endpoint::Exchange;
 use super::endpoints::Router;
 use super::proxies;
@@ -58,7 +58,7 @@ pub struct ServerLimits {
 /// Serves until `stop`, then lets running requests end.
 pub fn serve(
     listener: TcpListener,
-    context: Shared,
+    context: SharedContext,
     limits: ServerLimits,
     threads: Arc<Threads>,
     stop: CancellationToken,
@@ -139,7 +139,7 @@ pub fn serve(
 }
 
 /// Serves connections that are made in this process, without limits: the simulation has both of their ends.
-pub fn serve_streams(context: &Shared) -> impl Fn(DuplexStream) -> BoxFuture<'static, ()> + use<> {
+pub fn serve_streams(context: &SharedContext) -> impl Fn(DuplexStream) -> BoxFuture<'static, ()> + use<> {
     let requests = Arc::new(Requests { router: Router::new(), stack: stack(context), limits: Arc::default() });
     move |stream| {
         let (client, requests) = (Client::new(), Arc::clone(&requests));

@@ -16,7 +16,7 @@ use tower_http::set_header::SetResponseHeaderLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 
 use super::access;
-use super::context::{Context, Shared};
+use super::context::{Context, SharedContext};
 use super::endpoint::Needs;
 use super::observe::{self, Panic};
 use super::problem::Problem;
@@ -26,7 +26,7 @@ use super::{audit_and_body, cors, query, target};
 /// The handlers of all endpoints behind the layers.
 #[allow(clippy::result_large_err, reason = "what refuses a request for tower-http does so with a whole response")]
 pub fn stack(
-    context: &Shared,
+    context: &SharedContext,
 ) -> impl Service<Arriving, Response = Response, Error = Infallible, Future: Send + 'static>
 + Clone
 + Send
@@ -131,7 +131,7 @@ mod tests {
         call_handler(async || -> &'static str { panic!("it is {}", "broken") }, request, context)
     });
 
-    async fn context_on(file: PathBuf) -> Shared {
+    async fn context_on(file: PathBuf) -> SharedContext {
         let engine =
             NamedEngine { name: String::new(), kind: StoreKind::Sqlite(file), is_new: false, is_left_out: false };
         let patience = Duration::from_secs(5);

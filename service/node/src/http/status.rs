@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 
-use super::context::Shared;
+use super::context::SharedContext;
 use super::problem::{Code, Problem};
 
 /// Whether the process is alive.
@@ -16,7 +16,7 @@ pub async fn healthz() -> &'static str {
 ///
 /// It can while its store takes commits and keeps them, and it is not shutting down. `detail` says why it cannot.
 #[utoipa::path(get, path = "/readyz", tag = "probes", responses((status = 200, body = String, content_type = "text/plain")))]
-pub async fn readyz(State(context): State<Shared>) -> Response {
+pub async fn readyz(State(context): State<SharedContext>) -> Response {
     let risk = || context.operations.risk().filter(|risk| !risk.is_accepted).map(|risk| risk.what);
     match context.locks.trouble().or_else(risk) {
         None => "ok\n".into_response(),

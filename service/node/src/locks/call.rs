@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-pub use crate::failure::{Answer, Failure};
+pub use crate::failure::{CallResult, Failure};
 
 /// A request for a lease.
 #[derive(Clone, Debug)]
@@ -166,8 +166,8 @@ impl Envelope {
 
 /// Where the outcome of a command goes.
 pub(super) enum Reply {
-    Inspect(oneshot::Sender<Answer<Inspected>>),
-    Outcome(oneshot::Sender<Answer<(Outcome, Timestamp)>>),
+    Inspect(oneshot::Sender<CallResult<Inspected>>),
+    Outcome(oneshot::Sender<CallResult<(Outcome, Timestamp)>>),
     /// No caller waits for it, and it is repeated if it fails, until the lease has expired.
     GiveBack {
         give_back: GiveBack,
@@ -183,16 +183,16 @@ const RETRY_PAUSE: Duration = Duration::from_millis(100);
 /// The answer to an acquire on its way to its handler. If it does not arrive, because the client has gone, its lease is given
 /// back.
 pub(super) struct Delivery {
-    answer: Option<Answer<Acquired>>,
+    answer: Option<CallResult<Acquired>>,
     give_back: GiveBackOnDrop,
 }
 
 impl Delivery {
-    pub(super) fn new(answer: Answer<Acquired>, give_back: GiveBackOnDrop) -> Self {
+    pub(super) fn new(answer: CallResult<Acquired>, give_back: GiveBackOnDrop) -> Self {
         Self { answer: Some(answer), give_back }
     }
 
-    pub(super) fn accept(mut self) -> Answer<Acquired> {
+    pub(super) fn accept(mut self) -> CallResult<Acquired> {
         self.give_back.forget();
         self.answer.take().unwrap_or(Err(Failure::ShuttingDown))
     }

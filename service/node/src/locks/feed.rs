@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, watch};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::call::Answer;
+use super::call::CallResult;
 use crate::engines::{EngineSet, EventPage};
 use crate::node::{Limits, read};
 use crate::observe::metrics::LockMetrics;
@@ -114,7 +114,7 @@ impl Feeds {
     pub(super) async fn join_or_start(
         self: &Arc<Self>,
         app: Option<&App>,
-    ) -> Answer<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
+    ) -> CallResult<(broadcast::Receiver<Arc<Batch>>, EventCursor)> {
         if let Some(joined) = self.join(app) {
             return Ok(joined);
         }
@@ -132,7 +132,7 @@ impl Feeds {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub(super) async fn read(&self, app: Option<&App>, watched: &Watched, after: EventCursor) -> Answer<EventPage> {
+    pub(super) async fn read(&self, app: Option<&App>, watched: &Watched, after: EventCursor) -> CallResult<EventPage> {
         let (store, app, watched) = (self.store.clone(), app.cloned(), watched.clone());
         let page = async move {
             let query = EventQuery { app: app.as_ref(), watched: &watched, after, limit: READ_MAX };

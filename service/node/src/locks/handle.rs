@@ -14,7 +14,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tracing::Instrument as _;
 
 use super::call::{
-    AcquireCall, Acquired, Answer, Call, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, Reply,
+    AcquireCall, Acquired, Call, CallResult, Delivery, Envelope, Failure, Inspected, LockRequest, Refused, Reply,
 };
 use super::committer::Committer;
 use super::history::{History, trim};
@@ -97,7 +97,7 @@ impl Locks {
         &'a self,
         address: &'a Address,
         request: LockRequest,
-    ) -> impl Future<Output = Answer<Acquired>> + Send + 'a {
+    ) -> impl Future<Output = CallResult<Acquired>> + Send + 'a {
         let sent = self.send_acquire(address, request);
         async {
             let Sent { answer, mut leaving, ends_at_once } = sent?;
@@ -112,7 +112,7 @@ impl Locks {
         }
     }
 
-    fn send_acquire<'a>(&'a self, address: &'a Address, mut request: LockRequest) -> Answer<Sent<'a>> {
+    fn send_acquire<'a>(&'a self, address: &'a Address, mut request: LockRequest) -> CallResult<Sent<'a>> {
         // While the node shuts down no caller waits: it gets a ticket at once and resumes at another node.
         let ends_at_once = self.node.closing.is_cancelled() && !request.wait.is_zero();
         if ends_at_once {
@@ -139,7 +139,7 @@ impl Locks {
         lease_id: LeaseId,
         ttl_ms: Option<u64>,
         metadata: Option<Metadata>,
-    ) -> Answer<(Outcome, Timestamp)> {
+    ) -> CallResult<(Outcome, Timestamp)> {
         let renewal = Command::Renew(Renew { metadata, ..Renew::new(lease_id, ttl_ms) });
         let (outcome, now) = self.carry_out(address, renewal, Reply::Outcome, "renew").await?;
         Ok((in_time(outcome, now)?, now))
@@ -147,7 +147,7 @@ impl Locks {
 
     /// # Errors
     /// See [`Locks::acquire`].
-    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> Answer<Outcome> {
+    pub async fn release(&self, address: &Address, lease_id: LeaseId) -> CallResult<Outcome> {
         let release = Command::Release(Release { lease_id });
         Ok(self.carry_out(address, release, Reply::Outcome, "release").await?.0)
     }
@@ -156,13 +156,13 @@ impl Locks {
     ///
     /// # Errors
     /// See [`Locks::acquire`].
-    pub async fn command(&self, address: &Address, command: Command) -> Answer<(Outcome, Timestamp)> {
+    pub async fn command(&self, address: &Address, command: Command) -> CallResult<(Outcome, Timestamp)> {
         self.carry_out(address, command, Reply::Outcome, "command").await
     }
 
     /// # Errors
     /// See [`Locks::acquire`].
-    pub async fn inspect(&self, address: &Address) -> Answer<Inspected> {
+    pub async fn inspect(&self, address: &Address) -> CallResult<Inspected> {
         self.carry_out(address, Command::Tick, Reply::Inspect, "inspect").await
     }
 
@@ -171,9 +171,9 @@ impl Locks {
         &self,
         address: &Address,
         command: Command,
-        reply: impl FnOnce(oneshot::Sender<Answer<T>>) -> Reply,
+        reply: impl FnOnce(oneshot::Sender<CallResult<T>>) -> Reply,
         name: &'static str,
-    ) -> Answer<T> {
+    ) -> CallResult<T> {
         let (sender, answer) = oneshot::channel();
         self.send(address, Call::Command { command, reply: reply(sender) })?;
         answer.instrument(traces::call(name)).await.unwrap_or_else(|_| Err(unanswered()))
@@ -183,7 +183,13 @@ impl Locks {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn list(&self, app: &App, prefix: &str, after: Option<&Key>, limit: usize) -> Answer<(Page, Timestamp)> {
+    pub async fn list(
+        &self,
+        app: &App,
+        prefix: &str,
+        after: Option<&Key>,
+        limit: usize,
+    ) -> CallResult<(Page, Timestamp)> {
         let (app, prefix, after) = (app.clone(), prefix.to_owned(), after.cloned());
         let list = |engines: EngineSet| async move {
             engines.in_use()?.store.list(&app, &prefix, after.as_ref(), limit).await
@@ -196,7 +202,7 @@ impl Locks {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn app_after(&self, after: &str) -> Answer<Option<App>> {
+    pub async fn app_after(&self, after: &str) -> CallResult<Option<App>> {
         let mut after = after.to_owned();
         loop {
             let from = after.clone();
@@ -213,7 +219,7 @@ impl Locks {
     ///
     /// # Errors
     /// When the store does not answer.
-    pub async fn has_locks(&self, app: &App) -> Answer<bool> {
+    pub async fn has_locks(&self, app: &App) -> CallResult<bool> {
         let mut after = None;
         for _ in 0..LOOK_PAGES_MAX {
             let (page, now) = self.list(app, "", after.as_ref(), LOOK_PAGE).await?;
@@ -230,7 +236,7 @@ impl Locks {
     }
 
     /// Reads from the store what may be large. Only some such reads run at once.
-    pub(super) async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(EngineSet) -> F) -> Answer<T>
+    pub(super) async fn read<T: Send + 'static, F>(&self, read: impl FnOnce(EngineSet) -> F) -> CallResult<T>
     where
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {

@@ -3,7 +3,7 @@
 use latchgate_core::lock::{self, GrantId, Rank};
 use tokio::time::Instant;
 
-use super::call::{AcquireReply, Acquired, Answer, Delivery, GiveBackOnDrop};
+use super::call::{AcquireReply, Acquired, CallResult, Delivery, GiveBackOnDrop};
 
 /// The way back to the caller of an acquire.
 pub(super) struct ReplyHandle {
@@ -14,7 +14,7 @@ pub(super) struct ReplyHandle {
 }
 
 impl ReplyHandle {
-    pub(super) fn answer(self, answer: Answer<Acquired>) {
+    pub(super) fn answer(self, answer: CallResult<Acquired>) {
         let _ = self.sender.send(Delivery::new(answer, self.give_back));
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-use super::call::{AcquireCall, Acquired, Answer, Call, Delivery, Failure, LockRequest, Refused};
+use super::call::{AcquireCall, Acquired, Call, CallResult, Delivery, Failure, LockRequest, Refused};
 use super::handle::{Locks, unanswered};
 use super::key_queue::WaitQueue;
 use super::multilock_commit::{Decision, Undone};
@@ -83,7 +83,7 @@ enum Attempt {
 impl Locks {
     /// # Errors
     /// When there is no answer; then see [`Failure`] for whether something was done.
-    pub async fn acquire_many(&self, request: LockManyRequest) -> Answer<AcquiredMany> {
+    pub async fn acquire_many(&self, request: LockManyRequest) -> CallResult<AcquiredMany> {
         let began = Instant::now();
         let (reply, answer) = oneshot::channel();
         // In a task of its own, which runs to its end even if the client goes away.
@@ -100,7 +100,7 @@ impl Locks {
 
 /// An answer on its way to its handler, which confirms that it was received. If the client has gone, the answer is dropped
 /// together with the confirmation.
-type Reply = oneshot::Sender<(Answer<AcquiredMany>, oneshot::Sender<()>)>;
+type Reply = oneshot::Sender<(CallResult<AcquiredMany>, oneshot::Sender<()>)>;
 
 /// Answers with the leases; gives them back if the client has gone.
 async fn acquire_and_answer(locks: Locks, request: LockManyRequest, mut reply: Reply) {
@@ -154,7 +154,7 @@ impl<'a> Multilock<'a> {
 
     /// Tries all keys, waits for the turn of the probe, and tries again, until there is an answer. Returns `None` if the client
     /// has gone.
-    async fn run(&mut self, reply: &mut Reply) -> Option<Answer<AcquiredMany>> {
+    async fn run(&mut self, reply: &mut Reply) -> Option<CallResult<AcquiredMany>> {
         let Self { locks, request, requested_at, position, .. } = *self;
         let deadline = requested_at + request.wait;
         let failed = |failure: Failure, has_waited: bool| {
@@ -220,7 +220,7 @@ impl<'a> Multilock<'a> {
     }
 
     /// One attempt. Remembers the grants of unknown outcome.
-    async fn attempt(&mut self) -> Answer<Attempt> {
+    async fn attempt(&mut self) -> CallResult<Attempt> {
         let attempt = attempt(self.locks, self.request, self.position, self.undelivered.clone()).await;
         attempt.map_err(|Undone { failure, uncertain }| {
             if let Some(Attempt::Granted { leases, is_new: true }) = uncertain {
@@ -231,7 +231,7 @@ impl<'a> Multilock<'a> {
     }
 
     /// The answer with leases that have been committed.
-    fn granted(&mut self, leases: Vec<(Lease, Option<u32>)>, is_new: bool) -> Answer<AcquiredMany> {
+    fn granted(&mut self, leases: Vec<(Lease, Option<u32>)>, is_new: bool) -> CallResult<AcquiredMany> {
         // A repeated grant is not given back: its first answer may have arrived.
         self.undelivered.clear();
         if is_new {
@@ -361,7 +361,7 @@ impl Probe {
         index: usize,
         position: Position,
         wait: Duration,
-    ) -> Answer<Self> {
+    ) -> CallResult<Self> {
         let key = &request.locks[index];
         let id = locks.next_waiter();
         let (reply, notification) = oneshot::channel();

@@ -21,7 +21,7 @@ mod reply;
 mod schedule;
 mod watch;
 
-pub use self::call::{Acquired, Answer, Failure, GroupHeld, Inspected, LockRequest, Refused, Waiting};
+pub use self::call::{Acquired, CallResult, Failure, GroupHeld, Inspected, LockRequest, Refused, Waiting};
 pub use self::handle::Locks;
 pub use self::many::{AcquiredMany, LockManyRequest, MANY_MAX, RequestedLock};
 pub use self::watch::{Next, Watch};

@@ -4,10 +4,10 @@ use latchgate_core::Timestamp;
 use latchgate_core::lock::{Acquire, Grant, LockState, Outcome, Refusal};
 use tokio::time::Instant;
 
-use super::call::{Answer, Failure, GroupHeld, Refused};
+use super::call::{CallResult, Failure, GroupHeld, Refused};
 
 /// Fails if the commit took longer than the lease lasts.
-pub(super) fn in_time(outcome: Outcome, now: Timestamp) -> Answer<Outcome> {
+pub(super) fn in_time(outcome: Outcome, now: Timestamp) -> CallResult<Outcome> {
     match &outcome {
         Outcome::Granted(Grant { lease, .. }) | Outcome::Renewed(lease) if lease.expires_at <= now => Err(too_late()),
         _ => Ok(outcome),

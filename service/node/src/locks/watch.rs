@@ -8,7 +8,7 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, broadcast};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::call::{Answer, Failure};
+use super::call::{CallResult, Failure};
 use super::feed::{Batch, READ_MAX};
 use super::handle::Locks;
 use super::node::LockNode;
@@ -156,7 +156,7 @@ impl Locks {
         address: &Address,
         before: Option<EventCursor>,
         limit: usize,
-    ) -> Answer<Option<Vec<LoggedEvent>>> {
+    ) -> CallResult<Option<Vec<LoggedEvent>>> {
         let address = address.clone();
         let events = self.read(|store| async move { store.history(&address, before, limit).await }).await?;
         self.node.history.feeds.count_unreadable(events.as_deref().unwrap_or_default());
@@ -167,7 +167,7 @@ impl Locks {
     ///
     /// # Errors
     /// When the store does not answer, or this node has too many watchers.
-    pub async fn watch(&self, app: Option<&App>, watched: Watched, after: Option<EventCursor>) -> Answer<Watch> {
+    pub async fn watch(&self, app: Option<&App>, watched: Watched, after: Option<EventCursor>) -> CallResult<Watch> {
         if self.node.closing.is_cancelled() {
             return Err(Failure::ShuttingDown);
         }

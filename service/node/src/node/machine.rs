@@ -10,7 +10,7 @@ use super::health::Health;
 use super::limits::Limits;
 use super::waker::Waker;
 use crate::engines::{EngineInUse, EngineSet};
-use crate::failure::{Answer, Failure};
+use crate::failure::{CallResult, Failure};
 use crate::observe::metrics::LockMetrics;
 use crate::store::store_clock::StoreClock;
 use crate::store::{Loaded, LockedStates, RowState, Rows, Store, StoreError};
@@ -113,7 +113,7 @@ impl Node {
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-    ) -> Answer<T> {
+    ) -> CallResult<T> {
         read(self.limits.store_timeout, answer).await
     }
 
@@ -144,7 +144,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(2);
 pub(crate) async fn read<T: Send + 'static>(
     patience: Duration,
     answer: impl Future<Output = Result<T, StoreError>> + Send + 'static,
-) -> Answer<T> {
+) -> CallResult<T> {
     let reading = tokio::spawn(timeout(patience, answer));
     let read = reading.await.map_err(|error| Failure::StoreUnavailable(error.to_string()))?;
     let read = read.map_err(|_| Failure::StoreUnavailable("it took too long to answer".to_owned()))?;

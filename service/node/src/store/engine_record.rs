@@ -201,13 +201,13 @@ impl EngineRecord {
     /// The same with a hold-off of at least `lease_ms`, beginning at `now`.
     #[must_use]
     pub fn held_off(&self, lease_ms: u64, now: Timestamp) -> Self {
-        let held = self.held_until(now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until), now);
+        let held = self.live_until(now.plus_ms(lease_ms + HOLD_OFF_MARGIN_MS).max(self.hold_off_until), now);
         Self { operations_extra_ms: self.operations_more_ms, ..held }
     }
 
     /// The same with a hold-off until then.
     #[must_use]
-    pub fn held_until(&self, hold_off_until: Timestamp, now: Timestamp) -> Self {
+    pub fn live_until(&self, hold_off_until: Timestamp, now: Timestamp) -> Self {
         Self { hold_off_until, hold_off_ms: hold_off_until.ms_since(now), ..self.clone() }
     }
 
@@ -229,7 +229,7 @@ impl EngineRecord {
             operations_late_until,
             jumped_ms: self.jumped_ms + jumped_ms,
             forced_until: moved(self.forced_until),
-            ..self.held_until(moved(self.hold_off_until), now)
+            ..self.live_until(moved(self.hold_off_until), now)
         };
         if late_ms >= self.ttl_ms_max {
             let held = Self { late_ms: 0, ..record.held_off(self.ttl_ms_max, now) };
@@ -257,7 +257,7 @@ impl EngineRecord {
     /// The same with a hold-off that ends by elapsed time, if the clock was set back since it began.
     pub fn held_by_elapsed_time(&self, now: Timestamp) -> Option<Self> {
         let is_too_far = self.hold_off_until.ms_since(now) > self.hold_off_ms.saturating_add(JUMP_MS_MIN);
-        is_too_far.then(|| self.held_until(now.plus_ms(self.hold_off_ms), now))
+        is_too_far.then(|| self.live_until(now.plus_ms(self.hold_off_ms), now))
     }
 
     /// The same without a hold-off. Grants say until when leases may be missing.

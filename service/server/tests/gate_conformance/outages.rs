@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use latchgate_core::gate::Outcome;
-use latchgate_node::failure::{Answer, Failure};
+use latchgate_node::failure::{CallResult, Failure};
 use latchgate_node::store::Store;
 use latchgate_node::store::postgres::{PostgresConfig, PostgresStore};
 use latchgate_node::store::redis::{RedisConfig, RedisStore};
@@ -32,7 +32,7 @@ enum Step {
 async fn a_server_keeps_no_caller_and_is_used_again(store: impl Store, mut make: impl AsyncFnMut(Step)) {
     let node = start(Arc::new(store), CALL_MAX).await;
     let operation = |number: u32| Operation::of("charge", &number.to_string());
-    let pre = async |number: u32| -> Answer<Outcome> {
+    let pre = async |number: u32| -> CallResult<Outcome> {
         let requested = Instant::now();
         let answer = node.pre(&operation(number).app, operation(number).call()).await;
         assert!(requested.elapsed() < BOUND, "it took {:?}", requested.elapsed());

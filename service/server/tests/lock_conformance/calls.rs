@@ -3,7 +3,7 @@
 use futures::poll;
 use latchgate_core::lock::{Command, EndReason, Grant, Lease, LeaseId, LeaseTerms, Mode, Outcome, Owner};
 use latchgate_core::{Address, App, Key, Timestamp};
-use latchgate_node::locks::{Acquired, Answer, Inspected, LockRequest, Locks, Refused};
+use latchgate_node::locks::{Acquired, CallResult, Inspected, LockRequest, Locks, Refused};
 use latchgate_testkit::eventually;
 use tokio::task::{JoinHandle, consume_budget};
 
@@ -68,14 +68,14 @@ pub async fn hold(node: &Locks, lease: &str) -> Grant {
     take(node, &key(), request(lease)).await
 }
 
-pub fn granted(answer: Answer<Acquired>) -> Grant {
+pub fn granted(answer: CallResult<Acquired>) -> Grant {
     match answer {
         Ok(Acquired::Outcome(Outcome::Granted(granted), _)) => granted,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub fn refused(answer: Answer<Acquired>) -> Refused {
+pub fn refused(answer: CallResult<Acquired>) -> Refused {
     match answer {
         Ok(Acquired::Refused(refused)) => refused,
         other => panic!("not refused: {other:?}"),
@@ -107,7 +107,7 @@ pub async fn command(node: &Locks, command: Command) -> Outcome {
 }
 
 /// Joins the queue behind all earlier requests of this task to this node.
-pub async fn join(node: &Locks, request: LockRequest) -> JoinHandle<Answer<Acquired>> {
+pub async fn join(node: &Locks, request: LockRequest) -> JoinHandle<CallResult<Acquired>> {
     let node = node.clone();
     let mut acquire = Box::pin(async move { node.acquire(&key(), request).await });
     // The first poll sends the call.

@@ -100,13 +100,13 @@ fn take_one(count: &mut u64) -> bool {
 }
 
 /// Locked states whose commits are lost.
-struct Locked<S> {
+struct FaultyLocked<S> {
     states: Box<dyn LockedStates<S>>,
     store: Faulty,
 }
 
 #[async_trait]
-impl<S: InMemory> LockedStates<S> for Locked<S> {
+impl<S: InMemory> LockedStates<S> for FaultyLocked<S> {
     async fn commit(
         self: Box<Self>,
         now: Timestamp,
@@ -162,7 +162,7 @@ impl<S: InMemory> Rows<S> for Faulty {
     ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         self.check_up()?;
         let (loaded, states) = self.memory.lock(epoch, addresses).await?;
-        Ok((loaded, Box::new(Locked { states, store: self.clone() })))
+        Ok((loaded, Box::new(FaultyLocked { states, store: self.clone() })))
     }
 
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{Demand, Lease, LeaseTerms, Outcome, PRIORITY_MIN};
-use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, Refused, RequestedLock};
+use latchgate_node::locks::{AcquiredMany, CallResult, LockManyRequest, Locks, Refused, RequestedLock};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -36,7 +36,7 @@ pub fn waiting(request: LockManyRequest) -> LockManyRequest {
     LockManyRequest { wait: 2 * PATIENCE, ..request }
 }
 
-pub fn all_granted(answer: Answer<AcquiredMany>) -> Vec<Lease> {
+pub fn all_granted(answer: CallResult<AcquiredMany>) -> Vec<Lease> {
     match answer {
         Ok(AcquiredMany::Granted { leases, .. }) => leases.into_iter().map(|(lease, _)| lease).collect(),
         other => panic!("not granted: {other:?}"),
@@ -44,7 +44,7 @@ pub fn all_granted(answer: Answer<AcquiredMany>) -> Vec<Lease> {
 }
 
 /// The index of the key that was refused, and the refusal.
-pub fn one_refused(answer: Answer<AcquiredMany>) -> (usize, Refused) {
+pub fn one_refused(answer: CallResult<AcquiredMany>) -> (usize, Refused) {
     match answer {
         Ok(AcquiredMany::Refused { index, refused }) => (index, refused),
         other => panic!("not refused: {other:?}"),
@@ -52,7 +52,7 @@ pub fn one_refused(answer: Answer<AcquiredMany>) -> (usize, Refused) {
 }
 
 /// The index of the key that can never be granted, and its answer.
-pub fn one_ended(answer: Answer<AcquiredMany>) -> (usize, Outcome) {
+pub fn one_ended(answer: CallResult<AcquiredMany>) -> (usize, Outcome) {
     match answer {
         Ok(AcquiredMany::Ended { index, outcome }) => (index, outcome),
         other => panic!("not ended: {other:?}"),
@@ -71,7 +71,7 @@ pub async fn release_all(node: &Locks, lease: &str, keys: &[&str]) -> Vec<u32> {
     held
 }
 
-pub async fn join_all(node: &Locks, request: LockManyRequest) -> JoinHandle<Answer<AcquiredMany>> {
+pub async fn join_all(node: &Locks, request: LockManyRequest) -> JoinHandle<CallResult<AcquiredMany>> {
     let node = node.clone();
     tokio::spawn(async move { node.acquire_many(request).await })
 }

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{Demand, Lease, LimitMismatch, Mode, Outcome, Refusal};
-use latchgate_node::locks::{AcquiredMany, Answer, LockManyRequest, Locks, RequestedLock};
+use latchgate_node::locks::{AcquiredMany, CallResult, LockManyRequest, Locks, RequestedLock};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -13,7 +13,7 @@ const KEYS: [&str; 3] = ["a", "b", "c"];
 const FREE: [&str; 3] = ["", "", ""];
 
 /// Waits for the key `b`, at which so many wait then.
-async fn queued(node: &Locks, request: LockManyRequest, waiters: u64) -> JoinHandle<Answer<AcquiredMany>> {
+async fn queued(node: &Locks, request: LockManyRequest, waiters: u64) -> JoinHandle<CallResult<AcquiredMany>> {
     let waiting = join_all(node, waiting(request)).await;
     until_waiting_at(node, "b", waiters).await;
     waiting

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use latchgate_core::lock::{Position, RECENT_MAX, Refusal};
-use latchgate_node::locks::{Acquired, Answer, Limits, LockRequest, Locks};
+use latchgate_node::locks::{Acquired, CallResult, Limits, LockRequest, Locks};
 use latchgate_testkit::eventually;
 use tokio::task::JoinHandle;
 
@@ -32,7 +32,7 @@ fn back(lease: &str, position: Position) -> LockRequest {
 }
 
 /// The lock is held, the first waiter has the position, and the second one waits behind it.
-async fn first_and_second(world: &World, ticket_hold: Duration) -> (Locks, Position, JoinHandle<Answer<Acquired>>) {
+async fn first_and_second(world: &World, ticket_hold: Duration) -> (Locks, Position, JoinHandle<CallResult<Acquired>>) {
     let node = reserving(world, ticket_hold).await;
     hold(&node, "holder").await;
     let position = timed_out(&node, "first", None).await;

@@ -334,7 +334,7 @@ async fn watch_waiters(world: Arc<World>) {
         let now = database.now().await;
         let states = database.states.lock().unwrap().clone();
         for (address, state) in states {
-            let is_held = state.holders().iter().any(|lease| now < lease.ends_at().plus_ms(200 + lease.delay_ms));
+            let is_held = state.holders().iter().any(|lease| now < lease.live_until().plus_ms(200 + lease.delay_ms));
             let is_kept = state.kept().iter().any(|kept| now < kept.until.plus_ms(200));
             let is_closed = state.closing(now).is_some();
             let is_delayed = state.delayed_until(now).is_some() || is_kept || is_closed;

@@ -286,7 +286,7 @@ impl<S: InMemory> Rows<S> for MemoryStore {
     ) -> Result<(Loaded<S>, Box<dyn LockedStates<S>>), StoreError> {
         let turn = Arc::clone(&self.exclusive).lock_owned().await;
         let loaded = Rows::<S>::load(self, epoch, addresses).await?;
-        Ok((loaded, Box::new(Locked { store: self.clone(), _turn: turn })))
+        Ok((loaded, Box::new(LockedTables { store: self.clone(), _turn: turn })))
     }
 
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
@@ -448,13 +448,13 @@ impl Store for MemoryStore {
     }
 }
 
-struct Locked {
+struct LockedTables {
     store: MemoryStore,
     _turn: OwnedMutexGuard<()>,
 }
 
 #[async_trait]
-impl<S: InMemory> LockedStates<S> for Locked {
+impl<S: InMemory> LockedStates<S> for LockedTables {
     async fn commit(
         self: Box<Self>,
         now: Timestamp,

@@ -9,7 +9,7 @@ use rand::RngExt as _;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::lease::Lease;
+use super::lease::LeasePlan;
 use super::{GIVEN_BACK_TTL_MS, Recorder, Workload, holders};
 use crate::caller::{Answer, Caller};
 use crate::recorded::{Asked, Call, Verb};
@@ -62,9 +62,9 @@ impl Client {
         Ok(())
     }
 
-    pub(super) fn lease(&mut self, workload: Workload) -> Lease {
+    pub(super) fn lease(&mut self, workload: Workload) -> LeasePlan {
         self.sequence += 1;
-        let lease = Lease::new(&self.recorder, workload, self.number, self.sequence, &mut self.caller);
+        let lease = LeasePlan::new(&self.recorder, workload, self.number, self.sequence, &mut self.caller);
         let mut keys = self.recorder.keys.lock().unwrap_or_else(PoisonError::into_inner);
         keys.extend(lease.keys.iter().cloned());
         drop(keys);
@@ -76,14 +76,14 @@ impl Client {
         self.use_lease(workload, lease).await
     }
 
-    async fn use_lease(&mut self, workload: Workload, lease: Lease) -> io::Result<()> {
+    async fn use_lease(&mut self, workload: Workload, lease: LeasePlan) -> io::Result<()> {
         match self.acquire(lease.clone()).await? {
             Acquired::Granted(until) => {
                 if workload != Workload::HangUp && self.caller.one_in(self.recorder.args.abandon_one_in) {
                     if lease.is_varied && !lease.asked.multilock && self.caller.one_in(2) {
                         // It comes back too late: a lease that has ended is not granted again.
                         sleep(lease.wait() + Duration::from_millis(lease.asked.ttl_ms)).await;
-                        self.send(&Lease { ticket: None, ..lease.clone() }, false).await?;
+                        self.send(&LeasePlan { ticket: None, ..lease.clone() }, false).await?;
                         return self.release(&lease).await;
                     }
                     return Ok(());
@@ -105,9 +105,9 @@ impl Client {
     }
 
     /// Takes the lock once more as its owner, and gives that back before or after the first lease.
-    async fn nest(&mut self, outer: &Lease) -> io::Result<()> {
+    async fn nest(&mut self, outer: &LeasePlan) -> io::Result<()> {
         let mut inner =
-            Lease { keys: outer.keys.clone(), owner: outer.owner.clone(), ..self.lease(Workload::Reentrant) };
+            LeasePlan { keys: outer.keys.clone(), owner: outer.owner.clone(), ..self.lease(Workload::Reentrant) };
         inner.asked.reentrant = true;
         match self.acquire(inner.clone()).await? {
             Acquired::Granted(until) => {
@@ -124,7 +124,7 @@ impl Client {
 
     /// Repeats the request with the same lease id after an unknown outcome, and with its ticket after a wait, until it is granted or
     /// refused or the time is up.
-    async fn acquire(&mut self, mut lease: Lease) -> io::Result<Acquired> {
+    async fn acquire(&mut self, mut lease: LeasePlan) -> io::Result<Acquired> {
         let mut may_be_granted = false;
         loop {
             lease.asked.ticket = lease.ticket.is_some();
@@ -148,7 +148,7 @@ impl Client {
 
     /// Holds the lock for one moment or several, with renewals in between. Returns at the end, or when the lease is lost or can no
     /// longer be relied on.
-    async fn hold(&mut self, lease: &Lease, mut until: Instant) -> io::Result<()> {
+    async fn hold(&mut self, lease: &LeasePlan, mut until: Instant) -> io::Result<()> {
         let half = Duration::from_millis(self.recorder.args.ttl_ms / 2);
         // After a long wait little is left of the lease.
         let mut renews = until.saturating_duration_since(Instant::now()) < half;
@@ -180,7 +180,7 @@ impl Client {
     }
 
     /// Repeats the release until the lease is released or lost, or must have expired.
-    async fn release(&mut self, lease: &Lease) -> io::Result<()> {
+    async fn release(&mut self, lease: &LeasePlan) -> io::Result<()> {
         let expired_at = Instant::now() + Duration::from_millis(lease.asked.ttl_ms);
         loop {
             let answer = self.keep(Verb::Release, lease).await?;
@@ -191,7 +191,7 @@ impl Client {
         }
     }
 
-    async fn keep(&mut self, verb: Verb, lease: &Lease) -> io::Result<Answer> {
+    async fn keep(&mut self, verb: Verb, lease: &LeasePlan) -> io::Result<Answer> {
         let (path, body) = lease.keep(if verb == Verb::Renew { "renew" } else { "release" });
         let answer = self.caller.call(&path, &body, Duration::ZERO).await;
         self.record(&answer, verb, lease)?;
@@ -199,11 +199,11 @@ impl Client {
     }
 
     /// What a holder does besides: it takes its time, repeats its request, or a resource presents its token or an older one.
-    async fn vary(&mut self, lease: &Lease) -> io::Result<()> {
+    async fn vary(&mut self, lease: &LeasePlan) -> io::Result<()> {
         let key = &lease.keys[0];
         match self.caller.random.random_range(0..10) {
             0 => sleep(Duration::from_millis(self.caller.random.random_range(0..lease.asked.ttl_ms / 2))).await,
-            1 if !lease.asked.multilock => drop(self.send(&Lease { ticket: None, ..lease.clone() }, false).await?),
+            1 if !lease.asked.multilock => drop(self.send(&LeasePlan { ticket: None, ..lease.clone() }, false).await?),
             2 => {
                 let token = self.tokens.get(key).map(|(last, _)| *last);
                 self.fence(key, token.filter(|_| !lease.asked.multilock), &lease.id).await?;
@@ -279,7 +279,7 @@ impl Client {
     }
 
     /// Sends the request for a lease.
-    async fn send(&mut self, lease: &Lease, hangs_up: bool) -> io::Result<(Answer, Vec<Call>)> {
+    async fn send(&mut self, lease: &LeasePlan, hangs_up: bool) -> io::Result<(Answer, Vec<Call>)> {
         let (path, body) = lease.acquire();
         for key in &lease.keys {
             let (key, lease_id, asked) = (key.clone(), lease.id.clone(), lease.asked.clone());
@@ -304,7 +304,7 @@ impl Client {
     }
 
     /// Writes a line for each key of the lease.
-    fn record(&self, answer: &Answer, verb: Verb, lease: &Lease) -> io::Result<Vec<Call>> {
+    fn record(&self, answer: &Answer, verb: Verb, lease: &LeasePlan) -> io::Result<Vec<Call>> {
         let call = Call {
             lease_id: lease.id.clone(),
             owner: lease.owner.clone(),

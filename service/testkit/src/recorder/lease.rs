@@ -28,7 +28,7 @@ pub fn group_limit(group: &str) -> Option<u64> {
 
 /// Its acquire with all repetitions, its renewals and its release.
 #[derive(Clone)]
-pub(super) struct Lease {
+pub(super) struct LeasePlan {
     /// More than one for a multilock.
     pub keys: Vec<String>,
     pub id: String,
@@ -39,7 +39,7 @@ pub(super) struct Lease {
     pub is_varied: bool,
 }
 
-impl Lease {
+impl LeasePlan {
     /// `number` is the client's, and `sequence` that of the lease. The owner has no other lease.
     pub fn new(recorder: &Recorder, workload: Workload, number: u64, sequence: u64, caller: &mut Caller) -> Self {
         let ttl_ms = recorder.args.ttl_ms;

@@ -94,7 +94,7 @@ fn check_ends(broken: &mut Broken, context: &Context<'_>) {
         let is_kept = !is_start || lease.granted_at.plus_ms(lease.min_hold_ms + CLOCK_BOUND_MS) <= forgotten_from;
         broken.expect(is_kept, Promise::RateIsKept, || context.describe());
         // It may be that no node evaluates the key before its row is collected.
-        let is_kept = lease.ends_at().plus_ms(lease.delay_ms) <= forgotten_from;
+        let is_kept = lease.live_until().plus_ms(lease.delay_ms) <= forgotten_from;
         broken.expect(is_kept, Promise::DelayIsWaitedOut, || format!("{lease:?}: {}", context.describe()));
         let is_within = lease.hold_until.is_none_or(|until| lease.expires_at <= until);
         broken.expect(is_within, Promise::NeverHeldTooLong, || context.describe());

@@ -24,7 +24,7 @@ pub struct Ledger {
     /// Of all grants, in order.
     pub tokens: Vec<u64>,
     /// Until when clients rely on their leases, by their last answers.
-    held_until: HashMap<LeaseId, (Timestamp, Lease)>,
+    live_until: HashMap<LeaseId, (Timestamp, Lease)>,
     /// Leases that were acknowledged after their first answer.
     acknowledged: Vec<(LeaseId, u64)>,
     answered_lost: Vec<LeaseId>,
@@ -40,8 +40,8 @@ impl Ledger {
     /// A client has sent a command: from now on it relies on less.
     pub fn sent(&mut self, command: &Command) {
         match command {
-            Command::Release(request) => drop(self.held_until.remove(&request.lease_id)),
-            Command::Renew(Renew { lease_id, ttl_ms: Some(_), .. }) => drop(self.held_until.remove(lease_id)),
+            Command::Release(request) => drop(self.live_until.remove(&request.lease_id)),
+            Command::Renew(Renew { lease_id, ttl_ms: Some(_), .. }) => drop(self.live_until.remove(lease_id)),
             _ => {}
         }
     }
@@ -49,12 +49,12 @@ impl Ledger {
     /// A holder learns of a revocation, or of the end of its lease, only from its next renewal.
     pub fn intervened(&mut self, state: &LockState) {
         for lease in state.holders() {
-            let Some((until, _)) = self.held_until.get_mut(&lease.lease_id) else { continue };
+            let Some((until, _)) = self.live_until.get_mut(&lease.lease_id) else { continue };
             *until = lease.revocation.as_ref().map_or(*until, |revocation| revocation.deadline.min(*until));
         }
         let ended = &self.ended;
         let is_forced = |id: &LeaseId| ended.iter().any(|(other, why)| other == id && *why == EndReason::Forced);
-        self.held_until.retain(|id, _| !is_forced(id));
+        self.live_until.retain(|id, _| !is_forced(id));
     }
 
     /// No evaluation renews a lease that was revoked or forced before.
@@ -77,7 +77,7 @@ impl Ledger {
             match (command, outcome) {
                 (Command::Force(_), Outcome::Forced { .. }) => {
                     // It may end the delay of a lease whose holder was answered by an early clock that its time is over.
-                    self.held_until.retain(|id, _| new.holders().iter().any(|lease| lease.lease_id == *id));
+                    self.live_until.retain(|id, _| new.holders().iter().any(|lease| lease.lease_id == *id));
                     self.commits.frees(at.plus_ms(1));
                 }
                 (Command::Close(request), Outcome::Closed(_)) => {
@@ -119,9 +119,9 @@ impl Ledger {
         // Its holder was to be answered that it has ended: the clock of the node that did it was ahead.
         let is_asked = *is_by_command && matches!(why, EventKind::Expired | EventKind::Revoked);
         let is_early = is_asked && lease.expires_at > at;
-        let mut relied = self.held_until.remove(&lease.lease_id);
+        let mut relied = self.live_until.remove(&lease.lease_id);
         if let Some((until, lease)) = relied.take_if(|_| is_early) {
-            self.held_until.insert(lease.lease_id.clone(), (until.min(ending.lease.expires_at), lease));
+            self.live_until.insert(lease.lease_id.clone(), (until.min(ending.lease.expires_at), lease));
         }
         let why = match why {
             EventKind::Expired => EndReason::Expired,
@@ -158,7 +158,7 @@ impl Ledger {
         let has_ended = self.why_ended(&lease.lease_id).is_some();
         self.broken.expect(!has_ended, Promise::EndedStaysEnded, || format!("{lease:?} is granted once more"));
         self.granted_anew(&lease.lease_id);
-        let relied = self.held_until.iter().filter(|(id, (until, _))| **id != lease.lease_id && *until > at);
+        let relied = self.live_until.iter().filter(|(id, (until, _))| **id != lease.lease_id && *until > at);
         let relied: Vec<&Lease> = relied.map(|(_, (_, relied))| relied).collect();
         let taken: u32 = relied.iter().map(|relied| relied.mode.permits()).sum();
         let goes = |relied: &&Lease| match (lease.mode, relied.mode) {
@@ -183,7 +183,7 @@ impl Ledger {
         let id = &lease.lease_id;
         let is_lost = self.answered_lost.contains(id);
         self.broken.expect(!is_lost, Promise::LostIsFinal, || format!("{lease:?} was answered as lost before"));
-        self.held_until.insert(id.clone(), (lease.expires_at, lease.clone()));
+        self.live_until.insert(id.clone(), (lease.expires_at, lease.clone()));
         if !is_first {
             self.acknowledged.push((id.clone(), lease.token));
         }
@@ -201,7 +201,7 @@ impl Ledger {
         self.broken.expect(why.is_none() || why.zip(at).as_ref() == end, Promise::OneEnd, || {
             format!("{lease_id:?} is answered {lost:?}, but its commit says {end:?}")
         });
-        self.held_until.remove(lease_id);
+        self.live_until.remove(lease_id);
         if why.is_some() {
             self.answered_lost.push(lease_id.clone());
         }

@@ -192,7 +192,7 @@ impl Node {
 fn times(state: &LockState) -> BTreeSet<Timestamp> {
     let of_lease = |lease: &Lease| {
         let hold = lease.granted_at.plus_ms(lease.min_hold_ms + CLOCK_BOUND_MS);
-        [lease.ends_at(), lease.ends_at().plus_ms(lease.delay_ms), hold, hold.plus_ms(CLOCK_BOUND_MS)]
+        [lease.live_until(), lease.live_until().plus_ms(lease.delay_ms), hold, hold.plus_ms(CLOCK_BOUND_MS)]
     };
     let leases = state.holders().iter().flat_map(of_lease);
     let closed = closing(state).and_then(|closing| closing.until).map(|until| until.plus_ms(CLOCK_BOUND_MS));

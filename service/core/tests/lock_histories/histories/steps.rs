@@ -106,7 +106,7 @@ fn warnings(before: &LockState, now: Timestamp) -> Vec<Event> {
     let due = |lease: &&Lease| {
         let of_hold = lease.hold_until.map(|until| until.ms_since(lease.granted_at) * 4 / 5);
         let at = lease.granted_at.plus_ms(of_hold.into_iter().chain(lease.warn_after_ms).min()?);
-        (!lease.warned && at <= now && at < lease.ends_at()).then_some(at)
+        (!lease.warned && at <= now && at < lease.live_until()).then_some(at)
     };
     let warned = before.holders().iter().filter_map(|lease| Some((lease, due(&lease)?)));
     warned.map(|(lease, at)| event(EventKind::HeldTooLong, &Lease { warned: true, ..lease.clone() }, at)).collect()

@@ -112,7 +112,7 @@ fn holder(lease: &Lease, now: Timestamp) -> Holder {
 /// `hold_off_ms`: for how long nodes grant no lock at all. It is told after a wait.
 pub fn refusal(refused: &Refused, hold_off_ms: u64) -> Problem {
     let first = refused.holders.first().map_or("Another client", |lease| lease.owner.as_str());
-    let expiry = refused.holders.iter().map(|lease| lease.ends_at().ms_since(refused.now)).min();
+    let expiry = refused.holders.iter().map(|lease| lease.live_until().ms_since(refused.now)).min();
     let problem = |code, detail: String| {
         Problem::new(code, detail)
             .with("holders", holders(refused.holders.iter().take(HOLDERS_SHOWN_MAX), refused.now))

@@ -75,21 +75,21 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::failure::{Answer, Failure};
+    use crate::failure::{CallResult, Failure};
     use crate::gate::Reply;
 
-    fn refused(items: Vec<Answer<Reply>>) -> String {
+    fn refused(items: Vec<CallResult<Reply>>) -> String {
         let requested: Vec<_> =
             items.iter().map(|_| (OperationId::from_bytes([7; 16]), AttemptId::parse("a").ok())).collect();
         let outcomes = BatchReply { items, all_may_go: false };
         serde_json::to_string(&batch(&App::default(), &requested, outcomes, true).err().expect("a refusal")).unwrap()
     }
 
-    fn replied(outcome: Outcome) -> Answer<Reply> {
+    fn replied(outcome: Outcome) -> CallResult<Reply> {
         Ok(Reply { outcome, now: Timestamp::default(), record: None, waited: Duration::ZERO, is_volatile: false })
     }
 
-    fn go() -> Answer<Reply> {
+    fn go() -> CallResult<Reply> {
         replied(Outcome::Go(Go {
             stamp: Stamp::from_bits(1),
             attempt: 1,

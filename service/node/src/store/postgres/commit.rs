@@ -24,12 +24,12 @@ const INSERT_WAIT: Duration = Duration::from_millis(100);
 
 /// Row locks, held by the open transaction of a connection. If this is dropped before the transaction has ended, the
 /// connection is closed, which releases the row locks.
-pub(super) struct Locked {
+pub(super) struct LockedRows {
     pub connection: Session,
 }
 
 #[async_trait]
-impl<S: RowState> LockedStates<S> for Locked {
+impl<S: RowState> LockedStates<S> for LockedRows {
     async fn commit(
         mut self: Box<Self>,
         now: Timestamp,
@@ -67,7 +67,7 @@ impl<S: RowState> LockedStates<S> for Locked {
     }
 }
 
-impl Locked {
+impl LockedRows {
     /// The result of a lost race: another transaction is inserting one of the new rows.
     async fn lose_race(mut self, count: usize) -> Result<Committed, sqlx::Error> {
         self.connection.begin_again().await?;

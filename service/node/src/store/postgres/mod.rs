@@ -30,7 +30,7 @@ use sqlx::query::Query;
 use sqlx::{Connection, Postgres, Row, SqlStr};
 use tokio::sync::mpsc;
 
-use self::commit::Locked;
+use self::commit::LockedRows;
 pub use self::config::PostgresConfig;
 use self::events::Trimmed;
 use self::hosts::Hosts;
@@ -216,7 +216,7 @@ impl<S: RowState> Rows<S> for PostgresStore {
             Err(error) => return Err(self.connections.lost(&error, faults::of_read)),
         };
         match states {
-            Ok(loaded) => Ok((loaded, Box::new(Locked { connection }))),
+            Ok(loaded) => Ok((loaded, Box::new(LockedRows { connection }))),
             Err(error) => {
                 connection.roll_back().await.map_err(|error| self.connections.lost(&error, faults::of_read))?;
                 Err(error)

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 
 use super::layout::beginning;
 use super::scripts::{COMMIT, Call, Entry, LOCK, Made, PROBE, made, read};
-use super::{Shared, loaded};
+use super::{StoreInner, loaded};
 use crate::store::engine_record::{EngineState, Epoch};
 use crate::store::{
     Change, CommitResult, Committed, Loaded, LockedStates, RowKind, RowState, Rule, StoreError, Version,
@@ -31,7 +31,7 @@ pub(super) struct Locker<'a> {
 }
 
 pub(super) async fn write<S: RowState>(
-    shared: &Shared,
+    shared: &StoreInner,
     now: Timestamp,
     changes: &[Change<S>],
     rule: Rule,
@@ -50,7 +50,7 @@ pub(super) async fn write<S: RowState>(
 
 /// Passes entries to the script.
 pub(super) async fn put(
-    shared: &Shared,
+    shared: &StoreInner,
     kind: RowKind,
     now: Option<Timestamp>,
     epoch: Option<Epoch>,
@@ -64,7 +64,7 @@ pub(super) async fn put(
 }
 
 /// Commits a grant of a lock that no client uses, and removes it in the same call.
-pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
+pub(super) async fn probe(shared: &StoreInner) -> Result<Timestamp, StoreError> {
     // The server has the script of commits, or takes it: the next commit may need that.
     put(shared, RowKind::Lock, None, None, &[], Rule::Each, Locker::default()).await?;
     // What a probe leaves that fails half-way does not disturb the next one.
@@ -98,13 +98,13 @@ pub(super) async fn probe(shared: &Shared) -> Result<Timestamp, StoreError> {
 
 /// Locks those of the states that exist. Waits while another call has locked one of them.
 pub(super) async fn lock<S: RowState>(
-    shared: &Arc<Shared>,
+    shared: &Arc<StoreInner>,
     epoch: Epoch,
     addresses: &[Address],
-) -> Result<(Loaded<S>, Locked), StoreError> {
+) -> Result<(Loaded<S>, LockedKeys), StoreError> {
     let name = format!("{:016x}", rand::random::<u64>());
     let arguments = [name.clone(), LOCK_MS.to_string(), beginning(EngineState::Active, epoch)];
-    let locked = Locked { shared: Arc::clone(shared), kind: S::KIND, name, addresses: addresses.to_vec() };
+    let locked = LockedKeys { shared: Arc::clone(shared), kind: S::KIND, name, addresses: addresses.to_vec() };
     let states = addresses.iter().map(|address| shared.layout.state(S::KIND, address));
     let keys: Vec<String> = std::iter::once(shared.layout.engine()).chain(states).collect();
     loop {
@@ -118,14 +118,14 @@ pub(super) async fn lock<S: RowState>(
     }
 }
 
-async fn unlock(shared: &Shared, kind: RowKind, locker: Locker<'_>) -> Result<(), StoreError> {
+async fn unlock(shared: &StoreInner, kind: RowKind, locker: Locker<'_>) -> Result<(), StoreError> {
     put(shared, kind, None, None, &[], Rule::Each, locker).await?;
     Ok(())
 }
 
 /// States that are locked, or are being locked. Dropping this unlocks them.
-pub(super) struct Locked {
-    shared: Arc<Shared>,
+pub(super) struct LockedKeys {
+    shared: Arc<StoreInner>,
     kind: RowKind,
     name: String,
     /// Empty if no state is locked any more.
@@ -133,7 +133,7 @@ pub(super) struct Locked {
 }
 
 #[async_trait]
-impl<S: RowState> LockedStates<S> for Locked {
+impl<S: RowState> LockedStates<S> for LockedKeys {
     async fn commit(
         mut self: Box<Self>,
         now: Timestamp,
@@ -154,7 +154,7 @@ impl<S: RowState> LockedStates<S> for Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for LockedKeys {
     fn drop(&mut self) {
         if self.addresses.is_empty() {
             return;

@@ -3,7 +3,7 @@
 use latchgate_core::Address;
 use redis::Cmd;
 
-use super::Shared;
+use super::StoreInner;
 use super::layout::{Layout, add_indexed, add_value, beginning, decode_copied, indexed, read_indexed, text_of_state};
 use super::listing::along_index;
 use super::scripts::FILL;
@@ -15,7 +15,7 @@ use crate::store::{CopiedState, DumpPage, RowKind, RowState, StoreError, Version
 const CLEAR_MAX: usize = 1_000;
 
 pub(super) async fn dump<S: RowState>(
-    shared: &Shared,
+    shared: &StoreInner,
     from: Option<&str>,
     limit: usize,
 ) -> Result<DumpPage<CopiedState<S>>, StoreError> {
@@ -41,12 +41,12 @@ pub(super) async fn dump<S: RowState>(
     Ok(DumpPage::of(states.chain(unnamed), next))
 }
 
-pub(super) async fn clear(shared: &Shared, epoch: Epoch) -> Result<bool, StoreError> {
+pub(super) async fn clear(shared: &StoreInner, epoch: Epoch) -> Result<bool, StoreError> {
     // The stream of events goes with the last call.
     Ok(clear_kind(shared, RowKind::Operation, epoch).await? && clear_kind(shared, RowKind::Lock, epoch).await?)
 }
 
-async fn clear_kind(shared: &Shared, kind: RowKind, epoch: Epoch) -> Result<bool, StoreError> {
+async fn clear_kind(shared: &StoreInner, kind: RowKind, epoch: Epoch) -> Result<bool, StoreError> {
     loop {
         let found = along_index(shared, kind, "-", "+", CLEAR_MAX).await?;
         // Nothing of this program is at the name of an entry that names no key.
@@ -68,7 +68,7 @@ async fn clear_kind(shared: &Shared, kind: RowKind, epoch: Epoch) -> Result<bool
 }
 
 pub(super) async fn fill<S: RowState>(
-    shared: &Shared,
+    shared: &StoreInner,
     epoch: Epoch,
     states: &[CopiedState<S>],
     copied: u64,

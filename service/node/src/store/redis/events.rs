@@ -4,7 +4,7 @@
 use latchgate_core::lock::Event;
 use latchgate_core::{Address, Timestamp};
 
-use super::Shared;
+use super::StoreInner;
 use super::layout::{indexed, read_indexed, timestamp};
 use super::scripts::{HISTORY, READ};
 use crate::store::events::{end_of_older, event_of_text};
@@ -34,7 +34,7 @@ struct StreamEvent {
 }
 
 pub(super) async fn page(
-    shared: &Shared,
+    shared: &StoreInner,
     EventQuery { app, watched, after, limit }: EventQuery<'_>,
 ) -> Result<(Vec<LoggedEvent>, EventCursor), StoreError> {
     let found = oldest(shared, after, limit).await?;
@@ -51,7 +51,7 @@ pub(super) async fn page(
 }
 
 /// The next entries: at least `limit` events after `after` if there are as many. The first one may have events up to it.
-async fn oldest(shared: &Shared, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
+async fn oldest(shared: &StoreInner, after: EventCursor, limit: usize) -> Result<Vec<Events>, StoreError> {
     let arguments = [format!("{}-{}", after.number, u64::MAX), limit.to_string()];
     let page: Vec<Entry> = shared.reads.read(&READ, &[shared.layout.tail()], &arguments).await?;
     Ok(page.into_iter().map(read_entry).collect())
@@ -85,7 +85,7 @@ impl StreamEvent {
     }
 }
 
-pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
+pub(super) async fn last(shared: &StoreInner) -> Result<EventCursor, StoreError> {
     let mut get = redis::cmd("GET");
     get.arg(shared.layout.counter());
     let number: Option<u64> = shared.link.get(&get).await?;
@@ -93,7 +93,7 @@ pub(super) async fn last(shared: &Shared) -> Result<EventCursor, StoreError> {
 }
 
 pub(super) async fn history(
-    shared: &Shared,
+    shared: &StoreInner,
     address: &Address,
     before: EventCursor,
     limit: usize,
@@ -119,7 +119,7 @@ pub(super) async fn history(
     Ok(logged)
 }
 
-pub(super) async fn trim(shared: &Shared, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
+pub(super) async fn trim(shared: &StoreInner, older_than: Timestamp, limit: usize) -> Result<u64, StoreError> {
     if limit == 0 {
         return Ok(0);
     }
@@ -139,7 +139,7 @@ fn at(text: &str) -> Timestamp {
     Timestamp::from_ms(text.split(' ').nth(1).and_then(|at| at.parse().ok()).unwrap_or_default())
 }
 
-impl Shared {
+impl StoreInner {
     pub(super) async fn clock(&self) -> Result<Timestamp, StoreError> {
         self.link.get(&redis::cmd("TIME")).await.map(timestamp)
     }

@@ -36,10 +36,10 @@ pub(in crate::store) struct Failed {
 /// A connection for many calls at once. Clones share it.
 #[derive(Clone)]
 pub(in crate::store) struct Link {
-    shared: Arc<Shared>,
+    shared: Arc<LinkInner>,
 }
 
-struct Shared {
+struct LinkInner {
     target: Target,
     timeout: Duration,
     current: Mutex<Current>,
@@ -149,7 +149,7 @@ impl Link {
     fn of(target: Target, timeout: Duration, beside: Option<Self>) -> Self {
         let server = watch::Sender::new(Arc::from(""));
         let (current, connecting) = (Mutex::default(), tokio::sync::Mutex::default());
-        Self { shared: Arc::new(Shared { target, timeout, current, server, connecting, beside }) }
+        Self { shared: Arc::new(LinkInner { target, timeout, current, server, connecting, beside }) }
     }
 
     pub(super) fn target(&self) -> &Target {

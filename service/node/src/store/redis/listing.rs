@@ -4,7 +4,7 @@ use latchgate_core::gate::OperationRecord;
 use latchgate_core::lock::LockState;
 use latchgate_core::{Address, App, Key};
 
-use super::Shared;
+use super::StoreInner;
 use super::layout::{Time, beginning, decode, indexed, read_indexed, timestamp};
 use super::scripts::{BODIES, COLLECT, DISCARD};
 use crate::store::dump::position_after;
@@ -16,7 +16,7 @@ use crate::store::{Collected, Listing, OperationPage, Page, RowKind, RowState, S
 const EXAMINED_MAX: usize = 10_000;
 
 pub(super) async fn list(
-    shared: &Shared,
+    shared: &StoreInner,
     app: &App,
     prefix: &str,
     after: Option<&Key>,
@@ -46,14 +46,14 @@ pub(super) async fn list(
 }
 
 /// An app that has only entries without a state counts, too.
-pub(super) async fn app_after(shared: &Shared, after: &str) -> Result<Option<String>, StoreError> {
+pub(super) async fn app_after(shared: &StoreInner, after: &str) -> Result<Option<String>, StoreError> {
     // Names have no control characters: the entries of an app come before this, and those of the next ones behind it.
     let found = along_index(shared, RowKind::Lock, &format!("({after}\u{1}"), "+", 1).await?;
     Ok(found.first().map(|entry| entry.split('\0').next().unwrap_or_default().to_owned()))
 }
 
 pub(super) async fn along_index(
-    shared: &Shared,
+    shared: &StoreInner,
     kind: RowKind,
     from: &str,
     end: &str,
@@ -65,7 +65,7 @@ pub(super) async fn along_index(
 }
 
 /// The states of those addresses that have one.
-async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreError> {
+async fn states(shared: &StoreInner, addresses: Vec<Address>) -> Result<Page, StoreError> {
     let values = shared.values(RowKind::Lock, &addresses).await?;
     let mut page = Page::new();
     for (address, value) in addresses.into_iter().zip(values) {
@@ -80,7 +80,7 @@ async fn states(shared: &Shared, addresses: Vec<Address>) -> Result<Page, StoreE
 const OPERATIONS_AT_ONCE: usize = 500;
 
 /// Along the index, without payloads.
-pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Result<OperationPage, StoreError> {
+pub(super) async fn list_operations(shared: &StoreInner, listing: &Listing) -> Result<OperationPage, StoreError> {
     let Bounds { app, key, last_app } = listing.bounds()?;
     let Listing { filter, limit, .. } = listing;
     // Names have no control characters: the entries of an app come before this, and those of the next ones behind it.
@@ -122,7 +122,7 @@ pub(super) async fn list_operations(shared: &Shared, listing: &Listing) -> Resul
     Ok(page)
 }
 
-pub(super) async fn discard(shared: &Shared, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
+pub(super) async fn discard(shared: &StoreInner, epoch: Epoch, address: &Address) -> Result<bool, StoreError> {
     let value = shared.values(RowKind::Operation, std::slice::from_ref(address)).await?.pop().flatten();
     let Some(value) = value.filter(|value| decode::<Option<OperationRecord>>(Some(value)).is_err()) else {
         return Ok(false);
@@ -137,7 +137,7 @@ pub(super) async fn discard(shared: &Shared, epoch: Epoch, address: &Address) ->
 }
 
 pub(super) async fn collect<S: RowState>(
-    shared: &Shared,
+    shared: &StoreInner,
     epoch: Epoch,
     from: Option<&str>,
     limit: usize,

@@ -61,10 +61,10 @@ pub struct RedisConfig {
 /// Clones share the connections.
 #[derive(Clone)]
 pub struct RedisStore {
-    shared: Arc<Shared>,
+    shared: Arc<StoreInner>,
 }
 
-struct Shared {
+struct StoreInner {
     link: Link,
     /// For listings, histories and events.
     reads: Link,
@@ -83,7 +83,7 @@ impl RedisStore {
         let link = Link::new(Target::parse(&config.url)?, config.timeout);
         checks::check(&link, config.allow_eviction).await?;
         let history_ms = u64::try_from(config.history_retention.as_millis()).unwrap_or(u64::MAX);
-        let shared = Shared {
+        let shared = StoreInner {
             reads: link.beside(),
             link,
             layout: Layout::new(&config.prefix),
@@ -98,7 +98,7 @@ impl RedisStore {
 /// The values of states; `None` if there is none.
 type Values = Vec<Option<Vec<u8>>>;
 
-impl Shared {
+impl StoreInner {
     async fn load<S: RowState>(&self, epoch: Epoch, addresses: &[Address]) -> Result<Loaded<S>, StoreError> {
         if addresses.is_empty() {
             return loaded(&[], &[], self.clock().await?);

@@ -12,7 +12,7 @@ use rusqlite::{Connection, OpenFlags};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::file::{DatabaseFile, Locked};
+use super::file::{DatabaseFile, FileLock};
 use crate::store::StoreError;
 use crate::store::process_clock::ProcessClock;
 
@@ -54,7 +54,7 @@ impl Database {
     }
 
     fn open_blocking(path: &Path, migrate: bool) -> anyhow::Result<Self> {
-        let locked = Locked::take(path, migrate)?;
+        let locked = FileLock::take(path, migrate)?;
         let unusable = |error: rusqlite::Error| anyhow!("cannot use {}: {}", path.display(), explain(&error));
         refuse_foreign(path)?;
         let writer = connect(path).map_err(unusable)?;
@@ -229,7 +229,7 @@ pub(super) fn ended() -> StoreError {
 }
 
 fn connect(path: &Path) -> rusqlite::Result<Connection> {
-    // Creating the file is the business of `file::Locked`. One that was deleted must not come back empty.
+    // Creating the file is the business of `file::FileLock`. One that was deleted must not come back empty.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
     connection.busy_timeout(BUSY_TIMEOUT)?;

@@ -19,11 +19,11 @@ pub(super) struct DatabaseFile {
     file: Identity,
     /// SQLite keeps its log while a connection is open, so it is the same file as long as the store is open.
     wal: Identity,
-    _locked: Locked,
+    _lock: FileLock,
 }
 
 /// A file that is locked, before SQLite opens it.
-pub(super) struct Locked {
+pub(super) struct FileLock {
     path: PathBuf,
     file: File,
 }
@@ -38,7 +38,7 @@ impl Identity {
     }
 }
 
-impl Locked {
+impl FileLock {
     /// With `create`, creates the file if there is none, for this user alone. SQLite gives its other files the same permissions.
     ///
     /// # Errors
@@ -76,7 +76,7 @@ impl Locked {
         wal_path.push("-wal");
         let wal_path = PathBuf::from(wal_path);
         let wal = std::fs::metadata(&wal_path).with_context(|| format!("cannot find {}", wal_path.display()))?;
-        let file = DatabaseFile { path: self.path.clone(), wal_path, file, wal: Identity::of(&wal), _locked: self };
+        let file = DatabaseFile { path: self.path.clone(), wal_path, file, wal: Identity::of(&wal), _lock: self };
         file.check().map_err(|why| anyhow!(why))?;
         Ok(file)
     }

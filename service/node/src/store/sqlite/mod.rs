@@ -108,7 +108,7 @@ impl<S: RowState> Rows<S> for SqliteStore {
             let _ = answer.send(written);
         });
         let (loaded, held) = hold.await?;
-        Ok((loaded, Box::new(Locked { held, _database: Arc::clone(&self.database) })))
+        Ok((loaded, Box::new(OpenTransaction { held, _database: Arc::clone(&self.database) })))
     }
 
     async fn collect(&self, epoch: Epoch, from: Option<&str>, limit: usize) -> Result<Collected, StoreError> {
@@ -237,7 +237,7 @@ fn false_if_over(answer: Result<bool, StoreError>) -> Result<bool, StoreError> {
 }
 
 /// An open transaction. No other write can happen until it ends.
-struct Locked {
+struct OpenTransaction {
     held: Held<Commit>,
     /// Its drop waits for the transaction, so it is dropped after it.
     _database: Arc<Database>,
@@ -251,7 +251,7 @@ struct Commit {
 }
 
 #[async_trait]
-impl<S: RowState> LockedStates<S> for Locked {
+impl<S: RowState> LockedStates<S> for OpenTransaction {
     async fn commit(
         self: Box<Self>,
         now: Timestamp,

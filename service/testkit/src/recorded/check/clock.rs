@@ -2,11 +2,11 @@
 //! that the request asked for, is when the lease was granted.
 
 use super::super::{Mode, Verb};
-use super::lease::Lease;
+use super::lease::LeaseHistory;
 use super::{Report, Rule};
 
-pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
-    let mut granted: Vec<(&Lease<'_>, u64)> =
+pub(super) fn check(leases: &[LeaseHistory<'_>], report: &mut Report) {
+    let mut granted: Vec<(&LeaseHistory<'_>, u64)> =
         leases.iter().filter_map(|lease| Some((lease, granted_at_ms(lease)?))).collect();
     granted.sort_by_key(|(lease, _)| lease.token());
     check_expiries(&granted, report);
@@ -14,15 +14,15 @@ pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
     check_rates(&granted, report);
 }
 
-fn granted_at_ms(lease: &Lease<'_>) -> Option<u64> {
+fn granted_at_ms(lease: &LeaseHistory<'_>) -> Option<u64> {
     let grant = lease.grant?;
     grant.expires_at_ms?.checked_sub(grant.asked.ttl_ms)
 }
 
 /// `granted` are in the order of their tokens.
-fn check_expiries(granted: &[(&Lease<'_>, u64)], report: &mut Report) {
+fn check_expiries(granted: &[(&LeaseHistory<'_>, u64)], report: &mut Report) {
     // Those that end latest: of the exclusive ones, and of the others.
-    let mut latest: [Option<(&Lease<'_>, u64)>; 2] = [None; 2];
+    let mut latest: [Option<(&LeaseHistory<'_>, u64)>; 2] = [None; 2];
     for &(lease, at_ms) in granted {
         for (other, expires_ms) in latest.into_iter().flatten() {
             if lease.excludes(other) && at_ms < expires_ms {
@@ -38,7 +38,7 @@ fn check_expiries(granted: &[(&Lease<'_>, u64)], report: &mut Report) {
 }
 
 /// Unless the client or an operator may have ended it before.
-fn expires_at_ms(lease: &Lease<'_>) -> Option<u64> {
+fn expires_at_ms(lease: &LeaseHistory<'_>) -> Option<u64> {
     let is_left = lease.cut_us.is_none()
         && !lease.may_be_released
         && !lease.calls.iter().any(|call| call.verb == Verb::Release || call.is_lost());
@@ -46,8 +46,8 @@ fn expires_at_ms(lease: &Lease<'_>) -> Option<u64> {
 }
 
 /// `granted` are in the order of the store's clock.
-fn check_rates(granted: &[(&Lease<'_>, u64)], report: &mut Report) {
-    let is_rate = |lease: &Lease<'_>| lease.asked().mode == Mode::Permits && lease.asked().min_hold_ms > 0;
+fn check_rates(granted: &[(&LeaseHistory<'_>, u64)], report: &mut Report) {
+    let is_rate = |lease: &LeaseHistory<'_>| lease.asked().mode == Mode::Permits && lease.asked().min_hold_ms > 0;
     let starts: Vec<_> = granted.iter().filter(|(lease, _)| is_rate(lease)).collect();
     for (index, (first, at_ms)) in starts.iter().enumerate() {
         let asked = first.asked();

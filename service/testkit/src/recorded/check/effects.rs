@@ -1,13 +1,13 @@
 //! What was answered is so: a refusal had no effect, an end stays, and what was acknowledged survives.
 
 use super::super::{Call, Verb};
-use super::lease::{LATE_US, Lease};
+use super::lease::{LATE_US, LeaseHistory};
 use super::{Loss, Report, Rule};
 
 /// A holder may be told this much before its expiry that its lease has ended.
 const EARLY_US: u64 = 100_000;
 
-pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
+pub(super) fn check(leases: &[LeaseHistory<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
     for lease in leases {
         check_answers(lease, report);
         check_end(lease, losses, report);
@@ -19,7 +19,7 @@ pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], repor
     }
 }
 
-fn check_answers(lease: &Lease<'_>, report: &mut Report) {
+fn check_answers(lease: &LeaseHistory<'_>, report: &mut Report) {
     let first = lease.calls[0];
     if let Some(other) = lease.calls.iter().find(|call| call.client != first.client) {
         report.violated(Rule::OneClient, [first, *other]);
@@ -43,7 +43,7 @@ fn check_answers(lease: &Lease<'_>, report: &mut Report) {
     }
 }
 
-fn check_end(lease: &Lease<'_>, losses: &[Loss], report: &mut Report) {
+fn check_end(lease: &LeaseHistory<'_>, losses: &[Loss], report: &mut Report) {
     let ended = lease.calls.iter().find(|call| call.is_lost() || call.verb == Verb::Release && call.is_success());
     let Some(ended) = ended else { return };
     let is_renewed = |call: &&&Call| call.verb == Verb::Renew && call.is_success() && call.sent_us > ended.received_us;
@@ -53,7 +53,7 @@ fn check_end(lease: &Lease<'_>, losses: &[Loss], report: &mut Report) {
     }
 }
 
-fn check_revocations(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
+fn check_revocations(leases: &[LeaseHistory<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
     let of_key = calls.iter().filter(|call| matches!(call.verb, Verb::Revoke | Verb::Force) && call.is_success());
     for revocation in of_key {
         let deadline_us = revocation.received_us + revocation.asked.grace_ms * 1_000 + LATE_US;
@@ -70,7 +70,7 @@ fn check_revocations(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], repo
 /// Leases that began longer ago are not looked at.
 const LEASE_US_MAX: u64 = 60_000_000;
 
-pub(super) fn check_losses(leases: &[Lease<'_>], losses: &[Loss], report: &mut Report) {
+pub(super) fn check_losses(leases: &[LeaseHistory<'_>], losses: &[Loss], report: &mut Report) {
     for lease in leases.iter().filter(|lease| lease.grant.is_some()) {
         let Some((lost, kept)) = lost_early(lease) else { continue };
         report.lost_early += 1;
@@ -81,7 +81,7 @@ pub(super) fn check_losses(leases: &[Lease<'_>], losses: &[Loss], report: &mut R
 }
 
 /// The answer that the lease has ended, and the earlier one that it has not.
-fn lost_early<'a>(lease: &Lease<'a>) -> Option<(&'a Call, &'a Call)> {
+fn lost_early<'a>(lease: &LeaseHistory<'a>) -> Option<(&'a Call, &'a Call)> {
     let index = lease.calls.iter().position(|call| call.is_lost())?;
     let (before, lost) = (&lease.calls[..index], lease.calls[index]);
     let is_ended = before.iter().any(|call| call.verb == Verb::Release)

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::super::{Call, Event, Verb};
-use super::lease::{LATE_US, Lease};
+use super::lease::{LATE_US, LeaseHistory};
 use super::{Loss, Report, Rule};
 
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl Streams {
     }
 
     /// Checks what each stream has of one key, until a store has lost data: later events may tell of the same time once more.
-    pub fn check(&self, leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
+    pub fn check(&self, leases: &[LeaseHistory<'_>], calls: &[Call], losses: &[Loss], report: &mut Report) {
         let mut by_reader: BTreeMap<u64, Vec<&Call>> = BTreeMap::new();
         let events = calls.iter().filter(|call| call.verb == Verb::Event);
         events.for_each(|event| by_reader.entry(event.client).or_default().push(event));
@@ -89,7 +89,7 @@ fn check_order(events: &[&Call], report: &mut Report) {
 }
 
 /// A complete stream has every grant that was answered, and the end of every lease that was released.
-fn check_missing(stream: &Stream, leases: &[Lease<'_>], events: &[&Call], report: &mut Report) {
+fn check_missing(stream: &Stream, leases: &[LeaseHistory<'_>], events: &[&Call], report: &mut Report) {
     let (Some(opened_us), Some(_)) = (stream.opened_us, stream.complete_us) else { return };
     let of = |is_kind: fn(&Call) -> bool| {
         let events = events.iter().filter(|event| is_kind(event));
@@ -107,11 +107,11 @@ fn check_missing(stream: &Stream, leases: &[Lease<'_>], events: &[&Call], report
 }
 
 /// What the clients know, by owner.
-struct Story<'a, 'b>(HashMap<&'a str, Vec<&'b Lease<'a>>>);
+struct Story<'a, 'b>(HashMap<&'a str, Vec<&'b LeaseHistory<'a>>>);
 
 impl<'a, 'b> Story<'a, 'b> {
-    fn of(leases: &'b [Lease<'a>]) -> Self {
-        let mut by_owner: HashMap<&str, Vec<&Lease<'_>>> = HashMap::new();
+    fn of(leases: &'b [LeaseHistory<'a>]) -> Self {
+        let mut by_owner: HashMap<&str, Vec<&LeaseHistory<'_>>> = HashMap::new();
         leases.iter().for_each(|lease| by_owner.entry(lease.owner()).or_default().push(lease));
         Self(by_owner)
     }
@@ -121,7 +121,7 @@ impl<'a, 'b> Story<'a, 'b> {
             return;
         }
         let of_owner = self.0.get(&*event.owner).map(Vec::as_slice).unwrap_or_default();
-        let is_possible = |lease: &&&Lease<'_>| match lease.token() {
+        let is_possible = |lease: &&&LeaseHistory<'_>| match lease.token() {
             Some(token) if Some(token) == event.token => !contradicts(lease, event),
             // The grant of a request without an answer, or of an earlier one with the same lease id.
             _ => {
@@ -135,13 +135,13 @@ impl<'a, 'b> Story<'a, 'b> {
     }
 }
 
-fn is_released(lease: &Lease<'_>, event: &Call) -> bool {
+fn is_released(lease: &LeaseHistory<'_>, event: &Call) -> bool {
     let mut releases = lease.calls.iter().filter(|call| call.verb == Verb::Release && call.may_count());
     lease.acquires().any(Call::is_outcome_unknown) && releases.any(|call| call.sent_us < event.received_us)
 }
 
 /// The client of the lease has seen something else. The event has the token of the lease.
-fn contradicts(lease: &Lease<'_>, event: &Call) -> bool {
+fn contradicts(lease: &LeaseHistory<'_>, event: &Call) -> bool {
     let expires_us = || {
         let kept = lease.calls.iter().filter(|call| call.is_success() && call.verb != Verb::Release);
         kept.map(|call| call.expires_us()).max().unwrap_or(0)

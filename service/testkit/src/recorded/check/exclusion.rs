@@ -1,15 +1,15 @@
 //! What may be held at once: modes, permits, their numbers, and groups.
 
 use super::super::Mode;
-use super::lease::Lease;
+use super::lease::LeaseHistory;
 use super::{Report, Rule};
 
 /// Most permits of a lease that have numbers.
 const SLOTS_MAX: u64 = 256;
 
 /// `leases` are in the order in which they were held.
-pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
-    let mut live: Vec<&Lease<'_>> = Vec::new();
+pub(super) fn check(leases: &[LeaseHistory<'_>], report: &mut Report) {
+    let mut live: Vec<&LeaseHistory<'_>> = Vec::new();
     for lease in leases.iter().filter(|lease| lease.is_held()) {
         live.retain(|other| other.to_us > lease.from_us);
         for other in &live {
@@ -22,7 +22,7 @@ pub(super) fn check(leases: &[Lease<'_>], report: &mut Report) {
     }
 }
 
-fn check_pair(earlier: &Lease<'_>, later: &Lease<'_>, report: &mut Report) {
+fn check_pair(earlier: &LeaseHistory<'_>, later: &LeaseHistory<'_>, report: &mut Report) {
     let (one, other) = (earlier.asked(), later.asked());
     if later.is_warned() {
         return;
@@ -36,14 +36,14 @@ fn check_pair(earlier: &Lease<'_>, later: &Lease<'_>, report: &mut Report) {
     if one.limit != other.limit {
         report.violated(Rule::Permits, earlier.shown_with(later));
     }
-    let slots = |lease: &Lease<'_>| lease.grant.map(|grant| grant.slots.clone()).unwrap_or_default();
+    let slots = |lease: &LeaseHistory<'_>| lease.grant.map(|grant| grant.slots.clone()).unwrap_or_default();
     if slots(earlier).iter().any(|slot| slots(later).contains(slot)) {
         report.violated(Rule::Slots, earlier.shown_with(later));
     }
 }
 
 /// `lease` is the last of the `live` ones.
-fn check_permits(live: &[&Lease<'_>], lease: &Lease<'_>, report: &mut Report) {
+fn check_permits(live: &[&LeaseHistory<'_>], lease: &LeaseHistory<'_>, report: &mut Report) {
     let asked = lease.asked();
     let grants = || live.iter().filter(|other| other.asked().mode == Mode::Permits).filter_map(|other| other.grant);
     let is_warned = lease.is_warned();

@@ -10,7 +10,7 @@ pub(super) const LATE_US: u64 = 300_000;
 /// Nodes estimate the time of arrival, each with an error of the clock bound.
 pub(super) const ARRIVAL_US: u64 = 250_000;
 
-pub(super) struct Lease<'a> {
+pub(super) struct LeaseHistory<'a> {
     /// In the order of their answers.
     pub calls: Vec<&'a Call>,
     /// The first answer that granted it.
@@ -33,8 +33,8 @@ pub(super) struct Lease<'a> {
 }
 
 /// The recorder was killed: the last lease of each client may have been released after its last line.
-pub(super) fn without_last_lines(leases: &mut [Lease<'_>]) {
-    let last_us = |lease: &Lease<'_>| lease.calls.last().map_or(0, |call| call.received_us);
+pub(super) fn without_last_lines(leases: &mut [LeaseHistory<'_>]) {
+    let last_us = |lease: &LeaseHistory<'_>| lease.calls.last().map_or(0, |call| call.received_us);
     let mut last: HashMap<u64, u64> = HashMap::new();
     for lease in &*leases {
         let known_us = last.entry(lease.client()).or_default();
@@ -49,7 +49,7 @@ pub(super) fn without_last_lines(leases: &mut [Lease<'_>]) {
     }
 }
 
-impl<'a> Lease<'a> {
+impl<'a> LeaseHistory<'a> {
     /// All leases that the calls of one key are about.
     pub fn all(calls: &'a [Call], losses: &[Loss]) -> Vec<Self> {
         let mut of_leases: Vec<&Call> = calls.iter().filter(|call| call.is_about_a_lease()).collect();

@@ -19,7 +19,7 @@ use std::fmt;
 use serde::Serialize;
 
 use self::events::Streams;
-use self::lease::Lease;
+use self::lease::LeaseHistory;
 use self::multilocks::Multilocks;
 pub use self::rule::Rule;
 use super::{Call, Verb};
@@ -138,7 +138,7 @@ impl Checker {
             return self.streams.open(of(Verb::Event));
         }
         gate::check(calls, &self.losses, &mut self.report);
-        let mut leases = Lease::all(calls, &self.losses);
+        let mut leases = LeaseHistory::all(calls, &self.losses);
         if self.options.killed {
             lease::without_last_lines(&mut leases);
         }
@@ -161,7 +161,7 @@ impl Checker {
         self.streams.check(&leases, calls, &self.losses, report);
     }
 
-    fn count(&mut self, leases: &[Lease<'_>]) {
+    fn count(&mut self, leases: &[LeaseHistory<'_>]) {
         let granted = leases.iter().filter(|lease| lease.grant.is_some());
         self.report.grants += granted.clone().count();
         self.report.stale_grants += granted.filter(|lease| !lease.is_held()).count();

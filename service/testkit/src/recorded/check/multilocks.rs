@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::{Call, Verb};
-use super::lease::Lease;
+use super::lease::LeaseHistory;
 use super::{Report, Rule};
 
 /// Of each multilock: a call that shows that a key was granted, and one that shows that another was not.
@@ -12,7 +12,7 @@ pub(super) struct Multilocks(HashMap<String, (Option<Call>, Option<Call>)>);
 
 impl Multilocks {
     /// Takes note of the leases of one key.
-    pub fn note(&mut self, leases: &[Lease<'_>]) {
+    pub fn note(&mut self, leases: &[LeaseHistory<'_>]) {
         for lease in leases.iter().filter(|lease| lease.calls.iter().any(|call| call.asked.multilock)) {
             // A grant that no client received is given back, one key after the other. Leases that were acknowledged, or refused, have
             // rules of their own.

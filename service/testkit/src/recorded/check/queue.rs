@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::super::Call;
-use super::lease::{ARRIVAL_US, Lease};
+use super::lease::{ARRIVAL_US, LeaseHistory};
 use super::{Loss, Options, Report, Rule};
 
 /// A node's turn lasts longer than this without a refresh.
@@ -11,8 +11,14 @@ const TURN_US: u64 = 4_000_000;
 /// A lease that was granted this long before a wait ended was granted during the wait.
 const MARGIN_US: u64 = 50_000;
 
-pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], options: &Options, report: &mut Report) {
-    let mut granted: Vec<&Lease<'_>> =
+pub(super) fn check(
+    leases: &[LeaseHistory<'_>],
+    calls: &[Call],
+    losses: &[Loss],
+    options: &Options,
+    report: &mut Report,
+) {
+    let mut granted: Vec<&LeaseHistory<'_>> =
         leases.iter().filter(|lease| lease.token().is_some() && is_queued(lease)).collect();
     granted.sort_by_key(|lease| lease.token());
     let answers = Answers::of(calls);
@@ -29,10 +35,10 @@ pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], losses: &[Loss], optio
             };
             let during = granted[..end].iter().rev().take_while(|other| other.from_us >= published_us);
             // A switch leaves out what nodes have published, and counts arrivals with another clock.
-            let is_comparable = |other: &Lease<'_>| {
+            let is_comparable = |other: &LeaseHistory<'_>| {
                 !options.clocks_differ || other.grant.is_some_and(|grant| grant.url == wait.call.url)
             };
-            let overtakes = |other: &&&Lease<'_>| {
+            let overtakes = |other: &&&LeaseHistory<'_>| {
                 is_comparable(other)
                     && other.requested_us() > wait.arrived_us + ARRIVAL_US
                     && other.may.is_some_and(|(from_us, _)| from_us > published_us)
@@ -58,12 +64,12 @@ struct Wait<'a> {
 }
 
 /// Others may pass: a multilock waits at one key at a time, groups have an order of their own, and an owner may nest.
-fn is_queued(lease: &Lease<'_>) -> bool {
+fn is_queued(lease: &LeaseHistory<'_>) -> bool {
     let asked = lease.asked();
     !asked.multilock && !asked.reentrant && !asked.barge && asked.group.is_empty() && asked.min_hold_ms == 0
 }
 
-fn certain_waits<'a>(lease: &Lease<'a>) -> Vec<Wait<'a>> {
+fn certain_waits<'a>(lease: &LeaseHistory<'a>) -> Vec<Wait<'a>> {
     let acquires: Vec<&Call> = lease.acquires().collect();
     let Some(first) = acquires.first() else { return Vec::new() };
     // Only an answer says when the request arrived.

@@ -3,19 +3,19 @@
 use std::collections::HashMap;
 
 use super::super::{Call, Verb};
-use super::lease::Lease;
+use super::lease::LeaseHistory;
 use super::{Report, Rule};
 
-pub(super) fn check(leases: &[Lease<'_>], calls: &[Call], report: &mut Report) {
+pub(super) fn check(leases: &[LeaseHistory<'_>], calls: &[Call], report: &mut Report) {
     let refused = calls.iter().filter(|call| call.verb == Verb::Acquire && call.status == Some(423));
     let mut refused = refused.filter(|call| !call.holders.is_empty()).peekable();
     if refused.peek().is_none() {
         return;
     }
-    let mut by_owner: HashMap<&str, Vec<&Lease<'_>>> = HashMap::new();
+    let mut by_owner: HashMap<&str, Vec<&LeaseHistory<'_>>> = HashMap::new();
     leases.iter().for_each(|lease| by_owner.entry(lease.owner()).or_default().push(lease));
     for call in refused {
-        let is_possible = |lease: &&Lease<'_>| {
+        let is_possible = |lease: &&LeaseHistory<'_>| {
             lease
                 .may
                 .is_some_and(|(from_us, _)| from_us <= call.received_us && lease.may_appear_until_us >= call.sent_us)
