@@ -119,11 +119,11 @@ async fn only_a_proxy_that_may_proceed_calls_in_an_outage_and_enters_the_answer(
     assert_eq!(proxy.said("/", "k1", "").await, "201 call 1 of k1, 0 bytes");
     node.start_again().await;
     until_free(&strict, "k2").await;
-    let listed = || async {
+    let are_both_listed = || async {
         let answer = get(&node, "/v1/operations?state=succeeded").await.body;
-        answer["operations"].as_array().is_some_and(|operations| !operations.is_empty())
+        answer["operations"].as_array().is_some_and(|operations| operations.len() == 2)
     };
-    until("the call is entered", listed).await;
+    until("the call is entered", are_both_listed).await;
     assert_eq!(proxy.said("/", "k1", "").await, "201 replayed call 1 of k1, 0 bytes");
     assert_eq!(service.calls("k1"), 1);
 }
