@@ -10,11 +10,30 @@ room=$(df --output=avail /dev/shm 2>/dev/null | tail -n 1)
 source "$(dirname "$0")/lib.sh"
 
 ensure_packages cc curl fish jq pgbouncer postgres redis sqlite3 zsh
+log=$SCRATCH/test.log
 start_postgres
 start_redis
-export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_POSTGRES_TEMPLATE=$POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS=$REDIS_URL
+servers=${#STARTED[@]}
 
-log=$SCRATCH/test.log
+# The suites in other languages, each against nodes and servers of its own. All at once and beside the tests in Rust, because most of them wait
+# most of the time. Their last lines are sums of the same form.
+suites=()
+if (($# == 0)); then
+    suites=(clients console alerts openapi)
+    cargo test --workspace --locked --no-run || die "the tests do not compile"
+    # Before, so that two suites do not install at once: each of them says so if it goes without something.
+    for tool in chromium curl go java javac jdbc jq node npm openssl prometheus python3 python3-venv; do (ensure_packages "$tool") || true; done
+fi
+binary=$(realpath -m "${CARGO_TARGET_DIR:-target}/debug/latchgate")
+declare -A running=()
+for suite in "${suites[@]}"; do
+    env CLIENT_BINARY="$binary" CONSOLE_BINARY="$binary" ALERTS_BINARY="$binary" OPENAPI_BINARY="$binary" \
+        "scripts/test-$suite.sh" &>"$log.$suite" &
+    running[$suite]=$!
+    STARTED+=("TERM $!")
+done
+
+export LATCHGATE_TEST_POSTGRES=$POSTGRES_URL LATCHGATE_TEST_POSTGRES_TEMPLATE=$POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS=$REDIS_URL
 # Most tests wait most of the time.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$((4 * $(nproc)))}
 set +e
@@ -41,25 +60,6 @@ failures=$(awk '
     /^ +(Running|Doc-tests) / { sub(/^ +(Running )?/, ""); binary = $0 }
     /^test .* \.\.\. FAILED$/ { print "failed: " substr($0, 6, length($0) - 16) ", in " binary }' "$log")
 
-stop_all
-# For the logs of the suites. It is removed again at the end.
-mkdir -p "$SCRATCH"
-
-# The suites in other languages, each against nodes and servers of its own. Their last lines are sums of the same form.
-suites=(clients console alerts openapi)
-if (($# > 0)); then suites=(); fi
-binary=$(realpath "${CARGO_TARGET_DIR:-target}/debug/latchgate")
-export CLIENT_BINARY=$binary CONSOLE_BINARY=$binary ALERTS_BINARY=$binary OPENAPI_BINARY=$binary
-unset LATCHGATE_TEST_POSTGRES LATCHGATE_TEST_POSTGRES_TEMPLATE LATCHGATE_TEST_REDIS
-# All at once, because they wait, too. What they need is installed before: each of them says so if it goes without something.
-if (($# == 0)); then
-    for tool in chromium curl go java javac jdbc jq node npm openssl prometheus python3 python3-venv; do (ensure_packages "$tool") || true; done
-fi
-declare -A running=()
-for suite in "${suites[@]}"; do
-    "scripts/test-$suite.sh" &>"$log.$suite" &
-    running[$suite]=$!
-done
 for suite in "${suites[@]}"; do
     say "scripts/test-$suite.sh"
     wait "${running[$suite]}" || code=1
@@ -68,6 +68,7 @@ for suite in "${suites[@]}"; do
     ((passed += ran, failed += bad, skipped += left_out)) || true
     ((bad == 0)) || failures+=$'\n'"failed: $bad in scripts/test-$suite.sh"
 done
+STARTED=("${STARTED[@]:0:servers}")
 
 if ((code != 0)); then
     say "the tests ended with code $code"
