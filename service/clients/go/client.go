@@ -37,7 +37,7 @@ const (
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
 	// Without white space, control and format characters. Its third group is the port.
-	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+\]|[^\pC\pZ/?#@:\[\]\\]+)(:([0-9]{1,5}))?(/[^\pC\pZ?#@\\]*)?$`)
+	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[^\pC\pZ/?#@:\[\]\\]+)(:([0-9]{0,5}))?(/[^\pC\pZ?#@\\]*)?$`)
 )
 
 // Config is how to reach the nodes. The zero value has the defaults.

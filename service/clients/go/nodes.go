@@ -259,10 +259,13 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			c.until = c.waitUntil + n.retryFor
 		}
 		left := c.until - now()
-		if left <= requestMin || retryAfter > left || c.doubt && c.isOnce {
+		tried++
+		// Each node is asked once.
+		isOver := tried >= len(n.urls) && retryAfter > left-requestMin
+		if isOver || c.doubt && c.isOnce {
 			return got, err
 		}
-		if tried++; tried%len(n.urls) == 0 {
+		if tried%len(n.urls) == 0 {
 			select {
 			case <-time.After(least(jitter(most(retryAfter, pause), 1, 1.5), left-requestMin)):
 			case <-ctx.Done():
@@ -281,7 +284,7 @@ func (n *nodes) times(c *call) (timeout, wait time.Duration) {
 		wait = least(wait, firstWait, left/4)
 	}
 	wait = most(least(wait, c.waitUntil-now()), 0)
-	return most(least(n.timeout, left/3, left-wait), requestMin), wait
+	return least(n.timeout, most(least(left/3, left-wait), requestMin)), wait
 }
 
 // nothingDone has the codes of 500 and above with which a node says that it has done nothing.

@@ -18,7 +18,7 @@ from ._http import FOREIGN_ANSWER, NO_ANSWER, NoAnswer, Node, Stream
 
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 1.0
 # The last request of a call has this time, too: with less, an answer of an outage would be cut.
-_TIMEOUT_MIN = 0.1
+_REQUEST_MIN = 0.1
 # The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node.
 _FIRST_WAIT = 0.5
 _NOTHING: Mapping[str, type] = {}
@@ -171,7 +171,7 @@ class Nodes:
                 wait = max(min(wait_until - now(), longest), 0.0)
                 # A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
                 body["wait_ms"] = max(math.ceil(wait * 1000), 1) if waits else 0
-            timeout = max(min(self.timeout, left / 3, left - wait), _TIMEOUT_MIN)
+            timeout = min(self.timeout, max(min(left / 3, left - wait), _REQUEST_MIN))
             retry_after = 0.0
             before = doubt.begin()
             index, sent = self._first, now()
@@ -213,10 +213,13 @@ class Nodes:
                 doubt.is_set = before or no_answer.sent
             tried += 1
             left = until - now()
-            if left <= _TIMEOUT_MIN or retry_after > left or (doubt.is_set and not repeat_in_doubt):
+            if doubt.is_set and not repeat_in_doubt:
+                raise error
+            # Each node is asked once.
+            if tried >= len(self._nodes) and retry_after > left - _REQUEST_MIN:
                 raise error
             if tried % len(self._nodes) == 0:
-                await asyncio.sleep(min(max(retry_after, pause) * random.uniform(1.0, 1.5), left - _TIMEOUT_MIN))
+                await asyncio.sleep(min(max(retry_after, pause) * random.uniform(1.0, 1.5), left - _REQUEST_MIN))
                 pause = min(pause * 2, _PAUSE_MAX)
 
     def __repr__(self) -> str:

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -248,6 +249,14 @@ class Proceed(Scenario):
             return self.b.get(f"/v1/operations/{id}")
         except AssertionError:
             return {}
+
+    def test_40_each_node_is_asked_before_the_work_runs_however_short_the_time(self) -> None:
+        self.client(self.b).once(self.key, self.work, operation="charge")
+        gone = SimpleNamespace(url="http://127.0.0.1:1")
+        calls = [0.001, 0.05, 0.1, 0.001, 0.05, 0.1]
+        for retry_for in calls:
+            self.client(gone, self.gate, retry_for=retry_for).once(self.key, self.work, operation="charge", on_outage="proceed")
+        eventually(lambda: len(self.gate.requests("/pre")) >= len(calls), "it is asked in each call")
 
     def test_40_the_work_runs_if_no_node_answers(self) -> None:
         a, b = self.pair()

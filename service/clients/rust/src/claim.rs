@@ -107,7 +107,7 @@ pub(crate) fn is_forgotten(problem: &Problem) -> bool {
 
 /// Whether the attempt no longer has the operation.
 pub(crate) fn is_loss(problem: &Problem) -> bool {
-    is_forgotten(problem) || [404, 409].contains(&problem.status())
+    is_forgotten(problem) || ["operation-superseded", "operation-ended"].contains(&problem.code())
 }
 
 /// Repeats the post while no node answers: a repeated post is recorded once.

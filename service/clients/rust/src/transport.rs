@@ -286,7 +286,7 @@ impl Transport {
         answer_max.min((until.left() / nodes).max(REQUEST_MIN))
     }
 
-    /// Repeats a call that may be repeated, until a node decides or `until` has passed. The call is made once in any case.
+    /// Repeats a call that may be repeated, until a node decides or `until` has passed. Each node is called once in any case.
     pub(crate) async fn repeat(
         &self,
         method: &Method,
@@ -386,7 +386,7 @@ impl Pause {
     /// Waits before the next call. Returns false, at once, if that call would have too little time until `until`.
     pub(crate) async fn after(&mut self, failure: &Failure, until: Moment) -> bool {
         let pause = self.next(failure);
-        if until.left() <= pause + REQUEST_MIN {
+        if self.failures >= self.nodes && until.left() <= pause + REQUEST_MIN {
             return false;
         }
         sleep_until(Moment::now().plus(pause)).await;

@@ -8,7 +8,7 @@ import { checked } from "./options.js";
 const PAUSE_MS_MIN = 100;
 const PAUSE_MS_MAX = 1_000;
 /** The last request of a call has this time, too: with less, an answer of an outage would be cut. */
-const TIMEOUT_MS_MIN = 100;
+const REQUEST_MS_MIN = 100;
 /** A body comes with its head, so it has this time also if the head came late. */
 const BODY_MS_MIN = 100;
 /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
@@ -146,7 +146,7 @@ export class Nodes {
         // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
         body.wait_ms = waits ? Math.max(Math.ceil(waitMs), 1) : 0;
       }
-      const timeoutMs = Math.max(Math.min(this.timeoutMs, leftMs / 3, leftMs - waitMs), TIMEOUT_MS_MIN);
+      const timeoutMs = Math.min(this.timeoutMs, Math.max(Math.min(leftMs / 3, leftMs - waitMs), REQUEST_MS_MIN));
       let retryAfterMs = 0;
       /** @type {LatchgateError} */
       let error;
@@ -203,9 +203,11 @@ export class Nodes {
       }
       tried += 1;
       leftMs = until - now();
-      if (leftMs <= TIMEOUT_MS_MIN || retryAfterMs > leftMs || (doubt.isSet && !repeatInDoubt)) throw error;
+      if (doubt.isSet && !repeatInDoubt) throw error;
+      // Each node is asked once.
+      if (tried >= this.#urls.length && retryAfterMs > leftMs - REQUEST_MS_MIN) throw error;
       if (tried % this.#urls.length === 0) {
-        await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs - TIMEOUT_MS_MIN), signal);
+        await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs - REQUEST_MS_MIN), signal);
         pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
       }
     }

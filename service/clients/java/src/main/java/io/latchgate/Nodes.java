@@ -41,7 +41,7 @@ final class Nodes {
     /** The last request of a call has this time, too: with less, an answer of an outage would be cut. */
     private static final long REQUEST_MIN = 100 * MS;
     /** Its third group is the port. */
-    private static final Pattern URL = Pattern.compile("https?://(\\[[0-9A-Fa-f:.]+\\]|[^\\p{C}\\p{Z}/?#:\\[\\]\\\\]+)(:([0-9]{1,5}))?(/[^\\p{C}\\p{Z}?#\\\\]*)?");
+    private static final Pattern URL = Pattern.compile("https?://(\\[[0-9A-Fa-f:.]+(?:%[\\w.~%-]+)?\\]|[^\\p{C}\\p{Z}/?#:\\[\\]\\\\]+)(:([0-9]{0,5}))?(/[^\\p{C}\\p{Z}?#\\\\]*)?");
     /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
     private static final long FIRST_WAIT = 500 * MS;
     /** How long one request waits at most. Longer waits go on with tickets. */
@@ -111,7 +111,7 @@ final class Nodes {
         urls = Arrays.stream(given.split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
             Matcher form = URL.matcher(url);
-            if (!form.matches() || Integer.parseInt(Objects.requireNonNullElse(form.group(3), "0")) > 65_535) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
+            if (!form.matches() || Integer.parseInt("0" + Objects.requireNonNullElse(form.group(3), "")) > 65_535) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
             try {
                 HttpRequest.newBuilder(URI.create(url));
             } catch (IllegalArgumentException other) {
@@ -243,7 +243,7 @@ final class Nodes {
             wait = Math.max(Math.min(wait, call.waitUntil - Clock.now()), 0);
             // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
             if (waits) request.put("wait_ms", Math.max((wait + MS - 1) / MS, 1));
-            long timeout = Math.max(Math.min(Math.min(this.timeout, left / 3), left - wait), REQUEST_MIN);
+            long timeout = Math.min(this.timeout, Math.max(Math.min(left / 3, left - wait), REQUEST_MIN));
             int index = first.get();
             boolean before = call.doubt;
             call.doubt = true; // also if an interrupt ends it
@@ -282,8 +282,10 @@ final class Nodes {
                 call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
-            if (left <= REQUEST_MIN || retryAfter > left || call.doubt && call.isOnce) throw error;
-            if (++tried % count == 0) {
+            // Each node is asked once.
+            boolean isOver = ++tried >= count && retryAfter > left - REQUEST_MIN;
+            if (isOver || call.doubt && call.isOnce) throw error;
+            if (tried % count == 0) {
                 TimeUnit.NANOSECONDS.sleep(Math.min(jitter(Math.max(retryAfter, pause), 1, 1.5), left - REQUEST_MIN));
                 pause = Math.min(pause * 2, PAUSE_MAX);
             }
