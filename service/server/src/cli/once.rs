@@ -1,7 +1,6 @@
 //! `latchgate once`: runs a program once for its contents.
 
 use std::io::{IsTerminal as _, stderr};
-use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use jiff::{Timestamp, ZonedDateTime};
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use latchgate_core::gate::says_nothing;
 use serde_json::{Value, json};
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use super::lock::margin;
 use super::node::{LOST, NOT_HAD, UNKNOWN, client, failed, settle};
@@ -82,20 +81,26 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
         return Ok(code);
     }
     // An entry, a later report or a give-back goes on in the background.
-    if settle(&client, patience(args), &mut signals).await || !is_later {
+    if settle(&client, patience(args), &mut signals).await {
+        return Ok(code);
+    }
+    if !is_later {
+        say_claimed(args);
         return Ok(code);
     }
     if is_claimed {
-        say_not_recorded(args, &id, args.on_expiry == OnExpiryChoice::Retry);
+        say_not_recorded(args, &id, true, false);
         return Ok(UNKNOWN.into());
     }
     eprintln!("latchgate: CMD was run without the gate, and no node has entered the run: a later run may do it again");
     Ok(code)
 }
 
-fn say_not_recorded(args: &OnceArgs, id: &str, may_repeat: bool) {
-    let then = if may_repeat { String::new() } else { format!(": {}", resolving(args, id)) };
-    eprintln!("latchgate: CMD has succeeded, but no node has recorded it (operation {id}){then}");
+fn say_not_recorded(args: &OnceArgs, id: &str, has_succeeded: bool, is_forgotten: bool) {
+    let ended = if has_succeeded { "succeeded" } else { "failed" };
+    let is_free = is_forgotten || args.on_expiry == OnExpiryChoice::Retry;
+    let then = if is_free { String::new() } else { format!(". If it is not, {}", resolving(args, id)) };
+    eprintln!("latchgate: CMD has {ended}, but no node says that this is recorded (operation {id}){then}");
 }
 
 /// What a person needs who must decide whether CMD has done its work.
@@ -126,16 +131,11 @@ async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> b
 
 /// CMD was never started: the next run may begin.
 async fn give_up(attempt: Attempt, client: &Client, args: &OnceArgs, signals: &mut Signals) {
-    let failed = tokio::select! {
-        biased;
-        failed = timeout(patience(args), attempt.fail()) => failed.ok(),
-        _ = signals.end() => None,
-    };
-    match failed {
+    match answered(attempt.fail(), signals).await {
         // Of an attempt without a claim, one may be there all the same.
-        Some(Ok(_)) => _ = give_back(client, args, signals).await,
-        Some(Err(error)) if is_forgotten(&error) => {}
-        _ => say_claimed(args),
+        Ok(_) => _ = give_back(client, args, signals).await,
+        Err(error) if is_forgotten(&error) => {}
+        Err(_) => say_claimed(args),
     }
 }
 
@@ -144,28 +144,25 @@ fn is_forgotten(error: &Error) -> bool {
     matches!(error, Error::Refused(problem) if ["operation-not-found", "stamp-mismatch"].contains(&problem.code()))
 }
 
-/// The answer to a report, which goes on for [`GIVE_BACK_MIN`] after a first signal, and not after a second one.
+/// The answer to a report, which goes on for [`GIVE_BACK_MIN`] after a signal. One that came while CMD ran counts, too.
 async fn answered(
     reporting: impl Future<Output = Result<Value, Error>>,
     signals: &mut Signals,
 ) -> Result<Value, Error> {
-    let mut reporting = pin!(reporting);
+    let ending = async {
+        signals.have_ended().await;
+        sleep(GIVE_BACK_MIN).await;
+    };
     tokio::select! {
         biased;
-        answer = &mut reporting => return answer,
-        _ = signals.end() => {}
+        answer = reporting => answer,
+        () = ending => Err(Error::Unreachable("a signal has ended the report".to_owned())),
     }
-    let answer = tokio::select! {
-        biased;
-        answer = timeout(GIVE_BACK_MIN, reporting) => answer.ok(),
-        _ = signals.end() => None,
-    };
-    answer.unwrap_or_else(|| Err(Error::Unreachable("a signal has ended the report".to_owned())))
 }
 
 fn say_claimed(args: &OnceArgs) {
     eprintln!(
-        "latchgate: CMD was not run, but no node says whether the operation was claimed: it may stay claimed until its lease ends{}",
+        "latchgate: no node says whether the operation was claimed: it may stay claimed until its lease ends{}",
         match args.on_expiry {
             OnExpiryChoice::Block => ", and then block until a person resolves it as failed",
             OnExpiryChoice::Retry => "",
@@ -229,12 +226,8 @@ async fn report(
         }
         Err(error) => {
             failed(&error);
-            if code == 0 {
-                say_not_recorded(args, &id, may_repeat || is_forgotten(&error));
-                UNKNOWN
-            } else {
-                code
-            }
+            say_not_recorded(args, &id, is_success, is_forgotten(&error));
+            if is_success { UNKNOWN } else { code }
         }
     };
     (code.into(), is_later)

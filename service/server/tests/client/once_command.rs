@@ -151,12 +151,40 @@ async fn a_signal_during_the_report_does_not_change_what_is_said_of_the_run() {
 #[tokio::test]
 async fn a_report_that_no_node_answers_ends_some_seconds_after_a_signal() {
     let (node, desk) = desk().await;
-    for (program, code) in [("false", 1), ("true", 70), ("./absent", 127)] {
+    for (program, code, said) in
+        [("false", 1, "has failed, but"), ("true", 70, "has succeeded, but"), ("./absent", 127, "may stay claimed")]
+    {
         let lossy = Lossy::of_all(&node, "/post").await;
         let run = desk.run(&["once", program, "--lease", "1h", "--url", &lossy.base_url(), "--", program]);
         lossy.until_lost_one().await;
         run.signal(Signal::SIGTERM);
-        run.ends().await.assert(code, "");
+        let ended = run.ends().await;
+        ended.assert(code, "");
+        assert!(ended.err.contains(said), "{ended:?}");
+    }
+    // One that came while CMD ran.
+    let lossy = Lossy::of_all(&node, "/post").await;
+    let script = "trap 'exit 3' TERM; echo $$ >id; sleep 600 & wait";
+    let run = desk.run(&["once", "a", "--lease", "1h", "--url", &lossy.base_url(), "--", "sh", "-c", script]);
+    desk.number("id").await;
+    run.signal(Signal::SIGTERM);
+    run.ends().await.assert(3, "");
+}
+
+#[tokio::test]
+async fn several_signals_do_not_end_a_report_that_a_node_answers() {
+    let (node, desk) = desk().await;
+    for (program, code) in [("true", 0), ("./absent", 127)] {
+        let lossy = Lossy::of_all(&node, "/post").await;
+        let run = desk.run(&["once", program, "--lease", "1h", "--url", &lossy.base_url(), "--", program]);
+        lossy.until_lost_one().await;
+        for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGTERM] {
+            run.signal(signal);
+        }
+        lossy.pass_all();
+        let ended = run.ends().await;
+        ended.assert(code, "");
+        assert!(!ended.err.contains("no node says"), "{ended:?}");
     }
 }
 
@@ -227,7 +255,7 @@ async fn a_success_that_only_a_gateway_has_answered_is_not_recorded() {
     let args = ["once", "a", "--url", &url, "--lease", "2s", "--retry-for", "1s", "--", "echo", "ran"];
     let ended = desk.run(&args).ends().await;
     ended.assert(70, "ran\n");
-    assert!(ended.err.contains("no node has recorded it"), "{ended:?}");
+    assert!(ended.err.contains("no node says that this is recorded"), "{ended:?}");
 }
 
 #[tokio::test]
@@ -423,5 +451,5 @@ async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards(
     desk.touch("end");
     let ended = claimed.ends().await;
     ended.assert(70, "ran\n");
-    assert!(ended.err.contains("CMD has succeeded, but no node has recorded it"), "{ended:?}");
+    assert!(ended.err.contains("CMD has succeeded, but no node says that this is recorded"), "{ended:?}");
 }

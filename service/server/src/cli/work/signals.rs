@@ -8,7 +8,11 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// From its creation on, these signals no longer end this process. A signal that was ignored at the start, as `nohup` and shells without
 /// job control have it, stays ignored, here and in the program.
-pub struct Signals([(Signal, Option<Stream>); 6]);
+pub struct Signals {
+    taken: [(Signal, Option<Stream>); 6],
+    /// One of them has asked to end.
+    have_ended: bool,
+}
 
 const PASSED_ON: [Signal; 6] =
     [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT, Signal::SIGUSR1, Signal::SIGUSR2];
@@ -24,29 +28,42 @@ impl Signals {
                 *stream = Some(signal(SignalKind::from_raw(*number as i32))?);
             }
         }
-        Ok(Self(taken))
+        Ok(Self { taken, have_ended: false })
     }
 
     pub async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
-            let next = self.0.iter_mut().find_map(|(number, stream)| {
+        let signal = poll_fn(|context| {
+            let next = self.taken.iter_mut().find_map(|(number, stream)| {
                 let received = stream.as_mut()?.poll_recv(context);
                 matches!(received, Poll::Ready(Some(()))).then_some(*number)
             });
             next.map_or(Poll::Pending, Poll::Ready)
         })
-        .await
+        .await;
+        self.have_ended |= is_end(signal);
+        signal
     }
 
     /// The next one that asks to end.
     pub async fn end(&mut self) -> Signal {
         loop {
-            match self.next().await {
-                Signal::SIGUSR1 | Signal::SIGUSR2 => {}
-                signal => return signal,
+            let signal = self.next().await;
+            if is_end(signal) {
+                return signal;
             }
         }
     }
+
+    /// Waits until one has asked to end, which may have been before.
+    pub async fn have_ended(&mut self) {
+        if !self.have_ended {
+            self.end().await;
+        }
+    }
+}
+
+const fn is_end(signal: Signal) -> bool {
+    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2)
 }
 
 /// The signals that this process ignores, a bit for each: `sigaction` cannot be asked without unsafe code.
