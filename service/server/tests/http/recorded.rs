@@ -13,11 +13,14 @@ use latchgate_testkit::recorder::{self, Workload};
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::sleep;
 
 use crate::client::{BIN, get, granted, on_postgres, release};
 
 const LONG: Duration = Duration::from_secs(60);
+/// To check what there is takes time, of which the clients need some.
+const REPORT_EVERY: Duration = Duration::from_millis(200);
 
 /// A recording that goes on until the test ends it.
 pub struct Recording {
@@ -43,21 +46,29 @@ impl Recording {
         self.dir.path().join("history")
     }
 
-    /// What there is so far.
-    fn report(&self) -> Report {
-        let text = std::fs::read_to_string(self.file()).unwrap_or_default();
-        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        recorded::check(&recorded::read(whole.as_bytes()).unwrap())
+    /// What there is so far. In a thread of its own: the clients may be in that of the test.
+    async fn report(&self) -> Report {
+        let file = self.file();
+        let reading = spawn_blocking(move || {
+            let text = std::fs::read_to_string(file).unwrap_or_default();
+            let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+            recorded::check(&recorded::read(whole.as_bytes()).unwrap())
+        });
+        reading.await.unwrap()
     }
 
     pub async fn until(&self, what: &str, is_enough: impl Fn(&Report) -> bool) {
-        assert!(eventually(LONG, || async { is_enough(&self.report()) }).await, "{what}: {:?}", self.report());
+        let is_reached = || async {
+            sleep(REPORT_EVERY).await;
+            is_enough(&self.report().await)
+        };
+        assert!(eventually(LONG, is_reached).await, "{what}: {:?}", self.report().await);
     }
 
     /// Returns after so many more grants or goes.
     pub async fn goes_on(&self, count: usize) {
         let seen = |report: &Report| report.grants + report.attempts;
-        let before = seen(&self.report());
+        let before = seen(&self.report().await);
         self.until("clients go on", |report| seen(report) >= before + count).await;
     }
 
