@@ -96,9 +96,9 @@ run() {
     runners+=($!)
 }
 
-# Not for Postgres, and for no runner twice: the shell forgets those that have ended.
+# Not for Postgres. The shell may have forgotten those that have ended; how, is in their files.
 await_runners() {
-    ((${#runners[@]} == 0)) || wait "${runners[@]}"
+    ((${#runners[@]} == 0)) || wait "${runners[@]}" 2>/dev/null || true
     runners=()
 }
 
