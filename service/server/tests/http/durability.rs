@@ -57,7 +57,7 @@ async fn a_lease_survives_a_crash_of_a_server_set_to_asynchronous_commits() {
 }
 
 #[tokio::test]
-async fn what_may_lose_commits_is_refused_while_nodes_run_unless_that_is_allowed() {
+async fn what_may_lose_commits_is_refused_while_nodes_run_unless_allowed() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
     let name = database.rsplit_once('/').unwrap().1;

@@ -118,7 +118,7 @@ async fn nothing_is_acknowledged_while_the_synchronous_standby_is_unavailable() 
 }
 
 #[tokio::test]
-async fn after_a_fail_over_a_durable_operation_beside_a_redis_goes_if_repeatable() {
+async fn after_a_fail_over_a_durable_operation_beside_redis_goes_if_repeatable() {
     let (mut world, redis) = (World::start().await, Redis::start().await);
     let args = ["--gate", &redis.url()];
     let (one, other) = (world.node(&args).await, world.node(&args).await);

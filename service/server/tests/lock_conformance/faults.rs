@@ -22,7 +22,7 @@ use crate::worlds::{PATIENCE, patient};
 
 /// Later calls read the end of the lease in the state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_or_renewal_that_expired_before_its_answer_has_an_unknown_outcome() {
+async fn a_lease_that_expired_before_its_answer_has_an_unknown_outcome() {
     for renews in [false, true] {
         let (store, node) = faulty().await;
         let short = with(request("me"), |terms| terms.ttl_ms = 200);
