@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use crate::calls::{at, hold, release, request, take};
 use crate::many::{all, one_refused};
-use crate::worlds::{PATIENCE, collecting, patient, start, start_with};
+use crate::worlds::{PATIENCE, collecting, patient, start_with};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_multilock_that_is_refused_opens_no_connection() {
@@ -37,7 +37,9 @@ async fn a_multilock_that_is_refused_opens_no_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_row_locked_by_another_session_does_not_make_the_store_count_as_down() {
     let config = PostgresConfig { row_wait: Duration::from_millis(50), ..migrated_config().await };
-    let node = start(Arc::new(PostgresStore::open(&config).await.unwrap())).await;
+    // The transaction below stays open for as long, and hides the events of every other test on the server.
+    let limits = Limits { store_timeout: Duration::from_secs(5), ..patient() };
+    let node = start_with(Arc::new(PostgresStore::open(&config).await.unwrap()), limits).await;
     take(&node, &at("b"), request("holder")).await;
     let mut other = PgConnection::connect(&config.url).await.unwrap();
     sqlx::query("begin").execute(&mut other).await.unwrap();
