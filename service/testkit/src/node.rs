@@ -77,6 +77,10 @@ impl Program for NodeServer {
 
     fn command(&self, _: &Path, port: u16) -> Command {
         let mut node = command(&self.bin);
+        // The default is too short for a test beside much other work.
+        if !self.args.iter().any(|arg| arg == "--store-timeout") {
+            node.env("LATCHGATE_STORE_TIMEOUT", "3s");
+        }
         node.args(["serve", "--listen", &format!("127.0.0.1:{port}")]).args(&self.args);
         node.envs(self.env.iter().map(|(name, value)| (name, value)));
         node

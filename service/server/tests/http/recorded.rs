@@ -120,7 +120,7 @@ async fn behind_a_pgbouncer_two_nodes_are_one_service_for_all_clients() {
     let (one, other) = (Node::start(BIN, &args).await, Node::start(BIN, &args).await);
     let choose = |args| recorder::Args { mix: Workload::value_variants().to_vec(), readers: 1, keys: 3, ..args };
     let load = Recording::start([&one, &other], choose);
-    load.goes_on(300).await;
+    load.goes_on(100).await;
     for path in ["/v1/locks?held=true", "/v1/locks/k/history", "/v1/operations"] {
         assert_eq!(get(&other, path).await.status, 200, "{path}");
     }
