@@ -36,13 +36,13 @@ pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
     })
 }
 
-/// CMD was not run: what may have been granted is given back, until a signal ends that, or `max` is over. Returns whether nothing stays.
-/// A node that was only frozen gives it back by itself, because this client has gone.
+/// What goes on in the background, such as giving back what may have been granted, ends, or `max` is over, or some seconds after a signal. Returns
+/// whether nothing stays. A node that was only frozen gives it back by itself, because this client has gone.
 pub async fn settle(client: &Client, max: Duration, signals: &mut Signals) -> bool {
     tokio::select! {
         biased;
         is_settled = timeout(max, client.settled()) => is_settled.unwrap_or(false),
-        _ = signals.end() => false,
+        () = signals.end_of_answers() => false,
     }
 }
 

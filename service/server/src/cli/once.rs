@@ -9,7 +9,7 @@ use jiff::{Timestamp, ZonedDateTime};
 use latchgate_client::{Attempt, AttemptState, Begun, Client, Duplicate, Error, OnExpiry, OnOutage, Operation};
 use latchgate_core::gate::says_nothing;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::timeout;
 
 use super::lock::margin;
 use super::node::{LOST, NOT_HAD, UNKNOWN, client, failed, settle};
@@ -19,8 +19,7 @@ use crate::config::{Every, OnExpiryChoice, OnOutageChoice, OnceArgs};
 
 /// Longest output that is kept as the result, in JSON: nodes keep no more.
 const OUTPUT_BYTES_MAX: usize = 64 * 1_024;
-/// How long the command gives back a claim whose answer was lost, at least, and reports an outcome after a signal: a claim that stays may block
-/// the operation, but a crontab must not wait for the whole lease.
+/// How long the command gives back a claim, at least: a claim that stays may block the operation, but a crontab must not wait for the whole lease.
 const GIVE_BACK_MIN: Duration = Duration::from_secs(5);
 /// The longest retention of a server that is not configured otherwise.
 const RETENTION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
@@ -96,10 +95,13 @@ pub async fn run(args: &OnceArgs) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn say_not_recorded(args: &OnceArgs, id: &str, has_succeeded: bool, is_forgotten: bool) {
+fn say_not_recorded(args: &OnceArgs, id: &str, has_succeeded: bool, is_over: bool) {
     let ended = if has_succeeded { "succeeded" } else { "failed" };
-    let is_free = is_forgotten || args.on_expiry == OnExpiryChoice::Retry;
-    let then = if is_free { String::new() } else { format!(". If it is not, {}", resolving(args, id)) };
+    let then = if is_over || args.on_expiry == OnExpiryChoice::Retry {
+        String::new()
+    } else {
+        format!(". If it is not, {}", resolving(args, id))
+    };
     eprintln!("latchgate: CMD has {ended}, but no node says that this is recorded (operation {id}){then}");
 }
 
@@ -131,38 +133,40 @@ async fn give_back(client: &Client, args: &OnceArgs, signals: &mut Signals) -> b
 
 /// CMD was never started: the next run may begin.
 async fn give_up(attempt: Attempt, client: &Client, args: &OnceArgs, signals: &mut Signals) {
-    match answered(attempt.fail(), signals).await {
+    match timeout(patience(args), answered(attempt.fail(), signals)).await {
         // Of an attempt without a claim, one may be there all the same.
-        Ok(_) => _ = give_back(client, args, signals).await,
-        Err(error) if is_forgotten(&error) => {}
+        Ok(Ok(_)) => _ = give_back(client, args, signals).await,
+        Ok(Err(error)) if is_over(&error) => {}
+        Ok(Err(error)) => {
+            failed(&error);
+            say_claimed(args);
+        }
         Err(_) => say_claimed(args),
     }
 }
 
-/// The store has no record of the attempt.
-fn is_forgotten(error: &Error) -> bool {
-    matches!(error, Error::Refused(problem) if ["operation-not-found", "stamp-mismatch"].contains(&problem.code()))
+/// The operation is no longer the attempt's, or the store has no record of it: nothing of the attempt blocks it.
+fn is_over(error: &Error) -> bool {
+    let codes =
+        ["operation-not-found", "stamp-mismatch", "operation-superseded", "operation-ended", "outcome-conflict"];
+    matches!(error, Error::Refused(problem) if codes.contains(&problem.code()))
 }
 
-/// The answer to a report, which goes on for [`GIVE_BACK_MIN`] after a signal. One that came while CMD ran counts, too.
+/// The answer to a report, which ends some seconds after a signal. One that came while CMD ran counts, too.
 async fn answered(
     reporting: impl Future<Output = Result<Value, Error>>,
     signals: &mut Signals,
 ) -> Result<Value, Error> {
-    let ending = async {
-        signals.have_ended().await;
-        sleep(GIVE_BACK_MIN).await;
-    };
     tokio::select! {
         biased;
         answer = reporting => answer,
-        () = ending => Err(Error::Unreachable("a signal has ended the report".to_owned())),
+        () = signals.end_of_answers() => Err(Error::Unreachable("a signal has ended the report".to_owned())),
     }
 }
 
 fn say_claimed(args: &OnceArgs) {
     eprintln!(
-        "latchgate: no node says whether the operation was claimed: it may stay claimed until its lease ends{}",
+        "latchgate: no node says that the operation is free: it may stay claimed until its lease ends{}",
         match args.on_expiry {
             OnExpiryChoice::Block => ", and then block until a person resolves it as failed",
             OnExpiryChoice::Retry => "",
@@ -226,7 +230,7 @@ async fn report(
         }
         Err(error) => {
             failed(&error);
-            say_not_recorded(args, &id, is_success, is_forgotten(&error));
+            say_not_recorded(args, &id, is_success, is_over(&error));
             if is_success { UNKNOWN } else { code }
         }
     };

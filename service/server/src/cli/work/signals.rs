@@ -2,16 +2,21 @@
 
 use std::future::poll_fn;
 use std::task::Poll;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+use tokio::time::sleep;
+
+/// After a signal, a node has so long to answer what is reported or given back: a lease may be an hour long.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// From its creation on, these signals no longer end this process. A signal that was ignored at the start, as `nohup` and shells without
 /// job control have it, stays ignored, here and in the program.
 pub struct Signals {
     taken: [(Signal, Option<Stream>); 6],
-    /// One of them has asked to end.
-    have_ended: bool,
+    /// SIGTERM or SIGINT has come. The others may mean something else to a program that goes on.
+    must_end: bool,
 }
 
 const PASSED_ON: [Signal; 6] =
@@ -28,7 +33,7 @@ impl Signals {
                 *stream = Some(signal(SignalKind::from_raw(*number as i32))?);
             }
         }
-        Ok(Self { taken, have_ended: false })
+        Ok(Self { taken, must_end: false })
     }
 
     pub async fn next(&mut self) -> Signal {
@@ -40,30 +45,27 @@ impl Signals {
             next.map_or(Poll::Pending, Poll::Ready)
         })
         .await;
-        self.have_ended |= is_end(signal);
+        self.must_end |= matches!(signal, Signal::SIGTERM | Signal::SIGINT);
         signal
     }
 
     /// The next one that asks to end.
     pub async fn end(&mut self) -> Signal {
         loop {
-            let signal = self.next().await;
-            if is_end(signal) {
-                return signal;
+            match self.next().await {
+                Signal::SIGUSR1 | Signal::SIGUSR2 => {}
+                signal => return signal,
             }
         }
     }
 
-    /// Waits until one has asked to end, which may have been before.
-    pub async fn have_ended(&mut self) {
-        if !self.have_ended {
+    /// Returns when no answer of a node is waited for any more: [`ANSWER_MAX`] after one that asks to end, which may have come before.
+    pub async fn end_of_answers(&mut self) {
+        if !self.must_end {
             self.end().await;
         }
+        sleep(ANSWER_MAX).await;
     }
-}
-
-const fn is_end(signal: Signal) -> bool {
-    !matches!(signal, Signal::SIGUSR1 | Signal::SIGUSR2)
 }
 
 /// The signals that this process ignores, a bit for each: `sigaction` cannot be asked without unsafe code.
