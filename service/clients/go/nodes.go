@@ -207,7 +207,8 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 	}
 	waits, body := c.waitUntil > now(), c.body
 	pause := pauseMin
-	var err *Error // the last answer; if there was none, why
+	var retryAfter time.Duration // the longest that a node has asked for since the last pause
+	var err *Error               // the last answer; if there was none, why
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
 		delete(body, "wait_ms")
@@ -231,7 +232,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			n.avoid(index)
 			got = answer{sent: got.sent, Code: foreignAnswer, Detail: fmt.Sprintf("the answer to %s with status %d is none of Latchgate's", c.path, got.Status)}
 		}
-		said, retryAfter := got.problem(), ms(got.RetryAfter)
+		said := got.problem()
 		if got.Ticket != "" {
 			body["ticket"] = got.Ticket // with it, the next request returns to its position
 		}
@@ -247,16 +248,19 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 		}
 		isOfWait := got.Status == 423 || said.Kind == ErrOperationInProgress
 		if isOfWait && now() < c.waitUntil {
-			c.answered, c.until, retryAfter = true, c.waitUntil+n.retryFor, 0
+			c.answered, c.until = true, c.waitUntil+n.retryFor
 			if now()-got.sent >= wait/2 {
-				tried, pause = 0, pauseMin
+				tried, pause, retryAfter = 0, pauseMin, 0
 				continue
 			}
 			n.avoid(index) // a node that is about to stop ends waits early
 		} else if !isTransient(got.Status) {
 			return got, err
-		} else if said.Code == "quota-reached" && now() < c.waitUntil {
-			c.until = c.waitUntil + n.retryFor
+		} else {
+			retryAfter = most(retryAfter, ms(got.RetryAfter))
+			if said.Code == "quota-reached" && now() < c.waitUntil {
+				c.until = c.waitUntil + n.retryFor
+			}
 		}
 		left := c.until - now()
 		tried++
@@ -271,7 +275,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			case <-ctx.Done():
 				return got, ctx.Err()
 			}
-			pause = least(pause*2, pauseMax)
+			pause, retryAfter = least(pause*2, pauseMax), 0
 		}
 	}
 }

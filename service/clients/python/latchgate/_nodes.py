@@ -157,7 +157,8 @@ class Nodes:
         """
         self._enter()
         tried = 0
-        pause = _PAUSE_MIN
+        # The longest that a node has asked for since the last pause.
+        pause, retry_after = _PAUSE_MIN, 0.0
         doubt = doubt or Doubt()
         waits = wait_until is not None and wait_until > now()
         was_answered = False
@@ -172,7 +173,6 @@ class Nodes:
                 # A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
                 body["wait_ms"] = max(math.ceil(wait * 1000), 1) if waits else 0
             timeout = min(self.timeout, max(min(left / 3, left - wait), _REQUEST_MIN))
-            retry_after = 0.0
             before = doubt.begin()
             index, sent = self._first, now()
             try:
@@ -195,21 +195,22 @@ class Nodes:
                     # A node that is about to stop ends waits early.
                     if now() - sent >= wait / 2:
                         tried = 0
-                        pause = _PAUSE_MIN
+                        pause, retry_after = _PAUSE_MIN, 0.0
                         continue
                     self.avoid(index)
                 elif not is_transient(answer.status):
                     raise error
                 elif error.code == "quota-reached" and wait_until is not None and now() < wait_until:
                     until = wait_until + self.retry_for
-                retry_after = float(answer.body.get("retry_after_ms", 0)) / 1000 if is_transient(answer.status) else 0.0
+                if is_transient(answer.status):
+                    retry_after = max(retry_after, float(answer.body.get("retry_after_ms", 0)) / 1000)
             except NoAnswer as no_answer:
                 # Silence is no outage once a node has answered. And the last of the time is too short for an answer: why there was none
                 # before says more.
                 is_late = isinstance(no_answer.__cause__, asyncio.TimeoutError)
                 if error is None or no_answer.code != NO_ANSWER or (error.code == NO_ANSWER and not is_late):
                     error = Unavailable(no_answer.code, str(no_answer))
-                retry_after = no_answer.retry_after
+                retry_after = max(retry_after, no_answer.retry_after)
                 doubt.is_set = before or no_answer.sent
             tried += 1
             left = until - now()
@@ -220,7 +221,7 @@ class Nodes:
                 raise error
             if tried % len(self._nodes) == 0:
                 await asyncio.sleep(min(max(retry_after, pause) * random.uniform(1.0, 1.5), left - _REQUEST_MIN))
-                pause = min(pause * 2, _PAUSE_MAX)
+                pause, retry_after = min(pause * 2, _PAUSE_MAX), 0.0
 
     def __repr__(self) -> str:
         return ", ".join(node.name for node in self._nodes)

@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import latchgate
@@ -77,7 +78,12 @@ class Errors(Scenario):
         nearly.then_refuse["acquire"] = (503, "overloaded", 1_000)
         with self.assertRaises(Unavailable):
             self.hasty_client(nearly, retry_for=1.05).lock(self.key)
-        for each in (proxy, nearly):
+        # Also if another node asks for no time.
+        beside = self.proxy(self.a)
+        beside.then_refuse["acquire"] = (503, "overloaded", 1_000)
+        with self.assertRaises(Unavailable):
+            self.hasty_client(beside, SimpleNamespace(url="http://127.0.0.1:1"), retry_for=2.5).lock(self.key)
+        for each in (proxy, nearly, beside):
             times = [at for path, at, _ in each.seen if path.endswith("/acquire")]
             for before, after in zip(times, times[1:]):
                 # A timer of Node may end a millisecond early.

@@ -130,6 +130,8 @@ export class Nodes {
   async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, needs = [], signal, doubt = { isSet: false } }) {
     let tried = 0;
     let pauseMs = PAUSE_MS_MIN;
+    /** The longest that a node has asked for since the last pause. */
+    let retryAfterMs = 0;
     const waits = waitUntil !== undefined && waitUntil > now();
     let wasAnswered = false;
     /** What a node has said last. @type {LatchgateError | undefined} */
@@ -147,7 +149,6 @@ export class Nodes {
         body.wait_ms = waits ? Math.max(Math.ceil(waitMs), 1) : 0;
       }
       const timeoutMs = Math.min(this.timeoutMs, Math.max(Math.min(leftMs / 3, leftMs - waitMs), REQUEST_MS_MIN));
-      let retryAfterMs = 0;
       /** @type {LatchgateError} */
       let error;
       const wasInDoubt = doubt.isSet;
@@ -180,14 +181,14 @@ export class Nodes {
           until = waitUntil + this.retryForMs;
           // A node that is about to stop ends waits early.
           if (now() - sent >= waitMs / 2) {
-            tried = 0;
+            tried = retryAfterMs = 0;
             pauseMs = PAUSE_MS_MIN;
             continue;
           }
           this.#avoid(index);
         } else if (!isTransient(status)) throw error;
         else {
-          retryAfterMs = Number(answer.body.retry_after_ms) || 0;
+          retryAfterMs = Math.max(retryAfterMs, Number(answer.body.retry_after_ms) || 0);
           if (error.code === "quota-reached" && waitUntil !== undefined && now() < waitUntil) until = waitUntil + this.retryForMs;
         }
       } catch (noAnswer) {
@@ -198,7 +199,7 @@ export class Nodes {
         if (!seen || !noAnswer.isLate) seen = unanswered;
         // A node that has answered before is not away.
         error = said ?? seen;
-        retryAfterMs = noAnswer.retryAfterMs;
+        retryAfterMs = Math.max(retryAfterMs, noAnswer.retryAfterMs);
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
       tried += 1;
@@ -209,6 +210,7 @@ export class Nodes {
       if (tried % this.#urls.length === 0) {
         await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs - REQUEST_MS_MIN), signal);
         pauseMs = Math.min(pauseMs * 2, PAUSE_MS_MAX);
+        retryAfterMs = 0;
       }
     }
   }

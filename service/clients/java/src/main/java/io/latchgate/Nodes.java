@@ -41,7 +41,7 @@ final class Nodes {
     /** The last request of a call has this time, too: with less, an answer of an outage would be cut. */
     private static final long REQUEST_MIN = 100 * MS;
     /** Its third group is the port. */
-    private static final Pattern URL = Pattern.compile("https?://(\\[[0-9A-Fa-f:.]+(?:%[\\w.~%-]+)?\\]|[^\\p{C}\\p{Z}/?#:\\[\\]\\\\]+)(:([0-9]{0,5}))?(/[^\\p{C}\\p{Z}?#\\\\]*)?");
+    private static final Pattern URL = Pattern.compile("https?://(\\[[0-9A-Fa-f:.]+(?:%(?!25)[\\w.~-]+)?\\]|[^\\p{C}\\p{Z}/?#:\\[\\]\\\\]+)(:([0-9]{0,5}))?(/[^\\p{C}\\p{Z}?#\\\\]*)?");
     /** The first request of a wait is short: its answer has a ticket, with which the position in the queue survives the node. */
     private static final long FIRST_WAIT = 500 * MS;
     /** How long one request waits at most. Longer waits go on with tickets. */
@@ -235,7 +235,7 @@ final class Nodes {
         Json.write(body); // what JSON cannot say is refused before anything is sent
         Map<String, Object> request = new LinkedHashMap<>(body);
         boolean waits = call.waitUntil > Clock.now();
-        long pause = PAUSE_MIN;
+        long pause = PAUSE_MIN, retryAfter = 0; // the longest that a node has asked for since the last pause
         LatchgateException error = null; // the last answer; if there was none, why
         for (int tried = 0; ; ) {
             long left = call.until - Clock.now(), wait = Math.min(WAIT_PER_CALL, call.length / 3);
@@ -257,7 +257,6 @@ final class Nodes {
                 answer = Answer.none(answer.sent(), Answer.FOREIGN, detail, false, 0);
             }
             LatchgateException said = LatchgateException.of(answer);
-            long retryAfter = answer.retryAfter();
             // With its ticket, the next request returns to its position.
             if (!answer.text("ticket").isEmpty()) request.put("ticket", answer.text("ticket"));
             if (said.code.equals("invalid-ticket") && request.remove("ticket") != null) continue;
@@ -272,14 +271,15 @@ final class Nodes {
                 if (Clock.now() - answer.sent() >= wait / 2) {
                     tried = 0;
                     pause = PAUSE_MIN;
+                    retryAfter = 0;
                     continue;
                 }
-                retryAfter = 0;
                 avoid(index); // a node that is about to stop ends waits early
             } else if (!answer.isTransient()) {
                 throw error;
-            } else if (said.code.equals("quota-reached") && Clock.now() < call.waitUntil) {
-                call.until = call.waitUntil + retryFor;
+            } else {
+                retryAfter = Math.max(retryAfter, answer.retryAfter());
+                if (said.code.equals("quota-reached") && Clock.now() < call.waitUntil) call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
             // Each node is asked once.
@@ -288,6 +288,7 @@ final class Nodes {
             if (tried % count == 0) {
                 TimeUnit.NANOSECONDS.sleep(Math.min(jitter(Math.max(retryAfter, pause), 1, 1.5), left - REQUEST_MIN));
                 pause = Math.min(pause * 2, PAUSE_MAX);
+                retryAfter = 0;
             }
         }
     }
