@@ -264,7 +264,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 		}
 		left := c.until - now()
 		tried++
-		// Each node is asked once.
+		// As many requests as nodes are made in any case, so that each of them is asked.
 		isOver := tried >= len(n.urls) && retryAfter > left-requestMin
 		if isOver || c.doubt && c.isOnce {
 			return got, err

@@ -216,7 +216,7 @@ class Nodes:
             left = until - now()
             if doubt.is_set and not repeat_in_doubt:
                 raise error
-            # Each node is asked once.
+            # As many requests as nodes are made in any case, so that each of them is asked.
             if tried >= len(self._nodes) and retry_after > left - _REQUEST_MIN:
                 raise error
             if tried % len(self._nodes) == 0:

@@ -286,7 +286,8 @@ impl Transport {
         answer_max.min((until.left() / nodes).max(REQUEST_MIN))
     }
 
-    /// Repeats a call that may be repeated, until a node decides or `until` has passed. Each node is called once in any case.
+    /// Repeats a call that may be repeated, until a node decides or `until` has passed. As many calls as nodes are made in any
+    /// case, so that each of them is called.
     pub(crate) async fn repeat(
         &self,
         method: &Method,

@@ -205,7 +205,7 @@ export class Nodes {
       tried += 1;
       leftMs = until - now();
       if (doubt.isSet && !repeatInDoubt) throw error;
-      // Each node is asked once.
+      // As many requests as nodes are made in any case, so that each of them is asked.
       if (tried >= this.#urls.length && retryAfterMs > leftMs - REQUEST_MS_MIN) throw error;
       if (tried % this.#urls.length === 0) {
         await sleep(Math.min(Math.max(retryAfterMs, pauseMs) * (1 + Math.random() / 2), leftMs - REQUEST_MS_MIN), signal);

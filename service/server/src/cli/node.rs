@@ -36,8 +36,8 @@ pub fn client(args: &NodeArgs) -> anyhow::Result<Client> {
     })
 }
 
-/// What goes on in the background, such as giving back what may have been granted, ends, or `max` is over, or some seconds after a signal. Returns
-/// whether nothing stays. A node that was only frozen gives it back by itself, because this client has gone.
+/// Waits for what goes on in the background, such as giving back what may have been granted: for `max`, and no more than some seconds after a
+/// signal. Returns whether it has ended. A node that was only frozen gives back by itself, because this client has gone.
 pub async fn settle(client: &Client, max: Duration, signals: &mut Signals) -> bool {
     tokio::select! {
         biased;

@@ -19,8 +19,6 @@ use crate::config::{Every, OnExpiryChoice, OnOutageChoice, OnceArgs};
 
 /// Longest output that is kept as the result, in JSON: nodes keep no more.
 const OUTPUT_BYTES_MAX: usize = 64 * 1_024;
-/// How long the command gives back a claim, at least: a claim that stays may block the operation, but a crontab must not wait for the whole lease.
-const GIVE_BACK_MIN: Duration = Duration::from_secs(5);
 /// The longest retention of a server that is not configured otherwise.
 const RETENTION_MAX: Duration = Duration::from_secs(365 * 24 * 3_600);
 
@@ -118,8 +116,9 @@ fn evidence(code: u8, is_cut: bool, errors: &[u8]) -> String {
     }
 }
 
+/// How long a claim is given back: one that stays may block the operation, but a crontab must not wait for the whole lease.
 fn patience(args: &OnceArgs) -> Duration {
-    args.node.retry_for.max(GIVE_BACK_MIN)
+    args.node.retry_for.max(work::ANSWER_MAX)
 }
 
 /// A claim that is left behind blocks the operation, or is taken over after its lease.

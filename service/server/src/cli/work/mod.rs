@@ -32,7 +32,7 @@ use tokio::sync::watch;
 
 use self::output::{Keep, Output};
 pub use self::output::{Printed, print};
-pub use self::signals::{Signals, code_of};
+pub use self::signals::{ANSWER_MAX, Signals, code_of};
 use self::terminal::Terminal;
 use self::tree::Tree;
 use self::warden::Order;

@@ -8,14 +8,14 @@ use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::time::sleep;
 
-/// After a signal, a node has so long to answer what is reported or given back: a lease may be an hour long.
-const ANSWER_MAX: Duration = Duration::from_secs(5);
+/// How long a node has to answer what is reported or given back after a signal: a lease may be an hour long.
+pub const ANSWER_MAX: Duration = Duration::from_secs(5);
 
 /// From its creation on, these signals no longer end this process. A signal that was ignored at the start, as `nohup` and shells without
 /// job control have it, stays ignored, here and in the program.
 pub struct Signals {
     taken: [(Signal, Option<Stream>); 6],
-    /// SIGTERM or SIGINT has come. The others may mean something else to a program that goes on.
+    /// SIGTERM or SIGINT has come. The other signals may mean something else to a program that goes on.
     must_end: bool,
 }
 
@@ -59,7 +59,8 @@ impl Signals {
         }
     }
 
-    /// Returns when no answer of a node is waited for any more: [`ANSWER_MAX`] after one that asks to end, which may have come before.
+    /// Returns when the answer of a node is no longer waited for: [`ANSWER_MAX`] after a signal that asks to end. SIGTERM and SIGINT may have come
+    /// before.
     pub async fn end_of_answers(&mut self) {
         if !self.must_end {
             self.end().await;

@@ -282,7 +282,7 @@ final class Nodes {
                 if (said.code.equals("quota-reached") && Clock.now() < call.waitUntil) call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
-            // Each node is asked once.
+            // As many requests as nodes are made in any case, so that each of them is asked.
             boolean isOver = ++tried >= count && retryAfter > left - REQUEST_MIN;
             if (isOver || call.doubt && call.isOnce) throw error;
             if (tried % count == 0) {
