@@ -39,7 +39,7 @@ type nodes struct {
 	apiKey            string
 	timeout, retryFor time.Duration
 	http              *http.Client
-	// The node that is tried first. Another one takes its place when it does not answer.
+	// The node that a call asks first. Another one takes its place when it does not answer.
 	first atomic.Int32
 }
 
@@ -79,9 +79,8 @@ func (a answer) results() map[leaseRef]answer {
 
 func ms(count int64) time.Duration { return time.Duration(count) * time.Millisecond }
 
-// send is one request to one node. If that node cannot serve, the next request goes to another one.
-func (n *nodes) send(ctx context.Context, path string, body fields, timeout time.Duration) answer {
-	index := n.first.Load()
+// send is one request to one node. If that node cannot serve, the next call begins at another one.
+func (n *nodes) send(ctx context.Context, index int32, path string, body fields, timeout time.Duration) answer {
 	got := answer{sent: now()}
 	inTime, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -153,8 +152,10 @@ func (f foreign) isOutage() bool {
 
 func (n *nodes) avoid(index int32) {
 	// Other goroutines may have moved on already.
-	n.first.CompareAndSwap(index, (index+1)%int32(len(n.urls)))
+	n.first.CompareAndSwap(index, n.after(index))
 }
+
+func (n *nodes) after(index int32) int32 { return (index + 1) % int32(len(n.urls)) }
 
 // call is a call with what is known of it and its repeats.
 type call struct {
@@ -209,6 +210,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 	pause := pauseMin
 	var retryAfter time.Duration // the longest that a node has asked for since the last pause
 	var err *Error               // the last answer; if there was none, why
+	index := n.first.Load() // other calls change it: this one asks each node in turn
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
 		delete(body, "wait_ms")
@@ -216,8 +218,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			// A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
 			body["wait_ms"] = most((wait+time.Millisecond-1)/time.Millisecond, 1)
 		}
-		index := n.first.Load()
-		got := n.send(ctx, c.path, body, timeout+wait)
+		got := n.send(ctx, index, c.path, body, timeout+wait)
 		c.decided(got)
 		if ctx.Err() != nil && got.Status == 0 {
 			return got, ctx.Err()
@@ -263,7 +264,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 			}
 		}
 		left := c.until - now()
-		tried++
+		tried, index = tried+1, n.after(index)
 		// As many requests as nodes are made in any case, so that each of them is asked.
 		isOver := tried >= len(n.urls) && retryAfter > left-requestMin
 		if isOver || c.doubt && c.isOnce {

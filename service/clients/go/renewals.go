@@ -251,7 +251,7 @@ func (r *renewals) renew(batch []*keeper, left time.Duration) {
 		path, body = leases[0].Key, fields{"stamp": leases[0].LeaseID}
 	}
 	// Other nodes can be tried before the first of them ends.
-	got := r.nodes.send(context.Background(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
+	got := r.nodes.send(context.Background(), r.nodes.first.Load(), path, body, least(r.nodes.timeout, most(left/3, timeoutMin)))
 	results := got.results()
 	if !batch[0].isAttempt {
 		got.TTL = 0 // each lease has a result of its own

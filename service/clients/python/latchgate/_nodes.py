@@ -75,7 +75,7 @@ class Nodes:
         self.retry_for = retry_for
         self.timeout = timeout
         self._wait_per_call = wait_per_call
-        # The node that is tried first. Another one takes its place when it does not answer.
+        # The node that a call asks first. Another one takes its place when it does not answer.
         self._first = 0
         # The process and the event loop, to which the connections belong.
         self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
@@ -104,11 +104,12 @@ class Nodes:
         for node in self._nodes:
             node.close() if are_ours else node.forget()
 
-    async def send(self, path: str, body: dict[str, Any], timeout: float, fresh: bool = False, needs: Mapping[str, type] = _NOTHING) -> Answer:
-        """One request to one node. Raises `NoAnswer`, also after a 2xx without what it `needs`, which is none of this service. If that node
-        cannot serve, the next request goes to another one."""
-        index = self._first
-        sent = now()
+    async def send(
+        self, path: str, body: dict[str, Any], timeout: float, index: int | None = None, fresh: bool = False, needs: Mapping[str, type] = _NOTHING
+    ) -> Answer:
+        """One request to one node, the first or that with the index. Raises `NoAnswer`, also after a 2xx without what it `needs`, which is none
+        of this service. If that node cannot serve, the next call begins at another one."""
+        index, sent = self._first if index is None else index, now()
         try:
             status, answer = await self._nodes[index].post(path, body, timeout, fresh)
             if status < 300 and not all(type(answer.get(name)) is kind and answer[name] for name, kind in needs.items()):
@@ -156,7 +157,8 @@ class Nodes:
         Raises the error of the last answer that does not let the caller proceed, and `Unavailable` if there was none.
         """
         self._enter()
-        tried = 0
+        # Other calls change which node is the first: this one asks each in turn.
+        tried, index = 0, self._first
         # The longest that a node has asked for since the last pause.
         pause, retry_after = _PAUSE_MIN, 0.0
         doubt = doubt or Doubt()
@@ -174,9 +176,9 @@ class Nodes:
                 body["wait_ms"] = max(math.ceil(wait * 1000), 1) if waits else 0
             timeout = min(self.timeout, max(min(left / 3, left - wait), _REQUEST_MIN))
             before = doubt.begin()
-            index, sent = self._first, now()
+            sent = now()
             try:
-                answer = await self.send(path, body, timeout + wait, fresh=not repeat_in_doubt, needs=needs)
+                answer = await self.send(path, body, timeout + wait, index, fresh=not repeat_in_doubt, needs=needs)
                 _check_keys(path, body, answer)
                 if 200 <= answer.status < 300:
                     return answer
@@ -212,7 +214,7 @@ class Nodes:
                     error = Unavailable(no_answer.code, str(no_answer))
                 retry_after = max(retry_after, no_answer.retry_after)
                 doubt.is_set = before or no_answer.sent
-            tried += 1
+            tried, index = tried + 1, (index + 1) % len(self._nodes)
             left = until - now()
             if doubt.is_set and not repeat_in_doubt:
                 raise error

@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from latchgate import Error, NotDone, NotRecorded, OperationInProgress, OperationUnknown, Refused, Unavailable
 
-from .world import IS_PYTHON, KIND, Background, Scenario, eventually, only, problem, request
+from .world import IS_PYTHON, KIND, PATIENCE, Background, Scenario, eventually, only, problem, request
 
 # How the detail of an unknown outcome names an error without a class of its own.
 PREFIX = {"go": "*errors.errorString: ", "java": "io.latchgate.Agent$WorkFailed: ", "rust": "", "typescript": "Error: "}.get(KIND, "Exception: ")
@@ -257,6 +257,41 @@ class Proceed(Scenario):
         for retry_for in calls:
             self.client(gone, self.gate, retry_for=retry_for).once(self.key, self.work, operation="charge", on_outage="proceed")
         eventually(lambda: len(self.gate.requests("/pre")) >= len(calls), "it is asked in each call")
+
+    def test_40_each_node_is_asked_also_if_other_calls_move_on_meanwhile(self) -> None:
+        self.client(self.b).once(self.key, self.work, operation="charge")
+        nodes = [self.proxy(self.b) for _ in range(3)]
+        asked: dict[str, list[int]] = {"charge": [], "other": []}
+        moved, answered = threading.Event(), threading.Event()
+
+        def answers_of(node: int) -> Any:
+            def answers(path: str, body: Any) -> Any:
+                if path.endswith("/pre"):
+                    seen = asked[body["operation"]]
+                    seen.append(node)
+                    if body["operation"] == "charge":
+                        if len(seen) == 1:
+                            moved.wait(PATIENCE)
+                        elif node == (seen[0] + 1) % 3:
+                            return None  # which knows that it is done
+                    elif len(seen) == 3:
+                        moved.set()
+                        answered.wait(PATIENCE)
+                return 503, problem("store-unavailable", 60_000)
+
+            return answers
+
+        for node, proxy in enumerate(nodes):
+            proxy.answers = answers_of(node)
+        client = self.client(*nodes)
+        charged = Background(lambda: client.once(self.key, self.work, operation="charge", on_outage="proceed"))
+        eventually(lambda: asked["charge"], "the call that is to be answered")
+        other = Background(lambda: client.once(self.key, self.work, operation="other"))
+        done = charged.result()
+        answered.set()
+        self.assertTrue(done.duplicate)
+        with self.assertRaises(Unavailable):
+            other.result()
 
     def test_40_the_work_runs_if_no_node_answers(self) -> None:
         a, b = self.pair()

@@ -379,12 +379,13 @@ impl Heart {
     /// Repeats the heartbeat until it is answered, or another attempt may take over.
     async fn beat(&mut self) -> Result<(), Option<Problem>> {
         let answer_max = (self.lease / 6).clamp(Duration::from_millis(100), ANSWER_MAX);
-        let mut pause = Pause::of_renewal(self.client.transport.nodes(), self.lease);
+        let transport = self.client.transport.clone();
+        let (mut pause, mut index) = (Pause::of_renewal(transport.nodes(), self.lease), transport.preferred());
         let for_ever = Moment::now().plus(FOR_EVER);
         let until = self.until.unwrap_or(for_ever);
         while !until.has_passed() {
             let sent = Moment::now();
-            let call = self.client.transport.call(&Method::POST, &self.path, Some(&self.body), answer_max);
+            let call = transport.call(&mut index, &Method::POST, &self.path, Some(&self.body), answer_max);
             let failure = tokio::select! {
                 answer = call => match answer {
                     Ok(answer) => {

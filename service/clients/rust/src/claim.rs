@@ -66,9 +66,9 @@ impl Drop for Pending {
 async fn give_back(client: Client, mut body: Value, lease: Duration) {
     body["wait_ms"] = 0.into();
     let until = Moment::now().plus(lease);
-    let mut pause = Pause::new(client.transport.nodes());
+    let (mut pause, mut index) = (Pause::new(client.transport.nodes()), client.transport.preferred());
     let answer = loop {
-        match client.transport.call(&Method::POST, PRE, Some(&body), client.answer_max).await {
+        match client.transport.call(&mut index, &Method::POST, PRE, Some(&body), client.answer_max).await {
             Ok(answer) => break answer,
             Err(Failure::Decided(problem)) if is_about_attempt(&problem) => return,
             Err(failure) if pause.after(&failure, until).await => {}

@@ -228,10 +228,12 @@ impl Client {
         body: Option<&Value>,
         answer_max: Duration,
     ) -> Result<Value, Error> {
-        let (mut nodes, until) = (self.transport.nodes(), Moment::now().plus(self.patience));
+        let (mut nodes, mut index) = (self.transport.nodes(), self.transport.preferred());
+        let until = Moment::now().plus(self.patience);
         loop {
             nodes -= 1;
-            match self.transport.call(method, path, body, answer_max.min(until.left()).max(ANSWER_MIN)).await {
+            let answer_max = answer_max.min(until.left()).max(ANSWER_MIN);
+            match self.transport.call(&mut index, method, path, body, answer_max).await {
                 Ok(answer) => return Ok(answer),
                 Err(Failure::Decided(problem)) => return Err(Error::Refused(problem)),
                 Err(failure) if nodes == 0 || failure.may_have_run() => return Err(failure.into_error()),

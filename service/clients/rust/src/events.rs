@@ -98,7 +98,7 @@ impl Events {
                 read => {
                     if read.is_err() {
                         // The node is silent, and would be called again first.
-                        self.client.transport.avoid_preferred();
+                        self.client.transport.avoid(&mut self.client.transport.preferred());
                     }
                     self.stream = None;
                     self.id = None;
@@ -116,12 +116,12 @@ impl Events {
             return Err(Error::Invalid("the id of an event has the wrong form".to_owned()));
         }
         let until = Moment::now().plus(self.client.patience);
-        let mut pause = Pause::new(self.client.transport.nodes());
+        let transport = &self.client.transport;
+        let (mut pause, mut index) = (Pause::new(transport.nodes()), transport.preferred());
         loop {
-            let transport = &self.client.transport;
             // A node begins a stream at once.
             let within = transport.share(ANSWER_MAX, until);
-            let failure = match transport.stream(&self.path, self.last_id.as_deref(), within).await {
+            let failure = match transport.stream(&mut index, &self.path, self.last_id.as_deref(), within).await {
                 Ok(stream) => {
                     self.stream = Some(stream);
                     return Ok(());

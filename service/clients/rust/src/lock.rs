@@ -238,7 +238,7 @@ impl LockRequest {
         let mut next_wait = FIRST_WAIT;
         let mut silent_since: Option<Moment> = None;
         let mut was_answered = false;
-        let mut pause = self.pause();
+        let (mut pause, mut index) = (self.pause(), self.client.transport.preferred());
         loop {
             let ends = self.client.ends(wait_until, silent_since, was_answered);
             let longest = if was_answered { next_wait } else { next_wait.min(ends.left() / 4) };
@@ -249,7 +249,7 @@ impl LockRequest {
             let might_be_granted = std::mem::replace(&mut pending.is_in_doubt, true);
             let path = pending.target.path("acquire");
             let answer_max = wait + self.client.transport.share(ANSWER_MAX, ends.minus(wait));
-            let failure = match self.call(&path, &body, answer_max).await {
+            let failure = match self.call(&mut index, &path, &body, answer_max).await {
                 Ok(answer) => {
                     let grant = Grant::of(&pending.target, &pending.lease_id, sent, self.ttl, &answer)?;
                     match self.confirmed(grant, ends).await {
@@ -299,7 +299,7 @@ impl LockRequest {
                                 sleep_until(Moment::now().plus(retry_after.min(wait_until.left()))).await;
                             } else if is_early {
                                 // A node that is about to stop ends waits early.
-                                self.client.transport.avoid_preferred();
+                                self.client.transport.avoid(&mut index);
                                 let before_next = pause.next(&Failure::Decided(problem));
                                 sleep_until(Moment::now().plus(before_next.min(wait_until.left()))).await;
                             }
@@ -347,11 +347,11 @@ impl LockRequest {
         }
         let path = grant.target.path("renew");
         let body = grant.target.body(&grant.lease_id);
-        let mut pause = self.pause();
+        let (mut pause, mut index) = (self.pause(), self.client.transport.preferred());
         loop {
             let sent = Moment::now();
             let failure = match self
-                .call(&path, &body, self.client.transport.share((self.ttl / 2).min(ANSWER_MAX), give_up))
+                .call(&mut index, &path, &body, self.client.transport.share((self.ttl / 2).min(ANSWER_MAX), give_up))
                 .await
             {
                 Ok(answer) => {
@@ -367,8 +367,8 @@ impl LockRequest {
         }
     }
 
-    async fn call(&self, path: &str, body: &Value, answer_max: Duration) -> Result<Value, Failure> {
-        self.client.transport.call(&Method::POST, path, Some(body), answer_max).await
+    async fn call(&self, index: &mut usize, path: &str, body: &Value, answer_max: Duration) -> Result<Value, Failure> {
+        self.client.transport.call(index, &Method::POST, path, Some(body), answer_max).await
     }
 
     fn pause(&self) -> Pause {

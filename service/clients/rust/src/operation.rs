@@ -237,7 +237,7 @@ impl Operation {
         body.insert("ttl_ms".to_owned(), ms(self.ttl).into());
         let mut pending = Pending::new(&self.client, body, self.ttl);
         let nodes = self.client.transport.nodes();
-        let mut pause = Pause::new(nodes);
+        let (mut pause, mut index) = (Pause::new(nodes), self.client.transport.preferred());
         let mut silent_since: Option<Moment> = None;
         let mut was_answered = false;
         loop {
@@ -249,7 +249,8 @@ impl Operation {
             let sent = Moment::now();
             let was_in_doubt = std::mem::replace(&mut pending.is_in_doubt, true);
             let answer_max = wait + self.client.transport.share(self.client.answer_max, ends.minus(wait));
-            let answer = self.client.transport.call(&Method::POST, PRE, Some(&pending.body), answer_max).await;
+            let answer =
+                self.client.transport.call(&mut index, &Method::POST, PRE, Some(&pending.body), answer_max).await;
             pending.is_in_doubt = match &answer {
                 Ok(_) => false,
                 // Only the gate's decision about this attempt says that an earlier call did not claim.
@@ -271,7 +272,7 @@ impl Operation {
                             continue;
                         }
                         // A node that is about to stop ends waits early.
-                        self.client.transport.avoid_preferred();
+                        self.client.transport.avoid(&mut index);
                         let before_next = pause.next(&Failure::Later(problem));
                         sleep_until(Moment::now().plus(before_next.min(wait_until.left()))).await;
                         continue;

@@ -214,8 +214,8 @@ impl Task {
         let answer_max = (until.map_or(Duration::ZERO, Moment::left) / 4).clamp(ANSWER_MIN, ANSWER_MAX);
         let (transport, body) = (self.transport.clone(), json!({ "leases": leases }));
         let call = self.calls.spawn(async move {
-            let sent = Moment::now();
-            (sent, transport.call(&Method::POST, "/v1/leases/renew", Some(&body), answer_max).await)
+            let (sent, mut index) = (Moment::now(), transport.preferred());
+            (sent, transport.call(&mut index, &Method::POST, "/v1/leases/renew", Some(&body), answer_max).await)
         });
         self.batches.insert(call.id(), batch);
     }

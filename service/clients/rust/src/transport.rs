@@ -35,7 +35,7 @@ const RETRY_AFTER_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(crate) struct Transport {
     nodes: Vec<Node>,
-    /// The index of the node that has answered last.
+    /// The index of the node that a call asks first. Another one takes its place when it does not answer.
     preferred: AtomicUsize,
 }
 
@@ -177,19 +177,25 @@ impl Transport {
         Ok(Self { nodes, preferred })
     }
 
-    /// One call to one node.
+    /// The index of the node that a call asks first. Other calls change it, so each call counts on from here by itself.
+    pub(crate) fn preferred(&self) -> usize {
+        self.preferred.load(Ordering::Relaxed)
+    }
+
+    /// One request to the node with this index, which becomes that of the next one if it does not answer.
     pub(crate) async fn call(
         &self,
+        index: &mut usize,
         method: &Method,
         path: &str,
         body: Option<&Value>,
         answer_max: Duration,
     ) -> Result<Value, Failure> {
-        let index = self.preferred.load(Ordering::Relaxed);
+        let asked = *index;
         let called = async {
             let until = Moment::now().plus(answer_max);
-            let sent = timeout(answer_max, self.send(index, method, path, body, |request| request)).await;
-            let response = sent.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, LATE))))?;
+            let sent = timeout(answer_max, self.send(asked, method, path, body, |request| request)).await;
+            let response = sent.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(asked, LATE))))?;
             read(response, needs(path), until.left().max(BODY_MIN)).await
         };
         let answer = called.await.map_err(|failure| checked(path, failure));
@@ -197,7 +203,7 @@ impl Transport {
             if !matches!(failure, Failure::Decided(_)) {
                 self.avoid(index);
             }
-            tracing::debug!(node = %self.says(index, ""), path, ?failure, "the call failed");
+            tracing::debug!(node = %self.says(asked, ""), path, ?failure, "the call failed");
         }
         answer
     }
@@ -205,17 +211,18 @@ impl Transport {
     /// A response whose body is read by the caller, without a time limit.
     pub(crate) async fn stream(
         &self,
+        index: &mut usize,
         path: &str,
         last_event_id: Option<&str>,
         begins_within: Duration,
     ) -> Result<Response, Failure> {
-        let index = self.preferred.load(Ordering::Relaxed);
+        let asked = *index;
         let add = |request: reqwest::RequestBuilder| match last_event_id {
             Some(id) => request.header("last-event-id", id),
             None => request,
         };
         let called = async {
-            match self.send(index, &Method::GET, path, None, add).await {
+            match self.send(asked, &Method::GET, path, None, add).await {
                 Ok(response) if response.status().is_success() => Ok(response),
                 Ok(response) => Err(read(response, &[], begins_within)
                     .await
@@ -225,7 +232,7 @@ impl Transport {
             }
         };
         let answer = timeout(begins_within, called).await;
-        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(index, LATE))));
+        let answer = answer.unwrap_or_else(|_| Err(Failure::NoAnswer(self.says(asked, LATE))));
         if matches!(&answer, Err(failure) if !matches!(failure, Failure::Decided(_))) {
             self.avoid(index);
         }
@@ -259,19 +266,15 @@ impl Transport {
         format!("{}{}: {reason}", url.as_str().trim_end_matches('/'), proxy.unwrap_or_default())
     }
 
-    /// After a stream that has ended: the next call goes to another node.
-    pub(crate) fn avoid_preferred(&self) {
-        self.avoid(self.preferred.load(Ordering::Relaxed));
-    }
-
-    /// Makes the next node the preferred one, unless another call has done so.
-    fn avoid(&self, index: usize) {
-        let next = (index + 1) % self.nodes.len();
-        let _ = self.preferred.compare_exchange(index, next, Ordering::Relaxed, Ordering::Relaxed);
+    /// Goes on to the next node, and makes it the preferred one unless another call has done so.
+    pub(crate) fn avoid(&self, index: &mut usize) {
+        let next = (*index + 1) % self.nodes.len();
+        let _ = self.preferred.compare_exchange(*index, next, Ordering::Relaxed, Ordering::Relaxed);
+        *index = next;
     }
 
     pub(crate) fn prefers(&self, url: &str) -> bool {
-        let preferred = &self.nodes[self.preferred.load(Ordering::Relaxed)].url;
+        let preferred = &self.nodes[self.preferred()].url;
         Url::parse(url).is_ok_and(|url| url == *preferred)
     }
 
@@ -308,9 +311,9 @@ impl Transport {
         answer_max: Duration,
         until: Moment,
     ) -> Result<Value, Failure> {
-        let mut pause = Pause::new(self.nodes());
+        let (mut pause, mut index) = (Pause::new(self.nodes()), self.preferred());
         loop {
-            let failure = match self.call(method, path, body, self.share(answer_max, until)).await {
+            let failure = match self.call(&mut index, method, path, body, self.share(answer_max, until)).await {
                 Ok(answer) => return Ok(answer),
                 Err(failure) => failure,
             };

@@ -58,7 +58,7 @@ export class Nodes {
   /** What `fetch` needs to trust other authorities than Node does. */
   #trust;
   #waitPerCallMs;
-  /** The node that is tried first. Another one takes its place when it does not answer. */
+  /** The node that a call asks first. Another one takes its place when it does not answer. */
   #first = 0;
 
   /**
@@ -92,16 +92,16 @@ export class Nodes {
   }
 
   /**
-   * One request to one node: a POST, or a GET without a body. Rejects with `NoAnswer`. If that node cannot serve, the next request goes to
-   * another one.
+   * One request to one node, the first or that with the index: a POST, or a GET without a body. Rejects with `NoAnswer`. If that node cannot
+   * serve, the next call begins at another one.
    * @param {string} path
    * @param {Record<string, any> | undefined} body
    * @param {number} timeoutMs
    * @param {AbortSignal} [signal]
+   * @param {number} [index]
    * @returns {Promise<Answer>}
    */
-  async send(path, body, timeoutMs, signal) {
-    const index = this.#first;
+  async send(path, body, timeoutMs, signal, index = this.#first) {
     const sent = now();
     try {
       const { status, answer } = await this.#request(this.#urls[index], path, body, timeoutMs, signal);
@@ -129,6 +129,8 @@ export class Nodes {
    */
   async call(path, body, { until, waitUntil, repeatInDoubt = true, keys, needs = [], signal, doubt = { isSet: false } }) {
     let tried = 0;
+    /** Other calls change which node is the first: this one asks each in turn. */
+    let index = this.#first;
     let pauseMs = PAUSE_MS_MIN;
     /** The longest that a node has asked for since the last pause. */
     let retryAfterMs = 0;
@@ -153,10 +155,9 @@ export class Nodes {
       let error;
       const wasInDoubt = doubt.isSet;
       doubt.isSet = true;
-      const index = this.#first;
       const sent = now();
       try {
-        const answer = await this.send(path, body, timeoutMs + waitMs, signal);
+        const answer = await this.send(path, body, timeoutMs + waitMs, signal, index);
         const { status } = answer;
         if (keys) checkKeys(keys, answer);
         if (status < 300) {
@@ -203,6 +204,7 @@ export class Nodes {
         doubt.isSet = wasInDoubt || noAnswer.isSent;
       }
       tried += 1;
+      index = (index + 1) % this.#urls.length;
       leftMs = until - now();
       if (doubt.isSet && !repeatInDoubt) throw error;
       // As many requests as nodes are made in any case, so that each of them is asked.

@@ -1,5 +1,6 @@
 //! Only the engine that serves can stop service: others refuse writes, cannot take a copy, or hold what cannot be decoded.
 
+use latchgate_testkit::node::Node;
 use latchgate_testkit::until;
 use serde_json::json;
 
@@ -9,12 +10,14 @@ use crate::client::{acquire, begun, granted, pre, release, renew, until_waiting,
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_engine_that_was_left_and_refuses_writes_stops_nothing() {
     let mut world = World::start().await;
-    let nodes = [world.node(&["one", "pg"], &[]).await, world.node(&["one", "pg"], &[]).await];
+    let mut nodes = [world.node(&["one", "pg"], &[]).await, world.node(&["one", "pg"], &[]).await];
     world.redis.kill9();
     left(&nodes[0], json!({ "stopped": true, "force": true })).await;
     // It is back, and cannot be retired: it answers reads and refuses writes, as with a full disk.
+    nodes.iter_mut().for_each(Node::pause);
     world.redis.start_again().await;
     world.redis.ask(&["config", "set", "maxmemory", "1"]);
+    nodes.iter_mut().for_each(Node::resume);
     until("the engine refuses", || async { nodes[0].log().contains("refuses a change of its record") }).await;
     for node in &nodes {
         until_serving(node, "pg").await;

@@ -100,7 +100,7 @@ final class Nodes {
     private final List<String> urls;
     private final String apiKey;
     private final HttpClient http;
-    /** The node that is tried first. Another one takes its place when it does not answer. */
+    /** The node that a call asks first. Another one takes its place when it does not answer. */
     private final AtomicInteger first = new AtomicInteger();
 
     Nodes(LatchgateClient.Config config) {
@@ -170,9 +170,10 @@ final class Nodes {
         }
     }
 
-    /** One request to one node. If that node cannot serve, the next request goes to another one. The future does not fail. */
-    CompletableFuture<Answer> send(String path, Map<String, Object> body, long timeout) {
-        int index = first.get();
+    CompletableFuture<Answer> send(String path, Map<String, Object> body, long timeout) { return send(first.get(), path, body, timeout); }
+
+    /** One request to one node. If that node cannot serve, the next call begins at another one. The future does not fail. */
+    private CompletableFuture<Answer> send(int index, String path, Map<String, Object> body, long timeout) {
         String url = urls.get(index) + path;
         HttpRequest.Builder request = HttpRequest.newBuilder(URI.create(url))
                 .header("Content-Type", "application/json").header("User-Agent", "latchgate-java")
@@ -237,6 +238,7 @@ final class Nodes {
         boolean waits = call.waitUntil > Clock.now();
         long pause = PAUSE_MIN, retryAfter = 0; // the longest that a node has asked for since the last pause
         LatchgateException error = null; // the last answer; if there was none, why
+        int index = first.get(); // other calls change it: this one asks each node in turn
         for (int tried = 0; ; ) {
             long left = call.until - Clock.now(), wait = Math.min(WAIT_PER_CALL, call.length / 3);
             if (!call.answered) wait = Math.min(wait, Math.min(FIRST_WAIT, left / 4));
@@ -244,10 +246,9 @@ final class Nodes {
             // A call that waits gets the answer of a wait, also if only an outage has taken all of its time.
             if (waits) request.put("wait_ms", Math.max((wait + MS - 1) / MS, 1));
             long timeout = Math.min(this.timeout, Math.max(Math.min(left / 3, left - wait), REQUEST_MIN));
-            int index = first.get();
             boolean before = call.doubt;
             call.doubt = true; // also if an interrupt ends it
-            Answer answer = await(send(path, request, timeout + wait));
+            Answer answer = await(send(index, path, request, timeout + wait));
             call.doubt = answer.leavesDoubt(before);
             call.check(answer);
             if (answer.status() / 100 == 2) {
@@ -282,6 +283,7 @@ final class Nodes {
                 if (said.code.equals("quota-reached") && Clock.now() < call.waitUntil) call.until = call.waitUntil + retryFor;
             }
             left = call.until - Clock.now();
+            index = (index + 1) % count;
             // As many requests as nodes are made in any case, so that each of them is asked.
             boolean isOver = ++tried >= count && retryAfter > left - REQUEST_MIN;
             if (isOver || call.doubt && call.isOnce) throw error;
