@@ -19,6 +19,7 @@ import (
 	"log"
 	"math"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -36,6 +37,8 @@ const (
 
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
+	// Without what a login or a query may have that is not seen as one.
+	plainForm = regexp.MustCompile(`^[^%?#\x{80}-\x{10ffff}]*$`)
 	// Without white space, control and format characters. Its third group is the port.
 	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[^\pC\pZ/?#@:\[\]\\]+)(:([0-9]{0,5}))?(/[^\pC\pZ?#@\\]*)?$`)
 )
@@ -101,8 +104,16 @@ func New(config Config) (*Client, error) {
 			continue
 		}
 		form := urlForm.FindStringSubmatch(text)
-		if _, err := url.Parse(text); err != nil || form == nil || len(form[3]) == 5 && form[3] > "65535" {
-			return nil, invalid(fmt.Sprintf("not the URL of a node: %q (example: http://127.0.0.1:7070)", text))
+		parsed, err := url.Parse(text)
+		if err == nil && strings.HasPrefix(parsed.Host, "[") {
+			_, err = netip.ParseAddr(parsed.Hostname())
+		}
+		if err != nil || form == nil || len(form[3]) == 5 && form[3] > "65535" {
+			shown := fmt.Sprintf("%q", text)
+			if !plainForm.MatchString(text) {
+				shown = "it is not shown, because it may have a secret"
+			}
+			return nil, invalid(fmt.Sprintf("not the URL of a node: %s (example: http://127.0.0.1:7070)", shown))
 		}
 		n.urls = append(n.urls, text)
 	}

@@ -210,7 +210,7 @@ func (n *nodes) call(ctx context.Context, c *call) (answer, error) {
 	pause := pauseMin
 	var retryAfter time.Duration // the longest that a node has asked for since the last pause
 	var err *Error               // the last answer; if there was none, why
-	index := n.first.Load() // other calls change it: this one asks each node in turn
+	index := n.first.Load()      // other calls change it: this one asks each node in turn
 	for tried := 0; ; {
 		timeout, wait := n.times(c)
 		delete(body, "wait_ms")

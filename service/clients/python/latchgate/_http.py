@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from typing import Any, TypeVar, Union
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from ._clock import now
 from ._errors import of_problem
@@ -68,14 +69,27 @@ def check_no_login(urls: str) -> None:
         raise ValueError(f"the URL of {shown} has a login, which no node takes: give an API key")
 
 
+def _parts(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        if not re.fullmatch(r"https?://(\[[^]]+]|[^][:/?#\\]+)(:[0-9]*)?(/[^?#\\]*)?", url) or not url.isprintable() or " " in url:
+            raise ValueError
+        parts.port  # it is read, and may be too high
+        if "[" in parts.netloc:
+            ipaddress.IPv6Address(parts.hostname or "")
+    except ValueError:
+        # Of a login or a query that is not seen as one, nothing is shown.
+        shown = repr(url) if url.isascii() and not {*"%?#"} & {*url} else "it is not shown, because it may have a secret"
+        raise ValueError(f"not the URL of a node: {shown} (example: http://127.0.0.1:7070)") from None
+    return parts
+
+
 class Node:
     """One base URL, with the connections to it that are idle."""
 
     def __init__(self, url: str, api_key: str | None, ssl_context: ssl.SSLContext | None) -> None:
-        parts = urlsplit(url)
-        has_form = re.fullmatch(r"https?://[^/?#\\]+(/[^?#\\]*)?", url) and url.isprintable() and " " not in url
-        if not has_form or not parts.hostname:
-            raise ValueError(f"not the URL of a node: {url!r} (example: http://127.0.0.1:7070)")
+        parts = _parts(url)
+        assert parts.hostname is not None
         self._tls: Union[ssl.SSLContext, bool, None] = (ssl_context or True) if parts.scheme == "https" else None
         self._host, self._port = parts.hostname, parts.port or (443 if self._tls else 80)
         self.name = f"{parts.scheme}://{parts.hostname}:{self._port}"

@@ -138,10 +138,14 @@ class Errors(Scenario):
         bad_urls: list[str | list[str]] = ["", ",", " , ", "a:7070", "/v1", "http://", "http:/a", "ftp://a", ["http://a", "localhost"]]
         bad_urls += [f"http://a{end}" for end in ("?b", "?", "#b", "#", "/?", "/#")]
         bad_urls += [f"http://a{blank}b" for blank in " \n\r\t\0\x7f\xa0\u2028\u200b\xad\ufeff"]
-        bad_urls += [f"http://{host}" for host in ("a:x", "a:-1", "a:99999", "a:1:2", "[g]", "a]", "a\\b")]
+        bad_urls += [f"http://{host}" for host in ("a:x", "a:-1", "a:99999", "a:1:2", "[g]", "[1]", "[:]", "[::1]x", "a]", "a\\b")]
         for urls in bad_urls:
-            with self.subTest(urls=urls), self.assertRaises(ValueError):
+            with self.subTest(urls=urls), self.assertRaisesRegex(ValueError, "the URL of a node|base URL|no URL|least one URL|set and empty"):
                 self.connect(urls)
+        for secret in ("u:c0ffee%40h", "u:c0ffee\N{FULLWIDTH COMMERCIAL AT}h", "a?token=c0ffee", "a#c0ffee"):
+            with self.subTest(secret=secret), self.assertRaises(ValueError) as raised:
+                self.connect(f"http://{secret}")
+            self.assertNotIn("c0ffee", str(raised.exception))
         # A login, even an empty one; and its password may have anything.
         logins = ["http://@", "http://me@", "http://me:c0ffee@", "ftp://me:c0ffee@", "http://me:c0ffee\n@"]
         for login in (*logins, "http://me:c0f/fee@", "http://me:c0f,fee@", "http://me:@c0ffee@"):

@@ -10,7 +10,7 @@ from unittest import mock
 from latchgate import Error, LeaseLost, Unavailable
 from latchgate._clock import now
 
-from .world import Background, Node, Scenario, eventually, only
+from .world import GATEWAYS, Background, Node, Scenario, eventually, only
 
 
 class Faults(Scenario):
@@ -82,10 +82,10 @@ class Faults(Scenario):
         self.assertEqual((again.result, again.duplicate), ("done", True))
 
     def test_23_a_claim_in_doubt_is_given_back(self) -> None:
-        for refusal in (None, "hidden", (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
+        for refusal in (None, *GATEWAYS, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
             with self.subTest(refusal=refusal):
                 proxy, contents = self.proxy(self.a), f"{self.key} {refusal}"
-                proxy.hides = refusal == "hidden"
+                proxy.hides = GATEWAYS.get(str(refusal))
                 proxy.lose("pre", 1_000_000)
                 if isinstance(refusal, tuple):
                     proxy.lose("pre", 1)

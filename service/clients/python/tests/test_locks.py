@@ -11,7 +11,7 @@ from typing import Any
 from latchgate import Error, Key, LeaseLost, LockHeld, StaleToken, Unavailable, WaitTimeout
 
 from .remote import Cancelled, numbers
-from .world import KIND, Background, Scenario, eventually, only, problem
+from .world import GATEWAYS, KIND, Background, Scenario, eventually, only, problem
 
 
 class Locks(Scenario):
@@ -118,11 +118,11 @@ class Locks(Scenario):
         self.free(self.key)
 
     def test_11_an_acquire_that_may_have_been_granted_is_given_back(self) -> None:
-        for refusal in (None, "hidden", (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
+        for refusal in (None, *GATEWAYS, (429, "rate-limited"), (500, "internal-error"), (401, "unauthorized")):
             with self.subTest(refusal=refusal):
                 proxy = self.proxy(self.a)
                 proxy.lose("acquire", times=1 if isinstance(refusal, tuple) else 1_000)
-                proxy.hides = refusal == "hidden"
+                proxy.hides = GATEWAYS.get(str(refusal))
                 if isinstance(refusal, tuple):
                     proxy.then_refuse["acquire"] = refusal
                 with self.assertRaises(Error):

@@ -101,13 +101,17 @@ def request(url: str, method: str, path: str, body: Any = None) -> dict[str, Any
     return answer
 
 
+# In place of the answer of a node: one with a code of the gateway's own, and a page.
+GATEWAYS = {"hidden": (504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}'), "a page": (403, b"<html>")}
+
+
 class Proxy:
     """Passes requests on to a node. It loses answers, or refuses requests, as often as it is told to."""
 
     # Ends waits at once, as a node does that is about to stop.
     ends_waits = False
-    # Instead of a lost answer there is one of a gateway, with a code of its own.
-    hides = False
+    # Instead of a lost answer there is this one of a gateway.
+    hides: tuple[int, bytes] | None = None
     # A key in paths becomes another one.
     merges = ("", "")
     # Answers some requests itself, by path and body: a status, and a body or a page, which is no JSON.
@@ -191,7 +195,7 @@ class Proxy:
         if self._lose.get(verb, 0) > 0:
             self._lose[verb] -= 1
             if self.hides:
-                return self.answer(handler, 504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}')
+                return self.answer(handler, *self.hides)
             handler.close_connection = True
             handler.connection.shutdown(socket.SHUT_RDWR)
             return

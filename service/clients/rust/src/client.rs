@@ -244,7 +244,10 @@ impl Client {
 }
 
 fn parse(text: &str) -> Result<Url, Error> {
-    let invalid = || Error::Invalid(format!("{text:?} is not a base URL such as http://127.0.0.1:7070"));
+    // Of a login or a query that is not seen as one, nothing is shown.
+    let is_plain = text.is_ascii() && !text.contains(['%', '?', '#']);
+    let shown = if is_plain { format!("{text:?}") } else { "it is not shown, because it may have a secret".to_owned() };
+    let invalid = || Error::Invalid(format!("not the URL of a node: {shown} (example: http://127.0.0.1:7070)"));
     let (scheme, rest) = text.split_once("://").ok_or_else(invalid)?;
     let is_base = ["http", "https"].contains(&&*scheme.to_ascii_lowercase()) && !rest.starts_with('/');
     // The parser leaves them out, encodes or completes them.

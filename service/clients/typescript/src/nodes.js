@@ -338,8 +338,7 @@ async function read(url, response) {
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
   const isOutage = ok ? value === undefined : text !== undefined && [502, 503, 504].includes(status);
   const code = isOutage ? undefined : FOREIGN;
-  const isSent = ok || status >= 500;
-  throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
+  throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, code });
 }
 
 /**
@@ -398,7 +397,9 @@ function trustIn(ca) {
 function checkUrl(url) {
   // The parser leaves out, encodes or completes what these exclude.
   if (/[\p{C}\p{Z}?#\\]/u.test(url) || !/^https?:\/\/[^/]/i.test(url) || !URL.canParse(url)) {
-    throw new TypeError(`not the URL of a node: ${JSON.stringify(url)} (example: http://127.0.0.1:7070)`);
+    // Of a login or a query that is not seen as one, nothing is shown.
+    const shown = /[%?#\u0080-\uffff]/.test(url) ? "it is not shown, because it may have a secret" : JSON.stringify(url);
+    throw new TypeError(`not the URL of a node: ${shown} (example: http://127.0.0.1:7070)`);
   }
   return url.replace(/\/+$/, "");
 }

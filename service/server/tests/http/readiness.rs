@@ -24,15 +24,16 @@ async fn until_ready(node: &Node) {
 /// A node serves unless something is done to its store, which `run` does. Without callers, it finds that out by itself. Calls are refused
 /// without a doubt about what was done.
 async fn is_not_ready_while(node: &Node, cases: &[(&str, &str, &str)], run: impl AsyncFn(&str)) {
-    for (breaks, why, mends) in cases {
+    for (number, (breaks, why, mends)) in cases.iter().enumerate() {
+        let key = format!("k{number}");
         run(breaks).await;
         until_not_ready(node, why).await;
-        acquire(node, "k", json!({ "ttl_ms": 100 })).await.assert_problem(503, "store-unavailable");
+        acquire(node, &key, json!({})).await.assert_problem(503, "store-unavailable");
         assert_eq!(get(node, "/healthz").await.status, 200);
         assert_metric(node, "latchgate_ready 0").await;
         run(mends).await;
         until_ready(node).await;
-        granted(node, "k", json!({ "ttl_ms": 100, "wait_ms": 5_000 })).await;
+        granted(node, &key, json!({})).await;
     }
     let log = node.log();
     let times = ["the store is down", "the store is up"].map(|text| log.matches(text).count());
@@ -109,7 +110,7 @@ async fn a_node_whose_file_refuses_what_a_grant_writes_is_not_ready() {
 async fn a_node_whose_redis_refuses_what_a_grant_writes_is_not_ready() {
     let redis = Redis::start().await;
     let node = Node::start(BIN, &["--locks", &redis.url()]).await;
-    granted(&node, "first", json!({ "ttl_ms": 100 })).await;
+    granted(&node, "first", json!({})).await;
     let event = "rename kept latchgate:event";
     let cases = [
         ("config set maxmemory 1", "OOM", "config set maxmemory 0"),

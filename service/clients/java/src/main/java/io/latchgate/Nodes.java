@@ -111,12 +111,15 @@ final class Nodes {
         urls = Arrays.stream(given.split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
             Matcher form = URL.matcher(url);
-            if (!form.matches() || Integer.parseInt("0" + Objects.requireNonNullElse(form.group(3), "")) > 65_535) throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE);
+            boolean isOne = form.matches() && Integer.parseInt("0" + Objects.requireNonNullElse(form.group(3), "")) <= 65_535;
             try {
                 HttpRequest.newBuilder(URI.create(url));
             } catch (IllegalArgumentException other) {
-                throw new IllegalArgumentException("not the URL of a node: " + url + EXAMPLE, other);
+                isOne = false;
             }
+            // Of a login or a query that is not seen as one, nothing is shown.
+            String shown = url.matches("[\\x00-\\x7f&&[^%?#]]*") ? url : "it is not shown, because it may have a secret";
+            if (!isOne) throw new IllegalArgumentException("not the URL of a node: " + shown + EXAMPLE);
         }
         if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
         count = urls.size();
