@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -255,7 +256,8 @@ class Proceed(Scenario):
         gone = SimpleNamespace(url="http://127.0.0.1:1")
         calls = [0.001, 0.05, 0.1, 0.001, 0.05, 0.1]
         for retry_for in calls:
-            self.client(gone, self.gate, retry_for=retry_for).once(self.key, self.work, operation="charge", on_outage="proceed")
+            with suppress(Unavailable):  # the answer may be cut, if the call's time ends within it
+                self.client(gone, self.gate, retry_for=retry_for).once(self.key, self.work, operation="charge", on_outage="proceed")
         eventually(lambda: len(self.gate.requests("/pre")) >= len(calls), "it is asked in each call")
 
     def test_40_each_node_is_asked_also_if_other_calls_move_on_meanwhile(self) -> None:
