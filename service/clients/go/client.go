@@ -37,10 +37,8 @@ const (
 
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
-	// Without what a login or a query may have that is not seen as one.
-	plainForm = regexp.MustCompile(`^[^%?#\x{80}-\x{10ffff}]*$`)
 	// Without white space, control and format characters. Its third group is the port.
-	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[^\pC\pZ/?#@:\[\]\\]+)(:([0-9]{0,5}))?(/[^\pC\pZ?#@\\]*)?$`)
+	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[^\pC\pZ/?#@%＠﹫％:\[\]\\]+)(:([0-9]{0,5}))?(/[^\pC\pZ?#@\\]*)?$`)
 )
 
 // Config is how to reach the nodes. The zero value has the defaults.
@@ -95,9 +93,8 @@ func New(config Config) (*Client, error) {
 		urls = []string{or(url, "http://127.0.0.1:7070")}
 	}
 	given := strings.Join(urls, ",")
-	// Before the last @ there may be a password, which may have a comma, too.
-	if at := strings.LastIndex(given, "@"); at >= 0 {
-		return nil, invalid(fmt.Sprintf("the URL of %s has a login, which no node takes: give an API key", given[at+1:]))
+	if strings.Contains(given, "@") {
+		return nil, invalid("a URL has a login, which no node takes: give an API key")
 	}
 	for _, text := range strings.Split(given, ",") {
 		if text = strings.TrimRight(strings.TrimSpace(text), "/"); text == "" {
@@ -105,15 +102,15 @@ func New(config Config) (*Client, error) {
 		}
 		form := urlForm.FindStringSubmatch(text)
 		parsed, err := url.Parse(text)
+		isIPv6 := true
 		if err == nil && strings.HasPrefix(parsed.Host, "[") {
-			_, err = netip.ParseAddr(parsed.Hostname())
+			var address netip.Addr
+			address, err = netip.ParseAddr(parsed.Hostname())
+			isIPv6 = address.Is6()
 		}
-		if err != nil || form == nil || len(form[3]) == 5 && form[3] > "65535" {
-			shown := fmt.Sprintf("%q", text)
-			if !plainForm.MatchString(text) {
-				shown = "it is not shown, because it may have a secret"
-			}
-			return nil, invalid(fmt.Sprintf("not the URL of a node: %s (example: http://127.0.0.1:7070)", shown))
+		if err != nil || !isIPv6 || form == nil || len(form[3]) == 5 && form[3] > "65535" {
+			// It is not shown: it may have a login or an API key.
+			return nil, invalid("one of the URLs is not that of a node (example: http://127.0.0.1:7070)")
 		}
 		n.urls = append(n.urls, text)
 	}

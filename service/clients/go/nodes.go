@@ -88,8 +88,12 @@ func (n *nodes) send(ctx context.Context, index int32, path string, body fields,
 		var dial *net.OpError
 		isUnsent := errors.As(err, &dial) && dial.Op == "dial"
 		code := noAnswer
-		if other, is := err.(foreign); is && !other.isOutage() {
-			code = foreignAnswer
+		if other, is := err.(foreign); is {
+			// A gateway that refuses has not passed the request on.
+			isUnsent = other.status >= 300 && other.status < 500
+			if !other.isOutage() {
+				code = foreignAnswer
+			}
 		}
 		got = answer{sent: got.sent, isUnsent: isUnsent, RetryAfter: got.RetryAfter, Code: code, Detail: err.Error()}
 	}

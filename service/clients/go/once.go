@@ -210,7 +210,8 @@ func (n *nodes) claim(ctx context.Context, pre *call) (got answer, err error) {
 // giveBack repeats a pre until a node says whether it was claimed, at most for the length of its lease, and reports the outcome: a failure if
 // the work has not begun, because a claim that stays would block the operation.
 func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string) {
-	for until := now() + o.TTL; now() < until; time.Sleep(2 * pauseMin) {
+	pause := 2 * pauseMin
+	for until := now() + o.TTL; now() < until; pause = least(2*pause, o.TTL/10) {
 		it := c.nodes.callTo("/v1/operations/pre", request)
 		it.doubt = true
 		got, err := c.nodes.claim(context.Background(), it)
@@ -221,6 +222,7 @@ func (c *Client) giveBack(request fields, o OnceOptions, outcome, detail string)
 		if !it.doubt {
 			return
 		}
+		time.Sleep(pause)
 	}
 	warn("no node says whether an operation was claimed: it may stay blocked")
 }

@@ -233,7 +233,7 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
     """Repeats a pre until a node says whether it was claimed, at most for the length of its lease. Its work has not begun, so the
     attempt is reported as a failure."""
     request = {**request, "wait_ms": 0}
-    until = now() + length
+    until, pause = now() + length, 0.2
     while now() < until:
         doubt = Doubt()
         doubt.begin()
@@ -243,7 +243,8 @@ async def _give_back(core: Core, request: dict[str, Any], length: float) -> None
             if not doubt.is_set:
                 return
             _log.debug("an operation is not given back yet: %s", error)
-            await asyncio.sleep(min(0.2, max(until - now(), 0)))
+            await asyncio.sleep(min(pause, max(until - now(), 0)))
+            pause = min(pause * 2, length / 10)
         else:
             return await _post_quietly(Claim(core, request, answer.body, length), "failure", length)
     _log.warning("no node says whether an operation was claimed: it may stay blocked")

@@ -63,24 +63,24 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def check_no_login(urls: str) -> None:
-    # Before the last @ there may be a password, which may have a comma, too.
-    *login, shown = urls.split("@")
-    if login:
-        raise ValueError(f"the URL of {shown} has a login, which no node takes: give an API key")
+    if "@" in urls:
+        raise ValueError("a URL has a login, which no node takes: give an API key")
 
 
 def _parts(url: str) -> SplitResult:
+    parts: SplitResult | None
     try:
         parts = urlsplit(url)
-        if not re.fullmatch(r"https?://(\[[^]]+]|[^][:/?#\\]+)(:[0-9]*)?(/[^?#\\]*)?", url) or not url.isprintable() or " " in url:
+        if not re.fullmatch(r"https?://(\[[^]]+]|[^][:/?#%\\]+)(:[0-9]*)?(/[^?#\\]*)?", url) or not url.isprintable() or " " in url:
             raise ValueError
         parts.port  # it is read, and may be too high
         if "[" in parts.netloc:
             ipaddress.IPv6Address(parts.hostname or "")
     except ValueError:
-        # Of a login or a query that is not seen as one, nothing is shown.
-        shown = repr(url) if url.isascii() and not {*"%?#"} & {*url} else "it is not shown, because it may have a secret"
-        raise ValueError(f"not the URL of a node: {shown} (example: http://127.0.0.1:7070)") from None
+        parts = None
+    if parts is None:
+        # It is not shown, not even by another error: it may have a login or an API key.
+        raise ValueError("one of the URLs is not that of a node (example: http://127.0.0.1:7070)")
     return parts
 
 
@@ -163,7 +163,9 @@ class Node:
         what = "none of Latchgate's" if is_whole else "not whole"
         code = NO_ANSWER if is_outage else FOREIGN_ANSWER
         detail = f"{self.name}: the answer with status {status} is {what}"
-        raise NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0, code=code) from cause
+        # A gateway that refuses has not passed the request on.
+        is_sent = not 300 <= status < 500
+        raise NoAnswer(detail, float(retry_after) if retry_after.isdecimal() else 0.0, is_sent, code) from cause
 
     async def stream(self, path: str, last_id: str | None, timeout: float) -> Stream:
         """A response without an end. Raises the error of an answer but 200."""

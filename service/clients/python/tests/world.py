@@ -102,7 +102,7 @@ def request(url: str, method: str, path: str, body: Any = None) -> dict[str, Any
 
 
 # In place of the answer of a node: one with a code of the gateway's own, and a page.
-GATEWAYS = {"hidden": (504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}'), "a page": (403, b"<html>")}
+GATEWAYS = {"hidden": (504, b'{"code": "upstream-timeout", "detail": "This gateway has waited too long."}'), "a page": (500, b"<html>")}
 
 
 class Proxy:

@@ -399,6 +399,9 @@ impl Heart {
                 },
                 () = sleep_until(until) => break,
             };
+            if matches!(failure, Failure::Decided(_)) {
+                transport.avoid(&mut index);
+            }
             if !pause.after(&failure, until).await {
                 sleep_until(until).await;
             }

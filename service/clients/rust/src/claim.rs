@@ -71,10 +71,15 @@ async fn give_back(client: Client, mut body: Value, lease: Duration) {
         match client.transport.call(&mut index, &Method::POST, PRE, Some(&body), client.answer_max).await {
             Ok(answer) => break answer,
             Err(Failure::Decided(problem)) if is_about_attempt(&problem) => return,
-            Err(failure) if pause.after(&failure, until).await => {}
-            Err(_) => {
-                client.background.give_up();
-                return tracing::error!("no node says whether an operation was claimed: it may stay blocked");
+            Err(failure) => {
+                // A refusal for another reason says nothing: another node may know.
+                if matches!(failure, Failure::Decided(_)) {
+                    client.transport.avoid(&mut index);
+                }
+                if !pause.after(&failure, until).await {
+                    client.background.give_up();
+                    return tracing::error!("no node says whether an operation was claimed: it may stay blocked");
+                }
             }
         }
     };

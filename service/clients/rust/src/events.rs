@@ -33,6 +33,8 @@ pub struct Events {
     client: Client,
     path: String,
     stream: Option<reqwest::Response>,
+    /// That of the node which was asked last.
+    index: usize,
     /// Of the last whole event.
     last_id: Option<String>,
     id: Option<String>,
@@ -58,7 +60,7 @@ impl Client {
 impl Events {
     pub(crate) fn new(client: Client, path: String) -> Self {
         let (last_id, id, unread, kind, data) = (None, None, Vec::new(), String::new(), String::new());
-        Self { client, path, stream: None, last_id, id, unread, kind, data }
+        Self { client, path, stream: None, index: 0, last_id, id, unread, kind, data }
     }
 
     /// Begins behind the event with this id, and not now.
@@ -98,7 +100,7 @@ impl Events {
                 read => {
                     if read.is_err() {
                         // The node is silent, and would be called again first.
-                        self.client.transport.avoid(&mut self.client.transport.preferred());
+                        self.client.transport.avoid(&mut self.index);
                     }
                     self.stream = None;
                     self.id = None;
@@ -117,11 +119,12 @@ impl Events {
         }
         let until = Moment::now().plus(self.client.patience);
         let transport = &self.client.transport;
-        let (mut pause, mut index) = (Pause::new(transport.nodes()), transport.preferred());
+        let mut pause = Pause::new(transport.nodes());
+        self.index = transport.preferred();
         loop {
             // A node begins a stream at once.
             let within = transport.share(ANSWER_MAX, until);
-            let failure = match transport.stream(&mut index, &self.path, self.last_id.as_deref(), within).await {
+            let failure = match transport.stream(&mut self.index, &self.path, self.last_id.as_deref(), within).await {
                 Ok(stream) => {
                     self.stream = Some(stream);
                     return Ok(());

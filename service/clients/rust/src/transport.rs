@@ -99,11 +99,11 @@ impl Failure {
     pub(crate) fn may_have_run(&self) -> bool {
         match self {
             Self::NotSent(_) => false,
-            // An answer that is not Latchgate's says nothing, nor does one of 500 and above about a defect.
+            // A 2xx that is not Latchgate's says nothing. Of the answers of 500 and above, those of a gateway and those about a defect say nothing.
             Self::Decided(problem) | Self::Later(problem) => {
-                let nothing_done = ["overloaded", "store-unavailable", "shutting-down", "state-unreadable"];
-                let is_refusal = (300..500).contains(&problem.status()) && problem.code() != FOREIGN;
-                !is_refusal && !nothing_done.contains(&problem.code())
+                !(300..500).contains(&problem.status())
+                    && !["overloaded", "store-unavailable", "shutting-down", "state-unreadable"]
+                        .contains(&problem.code())
             }
             Self::NoAnswer(_) => true,
         }

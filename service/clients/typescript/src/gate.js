@@ -184,7 +184,7 @@ function runOf({ operation, contents, checked, attempt_id, label, durability, re
 async function giveBack(nodes, request, lengthMs) {
   const body = { ...request, wait_ms: 0 };
   const until = now() + lengthMs;
-  while (now() < until) {
+  for (let pauseMs = 200; now() < until; pauseMs = Math.min(pauseMs * 2, lengthMs / 10)) {
     const doubt = { isSet: true };
     try {
       const { body: granted } = await nodes.call(PRE, body, { until: now() + nodes.retryForMs, needs: CLAIM, doubt });
@@ -192,7 +192,7 @@ async function giveBack(nodes, request, lengthMs) {
       return;
     } catch (error) {
       if (!doubt.isSet || !(error instanceof LatchgateError)) return;
-      await sleep(200, undefined);
+      await sleep(pauseMs, undefined);
     }
   }
 }

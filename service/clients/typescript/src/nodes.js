@@ -71,8 +71,7 @@ export class Nodes {
     if (typeof urls === "object" && !Array.isArray(urls)) throw new TypeError("Client takes the URLs first: new Client(urls, { apiKey })");
     if (retryForMs === 0) throw new TypeError("retryForMs is the time for a whole call: it must be more than 0");
     const given = [urls ?? variable(env, "LATCHGATE_URL") ?? "http://127.0.0.1:7070"].flat().join();
-    // Before the last @ there may be a password, which may have a comma, too.
-    if (given.includes("@")) throw new TypeError(`the URL of ${given.split("@").at(-1)} has a login, which no node takes: give an API key`);
+    if (given.includes("@")) throw new TypeError("a URL has a login, which no node takes: give an API key");
     // As files and lists leave them: with a line end, or a comma at the end.
     this.#urls = given.split(",").map((url) => url.trim()).filter((url) => url !== "").map(checkUrl);
     if (this.#urls.length === 0) throw new TypeError("at least one URL is needed");
@@ -338,7 +337,9 @@ async function read(url, response) {
   const retryAfterMs = Number(headers.get("Retry-After")) * 1_000 || 0;
   const isOutage = ok ? value === undefined : text !== undefined && [502, 503, 504].includes(status);
   const code = isOutage ? undefined : FOREIGN;
-  throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, code });
+  // A gateway that refuses has not passed the request on.
+  const isSent = ok || status >= 500;
+  throw new NoAnswer(`${url}: the answer with status ${status} is none of Latchgate's`, { retryAfterMs, isSent, code });
 }
 
 /**
@@ -397,9 +398,8 @@ function trustIn(ca) {
 function checkUrl(url) {
   // The parser leaves out, encodes or completes what these exclude.
   if (/[\p{C}\p{Z}?#\\]/u.test(url) || !/^https?:\/\/[^/]/i.test(url) || !URL.canParse(url)) {
-    // Of a login or a query that is not seen as one, nothing is shown.
-    const shown = /[%?#\u0080-\uffff]/.test(url) ? "it is not shown, because it may have a secret" : JSON.stringify(url);
-    throw new TypeError(`not the URL of a node: ${shown} (example: http://127.0.0.1:7070)`);
+    // It is not shown: it may have a login or an API key.
+    throw new TypeError("one of the URLs is not that of a node (example: http://127.0.0.1:7070)");
   }
   return url.replace(/\/+$/, "");
 }

@@ -105,9 +105,7 @@ final class Nodes {
 
     Nodes(LatchgateClient.Config config) {
         String given = config.urls != null ? String.join(",", config.urls) : config.variable("LATCHGATE_URL", "http://127.0.0.1:7070");
-        // Before the last @ there may be a password, which may have a comma, too.
-        int at = given.lastIndexOf('@');
-        if (at >= 0) throw new IllegalArgumentException("the URL of " + given.substring(at + 1) + " has a login, which no node takes: give an API key");
+        if (given.contains("@")) throw new IllegalArgumentException("a URL has a login, which no node takes: give an API key");
         urls = Arrays.stream(given.split(",")).map(url -> url.strip().replaceAll("/+$", "")).filter(url -> !url.isEmpty()).toList();
         for (String url : urls) {
             Matcher form = URL.matcher(url);
@@ -117,9 +115,8 @@ final class Nodes {
             } catch (IllegalArgumentException other) {
                 isOne = false;
             }
-            // Of a login or a query that is not seen as one, nothing is shown.
-            String shown = url.matches("[\\x00-\\x7f&&[^%?#]]*") ? url : "it is not shown, because it may have a secret";
-            if (!isOne) throw new IllegalArgumentException("not the URL of a node: " + shown + EXAMPLE);
+            // It is not shown: it may have a login or an API key.
+            if (!isOne) throw new IllegalArgumentException("one of the URLs is not that of a node" + EXAMPLE);
         }
         if (urls.isEmpty()) throw new IllegalArgumentException("no URL of a node" + EXAMPLE);
         count = urls.size();
@@ -226,7 +223,9 @@ final class Nodes {
         String seconds = head.headers().firstValue("Retry-After").filter(after -> after.matches("\\d{1,5}")).orElse("0");
         String detail = url + ": the answer with status " + status + " is " + (isWhole ? "none of Latchgate's" : "not whole");
         boolean isOutage = status < 300 ? !isJson && isDirect : isWhole && List.of(502, 503, 504).contains(status);
-        return Answer.none(sent, isOutage ? Answer.NO_ANSWER : Answer.FOREIGN, detail, false, Long.parseLong(seconds) * 1_000);
+        // A gateway that refuses has not passed the request on.
+        boolean isUnsent = status >= 300 && status < 500;
+        return Answer.none(sent, isOutage ? Answer.NO_ANSWER : Answer.FOREIGN, detail, isUnsent, Long.parseLong(seconds) * 1_000);
     }
 
     private void avoid(int index) {

@@ -197,7 +197,7 @@ public final class Once {
      * work has not begun. */
     private void giveBack(String outcome, String detail) {
         Thread giver = new Thread(() -> {
-            long until = Clock.now() + options.ttl.toNanos();
+            long until = Clock.now() + options.ttl.toNanos(), pause = 2 * Nodes.PAUSE_MIN;
             while (Clock.now() < until) {
                 Nodes.Call call = client.nodes.within();
                 call.doubt = true;
@@ -208,7 +208,8 @@ public final class Once {
                 } catch (LatchgateException error) {
                     if (!call.doubt) return;
                 }
-                LockSupport.parkNanos(2 * Nodes.PAUSE_MIN);
+                LockSupport.parkNanos(pause);
+                pause = Math.min(2 * pause, options.ttl.toNanos() / 10);
             }
             LOG.log(System.Logger.Level.WARNING, "no node says whether an operation was claimed: it may stay blocked");
         }, "latchgate giving back");
