@@ -59,8 +59,10 @@ async fn attempts_results_and_waiters_go_along_with_a_switch() {
         let body = json!({ "operation": "charge", "contents": "waited for", "wait_ms": 40_000 });
         post(format!("{}/v1/operations/pre", other.base_url()), body.to_string())
     });
-    let waits = || async { get(other, "/metrics").await.body.as_str().unwrap().contains("\nlatchgate_waiters 1\n") };
-    until("the pre waits", waits).await;
+    let waits = r#"latchgate_waits{state="used"} 1"#;
+    until("the pre waits", || async { get(other, "/metrics").await.body.as_str().unwrap().contains(waits) }).await;
+    // It is behind it in the node.
+    pre(other, charge("waited for", "retry")).await.assert_problem(409, "operation-in-progress");
     switched(&nodes, "postgres").await;
 
     pre(other, charge("running", "retry")).await.assert_problem(409, "operation-in-progress");
