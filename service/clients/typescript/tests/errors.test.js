@@ -16,7 +16,7 @@ test("an option that is unknown or of another type is refused by its name", asyn
   const calls = {
     'Client has no option "ttlMs"': async () => new Client([a.url], { ttlMs: 1 }),
     "Client takes the URLs first": async () => new Client({ apiKey: "lgk_1" }),
-    'the URL of a node: "localhost"': async () => new Client(["localhost"]),
+    "one of the URLs is not that of a node": async () => new Client(["localhost"]),
     'lock has no option "ttl"': () => client.lock("k", { ttl: 1 }),
     'tryLock has no option "waitMs"': () => client.tryLock("k", { waitMs: 1 }),
     'withLock has no option "ttl"': () => client.withLock("k", { ttl: 1 }, fail),
