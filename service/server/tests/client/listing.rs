@@ -108,8 +108,7 @@ async fn a_terminal_shows_states_in_colour_unless_that_is_not_wanted() {
 #[tokio::test]
 async fn each_event_has_all_its_values_between_tabs() {
     let (_node, desk) = desk().await;
-    let script =
-        "latchgate locks watch k | head -n 1 >line & while ! [ -s line ]; do latchgate lock k -- true; done; cat line";
+    let script = "latchgate locks watch k >lines & while ! [ -s lines ]; do latchgate lock k -- true; done; kill $!; head -n 1 lines";
     let event = desk.shell(script).ends().await;
     assert_eq!(event.out.split('\t').count(), 9, "{event:?}");
 }
