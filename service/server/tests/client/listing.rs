@@ -298,7 +298,7 @@ async fn every_command_says_by_its_exit_code_why_it_has_failed() {
     let scopes = ["admin", "read", "locks", "operations"].map(|scope| ["--scope", scope]).concat();
     let created = desk.run(&[&["keys", "create", "--json"][..], &scopes].concat()).ends().await;
     let api_key = serde_json::from_str::<Value>(&created.out).unwrap()["api_key"].as_str().unwrap().to_owned();
-    let away = format!("LATCHGATE_URL=http://127.0.0.1:{}", free_port());
+    let away = format!("LATCHGATE_RETRY_FOR=300ms LATCHGATE_URL=http://127.0.0.1:{}", free_port());
     let long = "k".repeat(600);
     // With an argument that is refused, if there is any.
     for (command, refused) in [
@@ -328,7 +328,7 @@ async fn every_command_says_by_its_exit_code_why_it_has_failed() {
     ] {
         let run = async |variables: &str| {
             let (command, argument) = (format!("latchgate {command}"), refused.unwrap_or_default());
-            let ended = desk.shell(&format!("{variables} LATCHGATE_RETRY_FOR=300ms {command} {argument}")).ends().await;
+            let ended = desk.shell(&format!("{variables} {command} {argument}")).ends().await;
             assert!(ended.out.is_empty() && ended.err.starts_with("latchgate: "), "{command}: {ended:?}");
             ended.code
         };
