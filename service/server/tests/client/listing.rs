@@ -222,7 +222,7 @@ async fn a_status_shows_the_engines_of_a_store_that_does_not_answer() {
     desk.run(&["status"]).ends().await;
     redis.pause();
     until("the node notices it", async || desk.run(&["engines", "list"]).ends().await.code != Some(0)).await;
-    let status = desk.shell("LATCHGATE_RETRY_FOR=1s latchgate status").ends().await;
+    let status = desk.shell("LATCHGATE_RETRY_FOR=5s latchgate status").ends().await;
     redis.resume();
     assert!(status.code.is_some_and(|code| code != 0) && status.out.starts_with("locks\tredis\t"), "{status:?}");
     assert!(status.err.contains("operations cannot be read: "), "{status:?}");
