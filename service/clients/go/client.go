@@ -38,7 +38,7 @@ const (
 var (
 	apiKeyForm = regexp.MustCompile(`^(lgk_[0-9A-Za-z_]+)?$`)
 	// Without white space, control and format characters. Its third group is the port.
-	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f:.]+(?:%25[\w.~-]+)?\]|[^\pC\pZ/?#@%＠﹫％:\[\]\\]+)(:([0-9]{0,5}))?(/[^\pC\pZ?#@\\]*)?$`)
+	urlForm = regexp.MustCompile(`^https?://(\[[0-9A-Fa-f]*:[0-9A-Fa-f:.]*(?:%25[\w.~-]+)?\]|[^\pC\pZ/?#@%＠﹫％:\[\]\\]+)(:([0-9]{0,5}))?(/[^\pC\pZ?#@\\]*)?$`)
 )
 
 // Config is how to reach the nodes. The zero value has the defaults.
@@ -102,13 +102,10 @@ func New(config Config) (*Client, error) {
 		}
 		form := urlForm.FindStringSubmatch(text)
 		parsed, err := url.Parse(text)
-		isIPv6 := true
 		if err == nil && strings.HasPrefix(parsed.Host, "[") {
-			var address netip.Addr
-			address, err = netip.ParseAddr(parsed.Hostname())
-			isIPv6 = address.Is6()
+			_, err = netip.ParseAddr(parsed.Hostname())
 		}
-		if err != nil || !isIPv6 || form == nil || len(form[3]) == 5 && form[3] > "65535" {
+		if err != nil || form == nil || len(form[3]) == 5 && form[3] > "65535" {
 			// It is not shown: it may have a login or an API key.
 			return nil, invalid("one of the URLs is not that of a node (example: http://127.0.0.1:7070)")
 		}

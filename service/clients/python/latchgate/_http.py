@@ -73,7 +73,7 @@ def _parts(url: str) -> SplitResult:
         parts = urlsplit(url)
         if not re.fullmatch(r"https?://(\[[^]]+]|[^][:/?#%\\]+)(:[0-9]*)?(/[^?#\\]*)?", url) or not url.isprintable() or " " in url:
             raise ValueError
-        parts.port  # it is read, and may be too high
+        parts.port  # to read it is to check it
         if "[" in parts.netloc:
             ipaddress.IPv6Address(parts.hostname or "")
     except ValueError:

@@ -138,7 +138,7 @@ class Errors(Scenario):
         bad_urls: list[str | list[str]] = ["", ",", " , ", "a:7070", "/v1", "http://", "http:/a", "ftp://a", ["http://a", "localhost"]]
         bad_urls += [f"http://a{end}" for end in ("?b", "?", "#b", "#", "/?", "/#")]
         bad_urls += [f"http://a{blank}b" for blank in " \n\r\t\0\x7f\xa0\u2028\u200b\xad\ufeff"]
-        bad_urls += [f"http://{host}" for host in ("a:x", "a:-1", "a:99999", "a:1:2", "[g]", "[1]", "[:]", "[::1]x", "a]", "a\\b")]
+        bad_urls += [f"http://{host}" for host in ("a:x", "a:-1", "a:99999", "a:1:2", "[g]", "[1]", "[:]", "[127.0.0.1]", "[::1]x", "a]", "a\\b")]
         for urls in bad_urls:
             with self.subTest(urls=urls), self.assertRaisesRegex(ValueError, "one of the URLs is not|base URL|no URL|least one URL|set and empty"):
                 self.connect(urls)

@@ -55,11 +55,8 @@ impl Client {
     /// [`Error::Invalid`] if there is no URL, or one has the wrong form. A URL has no user and password: see [`Self::api_key`].
     pub fn new<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, Error> {
         let texts: Vec<U> = urls.into_iter().collect();
-        for text in &texts {
-            // Before the last @ there may be a password, which may have a comma, too.
-            if text.as_ref().contains('@') {
-                return Err(Error::Invalid("a URL has a login, which no node takes: give an API key".to_owned()));
-            }
+        if texts.iter().any(|text| text.as_ref().contains('@')) {
+            return Err(Error::Invalid("a URL has a login, which no node takes: give an API key".to_owned()));
         }
         let texts =
             texts.iter().flat_map(|texts| texts.as_ref().split(',')).map(str::trim).filter(|text| !text.is_empty());

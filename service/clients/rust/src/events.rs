@@ -33,7 +33,7 @@ pub struct Events {
     client: Client,
     path: String,
     stream: Option<reqwest::Response>,
-    /// That of the node which was asked last.
+    /// Of the node that was asked last.
     index: usize,
     /// Of the last whole event.
     last_id: Option<String>,

@@ -182,7 +182,7 @@ impl Transport {
         self.preferred.load(Ordering::Relaxed)
     }
 
-    /// One request to the node with this index, which becomes that of the next one if it does not answer.
+    /// One request to the node with this index. If that node does not answer, the index becomes that of the next one.
     pub(crate) async fn call(
         &self,
         index: &mut usize,

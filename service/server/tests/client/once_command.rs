@@ -326,7 +326,7 @@ async fn a_slow_reader_gets_all_of_the_output_and_a_signal_ends_the_wait_for_it(
     ));
     let id = desk.number("id").await;
     until("the program has ended", async || desk.path("done").exists()).await;
-    // One that comes before `once` has seen the end of the program is passed on to it.
+    // A signal that comes before `once` has seen the end of the program is passed on to the program.
     until("a signal ends the wait", async || {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(id), Signal::SIGTERM);
         !is_alive(id)

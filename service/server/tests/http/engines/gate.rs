@@ -61,7 +61,7 @@ async fn attempts_results_and_waiters_go_along_with_a_switch() {
     });
     let waits = r#"latchgate_waits{state="used"} 1"#;
     until("the pre waits", || async { get(other, "/metrics").await.body.as_str().unwrap().contains(waits) }).await;
-    // It is behind it in the node.
+    // The node answers this pre after it has looked at the one that waits.
     pre(other, charge("waited for", "retry")).await.assert_problem(409, "operation-in-progress");
     switched(&nodes, "postgres").await;
 

@@ -170,6 +170,7 @@ final class Nodes {
         }
     }
 
+    /** One request to the node that a call asks first. */
     CompletableFuture<Answer> send(String path, Map<String, Object> body, long timeout) { return send(first.get(), path, body, timeout); }
 
     /** One request to one node. If that node cannot serve, the next call begins at another one. The future does not fail. */
