@@ -392,7 +392,7 @@ class Proceed(Scenario):
             gate.answers = lambda path, body: (503, problem(code)) if len(gate.requests("/pre")) == 1 else None
             with self.subTest(code=code):
                 try:
-                    self.once(retry_for=1, ttl=2)
+                    self.once(retry_for=2, ttl=2)
                 except Unavailable:
                     pass
                 self.assertGreater(len(gate.requests("/pre")), 1)
@@ -405,7 +405,7 @@ class Proceed(Scenario):
 
         for status, code in ((404, "operation-not-found"), (403, "stamp-mismatch")):
             self.key += "/next"
-            self.once(work=work, ttl=2, retry_for=1)
+            self.once(work=work, ttl=4, retry_for=3)
             self.gate.then_refuse["post"] = (status, code)
             eventually(lambda: self.record().get("state") == "succeeded", "it is entered")
             self.assertEqual(self.record().get("suspected_double_runs", 0), 0)

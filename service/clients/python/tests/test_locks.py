@@ -133,7 +133,7 @@ class Locks(Scenario):
     def test_11_a_lease_that_has_ended_before_its_answer_is_taken_again(self) -> None:
         proxy = self.proxy(self.a)
         proxy.late = 1
-        lease = self.client(proxy).lock(self.key, ttl=1)
+        lease = self.client(proxy).lock(self.key, ttl=3)
         lease.check()
         self.assertEqual(len(proxy.requests("/acquire")), 2)
         with suppress(LeaseLost, Unavailable):  # on a busy machine it may have ended

@@ -120,7 +120,7 @@ class Proxy:
     breaks = ""
     # The length of the longest request.
     longest = 0
-    # So many of the next answers come only after a lease of a second has ended.
+    # So many of the next answers come only after a lease of 3 s has ended.
     late = 0
     # Requests with this text in their body get no answer until the proxy stops.
     hangs = ""
@@ -201,7 +201,7 @@ class Proxy:
             return
         if self.late > 0:
             self.late -= 1
-            time.sleep(1.5)
+            time.sleep(3.5)
         self.answer(handler, response.status, answer)
 
     def answer(self, handler: BaseHTTPRequestHandler, status: int, body: bytes, breaks: str = "") -> None:

@@ -103,7 +103,7 @@ async fn a_claim_whose_answer_is_lost_is_given_back_for_some_seconds() {
     let lossy = Lossy::of_all(&node, "/pre").await;
     let url = lossy.base_url();
     let once = |contents: &str, more: &[&str]| {
-        let args = ["once", contents, "--url", &url, "--retry-for", "1s"];
+        let args = ["once", contents, "--url", &url, "--retry-for", "2s"];
         desk.run(&[&args[..], more, &["--", "echo", "ran"]].concat())
     };
     let mut run = once("a", &["--lease", "60s"]);
@@ -121,7 +121,7 @@ async fn a_claim_in_doubt_is_given_back_if_the_program_cannot_be_started() {
     let (node, desk) = desk().await;
     let lossy = Lossy::of_all(&node, "/pre").await;
     let args =
-        ["once", "a", "--on-outage", "proceed", "--retry-for", "1s", "--url", &lossy.base_url(), "--", "./absent"];
+        ["once", "a", "--on-outage", "proceed", "--retry-for", "3s", "--url", &lossy.base_url(), "--", "./absent"];
     let mut run = desk.run(&args);
     // It says that the gate does not answer, and tries to start the program.
     let mut said = [0];
@@ -194,7 +194,7 @@ async fn a_claim_that_may_stay_is_said_and_the_outcome_is_unknown_if_it_blocks()
     let lossy = Lossy::of_all(&node, "/pre").await;
     for (on_expiry, code) in [("block", 70), ("retry", 69)] {
         let url = lossy.base_url();
-        let args = ["--url", &url, "--retry-for", "1s", "--lease", "3s", "--on-expiry", on_expiry, "--", "echo", "ran"];
+        let args = ["--url", &url, "--retry-for", "3s", "--lease", "3s", "--on-expiry", on_expiry, "--", "echo", "ran"];
         let ended = desk.run(&[&["once", on_expiry][..], &args].concat()).ends().await;
         assert!(ended.code == Some(code) && ended.out.is_empty(), "{ended:?}");
         assert!(ended.err.contains("it may stay claimed"), "{ended:?}");
@@ -221,7 +221,7 @@ async fn a_claim_that_cannot_be_given_back_is_said_and_exits_with_70() {
             }
         };
         let url = gateway(answers).await;
-        let mut run = desk.run(&["once", "a", "--url", &url, "--retry-for", "1s", "--", "echo", "ran"]);
+        let mut run = desk.run(&["once", "a", "--url", &url, "--retry-for", "3s", "--", "echo", "ran"]);
         // The command says that no node answers, and gives the claim back.
         let mut said = [0];
         run.child.stderr.as_mut().unwrap().read_exact(&mut said).await.unwrap();
@@ -252,7 +252,7 @@ async fn heartbeats_without_a_lease_and_those_of_an_unknown_stamp_end_the_run() 
 async fn a_success_that_only_a_gateway_has_answered_is_not_recorded() {
     let (_node, desk) = desk().await;
     let url = gateway(|path| if path.ends_with("/pre") { claim(2_000) } else { Some((200, json!({}))) }).await;
-    let args = ["once", "a", "--url", &url, "--lease", "2s", "--retry-for", "1s", "--", "echo", "ran"];
+    let args = ["once", "a", "--url", &url, "--lease", "2s", "--retry-for", "3s", "--", "echo", "ran"];
     let ended = desk.run(&args).ends().await;
     ended.assert(70, "ran\n");
     assert!(ended.err.contains("no node says that this is recorded"), "{ended:?}");
@@ -312,10 +312,10 @@ async fn a_slow_reader_gets_all_of_the_output_and_a_signal_ends_the_wait_for_it(
     let (_node, desk) = desk().await;
     // More than the pipe to the reader takes, and less than that and the pipe from the program. The reader begins long after the program has ended.
     let script = "head -c 100000 /dev/zero | tr '\\0' a; echo done >done";
-    let reads = "(until [ -e done ]; do sleep 0.1; done; sleep 4; wc -c)";
+    let reads = "(until [ -e done ]; do sleep 0.1; done; sleep 8; wc -c)";
     let once = |contents: &str, reader: &str| {
         desk.shell(&format!(
-            "latchgate once {contents} --lease 2s -- sh -c '{script}' | {reader}; echo ${{PIPESTATUS[0]}}"
+            "latchgate once {contents} --lease 4s -- sh -c '{script}' | {reader}; echo ${{PIPESTATUS[0]}}"
         ))
     };
     once("slow", reads).ends().await.assert(0, "100000\n0\n");
@@ -448,7 +448,7 @@ async fn a_run_in_an_outage_proceeds_if_that_was_said_and_is_entered_afterwards(
 
     // One that has a claim, and whose success no node records.
     let script = "echo $$ >claimed; until [ -e end ]; do sleep 0.1; done; echo ran";
-    let args = ["once", "b", "--retry-for", "1s", "--lease", "2s", "--on-outage", "proceed", "--", "sh", "-c", script];
+    let args = ["once", "b", "--retry-for", "3s", "--lease", "6s", "--on-outage", "proceed", "--", "sh", "-c", script];
     let claimed = desk.run(&args);
     desk.number("claimed").await;
     node.kill9();

@@ -47,8 +47,8 @@ async fn a_copy_without_progress_is_given_up_and_says_why() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_and_waiters_survive_a_switch_that_unreadable_states_do_not_stop() {
     let world = World::start().await;
-    let node = world.node(&["pg", "one"], &[]).await;
-    let held = granted(&node, "good", json!({ "ttl_ms": 4_000 })).await;
+    let node = world.node(&["pg", "one"], &["--ttl-max", "15s"]).await;
+    let held = granted(&node, "good", json!({ "ttl_ms": 15_000 })).await;
     let next = waiting(&node, "good", json!({ "wait_ms": 40_000 }));
     until_waiting(&node, "good", 1).await;
     let ticket = acquire(&node, "good", json!({ "lease_id": "third", "wait_ms": 100 })).await.text("ticket");

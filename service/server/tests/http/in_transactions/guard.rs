@@ -49,7 +49,7 @@ async fn until_a_guarded_transaction_ends_no_other_client_gets_the_lock() {
     let (database, node) = on_database().await;
     let other_node = on_postgres(&database).await;
     let (mut caller, mut observer) = (Caller::connect(&database).await, Caller::connect(&database).await);
-    let held = granted(&node, "k", json!({ "ttl_ms": 1_500 })).await.text("lease_id");
+    let held = granted(&node, "k", json!({ "ttl_ms": 5_000 })).await.text("lease_id");
     let waiters = [(&node, "here"), (&other_node, "there")]
         .map(|(node, owner)| waiting(node, "k", json!({ "owner": owner, "wait_ms": 40_000, "ttl_ms": 10_000 })));
     until_waiting(&node, "k", 2).await;

@@ -116,7 +116,7 @@ async fn while_a_post_is_open_no_attempt_takes_over_and_other_calls_do_not_wait(
     let (database, [node, other], mut caller) = start().await;
     let mut observer = Caller::connect(&database).await;
     let mut short = charge("passing");
-    short["ttl_ms"] = json!(1_000);
+    short["ttl_ms"] = json!(4_000);
     let (go, passing) = (begun(&node, charge("open")).await, begun(&node, short).await);
     caller.run("begin").await;
     post(&mut caller, &go, "").await.unwrap();
